@@ -3,6 +3,7 @@
 import asyncio
 import json
 from http import HTTPStatus
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -26,7 +27,7 @@ class BadReply(Exception):
         return type(self), (self.url, self.status, self.body)
 
 
-def get_json(url: str, timeout: float) -> dict[str, object]:
+def get_json(url: str, timeout: float) -> dict[str, Any]:
     """The JSON object at `url`; BadReply, or OSError when the reply takes more than `timeout` seconds."""
     try:
         with urlopen(url, timeout=timeout) as reply:  # noqa: S310 - the address is the job's own
@@ -36,7 +37,7 @@ def get_json(url: str, timeout: float) -> dict[str, object]:
             raise BadReply(url, error.code, error.read().decode(errors="replace")) from None
 
 
-async def get_json_async(url: str, timeout: float) -> dict[str, object]:
+async def get_json_async(url: str, timeout: float) -> dict[str, Any]:
     """Like `get_json`, for many calls at a time in one thread.
 
     It speaks HTTP/1.0, where the reply ends with the connection.
@@ -61,7 +62,7 @@ async def _exchange(url: str) -> bytes:
         writer.close()
 
 
-def _object(body: bytes) -> dict[str, object]:
+def _object(body: bytes) -> dict[str, Any]:
     decoded = json.loads(body)
     if not isinstance(decoded, dict):
         raise ValueError(f"expected a JSON object, got {body[:60]!r}")

@@ -1,5 +1,6 @@
 """Writes files that are whole or not there: what makes a job that runs twice harmless."""
 
+import json
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,3 +17,8 @@ def write_whole(path: Path, text: str) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Like `write_whole`, for what JSON can say."""
+    write_whole(path, json.dumps(content, indent=1))

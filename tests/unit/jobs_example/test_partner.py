@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from http.client import RemoteDisconnected
+from typing import Any
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_the_weather_of_a_day_is_that_of_the_data_set(running: Partner) -> None:
 def test_many_calls_at_once_take_little_longer_than_the_slowest(running: Partner) -> None:
     days = [f"2013-03-{day:02}" for day in range(1, 31)]
 
-    async def fan() -> list[dict[str, object]]:
+    async def fan() -> list[dict[str, Any]]:
         return await asyncio.gather(
             *(get_json_async(f"{running.url}/weather/LGA/{day}", timeout=10) for day in days)
         )

@@ -1,0 +1,50 @@
+"""How the demo stands at one moment: plain values that a screen can draw."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLine:
+    """The counts of one queue."""
+
+    name: str
+    waiting: int
+    scheduled: int
+    pending: int
+    dead: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLine:
+    """One worker process, alive or not; `running` is how many tasks it holds."""
+
+    name: str
+    executor: str
+    pid: int
+    alive: bool
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTask:
+    """A task in a worker's hands; `done` of `total` is its last word on its progress, 0 of 0 for none."""
+
+    id: str
+    what: str
+    worker: str
+    attempt: int
+    done: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """All of it; `finished` of `accepted` tasks have ended."""
+
+    elapsed_s: float
+    accepted: int
+    finished: int
+    queues: tuple[QueueLine, ...]
+    workers: tuple[WorkerLine, ...]
+    running: tuple[RunningTask, ...]
