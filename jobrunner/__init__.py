@@ -1,0 +1,36 @@
+"""jobrunner: background jobs for Python on Redis."""
+
+# Declaring jobs
+# Enqueueing
+from jobrunner.client.aio import AsyncClient, AsyncTaskHandle
+from jobrunner.client.client import Client
+from jobrunner.client.current import configure
+from jobrunner.client.handle import TaskHandle
+from jobrunner.client.queue import Item, Lease, Queue
+from jobrunner.jobs.declare import job
+from jobrunner.jobs.job import Job, PeriodicJob
+
+# Steering a run
+from jobrunner.outcome import Cancel, Fail, Retry, Snooze
+from jobrunner.retry import Backoff
+from jobrunner.task import TaskState
+
+__all__ = [
+    "AsyncClient",
+    "AsyncTaskHandle",
+    "Backoff",
+    "Cancel",
+    "Client",
+    "Fail",
+    "Item",
+    "Job",
+    "Lease",
+    "PeriodicJob",
+    "Queue",
+    "Retry",
+    "Snooze",
+    "TaskHandle",
+    "TaskState",
+    "configure",
+    "job",
+]

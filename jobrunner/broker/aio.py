@@ -1,0 +1,96 @@
+"""The driver for asyncio: the same calls, awaited. It serves one event loop, the one it is first used in."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from jobrunner.broker.broker import server_clock
+from jobrunner.broker.call import Call, interpret, is_unknown_script, pack, server_error, wire_words
+from jobrunner.broker.connect import Endpoint, Idle
+from jobrunner.broker.patience import Patience
+from jobrunner.errors import ClientClosed
+
+T = TypeVar("T")
+_BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
+
+
+class AsyncBroker:
+    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`."""
+
+    def __init__(
+        self, endpoint: Endpoint, *, patience_s: float = 2.0, now_ms: Callable[[], bytes] = server_clock
+    ) -> None:
+        self.endpoint = endpoint
+        self.now_ms = now_ms
+        self._patience_s = patience_s
+        self._idle = Idle()
+        self._closed = False
+
+    async def run(self, call: Call[T]) -> T:
+        """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
+        return interpret(call, (await self._replies((call,)))[0])
+
+    async def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The values of several calls, in order, in one round trip. Raises for the first that was refused."""
+        replies = await self._replies(calls)
+        return [interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+    async def open(self) -> Any:
+        """A connection of one's own, for commands that wait in the server; the caller disconnects it."""
+        return await self.endpoint.open_async()
+
+    async def close(self) -> None:
+        """Disconnects; further calls raise ClientClosed."""
+        self._closed = True
+        for connection in self._idle.take_all():
+            await connection.disconnect()
+
+    async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        patience = Patience(self._patience_s, str(self.endpoint))
+        while True:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
+            connection, fresh = self._idle.take(), False
+            try:
+                if connection is None:
+                    connection, fresh = await self.endpoint.open_async(), True
+                    await connection.connect()
+            except _BROKEN as error:
+                await asyncio.sleep(patience.pause_to_connect(error))
+                continue
+            except RedisError as error:
+                raise server_error(error) from error
+            try:
+                return await self._exchange(connection, calls)
+            except _BROKEN as error:
+                await connection.disconnect()
+                await asyncio.sleep(patience.pause_to_repeat(error, calls, stale=not fresh))
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
+
+    async def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        now_ms = self.now_ms()
+        packed = [pack(wire_words(call, now_ms)) for call in calls]
+        await connection.send_packed_command(packed, check_health=False)
+        replies = [await _read(connection) for _ in calls]
+        for position, reply in enumerate(replies):
+            if is_unknown_script(reply):
+                words = wire_words(calls[position], now_ms, with_source=True)
+                await connection.send_packed_command([pack(words)], check_health=False)
+                replies[position] = await _read(connection)
+        self._idle.rest(connection)
+        return replies
+
+
+async def _read(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except (RedisConnectionError, RedisTimeoutError):
+        raise
+    except RedisError as error:
+        return error

@@ -1,0 +1,103 @@
+"""The driver for threads: runs calls on pooled connections.
+
+What must hold: a call that may not be repeated is sent once; a connection with an unread reply is never used again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from jobrunner.broker.call import Call, interpret, is_unknown_script, pack, server_error, wire_words
+from jobrunner.broker.connect import Endpoint, Idle
+from jobrunner.broker.patience import Patience
+from jobrunner.errors import ClientClosed
+
+T = TypeVar("T")
+_BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
+
+
+def server_clock() -> bytes:
+    """The default clock of scripts: the server's own."""
+    return b""
+
+
+class Broker:
+    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`."""
+
+    def __init__(
+        self, endpoint: Endpoint, *, patience_s: float = 2.0, now_ms: Callable[[], bytes] = server_clock
+    ) -> None:
+        self.endpoint = endpoint
+        self.now_ms = now_ms
+        self._patience_s = patience_s
+        self._idle = Idle()
+        self._closed = False
+
+    def run(self, call: Call[T]) -> T:
+        """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
+        return interpret(call, self._replies((call,))[0])
+
+    def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The values of several calls, in order, in one round trip. Raises for the first that was refused."""
+        return [interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
+
+    def open_blocking(self) -> redis.Connection:
+        """A connection for commands that wait in the server; the caller disconnects it."""
+        return self.endpoint.open(blocking=True)
+
+    def close(self) -> None:
+        """Disconnects; further calls raise ClientClosed."""
+        self._closed = True
+        for connection in self._idle.take_all():
+            connection.disconnect()
+
+    def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        patience = Patience(self._patience_s, str(self.endpoint))
+        while True:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
+            connection, fresh = self._idle.take(), False
+            try:
+                if connection is None:
+                    connection, fresh = self.endpoint.open(), True
+                    connection.connect()
+            except _BROKEN as error:
+                patience.wait_to_connect(error)
+                continue
+            except RedisError as error:
+                raise server_error(error) from error
+            try:
+                return self._exchange(connection, calls)
+            except _BROKEN as error:
+                connection.disconnect()
+                patience.wait_to_repeat(error, calls, stale=not fresh)
+            except BaseException:
+                connection.disconnect()
+                raise
+
+    def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        now_ms = self.now_ms()
+        connection.send_packed_command(
+            [pack(wire_words(call, now_ms)) for call in calls], check_health=False
+        )
+        replies = [_read(connection) for _ in calls]
+        for position, reply in enumerate(replies):
+            if is_unknown_script(reply):
+                words = wire_words(calls[position], now_ms, with_source=True)
+                connection.send_packed_command([pack(words)], check_health=False)
+                replies[position] = _read(connection)
+        self._idle.rest(connection)
+        return replies
+
+
+def _read(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except (RedisConnectionError, RedisTimeoutError):
+        raise
+    except RedisError as error:
+        return error

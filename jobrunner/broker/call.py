@@ -1,0 +1,134 @@
+"""A call is a value: bound keys and arguments plus a reader for the reply.
+
+`Broker.run(call)` executes it and `await AsyncBroker.run(call)` does the same, so the two drivers hold no logic of
+their own and a batch is a list of calls. Everything about talking to the server that does not wait is here: packing
+calls into bytes and reading replies into values or into the errors of this package.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ResponseError,
+)
+
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.scripts import Script, load
+from jobrunner.errors import JobrunnerError, ServerFull, ServerRefused
+
+T = TypeVar("T")
+Word = bytes | str | int | float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[T]):
+    """One command for the server. `words` go to the wire after the script's digest, its keys and the clock.
+
+    `repeatable` calls leave the same state when they are applied twice, so a driver may send them again after a
+    connection broke; the others raise OutcomeUnknown then.
+    """
+
+    read: Callable[[Any], T]
+    words: Sequence[Word]
+    script: Script | None = None
+    keys: tuple[bytes, ...] = ()
+    repeatable: bool = True
+
+
+class Verb(Generic[T]):
+    """A script as a function from keys and named arguments to a Call. The file is read at the first use."""
+
+    def __init__(self, name: str, read: Callable[[Any], T], *, repeatable: bool = True) -> None:
+        self.name = name
+        self._read = read
+        self._repeatable = repeatable
+
+    @cached_property
+    def script(self) -> Script:
+        """The script, read from its file."""
+        return load(self.name)
+
+    @cached_property
+    def _pick(self) -> Callable[[QueueKeys], Any]:
+        return attrgetter(*self.script.keys)
+
+    def on(self, queue: QueueKeys, /, *, rest: Iterable[Word] = (), **args: Word) -> Call[T]:
+        """The call on the keys of one queue; `args` are the script's fixed arguments but the clock, `rest` its tail."""
+        picked = self._pick(queue)
+        return self.with_keys(picked if isinstance(picked, tuple) else (picked,), rest=rest, **args)
+
+    def with_keys(self, keys: tuple[bytes, ...], /, *, rest: Iterable[Word] = (), **args: Word) -> Call[T]:
+        """The call on keys given in the order of the script's signature."""
+        words: list[Word] = [args.pop(name) for name in self.script.args[1:]]
+        if args:
+            raise TypeError(f"lua/{self.script.name}.lua takes no argument {sorted(args)}")
+        words.extend(rest)
+        return Call(read=self._read, words=words, script=self.script, keys=keys, repeatable=self._repeatable)
+
+
+def command(*words: Word, read: Callable[[Any], T], repeatable: bool = True) -> Call[T]:
+    """A plain command of the server."""
+    return Call(read=read, words=words, repeatable=repeatable)
+
+
+def wire_words(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> list[Word]:
+    """The command as it is sent: EVALSHA, or EVAL when the server does not know the script yet."""
+    script = call.script
+    if script is None:
+        return list(call.words)
+    head: list[Word] = [b"EVAL", script.source] if with_source else [b"EVALSHA", script.sha]
+    head.append(len(call.keys))
+    head.extend(call.keys)
+    head.append(now_ms)
+    head.extend(call.words)
+    return head
+
+
+def _pack_in_python(words: Sequence[Word]) -> bytes:
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        raw = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
+    return b"".join(parts)
+
+
+try:
+    from hiredis import pack_command as _pack_in_c
+except ImportError:
+    pack = _pack_in_python
+else:
+
+    def pack(words: Sequence[Word]) -> bytes:
+        """One command in the server's protocol (RESP)."""
+        return _pack_in_c(tuple(words))  # type: ignore[arg-type]
+
+
+def is_unknown_script(reply: object) -> bool:
+    """Whether the server has to be sent the script's source."""
+    return isinstance(reply, NoScriptError)
+
+
+def interpret(call: Call[T], reply: object) -> T:
+    """The value of a reply, or the error of this package that it stands for."""
+    if isinstance(reply, Exception):
+        raise server_error(reply) from reply
+    return call.read(reply)
+
+
+def server_error(error: Exception) -> JobrunnerError:
+    """The error of this package for an error reply of the server."""
+    text = str(error).split("\n")[0]
+    if isinstance(error, OutOfMemoryError) or "OOM" in text[:80]:
+        return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
+    if isinstance(error, (AuthenticationError, NoPermissionError)):
+        return ServerRefused(f"the server refused this user: {text}; check user, password and ACL of the URL")
+    if isinstance(error, ResponseError) or not isinstance(error, JobrunnerError):
+        return ServerRefused(f"the server answered with an error: {text}")
+    return error

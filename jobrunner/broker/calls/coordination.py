@@ -1,0 +1,132 @@
+"""Calls of the coordinator and of presence: leadership, periodic jobs, workers, job metadata."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobrunner.broker.call import Call, Verb, Word, command
+from jobrunner.broker.keys import Keys, QueueKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """`epoch` is the fencing number when the caller leads, else 0; `ends_in_ms` is what the leader's lock has left."""
+
+    now_ms: float
+    epoch: int
+    ends_in_ms: int
+
+
+def _leadership(reply: list[Any]) -> Leadership:
+    return Leadership(float(reply[0]), reply[1], reply[2])
+
+
+def _pairs(reply: list[bytes]) -> dict[str, bytes]:
+    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
+_lead = Verb("lead", _leadership)
+_fire = Verb("fire", lambda reply: reply.decode())
+
+
+def lead(keys: Keys, worker_id: str, *, ttl_ms: int, resign: bool = False) -> Call[Leadership]:
+    """Takes, renews or gives up leadership."""
+    return _lead.with_keys((keys.leader, keys.epoch), worker=worker_id, ttl_ms=ttl_ms, resign="1" if resign else "")
+
+
+def fire(
+    keys: QueueKeys,
+    name: str,
+    *,
+    expected: str,
+    tick_ms: int,
+    due_ms: float,
+    epoch: int,
+    task_id: str,
+    priority: int,
+    overlap: str,
+    fields: Sequence[Word],
+) -> Call[str]:
+    """One tick of a periodic job. Reply: 'fired', 'skipped', 'missed' or 'fenced' (see lua/fire.lua)."""
+    picked = (keys.waiting, keys.scheduled, keys.pending, keys.counters, keys.arrival, keys.wake)
+    return _fire.with_keys(
+        (*picked, keys.periodic(name)),
+        rest=fields,
+        tasks=keys.tasks,
+        expected=expected,
+        tick=tick_ms,
+        epoch=epoch,
+        id=task_id,
+        priority=priority,
+        due=repr(due_ms),
+        overlap=overlap,
+    )
+
+
+def periodic_state(keys: QueueKeys, name: str) -> Call[dict[str, bytes]]:
+    """What is remembered of a periodic job: last, task, fired, skipped."""
+    return command("HGETALL", keys.periodic(name), read=_pairs)
+
+
+def define_periodics(keys: Keys, definitions: Mapping[str, bytes]) -> Call[int]:
+    """Publishes definitions, so that a leader that does not know the job fires it too."""
+    return command("HSET", keys.periodics, *(word for pair in definitions.items() for word in pair), read=int)
+
+
+def forget_periodic(keys: Keys, name: str) -> Call[int]:
+    """Removes a definition."""
+    return command("HDEL", keys.periodics, name, read=int)
+
+
+def periodics(keys: Keys) -> Call[dict[str, bytes]]:
+    """All definitions by name."""
+    return command("HGETALL", keys.periodics, read=_pairs)
+
+
+def announce(keys: Keys, worker_id: str, now_ms: int, description: Mapping[str, Word], ttl_ms: int) -> list[Call[Any]]:
+    """A sign of life of a worker, with what it says of itself."""
+    key = keys.worker(worker_id)
+    words = [word for pair in description.items() for word in pair]
+    return [
+        command("HSET", key, *words, read=int),
+        command("PEXPIRE", key, ttl_ms, read=int),
+        command("ZADD", keys.workers, now_ms, worker_id, read=int),
+    ]
+
+
+def retire(keys: Keys, worker_id: str) -> list[Call[Any]]:
+    """Takes a worker off the list."""
+    return [
+        command("DEL", keys.worker(worker_id), read=int),
+        command("ZREM", keys.workers, worker_id, read=int),
+    ]
+
+
+def worker_ids(keys: Keys) -> Call[list[str]]:
+    """Ids of the workers that ever gave a sign of life and did not retire."""
+    return command("ZRANGE", keys.workers, 0, -1, read=lambda reply: [raw.decode() for raw in reply])
+
+
+def worker_description(keys: Keys, worker_id: str) -> Call[dict[str, bytes]]:
+    """What a worker says of itself; empty when it fell silent."""
+    return command("HGETALL", keys.worker(worker_id), read=_pairs)
+
+
+def metadata_get(keys: Keys, job: str, field: str) -> Call[bytes | None]:
+    """One field of a job's metadata."""
+    return command("HGET", keys.job(job), field, read=lambda reply: reply)
+
+
+def metadata_all(keys: Keys, job: str) -> Call[dict[str, bytes]]:
+    """All of a job's metadata."""
+    return command("HGETALL", keys.job(job), read=_pairs)
+
+
+def metadata_set(keys: Keys, job: str, field: str, value: Word) -> Call[int]:
+    """Sets one field."""
+    return command("HSET", keys.job(job), field, value, read=int)
+
+
+def metadata_increment(keys: Keys, job: str, field: str, by: int) -> Call[int]:
+    """Adds to a field in one step. Reply: the sum."""
+    return command("HINCRBY", keys.job(job), field, by, read=int, repeatable=False)

@@ -1,0 +1,93 @@
+"""Calls about whole queues: counts, configure, upkeep, purge, and the registry of all queues."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobrunner.broker.call import Call, Verb, Word, command
+from jobrunner.broker.keys import Keys, QueueKeys
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """How many tasks are in each state now, whether the queue is paused, and its totals since it exists."""
+
+    waiting: int
+    scheduled: int
+    pending: int
+    dead: int
+    paused: bool
+    totals: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What one turn of upkeep did, and when the queue next needs one (None: nothing is foreseen)."""
+
+    now_ms: float
+    next_event_ms: float | None
+    moved: int
+
+
+def _counts(reply: list[Any]) -> QueueCounts:
+    waiting, scheduled, pending, dead, paused, *totals = reply
+    pairs = zip(totals[::2], totals[1::2], strict=True)
+    return QueueCounts(
+        waiting, scheduled, pending, dead, bool(paused), {name.decode(): int(total) for name, total in pairs}
+    )
+
+
+def _upkeep_done(reply: list[Any]) -> Upkeep:
+    return Upkeep(float(reply[0]), float(reply[1]) if reply[1] else None, reply[2])
+
+
+_count = Verb("counts", _counts)
+_upkeep = Verb("upkeep", _upkeep_done)
+_configure = Verb("configure", lambda _: None)
+_purge = Verb("purge", int)
+
+
+def counts(keys: QueueKeys) -> Call[QueueCounts]:
+    """How many tasks are in each state."""
+    return _count.on(keys, tasks=keys.tasks)
+
+
+def upkeep(keys: QueueKeys) -> Call[Upkeep]:
+    """One bounded slice of promotion, recovery and trimming."""
+    return _upkeep.on(keys, tasks=keys.tasks)
+
+
+def configure(keys: QueueKeys, fields: Mapping[str, Word]) -> Call[None]:
+    """Sets fields of the settings hash; an empty value removes one."""
+    return _configure.on(keys, rest=[word for pair in fields.items() for word in pair])
+
+
+def purge(keys: QueueKeys, state: str, *, count: int = 1000) -> Call[int]:
+    """Deletes up to `count` tasks that are waiting, scheduled or dead. Reply: how many."""
+    return _purge.with_keys((getattr(keys, state), keys.counters), tasks=keys.tasks, count=count)
+
+
+def settings(keys: QueueKeys) -> Call[dict[str, bytes]]:
+    """The settings hash: what was configured, nothing for defaults."""
+    return command("HGETALL", keys.settings, read=_pairs)
+
+
+def ids(keys: QueueKeys, state: str, *, start: int, count: int) -> Call[list[str]]:
+    """Ids of one state by rank, first in line first, at most `count`."""
+    return command(
+        "ZRANGE", getattr(keys, state), start, start + count - 1, read=lambda reply: [raw.decode() for raw in reply]
+    )
+
+
+def register(keys: Keys, names: list[str]) -> Call[int]:
+    """Adds queues to the registry, so that every coordinator looks after them."""
+    return command("SADD", keys.queues, *names, read=int)
+
+
+def registered(keys: Keys) -> Call[list[str]]:
+    """Full names of all queues ever used, sorted."""
+    return command("SMEMBERS", keys.queues, read=lambda reply: sorted(raw.decode() for raw in reply))
+
+
+def _pairs(reply: list[bytes]) -> dict[str, bytes]:
+    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}

@@ -1,0 +1,102 @@
+"""Calls about single tasks: enqueue, show, cancel, requeue, delete."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from jobrunner.broker.call import Call, Verb, Word
+from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
+from jobrunner.task import Task, TaskRecord, read_record
+
+
+def _flags(reply: list[int]) -> list[bool]:
+    return [flag == 1 for flag in reply]
+
+
+def _text(reply: bytes) -> str:
+    return reply.decode()
+
+
+def _texts(reply: list[bytes]) -> list[str]:
+    return [word.decode() for word in reply]
+
+
+def _record(reply: list[bytes]) -> TaskRecord | None:
+    if not reply:
+        return None
+    fields = {name.decode("utf-8", "replace"): value for name, value in zip(reply[2::2], reply[3::2], strict=True)}
+    return read_record(reply[0].decode(), reply[1].decode(), fields)
+
+
+_enqueue = Verb("enqueue", _flags)
+_show = Verb("show", _record)
+_cancel = Verb("cancel", _text)
+_requeue = Verb("requeue", _texts)
+_delete = Verb("delete", _text)
+
+
+def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
+    """All tasks into one queue, or none. Reply: beside the tasks, whether each is new (False: its id exists)."""
+    return _enqueue.on(keys, rest=_enqueue_words(keys, tasks), tasks=keys.tasks)
+
+
+def _enqueue_words(keys: QueueKeys, tasks: Iterable[Task]) -> Iterator[Word]:
+    for task in tasks:
+        fields: list[Word] = ["type", task.type, "queue", keys.name, "payload", task.payload]
+        fields.extend(task_options(task))
+        yield task.id
+        yield "" if task.priority is None else task.priority
+        yield _due(task)
+        yield len(fields)
+        yield from fields
+
+
+def task_options(task: Task) -> list[Word]:
+    """The optional fields of a task's hash, as field, value, ..."""
+    words: list[Word] = []
+    if task.priority is not None:
+        words += ("priority", task.priority)
+    if task.keepalive_ms is not None:
+        words += ("keepalive_ms", task.keepalive_ms)
+    if task.max_attempts is not None:
+        words += ("max_attempts", task.max_attempts)
+    if task.expires_in_ms is not None:
+        words += ("expires_in_ms", task.expires_in_ms)
+    if task.encoding:
+        words += ("encoding", task.encoding)
+    if task.headers is not None:
+        words += ("headers", task.headers)
+    return words
+
+
+def _due(task: Task) -> str:
+    if task.delay_ms is not None:
+        return f"+{task.delay_ms!r}" if task.delay_ms > 0 else ""
+    return "" if task.at_ms is None else repr(task.at_ms)
+
+
+def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = False) -> Call[TaskRecord | None]:
+    """One task as it stands, or None. `queue` is needed for an id of the user's own. `awaited`: publish its end."""
+    tag = tag_of_id(task_id) if queue is None else keys.queue(queue).tag
+    assert tag is not None, "the client asks for the queue of an id of the user's own"
+    base = keys.tag_base(tag)
+    return _show.with_keys(
+        (base + b"task:" + task_id.encode(),),
+        base=base,
+        tag=tag,
+        id=task_id,
+        **{"await": "1" if awaited else ""},
+    )
+
+
+def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int) -> Call[str]:
+    """Reply: 'ok', 'reserved' (it runs: asked to stop) or 'gone'."""
+    return _cancel.on(keys, tasks=keys.tasks, finished=keys.finished, id=task_id, keep_ms=max(keep_ms, 1))
+
+
+def requeue(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
+    """Reply beside the ids: 'ok', 'not_dead' or 'gone'."""
+    return _requeue.on(keys, rest=task_ids, tasks=keys.tasks)
+
+
+def delete(keys: QueueKeys, task_id: str) -> Call[str]:
+    """Reply: 'ok', 'gone' or 'not_reserved'."""
+    return _delete.on(keys, tasks=keys.tasks, id=task_id)

@@ -1,0 +1,145 @@
+"""Every key jobrunner writes, in one place.
+
+All keys start with the prefix of the client. Everything that belongs to one queue carries one hash tag, `{tag}`, so a
+script touches a single slot of a Redis Cluster. The tag of a plain queue is its own name; all queues of a pipeline
+share the pipeline's name, which makes a move between them one atomic step.
+
+==================================== ====== ====================================================================
+key                                  type   content
+==================================== ====== ====================================================================
+``P:{tag}:Q:waiting``                zset   task id → place in line (see lua/lib/place.lua)
+``P:{tag}:Q:scheduled``              zset   task id → due time, Unix ms
+``P:{tag}:Q:pending``                zset   task id → end of its lease, Unix ms
+``P:{tag}:Q:dead``                   zset   task id → time of death, Unix ms
+``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults
+``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals
+``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
+``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
+``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts
+``P:{tag}:task:<id>``                hash   one task (see task.py)
+``P:{tag}:finished:<id>``            pubsub "finished" when someone waits for the result of that task
+``P:queues``                         set    full names of all queues ever used
+``P:periodics``                      hash   name → definition of a periodic job, JSON
+``P:job:<type>``                     hash   metadata shared by all runs of a job
+``P:workers``                        zset   worker id → last sign of life, Unix ms
+``P:worker:<id>``                    hash   what that worker says of itself; expires when it falls silent
+``P:leader``                         hash   id and epoch of the coordinating worker; expires when it falls silent
+``P:epoch``                          string fencing number of the last leader
+==================================== ====== ====================================================================
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from jobrunner.errors import InvalidName
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_MADE_ID = re.compile(r"[0-9a-f]{28}-([A-Za-z0-9_.:-]{1,128})")
+
+
+def check_name(value: object, what: str) -> str:
+    """Returns `value` when it can be the name of a `what` (queue, job, task id, ...), else raises InvalidName."""
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
+    shown = repr(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
+    raise InvalidName(f"{what} {shown} is not allowed: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
+
+
+def check_id(value: object) -> str:
+    """Returns a task id: a name of the user's own, or one that jobrunner made (longer by its time stamp)."""
+    if isinstance(value, str) and _MADE_ID.fullmatch(value):
+        return value
+    return check_name(value, "task id")
+
+
+def tag_of_id(task_id: str) -> str | None:
+    """The hash tag inside an id that jobrunner made; None for an id of the user's own."""
+    made = _MADE_ID.fullmatch(task_id)
+    return made.group(1) if made else None
+
+
+def split_queue(name: object) -> tuple[str, str]:
+    """(tag, queue) of a full queue name: `mail` is its own tag, `orders/raw` is queue raw of pipeline orders."""
+    if isinstance(name, str) and name.count("/") == 1:
+        tag, queue = name.split("/")
+        check_name(tag, "pipeline name")
+    else:
+        tag = queue = name  # type: ignore[assignment]
+    check_name(queue, "queue name")
+    if queue == "task" or queue.startswith("task:"):
+        raise InvalidName(f"queue name {name!r} is reserved: its keys would be those of tasks; choose another")
+    return tag, queue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue. Attributes are named like the variables that scripts take them into."""
+
+    name: str
+    tag: str
+    base: bytes
+    tasks: bytes
+    finished: bytes
+    waiting: bytes
+    scheduled: bytes
+    pending: bytes
+    dead: bytes
+    settings: bytes
+    counters: bytes
+    arrival: bytes
+    wake: bytes
+
+    def task(self, task_id: str) -> bytes:
+        """The hash of one task."""
+        return self.tasks + task_id.encode()
+
+    def periodic(self, name: str) -> bytes:
+        """The state of a periodic job that runs on this queue."""
+        return b"%b%b:periodic:%b" % (self.base, self.name.rpartition("/")[2].encode(), name.encode())
+
+
+class Keys:
+    """The keys below one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = check_name(prefix, "prefix")
+        self._root = prefix.encode() + b":"
+        self.queues = self._root + b"queues"
+        self.periodics = self._root + b"periodics"
+        self.workers = self._root + b"workers"
+        self.leader = self._root + b"leader"
+        self.epoch = self._root + b"epoch"
+        self.queue = lru_cache(maxsize=4096)(self._queue)
+
+    def _queue(self, name: str) -> QueueKeys:
+        tag, queue = split_queue(name)
+        base = b"%b{%b}:" % (self._root, tag.encode())
+        own = base + queue.encode() + b":"
+        return QueueKeys(
+            name=name,
+            tag=tag,
+            base=base,
+            tasks=base + b"task:",
+            finished=base + b"finished:",
+            waiting=own + b"waiting",
+            scheduled=own + b"scheduled",
+            pending=own + b"pending",
+            dead=own + b"dead",
+            settings=own + b"settings",
+            counters=own + b"counters",
+            arrival=own + b"arrival",
+            wake=own + b"wake",
+        )
+
+    def tag_base(self, tag: str) -> bytes:
+        """What the keys of every queue and task of one tag begin with."""
+        return b"%b{%b}:" % (self._root, check_name(tag, "queue name").encode())
+
+    def job(self, name: str) -> bytes:
+        """The metadata hash of a job."""
+        return self._root + b"job:" + name.encode()
+
+    def worker(self, worker_id: str) -> bytes:
+        """The self-description of a worker."""
+        return self._root + b"worker:" + worker_id.encode()

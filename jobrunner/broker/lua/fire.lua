@@ -1,0 +1,43 @@
+local waiting, scheduled, pending, counters, arrival, wake, periodic = unpack(KEYS)
+local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(ARGV)
+-- fire: one tick of a periodic job becomes one waiting task, whoever and however many try.
+-- KEYS  waiting, scheduled, pending: zsets · counters: hash · arrival: string · wake: zset
+--       periodic: hash {last, task, epoch, fired, skipped}
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · expected: `last` as the caller read it ('' = never
+--       ran) · tick: Unix ms of this tick · epoch: fencing number of the caller's leadership (0 = by hand)
+--       id of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter)
+--       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
+-- reply 'fired', 'skipped' (overlap), 'missed' (another caller was first) or 'fenced' (an older leader)
+-- include clock place wake
+
+local now = read_clock(now_ms)
+local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch')
+if tonumber(epoch) > 0 and (tonumber(state[3]) or 0) > tonumber(epoch) then return 'fenced' end
+if (state[1] or '') ~= expected then return 'missed' end
+
+local function is_live(earlier)
+  return redis.call('ZSCORE', waiting, earlier) or redis.call('ZSCORE', scheduled, earlier)
+    or redis.call('ZSCORE', pending, earlier)
+end
+
+if tonumber(epoch) > 0 then redis.call('HSET', periodic, 'epoch', epoch) end
+redis.call('HSET', periodic, 'last', tick)
+if overlap == 'skip' and state[2] and is_live(state[2]) then
+  redis.call('HINCRBY', periodic, 'skipped', 1)
+  return 'skipped'
+end
+local key = tasks .. id
+if redis.call('EXISTS', key) == 1 then return 'missed' end
+redis.call('HSET', key, 'id', id, 'enqueue_time', exact(now), 'retry_count', 0, unpack(ARGV, 10))
+if tonumber(due) > now then
+  redis.call('ZADD', scheduled, exact(slot_at(scheduled, math.ceil(tonumber(due)))), id)
+else
+  local arrived = arrival_after(tonumber(redis.call('GET', arrival)) or 0, now)
+  redis.call('SET', arrival, exact(arrived))
+  redis.call('ZADD', waiting, exact(place_of(priority, arrived)), id)
+end
+redis.call('HSET', periodic, 'task', id)
+redis.call('HINCRBY', periodic, 'fired', 1)
+redis.call('HINCRBY', counters, 'enqueued', 1)
+wake_one(wake)
+return 'fired'

@@ -1,0 +1,15 @@
+local set, counters = unpack(KEYS)
+local now_ms, tasks, count = unpack(ARGV)
+-- purge: deletes the first tasks of one set, index and hash together; called until nothing is left.
+-- KEYS  set: zset, any of waiting, scheduled, dead · counters: hash
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many
+-- reply how many were deleted
+
+local ids = redis.call('ZRANGE', set, 0, tonumber(count) - 1)
+if #ids == 0 then return 0 end
+redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
+local keys = {}
+for i, id in ipairs(ids) do keys[i] = tasks .. id end
+redis.call('UNLINK', unpack(keys))
+redis.call('HINCRBY', counters, 'purged', #ids)
+return #ids

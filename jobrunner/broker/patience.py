@@ -1,0 +1,53 @@
+"""What to do when the connection fails: how long to try, and which calls may be sent again."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobrunner.broker.call import Call
+from jobrunner.clock import monotonic, sleep
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.5
+
+
+class Patience:
+    """The tries of one exchange: pauses that double, until the time is up."""
+
+    def __init__(self, limit_s: float, server: str) -> None:
+        self._ends = monotonic() + limit_s
+        self._server = server
+        self._pause_s = _FIRST_PAUSE_S
+
+    def wait_to_connect(self, error: Exception) -> None:
+        """Pauses before the next try to connect; raises ServerUnavailable when the time is up."""
+        sleep(self.pause_to_connect(error))
+
+    def wait_to_repeat(self, error: Exception, calls: Sequence[Call[Any]], *, stale: bool) -> None:
+        """Pauses before the calls are sent again; raises OutcomeUnknown when they may not be."""
+        sleep(self.pause_to_repeat(error, calls, stale=stale))
+
+    def pause_to_connect(self, error: Exception) -> float:
+        """Seconds to pause before the next try to connect; raises ServerUnavailable when the time is up."""
+        if monotonic() >= self._ends:
+            raise ServerUnavailable(
+                f"no server at {self._server}: {error}; start it, or name another with --url or JOBRUNNER_URL"
+            ) from error
+        return self._next_pause()
+
+    def pause_to_repeat(self, error: Exception, calls: Sequence[Call[Any]], *, stale: bool) -> float:
+        """Seconds to pause before the calls are sent again; raises OutcomeUnknown when they may not be.
+
+        `stale` means the connection had rested: then the first repetition costs no pause.
+        """
+        once = next((call for call in calls if not call.repeatable), None)
+        if once is not None or monotonic() >= self._ends:
+            name = once.script.name if once is not None and once.script else "the command"
+            raise OutcomeUnknown(
+                f"the connection to {self._server} broke during {name}: {error}; it was applied or it was not"
+            ) from error
+        return 0.0 if stale else self._next_pause()
+
+    def _next_pause(self) -> float:
+        pause, self._pause_s = self._pause_s, min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        return pause

@@ -1,0 +1,116 @@
+"""The client: one connection pool, one prefix; enqueues tasks and hands out handles and queues."""
+
+import atexit
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from jobrunner.broker.broker import Broker, server_clock
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys, check_id, tag_of_id
+from jobrunner.client.handle import TaskHandle
+from jobrunner.client.queue import Queue, check_size
+from jobrunner.errors import InvalidName
+from jobrunner.settings import client_settings
+from jobrunner.task import Task
+
+BATCH = 1000
+
+
+class Client:
+    """A connection to one server under one prefix. Its life:
+
+    1. settles its settings (argument > environment > pyproject.toml > the embedded server);
+    2. connects at the first call, starting the embedded server if that is the one;
+    3. on `close` ends its connections and leaves the embedded server; use after that raises ClientClosed.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        prefix: str | None = None,
+        *,
+        now_ms: Callable[[], bytes] = server_clock,
+        **options: Any,
+    ) -> None:
+        self.settings = client_settings(url, prefix, **options)
+        self.keys = Keys(self.settings.prefix)
+        self.endpoint = Endpoint(self.settings.url)
+        self.broker = Broker(self.endpoint, patience_s=self.settings.patience, now_ms=now_ms)
+        self._registered: set[str] = set()
+        atexit.register(self.close)
+
+    def __repr__(self) -> str:
+        return f"Client({str(self.endpoint)!r}, prefix={self.settings.prefix!r})"
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connections; the embedded server stops when this was its last user."""
+        atexit.unregister(self.close)
+        self.broker.close()
+        self.endpoint.release()
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name. Raises InvalidName."""
+        return Queue(self.broker, self.keys, name, self.settings.payload_limit)
+
+    def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
+        """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
+        if queue is None and tag_of_id(check_id(task_id)) is None:
+            raise InvalidName(f"task id {task_id!r} was not made by jobrunner; give its queue too: task(id, queue=…)")
+        return TaskHandle(self.broker, self.keys, task_id, queue)
+
+    def queues(self) -> list[str]:
+        """Full names of all queues ever used, sorted."""
+        return self.broker.run(queues.registered(self.keys))
+
+    def enqueue(self, task: Task) -> TaskHandle[Any]:
+        """Sends one task. The same id again leaves the first task as it was."""
+        call = enqueue_call(self.keys, [task], self.settings.payload_limit)
+        if task.queue in self._registered:
+            self.broker.run(call)
+        else:
+            self.broker.run_many([queues.register(self.keys, [task.queue]), call])
+            self._registered.add(task.queue)
+        return TaskHandle(self.broker, self.keys, task.id, task.queue)
+
+    def enqueue_many(self, sent: Iterable[Task]) -> list[TaskHandle[Any]]:
+        """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given.
+
+        Each batch is all or nothing. Nothing is sent when a payload of the first batch is too large.
+        """
+        handles: list[TaskHandle[Any]] = []
+        for batch in batches(sent):
+            self.broker.run_many(batch_calls(self.keys, batch, self.settings.payload_limit))
+            handles += [TaskHandle(self.broker, self.keys, task.id, task.queue) for task in batch]
+        return handles
+
+
+def enqueue_call(keys: Keys, sent: list[Task], limit: int) -> Call[list[bool]]:
+    """The call that enqueues tasks of one queue. Raises PayloadTooLarge."""
+    for task in sent:
+        check_size(task.payload, limit)
+    return tasks.enqueue(keys.queue(sent[0].queue), sent)
+
+
+def batch_calls(keys: Keys, batch: list[Task], limit: int) -> list[Call[Any]]:
+    """The calls of one batch: the registry, then one for each queue. Raises PayloadTooLarge."""
+    by_queue: dict[str, list[Task]] = {}
+    for task in batch:
+        by_queue.setdefault(task.queue, []).append(task)
+    calls = [enqueue_call(keys, sent, limit) for sent in by_queue.values()]
+    return [queues.register(keys, sorted(by_queue)), *calls]
+
+
+def batches(sent: Iterable[Task]) -> Iterator[list[Task]]:
+    """Slices of up to BATCH tasks."""
+    rest = iter(sent)
+    while batch := list(itertools.islice(rest, BATCH)):
+        yield batch

@@ -1,0 +1,150 @@
+"""Every exception jobrunner raises, in one tree.
+
+::
+
+    JobrunnerError
+    ├── UsageError (ValueError)         the caller asked for something that cannot be; nothing was written
+    │   ├── UnknownOption               an option nobody knows; names the nearest known one
+    │   ├── InvalidName                 a queue, job, task id or prefix with characters that are not allowed
+    │   ├── InvalidOption               a known option with a value outside its range
+    │   ├── NaiveDatetime               an instant without a time zone
+    │   ├── ParameterError              a job parameter that is wrong, missing or unknown
+    │   ├── PayloadTooLarge             more bytes than the payload limit
+    │   ├── DuplicateJob                two different jobs declared under one name
+    │   ├── UnknownJob                  a job name that no loaded module declares
+    │   ├── ModuleNotLoadable           a module with jobs that cannot be imported
+    │   └── ClientClosed                an operation on a client after close()
+    ├── ServerError                     the server did not do what was asked
+    │   ├── ServerUnavailable           it cannot be reached
+    │   ├── OutcomeUnknown              it was reached, but the reply was lost: done or not done
+    │   ├── ServerRefused               it answered with an error (ACL, READONLY, LOADING, ...)
+    │   ├── ServerFull                  it is at maxmemory; nothing was written
+    │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
+    │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
+    ├── LeaseError                      a report on a lease that is over; nothing was changed
+    │   ├── NotReserved                 nobody holds the task
+    │   └── LeaseLost                   another attempt holds it, or it was moved
+    └── TaskError                       about one task
+        ├── TaskFailed                  it is dead; carries its last error
+        ├── TaskCancelled               it was cancelled before it finished
+        ├── TaskTimeout (TimeoutError)  result(timeout=...) ran out; the task goes on
+        ├── TaskGone                    no such task: never was, or no longer kept
+        ├── AttemptTimeout              an attempt ran longer than its job's `timeout`
+        └── AttemptCrashed              the process of an attempt died
+"""
+
+
+class JobrunnerError(Exception):
+    """Root of every error that jobrunner raises."""
+
+
+class UsageError(JobrunnerError, ValueError):
+    """The caller asked for something that cannot be; nothing was written."""
+
+
+class UnknownOption(UsageError):
+    """An option nobody knows; the message names the nearest known one."""
+
+
+class InvalidName(UsageError):
+    """A queue, job, task id or prefix with characters that are not allowed."""
+
+
+class InvalidOption(UsageError):
+    """A known option with a value outside its range."""
+
+
+class NaiveDatetime(InvalidOption):
+    """An instant without a time zone."""
+
+
+class ParameterError(UsageError):
+    """A job parameter that is wrong, missing or unknown; the message names its path, value and type."""
+
+
+class PayloadTooLarge(UsageError):
+    """More bytes than the payload limit of the client."""
+
+
+class DuplicateJob(UsageError):
+    """Two different jobs declared under one name."""
+
+
+class UnknownJob(UsageError):
+    """A job name that no loaded module declares."""
+
+
+class ModuleNotLoadable(UsageError):
+    """A module with jobs that cannot be imported."""
+
+
+class ClientClosed(UsageError):
+    """An operation on a client after close()."""
+
+
+class ServerError(JobrunnerError):
+    """The server did not do what was asked."""
+
+
+class ServerUnavailable(ServerError):
+    """The server cannot be reached; nothing was sent."""
+
+
+class OutcomeUnknown(ServerError):
+    """The connection broke after the command was sent: it was done or it was not."""
+
+
+class ServerRefused(ServerError):
+    """The server answered with an error; the message carries its words."""
+
+
+class ServerFull(ServerRefused):
+    """The server is at maxmemory; nothing was written."""
+
+
+class UnsafeServer(ServerError):
+    """The server's settings may lose tasks."""
+
+
+class EmbeddedServerError(ServerUnavailable):
+    """The private server of a folder cannot be started or reached."""
+
+
+class LeaseError(JobrunnerError):
+    """A report on a lease that is over; nothing was changed."""
+
+
+class NotReserved(LeaseError):
+    """Nobody holds the task: it was never reserved, or its lease ended."""
+
+
+class LeaseLost(LeaseError):
+    """Another attempt holds the task, or it was moved to another queue."""
+
+
+class TaskError(JobrunnerError):
+    """About one task."""
+
+
+class TaskFailed(TaskError):
+    """The task is dead; the message carries its last error."""
+
+
+class TaskCancelled(TaskError):
+    """The task was cancelled before it finished."""
+
+
+class TaskTimeout(TaskError, TimeoutError):
+    """`result(timeout=...)` ran out; the task itself goes on."""
+
+
+class TaskGone(TaskError):
+    """No such task: there never was one, or it is no longer kept."""
+
+
+class AttemptTimeout(TaskError):
+    """An attempt ran longer than its job's `timeout`."""
+
+
+class AttemptCrashed(TaskError):
+    """The process that ran an attempt died."""

@@ -1,0 +1,45 @@
+"""From a job with its parameters to the task that is sent."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jobrunner.broker.keys import check_id, split_queue
+from jobrunner.jobs.registry import JobDefinition
+from jobrunner.settings import Duration
+from jobrunner.task import Task, check_priority, due, new_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where and when one task goes, as told at enqueueing; None means: as its job says."""
+
+    in_: Duration | None = None
+    at: datetime | float | None = None
+    priority: int | None = None
+    queue: str | None = None
+    id: str | None = None
+
+
+def build_task(definition: JobDefinition, values: Any, placement: Placement) -> Task:
+    """The task of a job with these parameters. Raises the errors of a wrong parameter, option or name."""
+    options = definition.options
+    queue = placement.queue if placement.queue is not None else options.queue
+    delay_ms, at_ms = due(placement.in_, placement.at)
+    priority = check_priority(placement.priority)
+    return Task(
+        id=new_id(split_queue(queue)[0]) if placement.id is None else check_id(placement.id),
+        queue=queue,
+        type=definition.name,
+        payload=definition.parameters.write(values),
+        priority=options.priority if priority is None else priority,
+        delay_ms=delay_ms,
+        at_ms=at_ms,
+        keepalive_ms=_ms(options.keepalive),
+        max_attempts=options.max_attempts,
+        expires_in_ms=_ms(options.expires_in),
+    )
+
+
+def _ms(length_s: float | None) -> int | None:
+    return None if length_s is None else max(round(length_s * 1000), 1)

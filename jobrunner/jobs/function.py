@@ -1,0 +1,125 @@
+"""Functions as jobs: calling one still just calls it; `enqueue` sends it."""
+
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
+
+import msgspec
+
+from jobrunner.client.aio import AsyncTaskHandle
+from jobrunner.client.current import current_async_client, current_client
+from jobrunner.client.handle import TaskHandle
+from jobrunner.errors import ParameterError, UsageError
+from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.job import Job
+from jobrunner.jobs.registry import JobDefinition
+from jobrunner.settings import Duration
+from jobrunner.task import Task
+
+P = ParamSpec("P")
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+class Bound(Generic[R]):
+    """A call of a function job with its arguments, to be sent with `enqueue_many`."""
+
+    def __init__(self, definition: JobDefinition, values: Job) -> None:
+        self.definition = definition
+        self.values = values
+
+    def task(self, placement: Placement) -> Task:
+        """The task of this call. Raises the errors of a wrong parameter or option."""
+        return build_task(self.definition, self.values, placement)
+
+
+class FunctionJob(Generic[P, C, R]):
+    """A function declared with @job. `C` is what calling it returns, `R` the result of its tasks."""
+
+    definition: JobDefinition
+
+    def __init__(self, function: Callable[P, C], values: type[Job], placement: Placement | None = None) -> None:
+        self._function = function
+        self._values = values
+        self._placement = placement or Placement()
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", "job")
+        self.__module__ = function.__module__
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Calls the function here and now."""
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job {self.definition.name!r}>"
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """The call with these arguments, for `enqueue_many`. Raises ParameterError when they do not fit."""
+        try:
+            arguments = inspect.signature(self._function).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise ParameterError(f"{self.__name__}(…): {error}; it is {self.__name__}{inspect.signature(self._function)}") from error
+        return Bound(self.definition, self._values(**arguments))
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Sends the function with these arguments as a task. Errors as in Job.enqueue."""
+        return current_client().enqueue(self.bind(*args, **kwargs).task(self._placement))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncTaskHandle[R]:
+        """The same for asyncio."""
+        return await current_async_client().enqueue(self.bind(*args, **kwargs).task(self._placement))
+
+    def enqueue_many(self, calls: Iterable[Bound[R]]) -> list[TaskHandle[R]]:
+        """Sends many calls in batches of up to 1 000. All are checked before the first is sent."""
+        return current_client().enqueue_many([call.task(self._placement) for call in calls])
+
+    def using(
+        self,
+        *,
+        in_: Duration | None = None,
+        at: datetime | float | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> "FunctionJob[P, C, R]":
+        """The same job with options for the tasks enqueued through what is returned."""
+        chosen = FunctionJob[P, C, R](
+            self._function, self._values, Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
+        )
+        chosen.definition = self.definition
+        return chosen
+
+
+def values_of(function: Callable[..., Any]) -> type[Job]:
+    """A Job whose parameters are those of the function, and whose `run` calls it."""
+    name = getattr(function, "__name__", "job")
+    hints = get_type_hints(function, include_extras=True)
+    body: dict[str, Any] = {"__annotations__": {}, "__module__": function.__module__, "run": _runner(function)}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise UsageError(f"job {name!r}: parameter {parameter} cannot be stored; name each parameter")
+        body["__annotations__"][parameter.name] = hints.get(parameter.name, Any)
+        if parameter.default is not parameter.empty:
+            body[parameter.name] = _default(parameter.default)
+    return types.new_class(name, (Job,), {"kw_only": True}, lambda namespace: namespace.update(body))
+
+
+def _default(value: Any) -> Any:
+    mutable = isinstance(value, (list, dict, set, bytearray)) and value
+    return msgspec.field(default_factory=lambda: value.copy()) if mutable else value
+
+
+def _runner(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    names = tuple(inspect.signature(function).parameters)
+
+    def run(self: Any) -> Any:
+        return function(**{name: getattr(self, name) for name in names})
+
+    async def run_async(self: Any) -> Any:
+        return await function(**{name: getattr(self, name) for name in names})
+
+    return run_async if inspect.iscoroutinefunction(function) else run

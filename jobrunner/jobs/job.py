@@ -1,0 +1,133 @@
+"""Job: a declaration with typed parameters and a `run`."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, ClassVar
+
+import msgspec
+
+from jobrunner.client.aio import AsyncTaskHandle
+from jobrunner.client.current import current_async_client, current_client
+from jobrunner.client.handle import TaskHandle
+from jobrunner.errors import ParameterError, UsageError
+from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.registry import JobDefinition
+from jobrunner.jobs.run import Metadata, Run, RunningTask
+from jobrunner.settings import Duration
+
+
+class _JobMeta(msgspec.StructMeta):
+    """Makes a missing or unknown parameter an error of this package."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError as error:
+            raise ParameterError(f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}") from error
+
+
+def _signature(job: Any) -> str:
+    hints = job.__annotations__
+    return ", ".join(f"{name}: {getattr(hints.get(name), '__name__', hints.get(name))}" for name in job.__struct_fields__)
+
+
+class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
+    """Base of job classes. Annotated attributes are the parameters; `run` does the work and returns a JSON value.
+
+    `run` may be `async def`. It steers by returning or raising Retry, Snooze, Fail or Cancel.
+    """
+
+    definition: ClassVar[JobDefinition | None] = None
+
+    def run(self) -> Any:
+        """The work. Defined by every job."""
+        raise NotImplementedError(f"job {type(self).__name__} has no run()")
+
+    def before(self) -> None:
+        """Runs before `run`; an error fails the attempt."""
+
+    def after(self) -> None:
+        """Runs after a `run` that returned; an error is logged and changes nothing."""
+
+    def on_failure(self, error: BaseException) -> None:
+        """Runs after every failed attempt; an error is logged and changes nothing."""
+
+    def on_dead(self, error: BaseException) -> None:
+        """Runs when the task is given up, after `on_failure`; an error is logged and changes nothing."""
+
+    @property
+    def task(self) -> RunningTask:
+        """The task of this run: id, attempt, deadline, headers."""
+        return self._run.task
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to this run."""
+        return self._run.log
+
+    @property
+    def metadata(self) -> Metadata:
+        """A hash shared by all runs of this job: get, set, atomic increment."""
+        return self._run.metadata
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run should stop: cancelled, timed out, or its lease was lost."""
+        return self._run.cancelled
+
+    def progress(self, done: float, total: float, note: str = "") -> None:
+        """Shows how far this run has come."""
+        self._run.progress(done, total, note)
+
+    @property
+    def _run(self) -> Run:
+        try:
+            return self.__dict__["_current"]  # type: ignore[no-any-return]
+        except KeyError:
+            raise UsageError(f"{type(self).__name__} is not being run by a worker; task, log, ... exist in run()") from None
+
+    def enqueue(
+        self,
+        *,
+        in_: Duration | None = None,
+        at: datetime | float | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> TaskHandle[Any]:
+        """Sends this job as a task: now, `in_` a while, or `at` an aware datetime. Returns a handle on it.
+
+        Raises ParameterError, NaiveDatetime, InvalidOption, PayloadTooLarge, ServerError; then nothing was sent (but
+        for OutcomeUnknown, after which the same `id` may be sent again without doubling the task).
+        """
+        placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
+        return current_client().enqueue(build_task(_definition(type(self)), self, placement))
+
+    async def aenqueue(
+        self,
+        *,
+        in_: Duration | None = None,
+        at: datetime | float | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> AsyncTaskHandle[Any]:
+        """The same for asyncio."""
+        placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
+        return await current_async_client().enqueue(build_task(_definition(type(self)), self, placement))
+
+    @classmethod
+    def enqueue_many(cls, jobs: "Iterable[Job]") -> list[TaskHandle[Any]]:
+        """Sends many jobs in batches of up to 1 000, one round trip each. All are checked before the first is sent."""
+        now = Placement()
+        return current_client().enqueue_many([build_task(_definition(type(job)), job, now) for job in jobs])
+
+
+class PeriodicJob(Job):
+    """Base of jobs that run on a schedule: `@job(every=…)` or `@job(cron=…, tz=…)`. Every parameter has a default."""
+
+
+def _definition(job: type[Job]) -> JobDefinition:
+    if job.definition is None or job.definition.origin != f"{job.__module__}:{job.__qualname__}":
+        raise UsageError(f"{job.__qualname__} is not declared; put @job(...) above the class")
+    return job.definition

@@ -1,0 +1,103 @@
+"""What `@job` takes, settled and checked at declaration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from jobrunner.broker.keys import check_name, split_queue
+from jobrunner.errors import InvalidOption
+from jobrunner.retry import Backoff, BackoffPolicy, seconds
+from jobrunner.schedule import CatchUp, Cron, Every, Schedule, parse_catch_up
+from jobrunner.settings import check_options, check_whole
+from jobrunner.task import check_priority
+
+DEFAULT_KEEP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """How the tasks of a job are treated. Times in seconds; None means: as the queue says, or without limit."""
+
+    queue: str = "default"
+    priority: int | None = None
+    max_attempts: int | None = None
+    backoff: BackoffPolicy = field(default_factory=Backoff)
+    keepalive: float | None = None
+    timeout: float | None = None
+    ack: str = "late"
+    keep: float = DEFAULT_KEEP_S
+    expires_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicOptions:
+    """When a periodic job fires."""
+
+    schedule: Schedule
+    catch_up: CatchUp = "last"
+    overlap: str = "skip"
+    jitter: float = 0.0
+
+
+_PERIODIC = ("every", "cron", "tz", "catch_up", "overlap", "jitter")
+_KNOWN = ("name", *(known.name for known in fields(JobOptions)), *_PERIODIC)
+_NOT_YET = ("unique",)
+
+
+def refuse_unknown(given: Mapping[str, Any]) -> None:
+    """Raises UnknownOption for what is no option of @job, InvalidOption for one that this version lacks."""
+    for name in _NOT_YET:
+        if name in given:
+            raise InvalidOption(f"option {name}={given[name]!r}: this version cannot keep tasks unique; leave it out")
+    check_options(given, _KNOWN, "option of @job")
+
+
+def settle(given: Mapping[str, Any], *, default_name: str) -> tuple[str, JobOptions, PeriodicOptions | None]:
+    """(name, options, periodic options or None). Raises InvalidOption or InvalidName."""
+    given = {name: value for name, value in given.items() if value is not None}
+    name = check_name(given.get("name", default_name), "job name")
+    plain = {option: given[option] for option in given if option not in (*_PERIODIC, "name")}
+    return name, _job_options(plain), _periodic_options({o: given[o] for o in _PERIODIC if o in given})
+
+
+def _job_options(given: dict[str, Any]) -> JobOptions:
+    if "queue" in given:
+        split_queue(given["queue"])
+    check_priority(given.get("priority"))
+    if "max_attempts" in given:
+        check_whole(given["max_attempts"], "max_attempts", minimum=0)
+    if given.get("ack", "late") not in ("late", "early"):
+        raise InvalidOption(f"ack={given['ack']!r}: choose 'late' (after the run) or 'early' (before it: at most once)")
+    if not (isinstance(given.get("backoff", Backoff()), Backoff) or callable(given["backoff"])):
+        raise InvalidOption(f"backoff={given['backoff']!r}: give Backoff(...) or a callable (retry_count, error) -> delay")
+    for option in ("keepalive", "timeout", "expires_in"):
+        if option in given:
+            given[option] = _positive(given[option], option)
+    if "keep" in given:
+        given["keep"] = seconds(given["keep"], option="keep")
+    return JobOptions(**given)
+
+
+def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
+    if not given:
+        return None
+    if ("every" in given) == ("cron" in given):
+        raise InvalidOption(f"options {', '.join(given)}: a periodic job takes either every=… or cron=…")
+    if "tz" in given and "every" in given:
+        raise InvalidOption(f"tz={given['tz']!r} goes with cron=…; every=… has no time zone")
+    schedule = Every(given["every"]) if "every" in given else Cron(given["cron"], given.get("tz", "UTC"))
+    if given.get("overlap", "skip") not in ("skip", "allow"):
+        raise InvalidOption(f"overlap={given['overlap']!r}: choose 'skip' or 'allow'")
+    return PeriodicOptions(
+        schedule=schedule,
+        catch_up=parse_catch_up(given.get("catch_up", "last")),
+        overlap=given.get("overlap", "skip"),
+        jitter=seconds(given.get("jitter", 0), option="jitter"),
+    )
+
+
+def _positive(value: object, option: str) -> float:
+    length_s = seconds(value, option=option)
+    if length_s <= 0:
+        raise InvalidOption(f"{option}={value!r}: give more than 0")
+    return length_s

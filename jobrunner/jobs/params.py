@@ -1,0 +1,79 @@
+"""Typed parameters: checked when a task is enqueued, converted when it is run.
+
+A job's parameters are the fields of a msgspec Struct. Checking is a round trip through JSON, as the worker will read
+it: what comes back equal is right. Only what does not is looked at field by field, to say what is wrong with it.
+"""
+
+import uuid
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+
+from jobrunner.errors import ParameterError
+
+P = TypeVar("P", bound=msgspec.Struct)
+_KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUID, Decimal)
+
+
+class Parameters(Generic[P]):
+    """The parameters of one job. Its decoder is compiled at the first use."""
+
+    def __init__(self, struct: type[P], job: str) -> None:
+        self._struct = struct
+        self._job = job
+        self._encode = msgspec.json.Encoder().encode
+        self._decode: Any = None
+
+    def write(self, values: P) -> bytes:
+        """The payload. Raises ParameterError that names the field's path, its value and the type it should have."""
+        decode = self._decode or self._compile()
+        try:
+            payload = self._encode(values)
+            if decode(payload) == values:
+                return payload
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+            pass
+        return self._write_slowly(values)
+
+    def read(self, payload: bytes) -> P:
+        """The parameters in a payload. Raises ParameterError for one that does not fit."""
+        decode = self._decode or self._compile()
+        try:
+            return decode(payload)  # type: ignore[no-any-return]
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise ParameterError(f"job {self._job!r} cannot read its payload: {error}") from error
+
+    def _compile(self) -> Any:
+        try:
+            self._decode = msgspec.json.Decoder(self._struct).decode
+        except (TypeError, NameError) as error:
+            raise ParameterError(
+                f"job {self._job!r} has a parameter whose type JSON decoding does not know: {error}"
+            ) from error
+        return self._decode
+
+    def _write_slowly(self, values: P) -> bytes:
+        hints = get_type_hints(type(values), include_extras=True)
+        for name in self._struct.__struct_fields__:
+            self._check_field(name, getattr(values, name), hints.get(name, Any))
+        return self._encode(values)
+
+    def _check_field(self, name: str, value: Any, expected: Any) -> None:
+        try:
+            plain = msgspec.to_builtins(value, builtin_types=_KEPT_AS_THEY_ARE)
+            read = msgspec.convert(plain, expected, builtin_types=_KEPT_AS_THEY_ARE)
+            self._encode(value)
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            raise self._wrong(name, value, expected, str(error)) from error
+        if isinstance(plain, str) and isinstance(read, _KEPT_AS_THEY_ARE):
+            raise self._wrong(name, value, expected, f"Expected `{type(read).__name__}`, got `str`")
+
+    def _wrong(self, name: str, value: Any, expected: Any, reason: str) -> ParameterError:
+        reason, _, inner = reason.partition(" - at `$")
+        path = name + inner.rstrip("`")
+        wanted = getattr(expected, "__name__", None) if isinstance(expected, type) else str(expected)
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        return ParameterError(f"parameter {path} of job {self._job!r} is {shown}; it must be {wanted}: {reason}")

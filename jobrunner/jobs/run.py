@@ -1,0 +1,125 @@
+"""What a job sees of its own run: the task, a log, shared metadata, progress, and whether to stop."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import coordination, leases
+from jobrunner.broker.keys import Keys
+from jobrunner.client.queue import read_headers
+from jobrunner.clock import monotonic
+from jobrunner.codec import decode, encode
+
+_PROGRESS_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTask:
+    """The task that a job runs for. `attempt` is 1 on the first try; `deadline` is when the attempt has to be over:
+    the end of its timeout, or without one the end of its lease (which the worker renews)."""
+
+    id: str
+    queue: str
+    attempt: int
+    retry_count: int
+    max_attempts: int | None
+    deadline: datetime
+    enqueue_time: datetime
+    headers: Mapping[str, str]
+
+
+class Metadata:
+    """A hash shared by all runs of one job. Values are JSON; `increment` is atomic across processes."""
+
+    def __init__(self, broker: Broker, keys: Keys, job: str) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._job = job
+
+    def get(self, field: str, default: Any = None) -> Any:
+        """The value of a field."""
+        raw = self._broker.run(coordination.metadata_get(self._keys, self._job, field))
+        return default if raw is None else decode(raw)
+
+    def all(self) -> dict[str, Any]:
+        """All fields."""
+        raw = self._broker.run(coordination.metadata_all(self._keys, self._job))
+        return {field: decode(value) for field, value in raw.items()}
+
+    def set(self, field: str, value: Any) -> None:
+        """Sets a field to any JSON value."""
+        self._broker.run(coordination.metadata_set(self._keys, self._job, field, encode(value, what=field)))
+
+    def increment(self, field: str, by: int = 1) -> int:
+        """Adds to a whole number and returns the sum."""
+        return self._broker.run(coordination.metadata_increment(self._keys, self._job, field, by))
+
+
+class Run:
+    """One run of a job, in the hands of the executor. Built for every task, so everything costly is made on demand."""
+
+    __slots__ = ("_broker", "_cancelled", "_job", "_keys", "_noted_at", "attempt", "deadline")
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        job: str,
+        broker: Broker,
+        keys: Keys,
+        cancelled: Callable[[], bool],
+        deadline: datetime | None = None,
+    ) -> None:
+        self.attempt = attempt
+        self.deadline = deadline
+        self._job = job
+        self._broker = broker
+        self._keys = keys
+        self._cancelled = cancelled
+        self._noted_at = -1.0
+
+    @property
+    def task(self) -> RunningTask:
+        """The task as the job sees it."""
+        attempt = self.attempt
+        return RunningTask(
+            id=attempt.id,
+            queue=attempt.queue,
+            attempt=attempt.number,
+            retry_count=attempt.retry_count,
+            max_attempts=attempt.max_attempts,
+            deadline=self.deadline or attempt.deadline,
+            enqueue_time=attempt.enqueue_time,
+            headers=read_headers(attempt.headers),
+        )
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to job, task and attempt."""
+        return structlog.get_logger("jobrunner.job").bind(
+            job=self._job, task=self.attempt.id, attempt=self.attempt.number
+        )
+
+    @property
+    def metadata(self) -> Metadata:
+        """The hash shared by all runs of the job."""
+        return Metadata(self._broker, self._keys, self._job)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job should stop: someone cancelled the task, or this attempt lost its lease."""
+        return self._cancelled()
+
+    def progress(self, done: float, total: float, note: str = "") -> None:
+        """Shows how far the run has come; written at most ten times a second, and always when done."""
+        now = monotonic()
+        if done < total and now - self._noted_at < _PROGRESS_PAUSE_S:
+            return
+        self._noted_at = now
+        keys = self._keys.queue(self.attempt.queue)
+        shown = encode({"done": done, "total": total, "note": note}, what="progress")
+        self._broker.run(leases.progress(keys, self.attempt.id, self.attempt.token, shown))

@@ -1,0 +1,86 @@
+"""How an attempt ends, and how a job says so.
+
+A job steers by returning or raising `Retry`, `Snooze`, `Fail` or `Cancel`; anything else it returns is its result,
+anything else it raises is a failure. The runner turns both into one of the outcomes, and `worker/settle.py` turns an
+outcome into a call. (The idea of steering by return value is Oban's.)
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobrunner.retry import seconds
+
+Delay = timedelta | int | float
+
+
+class Steer(Exception):
+    """What a job returns or raises to say how its attempt ends."""
+
+
+class Retry(Steer):
+    """Try again in `in_` (default: the job's backoff). Counts as a failed attempt."""
+
+    def __init__(self, reason: str = "", *, in_: Delay | None = None) -> None:
+        super().__init__(reason or "the job asked for a retry")
+        self.delay_s = None if in_ is None else seconds(in_, option="Retry(in_=…)")
+
+
+class Snooze(Steer):
+    """Run again in `in_`. Spends no attempt and is no failure."""
+
+    def __init__(self, *, in_: Delay) -> None:
+        super().__init__("the job snoozed")
+        self.delay_s = seconds(in_, option="Snooze(in_=…)")
+
+
+class Fail(Steer):
+    """This attempt failed. With `retry=False` the task is dead at once."""
+
+    def __init__(self, reason: str = "the job failed", *, retry: bool = True) -> None:
+        super().__init__(reason)
+        self.retry = retry
+
+
+class Cancel(Steer):
+    """The task is not wanted any more: it ends as cancelled, which is no failure."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """Done; `result` is JSON, empty for None."""
+
+    result: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Failed; tried again after `delay_s` unless the attempts are spent or `retry` is False."""
+
+    error: str
+    delay_s: float = 0.0
+    retry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """To be run again in `delay_s`; no attempt spent."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Ended by the job itself, or because someone asked for it."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Handed back untouched to its place in line; no attempt spent."""
+
+
+Outcome = Succeeded | Failed | Snoozed | Cancelled | Released

@@ -1,0 +1,136 @@
+"""Settings: one frozen dataclass for each component. Argument > environment > pyproject.toml > default.
+
+Reading happens when a client or a worker is made, never at import.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from jobrunner.errors import InvalidOption, UnknownOption
+from jobrunner.retry import Backoff, seconds
+
+Duration = timedelta | int | float
+EMBEDDED_URL = "embedded://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What a client needs. Sizes in bytes, times in seconds."""
+
+    url: str
+    prefix: str = "jobrunner"
+    payload_limit: int = 1024 * 1024
+    patience: float = 2.0
+    """How long a call waits for a server that is away before it raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """What `q.configure` sets; the same defaults stand in lua/lib/limits.lua."""
+
+    keepalive: float = 30.0
+    max_attempts: int = 5
+    backoff: Backoff = field(default_factory=Backoff)
+    dead_ttl: float = 30 * 86400.0
+    dead_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker process works. Times in seconds."""
+
+    concurrency: int = 10
+    executor: str = "threads"
+    grace: float = 25.0
+    max_tasks: int = 0
+    poll: float = 10.0
+    """An idle worker looks at its queues at least this often, whatever wake-ups say."""
+    prefetch: float = 0.03
+    """Work held ahead of the executors, as the time it takes to do it."""
+    batch_max: int = 500
+    leader_ttl: float = 10.0
+    sweep: float = 5.0
+    """The leader looks after every queue at least this often."""
+    heartbeat: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_whole(self.concurrency, "concurrency", minimum=1)
+        check_whole(self.max_tasks, "max_tasks", minimum=0)
+        if self.executor not in ("threads", "processes", "async"):
+            raise InvalidOption(f"executor {self.executor!r}: choose threads, processes or async")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """The table [tool.jobrunner] of the nearest pyproject.toml."""
+
+    url: str | None = None
+    prefix: str | None = None
+    modules: tuple[str, ...] = ()
+    payload_limit: int | None = None
+
+
+def client_settings(url: str | None = None, prefix: str | None = None, **options: Any) -> ClientSettings:
+    """Settles every option of a client. Raises UnknownOption for one it does not know."""
+    known = [known.name for known in fields(ClientSettings)]
+    check_options(options, known, "client option")
+    stored = file_settings()
+    environment = os.environ
+    chosen = url or environment.get("JOBRUNNER_URL") or environment.get("REDIS_URL") or stored.url or EMBEDDED_URL
+    if stored.payload_limit is not None:
+        options.setdefault("payload_limit", stored.payload_limit)
+    if "payload_limit" in options:
+        check_whole(options["payload_limit"], "payload_limit", minimum=1)
+    if "patience" in options:
+        options["patience"] = seconds(options["patience"], option="patience")
+    named = prefix or environment.get("JOBRUNNER_PREFIX") or stored.prefix or "jobrunner"
+    return ClientSettings(url=chosen, prefix=named, **options)
+
+
+def file_settings(folder: Path | None = None) -> FileSettings:
+    """[tool.jobrunner] of the pyproject.toml in `folder` (default: here) or the nearest one above it."""
+    here = folder or Path.cwd()
+    for place in (here, *here.parents):
+        path = place / "pyproject.toml"
+        if path.is_file():
+            return _read_table(path)
+    return FileSettings()
+
+
+def _read_table(path: Path) -> FileSettings:
+    try:
+        table: Mapping[str, Any] = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("jobrunner", {})
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"{path} cannot be read: {error}; mend it") from error
+    check_options(table, [known.name for known in fields(FileSettings)], f"option in [tool.jobrunner] of {path}")
+    for name in ("url", "prefix"):
+        if name in table and not isinstance(table[name], str):
+            raise InvalidOption(f"{name} = {table[name]!r} in {path}: give a string")
+    modules = table.get("modules", [])
+    if isinstance(modules, str) or not all(isinstance(module, str) for module in modules):
+        raise InvalidOption(f"modules = {modules!r} in {path}: give a list of module names")
+    return FileSettings(**{**table, "modules": tuple(modules)})
+
+
+def check_options(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Raises UnknownOption for the first name in `given` that is not in `known`, naming the nearest one."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            raise UnknownOption(f"unknown {what} {name!r}; {hint}")
+
+
+def check_whole(value: object, option: str, *, minimum: int, maximum: int | None = None) -> int:
+    """Returns a whole number within its range. Raises InvalidOption."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
+        if maximum is None or value <= maximum:
+            return value
+    wanted = f"a whole number from {minimum}" + (f" to {maximum}" if maximum is not None else "")
+    raise InvalidOption(f"{option}={value!r}: give {wanted}")

@@ -1,0 +1,190 @@
+"""A task: one enqueued run of a job, as it is sent and as it is read back.
+
+The hash of a task has these fields (absent ones are defaults):
+
+=================== ==========================================================================================
+field               content
+=================== ==========================================================================================
+id, type, queue     its id; the job's name, empty for a bare queue's item; the full name of the queue it is in
+payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes)
+headers             JSON object of strings that travels with it
+enqueue_time        when it was first enqueued, Unix ms; retries, promotion and moves leave it alone
+attempts            how often it was handed out since it entered its queue (a graceful release takes one back)
+retry_count         failures plus leases that ended without a report
+expiries            leases that ended without a report
+max_attempts, max_expiries, keepalive_ms, priority, expires_in_ms   what the task says itself; else the queue's
+token, place        newest lease; place in line it goes back to
+error, died_at      text of the last failure; time of death
+outcome, result, finished_at   of a finished task that is kept for a while
+total_attempts, hops           lifetime figures across moves
+awaited, cancel_requested      flags
+=================== ==========================================================================================
+"""
+
+import itertools
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from jobrunner.clock import from_ms, unix_ms
+from jobrunner.errors import InvalidOption, NaiveDatetime
+from jobrunner.retry import seconds
+
+
+class TaskState(StrEnum):
+    """Where a task is in its life."""
+
+    WAITING = "waiting"
+    SCHEDULED = "scheduled"
+    PENDING = "pending"
+    DEAD = "dead"
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more happens to the task by itself."""
+        return self in (TaskState.DEAD, TaskState.SUCCEEDED, TaskState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is enqueued. `delay_ms` counts from the server's now; `at_ms` is an instant; at most one is given."""
+
+    id: str
+    queue: str
+    payload: bytes
+    type: str = ""
+    priority: int | None = None
+    delay_ms: float | None = None
+    at_ms: float | None = None
+    keepalive_ms: int | None = None
+    max_attempts: int | None = None
+    expires_in_ms: int | None = None
+    headers: bytes | None = None
+    encoding: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecord:
+    """A task as it stood when it was read."""
+
+    id: str
+    type: str
+    queue: str
+    state: TaskState
+    when: datetime | None
+    """Due time, end of lease, time of death or of finishing, by state."""
+    enqueue_time: datetime
+    attempts: int
+    retry_count: int
+    priority: int
+    error: str
+    payload: bytes = field(repr=False)
+    result: bytes | None = field(repr=False, default=None)
+    fields: Mapping[str, bytes] = field(repr=False, default_factory=dict)
+    """Every field of the hash, also those a newer version wrote."""
+
+
+def read_record(state: str, score: str, fields: Mapping[str, bytes]) -> TaskRecord | None:
+    """The record of a task's hash; None when the hash belongs to no set and is not finished (damage)."""
+    if state not in TaskState.__members__.values():
+        return None
+    when = _number(score)
+    return TaskRecord(
+        id=_text(fields, "id"),
+        type=_text(fields, "type"),
+        queue=_text(fields, "queue"),
+        state=TaskState(state),
+        when=from_ms(when) if when > 0 and state != "waiting" else None,
+        enqueue_time=from_ms(_number(_text(fields, "enqueue_time"))),
+        attempts=int(_number(_text(fields, "attempts"))),
+        retry_count=int(_number(_text(fields, "retry_count"))),
+        priority=int(_number(_text(fields, "priority"), 1)),
+        error=_text(fields, "error"),
+        payload=fields.get("payload", b""),
+        result=fields.get("result"),
+        fields=fields,
+    )
+
+
+def _text(fields: Mapping[str, bytes], name: str) -> str:
+    return fields.get(name, b"").decode("utf-8", "replace")
+
+
+def _number(text: str, default: float = 0) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return default
+
+
+def due(
+    in_: timedelta | float | None, at: datetime | float | None, *, option: str = "in_"
+) -> tuple[float | None, float | None]:
+    """(delay in ms, instant in Unix ms) of the options `in_` and `at`; at most one is not None.
+
+    Raises InvalidOption for both or for what is no time, NaiveDatetime for a datetime without a zone. A delay of 0 or
+    less, and an instant that has passed, mean now.
+    """
+    if in_ is not None and at is not None:
+        raise InvalidOption(f"both {option}={in_!r} and at={at!r} are given; give one of them")
+    if in_ is not None:
+        if isinstance(in_, timedelta):
+            in_ = in_.total_seconds()
+        return max(seconds(in_, option=option, minimum=-math.inf), 0.0) * 1000, None
+    return None, None if at is None else _instant_ms(at)
+
+
+def _instant_ms(at: object) -> float:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise NaiveDatetime(f"at={at.isoformat()} has no time zone; write datetime(..., tzinfo=UTC) or .astimezone()")
+        return at.timestamp() * 1000
+    if isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at):
+        return at * 1000
+    raise InvalidOption(f"at={at!r}: give an aware datetime, or seconds since 1970")
+
+
+def check_priority(priority: object) -> int | None:
+    """Returns a priority (0, 1 or 2; higher goes first) or None for the default. Raises InvalidOption."""
+    if priority is None or (isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority <= 2):
+        return priority
+    raise InvalidOption(f"priority={priority!r}: give 0, 1 or 2; higher goes first, 1 is the default")
+
+
+class _IdSource:
+    """28 hex digits: 12 of Unix ms, 4 of a counter within the millisecond, 12 of this process.
+
+    Never goes back within a process, so ids sort in the order they were made.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Takes a new process part; a forked child must not share its parent's."""
+        self._process = os.urandom(6).hex()
+        self._counter: Any = itertools.count(unix_ms() << 16)
+
+    def next(self) -> str:
+        """The next id, without its tag."""
+        number = next(self._counter)
+        floor = unix_ms() << 16
+        if number < floor:
+            self._counter = itertools.count(floor + 1)
+            number = floor
+        return f"{number:016x}{self._process}"
+
+
+_ids = _IdSource()
+os.register_at_fork(after_in_child=_ids.renew)
+
+
+def new_id(tag: str) -> str:
+    """A new task id: sorts behind all that this process made before, and carries the hash tag of its queue."""
+    return f"{_ids.next()}-{tag}"
