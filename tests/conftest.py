@@ -1,0 +1,274 @@
+"""What every test of the queue stands on: a real server, a fresh prefix, a clock to set, a cable to cut.
+
+One private server for each test process (xdist worker), on a unix socket in a short temporary folder. Every
+test has its own prefix, and the server is emptied behind it. Nothing here listens on a fixed port, and a
+server ends with the process that started it, however that ends.
+"""
+
+import itertools
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.embedded_process import find_binary
+from jobrunner.broker.keys import Keys
+from jobrunner.client.client import Client
+
+_STARTED_MS = 1_700_000_000_000
+_prefixes = itertools.count(1)
+
+
+class Server:
+    """A server of its own: `url`, `socket` and `folder` stay the same over `kill` and `start`."""
+
+    def __init__(self, **options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="jr-", dir="/tmp"))
+        self.socket = self.folder / "s"
+        self.url = f"unix://{self.socket}"
+        self._options = {"port": "0", "save": "", "appendonly": "no", "loglevel": "warning"} | options
+        self.start()
+
+    def start(self) -> None:
+        """Returns when the server answers."""
+        words = [word for name, value in self._options.items() for word in (f"--{name}", value)]
+        command = [str(find_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
+        # The shell waits for the end of its input: the server ends with this process, even a killed one.
+        self._process = subprocess.Popen(
+            ["sh", "-c", '"$@" >&2 & echo $!; read _; kill -9 $!; wait', "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(self.folder / "log").open("ab"),
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.pid = int(self._process.stdout.readline())
+        with self.connect() as connection:
+            wait_for(lambda: _answers(connection), timeout_s=20)
+
+    def connect(self, **options: Any) -> redis.Redis:
+        """A plain client."""
+        return redis.Redis(unix_socket_path=str(self.socket), protocol=2, **options)
+
+    def kill(self) -> None:
+        """SIGKILL; what it has on disk stays."""
+        self._process.communicate()
+        self.socket.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Ends it for good."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Clock:
+    """The server's own clock until it is set; then the instant it was set to, in Unix ms."""
+
+    def __init__(self) -> None:
+        self.ms: float | None = None
+
+    def __call__(self) -> bytes:
+        return b"" if self.ms is None else repr(self.ms).encode()
+
+    def set(self, ms: float = _STARTED_MS) -> float:
+        """Stops the clock at an instant and returns it."""
+        self.ms = ms
+        return ms
+
+    def advance(self, ms: float) -> float:
+        """Moves a clock that was set, back when negative, and returns its new instant."""
+        assert self.ms is not None, "set the clock first"
+        self.ms += ms
+        return self.ms
+
+
+class Cable:
+    """A TCP way to a server, that can be cut.
+
+    `cut_request` and `cut_reply` say after how many more bytes of that direction the connection breaks
+    (once); None lets all pass. The bytes before the cut arrive: after a cut reply the command was applied.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.cut_request: int | None = None
+        self.cut_reply: int | None = None
+        self.connections = 0
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Breaks all connections and takes no more."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop()
+
+    def drop(self) -> None:
+        """Breaks the connections there are; new ones work."""
+        for end in list(self._sockets):
+            _hang_up(end)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(str(self._target))
+                self.connections += 1
+                self._sockets += [near, far]
+                for source, sink, name in ((near, far, "cut_request"), (far, near, "cut_reply")):
+                    threading.Thread(target=self._pump, args=(source, sink, name), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, name: str) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                left = getattr(self, name)
+                if left is not None and len(data) > left:
+                    setattr(self, name, None)
+                    sink.sendall(data[:left])
+                    break
+                if left is not None:
+                    setattr(self, name, left - len(data))
+                sink.sendall(data)
+        _hang_up(source)
+        _hang_up(sink)
+
+
+def _hang_up(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def _answers(connection: redis.Redis) -> bool:
+    with suppress(redis.exceptions.ConnectionError, redis.exceptions.BusyLoadingError):
+        return bool(connection.ping())
+    return False
+
+
+def wait_for(fact: Callable[[], Any], *, timeout_s: float = 10.0) -> Any:
+    """What `fact` returns as soon as that is true; fails the test when it does not become so."""
+    ends = time.monotonic() + timeout_s
+    while not (found := fact()):
+        assert time.monotonic() < ends, f"waited {timeout_s:g} s in vain"
+        time.sleep(0.002)
+    return found
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The server of this test process, shared by its tests."""
+    started = Server()
+    yield started
+    started.remove()
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Server]]:
+    """Starts further servers with options of their own: start_server(maxmemory="10mb")."""
+    started: list[Server] = []
+
+    def start(**options: str) -> Server:
+        started.append(Server(**{name.replace("_", "-"): value for name, value in options.items()}))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.remove()
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[redis.Redis]:
+    """A plain client of the server, to look at the keys themselves."""
+    with server.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def keys(raw: redis.Redis) -> Iterator[Keys]:
+    """The keys below a prefix that no other test uses."""
+    yield Keys(f"t{next(_prefixes)}")
+    raw.flushall()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of `broker` and `client`: the server's own until the test sets it."""
+    return Clock()
+
+
+@pytest.fixture
+def broker(server: Server, clock: Clock) -> Iterator[Broker]:
+    """A driver for threads on the server, on the test's clock."""
+    made = Broker(Endpoint(server.url), now_ms=clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(server: Server, keys: Keys, clock: Clock) -> Iterator[Client]:
+    """A client on the server, with the prefix of `keys`, on the test's clock."""
+    with Client(server.url, keys.prefix, now_ms=clock) as made:
+        yield made
+
+
+@pytest.fixture
+def cable(server: Server) -> Iterator[Cable]:
+    """A TCP way to the server that the test can cut."""
+    laid = Cable(server.socket)
+    yield laid
+    laid.close()
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., Any]:
+    """wait_until(fact, timeout_s=10): what `fact` returns as soon as that is true."""
+    return wait_for
+
+
+@pytest.fixture
+def audit(raw: redis.Redis, keys: Keys) -> Callable[..., dict[str, int]]:
+    """audit("mail"): recounts the queue and checks its books; returns how many tasks are in each state.
+
+    No id is in two sets, every member has a hash, every hash of a task that is not finished is in one set,
+    and the totals agree: enqueued + moved in = out of the queue + still there.
+    """
+
+    def recount(name: str) -> dict[str, int]:
+        queue = keys.queue(name)
+        members = {state: raw.zrange(getattr(queue, state), 0, -1) for state in _STATES}
+        ids = [task_id for found in members.values() for task_id in found]
+        assert len(ids) == len(set(ids)), "an id is in two sets"
+        live = {key[len(queue.tasks) :] for key in _live_hashes(raw, queue.tasks, queue.name.encode())}
+        assert live == set(ids), "hashes and members of the sets differ"
+        totals = {name.decode(): int(total) for name, total in raw.hgetall(queue.counters).items()}
+        entered = sum(totals.get(name, 0) for name in ("enqueued", "moved_in"))
+        left = sum(totals.get(name, 0) for name in _WAYS_OUT)
+        assert entered == left + len(ids), totals
+        return {state: len(found) for state, found in members.items()}
+
+    return recount
+
+
+_STATES = ("waiting", "scheduled", "pending", "dead")
+_WAYS_OUT = ("succeeded", "cancelled", "orphaned", "purged", "trimmed", "moved_out")
+
+
+def _live_hashes(raw: redis.Redis, tasks: bytes, queue: bytes) -> Iterator[bytes]:
+    for key in raw.scan_iter(match=tasks + b"*", count=1000):
+        owner, finished = raw.hmget(key, "queue", "finished_at")
+        if owner == queue and finished is None:
+            yield key
