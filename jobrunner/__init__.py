@@ -14,6 +14,7 @@ from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.outcome import Cancel, Fail, Retry, Snooze
 from jobrunner.retry import Backoff
 from jobrunner.task import TaskState
+from jobrunner.worker.worker import Worker
 
 __all__ = [
     "AsyncClient",
@@ -31,6 +32,7 @@ __all__ = [
     "Snooze",
     "TaskHandle",
     "TaskState",
+    "Worker",
     "configure",
     "job",
 ]

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from jobrunner.broker.call import Call, interpret, is_unknown_script, pack, server_error, wire_words
+from jobrunner.broker.call import Call, attempt_to_interpret, interpret, is_unknown_script, pack, server_error, wire_words
 from jobrunner.broker.connect import Endpoint, Idle
 from jobrunner.broker.patience import Patience
 from jobrunner.errors import ClientClosed
@@ -44,6 +44,10 @@ class Broker:
     def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """The values of several calls, in order, in one round trip. Raises for the first that was refused."""
         return [interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
+
+    def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Like run_many, but a call that was refused has its error in place of a value."""
+        return [attempt_to_interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
 
     def open_blocking(self) -> redis.Connection:
         """A connection for commands that wait in the server; the caller disconnects it."""

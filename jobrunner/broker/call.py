@@ -122,6 +122,14 @@ def interpret(call: Call[T], reply: object) -> T:
     return call.read(reply)
 
 
+def attempt_to_interpret(call: Call[T], reply: object) -> T | JobrunnerError:
+    """The value of a reply, or its error as a value."""
+    try:
+        return interpret(call, reply)
+    except JobrunnerError as error:
+        return error
+
+
 def server_error(error: Exception) -> JobrunnerError:
     """The error of this package for an error reply of the server."""
     text = str(error).split("\n")[0]

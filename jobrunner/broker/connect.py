@@ -59,6 +59,10 @@ class Endpoint:
         pool: Any = redis_asyncio.ConnectionPool.from_url(url, **options)
         return pool.make_connection()  # type: ignore[no-any-return]
 
+    def shared_url(self) -> str:
+        """The URL for a process started by this one, whatever its working directory."""
+        return self.url if self.embedded is None else f"embedded://{self.embedded.folder}"
+
     def release(self) -> None:
         """Leaves the embedded server, which stops when this was its last user."""
         if self.embedded is not None:

@@ -20,6 +20,7 @@ key                                  type   content
 ``P:{tag}:finished:<id>``            pubsub "finished" when someone waits for the result of that task
 ``P:queues``                         set    full names of all queues ever used
 ``P:periodics``                      hash   name → definition of a periodic job, JSON
+``P:periodics:seen``                 zset   name → when a worker last said it knows the job, Unix ms
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
 ``P:workers``                        zset   worker id → last sign of life, Unix ms
 ``P:worker:<id>``                    hash   what that worker says of itself; expires when it falls silent
@@ -107,6 +108,7 @@ class Keys:
         self._root = prefix.encode() + b":"
         self.queues = self._root + b"queues"
         self.periodics = self._root + b"periodics"
+        self.periodics_seen = self._root + b"periodics:seen"
         self.workers = self._root + b"workers"
         self.leader = self._root + b"leader"
         self.epoch = self._root + b"epoch"

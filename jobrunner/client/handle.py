@@ -145,7 +145,8 @@ class _Listener:
 def read_result(record: TaskRecord) -> Any:
     """What a finished task returned. Raises TaskFailed or TaskCancelled for one that did not succeed."""
     if record.state is TaskState.DEAD:
-        raise TaskFailed(f"task {record.id} ({record.type}) is dead: {record.error or 'no reason was given'}")
+        reason = record.error.partition("\n")[0] or "no reason was given"
+        raise TaskFailed(f"task {record.id} ({record.type}) is dead: {reason}")
     if record.state is TaskState.CANCELLED:
         raise TaskCancelled(f"task {record.id} ({record.type}) was cancelled")
     return decode(record.result or b"")

@@ -26,6 +26,7 @@ def _pairs(reply: list[bytes]) -> dict[str, bytes]:
 
 
 _lead = Verb("lead", _leadership)
+_define = Verb("define", int)
 _fire = Verb("fire", lambda reply: reply.decode())
 
 
@@ -70,17 +71,31 @@ def periodic_state(keys: QueueKeys, name: str) -> Call[dict[str, bytes]]:
 
 def define_periodics(keys: Keys, definitions: Mapping[str, bytes]) -> Call[int]:
     """Publishes definitions, so that a leader that does not know the job fires it too."""
-    return command("HSET", keys.periodics, *(word for pair in definitions.items() for word in pair), read=int)
+    words = [word for pair in definitions.items() for word in pair]
+    return _define.with_keys((keys.periodics, keys.periodics_seen), rest=words)
 
 
-def forget_periodic(keys: Keys, name: str) -> Call[int]:
+def forget_periodic(keys: Keys, name: str) -> list[Call[int]]:
     """Removes a definition."""
-    return command("HDEL", keys.periodics, name, read=int)
+    return [command("HDEL", keys.periodics, name, read=int), command("ZREM", keys.periodics_seen, name, read=int)]
 
 
 def periodics(keys: Keys) -> Call[dict[str, bytes]]:
     """All definitions by name."""
     return command("HGETALL", keys.periodics, read=_pairs)
+
+
+def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
+    """When a worker last said that it knows each periodic job, Unix ms."""
+    return command(
+        "ZRANGE", keys.periodics_seen, 0, -1, "WITHSCORES",
+        read=lambda reply: {name: float(ms) for name, ms in _pairs(reply).items()},
+    )  # fmt: skip
+
+
+def start_periodic(keys: QueueKeys, name: str, start_ms: int) -> Call[int]:
+    """Notes from when on the ticks of a periodic job count, unless that is known."""
+    return command("HSETNX", keys.periodic(name), "last", start_ms, read=int)
 
 
 def announce(keys: Keys, worker_id: str, now_ms: int, description: Mapping[str, Word], ttl_ms: int) -> list[Call[Any]]:

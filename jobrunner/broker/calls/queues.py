@@ -62,6 +62,11 @@ def configure(keys: QueueKeys, fields: Mapping[str, Word]) -> Call[None]:
     return _configure.on(keys, rest=[word for pair in fields.items() for word in pair])
 
 
+def wake(keys: QueueKeys) -> Call[int]:
+    """Hands a wake-up on to another idle worker."""
+    return command("ZADD", keys.wake, 0, "1", read=int)
+
+
 def purge(keys: QueueKeys, state: str, *, count: int = 1000) -> Call[int]:
     """Deletes up to `count` tasks that are waiting, scheduled or dead. Reply: how many."""
     return _purge.with_keys((getattr(keys, state), keys.counters), tasks=keys.tasks, count=count)

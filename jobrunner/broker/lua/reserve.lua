@@ -30,7 +30,7 @@ local function hand_out(id, place, task)
   taken = taken + 1
   redis.call('HSET', tasks .. id, 'attempts', attempts, 'token', token .. '.' .. taken, 'place', place)
   leases[#leases + 1], leases[#leases + 2] = deadline, id
-  reply[#reply + 1] = {id, deadline, keepalive, task[4], task[5], attempts, task[7], task[8], task[9], task[10], task[11]}
+  reply[#reply + 1] = {id, deadline, keepalive, task[4], task[5], attempts, task[7], task[8], task[9] or defaults.max_attempts, task[10], task[11]}
 end
 
 for i = 1, #line, 2 do

@@ -1,0 +1,70 @@
+"""Leadership and the leader's chores. Its loop runs in every worker; the lock on the server decides who acts."""
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls.coordination import Leadership
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import from_ms, monotonic
+from jobrunner.coordinator.fire import Fire
+from jobrunner.coordinator.sweep import Sweep
+
+_NEVER = float("-inf")
+
+
+class Coordinator:
+    """One turn: takes or renews leadership when that is due, and does the chores while it leads.
+
+    A leader that dies is followed when its lock ends, `ttl_s` after its last renewal; one that stops gives it up. All
+    instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, worker_id: str, *, ttl_s: float, sweep_s: float) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._worker_id = worker_id
+        self._ttl_s = ttl_s
+        self._leadership = Leadership(0.0, 0, 0)
+        self._asked_at = _NEVER
+        self._fire = Fire(broker, keys)
+        self._sweep = Sweep(broker, keys, sweep_s)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker is the leader, as far as it knows."""
+        return self._leadership.epoch > 0 and monotonic() - self._asked_at < self._ttl_s
+
+    def step(self) -> float:
+        """One turn; returns the seconds to the next."""
+        if monotonic() - self._asked_at >= self._renew_after_s():
+            self._lead()
+        if not self.leads:
+            return self._renew_after_s()
+        until_renewal = self._asked_at + self._renew_after_s() - monotonic()
+        until_sweep = self._sweep.step()
+        until_tick = self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms()))
+        return max(min(until_renewal, until_sweep, until_tick), 0.001)
+
+    def resign(self) -> None:
+        """Gives leadership up, so that another worker follows at once."""
+        if self.leads:
+            self._broker.run(coordination.lead(self._keys, self._worker_id, ttl_ms=self._ttl_ms(), resign=True))
+            self._leadership = Leadership(0.0, 0, 0)
+
+    def _lead(self) -> None:
+        before = self._leadership.epoch
+        asked_at = monotonic()
+        self._leadership = self._broker.run(coordination.lead(self._keys, self._worker_id, ttl_ms=self._ttl_ms()))
+        self._asked_at = asked_at
+        if self._leadership.epoch != before:
+            self._fire.forget()
+
+    def _renew_after_s(self) -> float:
+        if self._leadership.epoch:
+            return self._ttl_s / 3
+        return min(self._leadership.ends_in_ms / 1000 + 0.01, self._ttl_s / 3)
+
+    def _server_now_ms(self) -> float:
+        return self._leadership.now_ms + (monotonic() - self._asked_at) * 1000
+
+    def _ttl_ms(self) -> int:
+        return round(self._ttl_s * 1000)

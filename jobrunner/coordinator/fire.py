@@ -1,0 +1,148 @@
+"""Fires periodic jobs: each tick becomes one task, however many leaders there were.
+
+The state of a job (its last tick) is changed and its task made in one script that compares the last tick with the one
+this leader computed from; so a tick is fired once even by two processes that both believe they lead.
+"""
+
+import hashlib
+from datetime import datetime
+
+import structlog
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Word
+from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls.tasks import task_options
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import from_ms, monotonic
+from jobrunner.coordinator.definitions import PeriodicDefinition, read_definition
+from jobrunner.schedule import due_ticks, first_tick, jittered
+from jobrunner.task import Task
+
+_READ_EVERY_S = 5.0
+_KNOWN_FOR_MS = 60_000.0
+_REMEMBERED_MS = 7 * 86_400_000.0
+_log = structlog.get_logger("jobrunner.periodic")
+
+
+class Fire:
+    """The chore of the leader. Reads the published definitions every few seconds, and sleeps until the next tick."""
+
+    def __init__(self, broker: Broker, keys: Keys) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._definitions: dict[str, PeriodicDefinition] = {}
+        self._last: dict[str, str] = {}
+        self._read_at = -_READ_EVERY_S
+        self._damaged: set[str] = set()
+
+    def forget(self) -> None:
+        """Called when leadership begins: what was known may be old."""
+        self._last.clear()
+        self._read_at = -_READ_EVERY_S
+
+    def step(self, epoch: int, now: datetime) -> float:
+        """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading."""
+        if monotonic() - self._read_at >= _READ_EVERY_S:
+            self._read_definitions(_ms(now))
+        pause = _READ_EVERY_S - (monotonic() - self._read_at)
+        for definition in self._definitions.values():
+            next_tick = self._fire_due(definition, epoch, now)
+            pause = min(pause, (next_tick - now).total_seconds())
+        return max(pause, 0.0)
+
+    def _read_definitions(self, now_ms: float) -> None:
+        published, seen = self._broker.run_many(
+            [coordination.periodics(self._keys), coordination.periodics_seen(self._keys)]
+        )
+        self._definitions = {}
+        for name, raw in published.items():
+            unseen_ms = now_ms - seen.get(name, 0.0)
+            if unseen_ms > _REMEMBERED_MS:
+                self._broker.run_many(coordination.forget_periodic(self._keys, name))
+            if unseen_ms > _KNOWN_FOR_MS:
+                continue  # no worker could run it; catch_up decides when one is back
+            definition = read_definition(raw)
+            if definition is not None:
+                self._definitions[name] = definition
+            elif name not in self._damaged:
+                self._damaged.add(name)
+                _log.error("a periodic job has a damaged definition and is not fired", job=name)
+        self._read_at = monotonic()
+
+    def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> datetime:
+        schedule = definition.parsed()
+        last = self._last_tick(definition)
+        if not last:
+            tick = first_tick(schedule, now)
+            if tick > now:
+                self._remember_start(definition, now)
+                return tick
+            self._fire(definition, "", tick, epoch)
+            return schedule.next_after(tick)
+        due = due_ticks(schedule, from_ms(float(last)), now, catch_up=definition.catch_up)
+        for tick in due.ticks:
+            if not self._fire(definition, self._last[definition.name], tick, epoch):
+                return now
+        return schedule.next_after(due.last)
+
+    def _last_tick(self, definition: PeriodicDefinition) -> str:
+        known = self._last.get(definition.name)
+        if known is None:
+            keys = self._keys.queue(definition.queue)
+            state = self._broker.run(coordination.periodic_state(keys, definition.name))
+            known = self._last[definition.name] = _whole(state.get("last", b""))
+        return known
+
+    def _remember_start(self, definition: PeriodicDefinition, now: datetime) -> None:
+        keys = self._keys.queue(definition.queue)
+        self._broker.run(coordination.start_periodic(keys, definition.name, _ms(now)))
+        self._last.pop(definition.name, None)
+
+    def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int) -> bool:
+        tick_ms = _ms(tick)
+        keys = self._keys.queue(definition.queue)
+        task = Task(
+            id=tick_id(definition.name, tick_ms, keys.tag),
+            queue=definition.queue,
+            type=definition.name,
+            payload=definition.payload,
+            priority=definition.priority,
+            keepalive_ms=definition.keepalive_ms,
+            max_attempts=definition.max_attempts,
+            expires_in_ms=definition.expires_in_ms,
+        )
+        fields: list[Word] = ["type", task.type, "queue", task.queue, "payload", task.payload]
+        word = self._broker.run(
+            coordination.fire(
+                keys,
+                definition.name,
+                expected=expected,
+                tick_ms=tick_ms,
+                due_ms=jittered(tick, definition.jitter, definition.name).timestamp() * 1000,
+                epoch=epoch,
+                task_id=task.id,
+                priority=1 if definition.priority is None else definition.priority,
+                overlap=definition.overlap,
+                fields=[*fields, *task_options(task)],
+            )
+        )
+        if word in ("fired", "skipped"):
+            self._last[definition.name] = str(tick_ms)
+            return True
+        self._last.pop(definition.name, None)
+        return False
+
+
+def tick_id(name: str, tick_ms: int, tag: str) -> str:
+    """The id of the task of one tick: the same whoever makes it."""
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{tick_ms << 16:016x}{digest}-{tag}"
+
+
+def _ms(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)
+
+
+def _whole(raw: bytes) -> str:
+    return raw.decode() if raw.isdigit() else ""

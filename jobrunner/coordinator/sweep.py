@@ -1,0 +1,48 @@
+"""Looks after every queue, also those no worker serves: due tasks, ended leases, dead tasks past their time."""
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError, ServerUnavailable
+
+_LIST_EVERY_S = 15.0
+_AT_ONCE = 100
+
+
+class Sweep:
+    """The chore of the leader: upkeep of each queue at its next event, or every `every_s` at the latest."""
+
+    def __init__(self, broker: Broker, keys: Keys, every_s: float) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._every_s = every_s
+        self._due: dict[str, float] = {}
+        self._listed_at = -_LIST_EVERY_S
+
+    def step(self) -> float:
+        """Upkeep of the queues that are due; returns the seconds to the next."""
+        if monotonic() - self._listed_at >= _LIST_EVERY_S:
+            self._list()
+        now = monotonic()
+        due = [queue for queue, at in self._due.items() if at <= now][:_AT_ONCE]
+        for queue, reply in zip(due, self._upkeep(due), strict=True):
+            self._due[queue] = now + self._pause(reply)
+        return max(min(self._due.values(), default=now + self._every_s) - monotonic(), 0.0)
+
+    def _list(self) -> None:
+        registered = self._broker.run(queues.registered(self._keys))
+        self._due = {queue: self._due.get(queue, 0.0) for queue in registered}
+        self._listed_at = monotonic()
+
+    def _upkeep(self, names: list[str]) -> list[queues.Upkeep | JobrunnerError]:
+        if not names:
+            return []
+        return self._broker.run_each([queues.upkeep(self._keys.queue(name)) for name in names])
+
+    def _pause(self, reply: queues.Upkeep | JobrunnerError) -> float:
+        if isinstance(reply, ServerUnavailable):
+            raise reply
+        if isinstance(reply, JobrunnerError) or reply.next_event_ms is None:
+            return self._every_s
+        return min(max((reply.next_event_ms - reply.now_ms) / 1000, 0.0), self._every_s)

@@ -1,0 +1,103 @@
+"""A loop owns thread, stop, crash report and back-off; what it repeats is a `step` that does one turn.
+
+A step returns the seconds until the next turn. Tests call `step()` and need no thread.
+"""
+
+import random
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from jobrunner.clock import monotonic
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 5.0
+_LOG_EVERY_S = 10.0
+
+
+class Signal:
+    """A flag one thread waits for and any thread sets. Cheaper than threading.Event; waiting clears it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Lets the waiter go on, now or as soon as it waits."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # set already
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until it is set, at most `timeout_s`; returns whether it was."""
+        if timeout_s <= 0:
+            return self._lock.acquire(blocking=False)
+        return self._lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+
+
+class Loop:
+    """Repeats a step in a thread. Its duties:
+
+    1. runs one turn after the other, waiting as long as each says, less when woken;
+    2. on an error backs off (doubling, with jitter) and goes on, for ever: a server that is away comes back;
+    3. tells of errors in one log line each ten seconds, and of the recovery;
+    4. stops when told, after the turn at hand.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float]) -> None:
+        self.name = name
+        self._step = step
+        self._signal = Signal()
+        self._stopping = False
+        self._failures = 0
+        self._logged_at = -_LOG_EVERY_S
+        self._thread: threading.Thread | None = None
+        self._log = structlog.get_logger("jobrunner.loop")
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread = threading.Thread(target=self.run, name=f"jobrunner-{self.name}", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Begins the next turn now."""
+        self._signal.set()
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        """Ends after the turn at hand. Returns whether the thread has ended within `timeout_s`."""
+        self._stopping = True
+        self._signal.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        return True
+
+    def run(self) -> None:
+        """Repeats turns in the calling thread until it is stopped."""
+        while not self._stopping:
+            pause = self.turn()
+            if pause > 0 and not self._stopping:
+                self._signal.wait(pause)
+
+    def turn(self) -> float:
+        """One turn with its error handled; returns the seconds to the next."""
+        try:
+            pause = self._step()
+        except Exception as error:
+            return self._after_failure(error)
+        if self._failures:
+            self._log.info("recovered", loop=self.name, failures=self._failures)
+            self._failures = 0
+        return pause
+
+    def _after_failure(self, error: Exception) -> float:
+        self._failures += 1
+        now = monotonic()
+        if now - self._logged_at >= _LOG_EVERY_S and not self._stopping:
+            self._logged_at = now
+            self._log.warning("loop failed", loop=self.name, error=f"{type(error).__name__}: {error}",
+                              failures=self._failures)  # fmt: skip
+        pause = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 10), _LONGEST_PAUSE_S)
+        return pause * random.uniform(0.5, 1.0)

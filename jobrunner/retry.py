@@ -1,0 +1,130 @@
+"""How long a failed task waits before its next attempt, and when it is given up.
+
+Pure policy: nothing here reads a clock or a server. What must always hold: a delay is a finite number of
+seconds, at least 0, whatever a user's callable does; below the cap every further failure waits longer.
+Geometric growth is that of TCP's retransmission timer (RFC 6298, 5.5); the jitter is that of Brooker,
+"Exponential Backoff And Jitter" (AWS Architecture Blog, 2015), but proportional and small, so that the order
+of the delays survives it.
+"""
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeGuard
+
+from jobrunner.errors import InvalidOption
+
+_CENTURY_S = 36_525 * 86_400
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Backoff:
+    """Waits `base` seconds after the first failure and `factor` times longer after each further one.
+
+    `base` and `cap`, the longest wait, are given as seconds or timedelta and read back as seconds. `jitter`
+    spreads each delay by that share to both sides, so that tasks which failed together do not come back
+    together. Delays grow strictly up to the cap if `factor × (1 - jitter) > 1 + jitter`. Raises InvalidOption
+    for a value outside its range.
+    """
+
+    base: float
+    factor: float
+    cap: float
+    jitter: float
+
+    def __init__(
+        self,
+        base: float | timedelta = 2,
+        factor: float = 2,
+        cap: float | timedelta = 3600,
+        jitter: float = 0.1,
+    ) -> None:
+        base_s = seconds(base, option="backoff base")
+        cap_s = seconds(cap, option="backoff cap")
+        if cap_s < base_s:
+            raise InvalidOption(
+                f"backoff cap is {cap_s:g} s, below base {base_s:g} s; give a cap of at least the base"
+            )
+        if not (_is_number(factor) and 1 <= factor <= sys.float_info.max):
+            raise InvalidOption(f"backoff factor is {_shown(factor)}; give a finite number of at least 1")
+        if not (_is_number(jitter) and 0 <= jitter < 1):
+            raise InvalidOption(
+                f"backoff jitter is {_shown(jitter)}; give a share from 0 to below 1, such as 0.1"
+            )
+        object.__setattr__(self, "base", base_s)
+        object.__setattr__(self, "factor", float(factor))
+        object.__setattr__(self, "cap", cap_s)
+        object.__setattr__(self, "jitter", float(jitter))
+
+    def delay(self, retry_count: int, rng: random.Random | None = None) -> float:
+        """Seconds to wait after `retry_count` failures (below 1 is read as 1), at most cap × (1 + jitter)."""
+        uniform = random.uniform if rng is None else rng.uniform
+        return self._exact(max(retry_count, 1)) * uniform(1 - self.jitter, 1 + self.jitter)
+
+    def _exact(self, retry_count: int) -> float:
+        if self.base == 0:
+            return 0.0
+        try:
+            return min(self.cap, self.base * self.factor ** (retry_count - 1))
+        except OverflowError:
+            return self.cap
+
+
+BackoffPolicy = Backoff | Callable[[int, BaseException], float | timedelta]
+
+
+def next_delay(
+    policy: BackoffPolicy,
+    retry_count: int,
+    error: BaseException,
+    *,
+    on_problem: Callable[[str], object] | None = None,
+    rng: random.Random | None = None,
+) -> float:
+    """Seconds until the next attempt of a task that failed `retry_count` times, the last time with `error`.
+
+    A callable that raises, or whose answer is no duration, costs no task its retry: the default Backoff
+    answers instead and `on_problem` is called once, with a line that says what was wrong.
+    """
+    if isinstance(policy, Backoff):
+        return policy.delay(retry_count, rng)
+    try:
+        return seconds(policy(retry_count, error), option="the answer of the backoff callable")
+    except Exception as problem:
+        if on_problem is not None:
+            on_problem(f"backoff {_shown(policy)} is replaced by the default: {_shown(problem)}")
+        return Backoff().delay(retry_count, rng)
+
+
+def seconds(value: object, *, option: str, minimum: float = 0) -> float:
+    """Turns a duration, a timedelta or a number of seconds, into seconds, from `minimum` to a century.
+
+    The upper end keeps every sum with an instant inside what a datetime can hold. Raises InvalidOption naming
+    `option` for anything else: too short, too long, bool, NaN, infinity, text.
+    """
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if _is_number(number) and minimum <= number <= _CENTURY_S:
+        return float(number)
+    raise InvalidOption(
+        f"{option} is {_shown(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}"
+    )
+
+
+def is_spent(attempts: int, max_attempts: int) -> bool:
+    """True when no attempt is left after `attempts` of them; `max_attempts` 0 means no limit."""
+    return 0 < max_attempts <= attempts
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # a user's __repr__, or an int of too many digits
+        return f"a {type(value).__name__} that cannot be shown"
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else f"{line[:160]}…"

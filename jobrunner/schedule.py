@@ -1,0 +1,352 @@
+"""When a periodic job is due: `Every` (a fixed interval) and `Cron` (wall-clock fields in a time zone).
+
+Pure: instants come in as aware datetimes and go out in UTC, the clock is never read. What must always hold: a
+schedule answers alike in every process, the next tick is strictly later than the instant asked about, and a
+question costs the same however many ticks were missed.
+
+Cron follows the rules of Vixie cron (cron(8)) where the clocks change, told apart by the hour field:
+
+- *fixed*: it has no `*` and does not name all 24 hours. A time that is repeated fires once, the first time
+  round. A time that is skipped fires at the end of the gap, the first instant that exists; several times
+  skipped by one gap fire once together.
+- *wildcard*, all others: real elapsed time counts. A time that is repeated fires twice, a skipped one never.
+
+The fields are minute, hour, day of month, month, day of week and, if there is a sixth, **second last**.
+croniter matches them, but on wall-clock time without a zone: with one it fires a fixed time twice in a
+repeated hour. Wall clock and instant are mapped to each other with `fold` (PEP 495).
+"""
+
+import re
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from hashlib import blake2b
+from pkgutil import get_data
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+from jobrunner.errors import InvalidOption, NaiveDatetime
+
+CatchUp = Literal["none", "last"] | int
+
+MAX_CATCH_UP = 1000
+
+# Every tick is a task written to the server; what must run more often is a loop inside one task.
+_SHORTEST, _LONGEST = timedelta(milliseconds=100), timedelta(days=36_525)
+_SECOND = timedelta(seconds=1)
+_MAX_LENGTH = 256
+_FIELDS = re.compile(r"[0-9a-z*/,#?-]+([ \t]+[0-9a-z*/,#?-]+){4,5}", re.IGNORECASE | re.ASCII)
+_NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Every:
+    """Fires `interval` after each tick: a timedelta or seconds, 0.1 s to a century, else InvalidOption."""
+
+    interval: timedelta
+
+    def __init__(self, interval: timedelta | float) -> None:
+        object.__setattr__(self, "interval", _interval(interval))
+
+    def next_after(self, instant: datetime) -> datetime:
+        """The tick that follows a tick at `instant`."""
+        return _utc(instant) + self.interval
+
+    def ticks_between(self, last: datetime, now: datetime, limit: int) -> list[datetime]:
+        """The latest ticks of the grid last + k × interval in (last, now], oldest first, at most `limit`."""
+        start = _utc(last)
+        count = max((_utc(now) - start) // self.interval, 0)
+        return [start + k * self.interval for k in range(max(count - limit, 0) + 1, count + 1)]
+
+    def describe(self) -> str:
+        """The schedule in words: "every 5 minutes"."""
+        return _in_words(self.interval)
+
+    def spec(self) -> dict[str, str | float]:
+        """What `parse_spec` rebuilds this schedule from; JSON-able, the interval in seconds."""
+        return {"every": self.interval.total_seconds()}
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Fires at the times of `expression` in zone `tz`: five fields, six with seconds last, `@daily` and kin.
+
+    When both fields for days are given, either may match. Raises InvalidOption for an expression that cannot
+    be read, never fires or means something else in each process (`@reboot`, `R`, `H`), and for an unknown
+    zone.
+    """
+
+    expression: str
+    tz: str = "UTC"
+    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+    _matcher: Any = field(init=False, repr=False, compare=False)
+    _fixed: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        fields = _fields(self.expression)
+        object.__setattr__(self, "expression", " ".join(fields))
+        object.__setattr__(self, "_zone", _zone(self.tz))
+        object.__setattr__(self, "_matcher", _matcher(self.expression))
+        object.__setattr__(self, "_fixed", "*" not in fields[1] and self._matcher.expanded[1] != ["*"])
+
+    def next_after(self, instant: datetime) -> datetime:
+        """The first tick strictly later than `instant`."""
+        now, wall, fold = self._read(instant)
+        repeated = _change_at(wall, self._zone)
+        if repeated and self._fixed and fold == 1:
+            wall = repeated.end - _SECOND
+        match = self._match_after(wall)
+        if repeated and not self._fixed and fold == 0 and match >= repeated.end:
+            match = self._match_after(repeated.start - _SECOND)
+        while (gap := self._gap_at(match)) and not self._fixed:
+            match = self._match_after(gap.end - _SECOND)
+        first, second = _instants(match, self._zone)
+        return gap.instant if gap else first if self._fixed or first > now else second
+
+    def last_until(self, instant: datetime) -> datetime:
+        """The latest tick at or before `instant`."""
+        now, wall, fold = self._read(instant)
+        repeated = _change_at(wall, self._zone)
+        if repeated and self._fixed and fold == 1:
+            wall = repeated.end - _SECOND
+        match = self._match_until(wall)
+        if repeated and not self._fixed and fold == 1 and match < repeated.start:
+            match = self._match_until(repeated.end - _SECOND)
+        while (gap := self._gap_at(match)) and not self._fixed:
+            match = self._match_until(gap.start - _SECOND)
+        first, second = _instants(match, self._zone)
+        return gap.instant if gap else first if self._fixed or second > now else second
+
+    def ticks_between(self, last: datetime, now: datetime, limit: int) -> list[datetime]:
+        """The latest ticks in (last, now], oldest first, at most `limit`, by walking back from `now`."""
+        start, tick = _utc(last), self.last_until(now)
+        ticks: list[datetime] = []
+        while tick > start and len(ticks) < limit:
+            ticks.append(tick)
+            tick = self.last_until(tick - _SECOND)
+        return ticks[::-1]
+
+    def describe(self) -> str:
+        """The schedule in words where simple ("at 03:00 in Europe/Madrid"), else its expression and zone."""
+        minute, hour, *others = self.expression.split()
+        if others == ["*"] * 3 and minute.isdecimal() and hour.isdecimal():
+            return f"at {int(hour):02}:{int(minute):02} in {self.tz}"
+        if others == ["*"] * 3 and hour == "*":
+            step = re.fullmatch(r"\*(?:/(\d+))?", minute)
+            if step and 60 % int(step[1] or 1) == 0:
+                return _in_words(timedelta(minutes=int(step[1] or 1)))
+            if minute.isdecimal():
+                return f"every hour at minute {int(minute)} in {self.tz}"
+        return f"cron {self.expression} in {self.tz}"
+
+    def spec(self) -> dict[str, str | float]:
+        """What `parse_spec` rebuilds this schedule from; JSON-able."""
+        return {"cron": self.expression, "tz": self.tz}
+
+    def _read(self, instant: datetime) -> tuple[datetime, datetime, int]:
+        """The instant in UTC, its wall clock and its fold; in whole seconds, as every tick is."""
+        now = _utc(instant).replace(microsecond=0)
+        local = now.astimezone(self._zone)
+        return now, local.replace(tzinfo=None, fold=0), local.fold
+
+    def _match_after(self, wall: datetime) -> datetime:
+        # A croniter keeps its position in itself: a copy per question lets threads share one schedule.
+        match: datetime = copy(self._matcher).get_next(datetime, start_time=wall)
+        return match
+
+    def _match_until(self, wall: datetime) -> datetime:
+        match: datetime = copy(self._matcher).get_prev(datetime, start_time=wall + _SECOND)
+        return match
+
+    def _gap_at(self, wall: datetime) -> "_Change | None":
+        change = _change_at(wall, self._zone)
+        return change if change and change.forward else None
+
+
+Schedule = Every | Cron
+
+
+def parse_spec(spec: Mapping[str, object]) -> Schedule:
+    """Rebuilds a schedule from its `spec()`; raises InvalidOption when it is not one."""
+    match spec:
+        case {"every": int() | float() as interval} if len(spec) == 1:
+            return Every(interval)
+        case {"cron": str(expression), "tz": str(tz)} if len(spec) == 2:
+            return Cron(expression, tz)
+    raise InvalidOption(f"schedule is {_shown(spec)}; give {{'every': seconds}} or {{'cron': …, 'tz': …}}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """The ticks to fire now, oldest first, and the instant to remember as the schedule's last tick."""
+
+    ticks: tuple[datetime, ...]
+    last: datetime
+
+
+def due_ticks(
+    schedule: Schedule,
+    last: datetime,
+    now: datetime,
+    *,
+    catch_up: CatchUp,
+    grace: timedelta = timedelta(seconds=10),
+) -> Due:
+    """Chooses which ticks in (last, now] are to be fired; the others are passed over for good.
+
+    `catch_up` "last" fires the latest, a number the latest so many, "none" the latest unless it is older than
+    `grace`. `Due.last` is the latest tick, fired or not, so that the grid of an `Every` never shifts; it is
+    `last` again when there was none, also after the clock was set back. Raises InvalidOption for another
+    `catch_up`.
+    """
+    policy = parse_catch_up(catch_up)
+    ticks = schedule.ticks_between(last, now, policy if isinstance(policy, int) else 1)
+    if not ticks:
+        return Due(ticks=(), last=_utc(last))
+    too_old = policy == "none" and now - ticks[-1] > grace
+    return Due(ticks=() if too_old else tuple(ticks), last=ticks[-1])
+
+
+def parse_catch_up(value: object) -> CatchUp:
+    """Returns `value` if it is "none", "last" or a whole number from 1 to 1000; else raises InvalidOption."""
+    if value == "none" or value == "last":
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CATCH_UP:
+        return value
+    raise InvalidOption(
+        f"catch_up is {_shown(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}"
+    )
+
+
+def first_tick(schedule: Schedule, now: datetime) -> datetime:
+    """The first tick of a schedule that never ran: at once for `Every`, the next matching time for `Cron`."""
+    return _utc(now) if isinstance(schedule, Every) else schedule.next_after(now)
+
+
+def jittered(tick: datetime, jitter_s: float, key: str) -> datetime:
+    """Moves `tick` into [tick, tick + jitter_s), by an offset that `key` and `tick` alone decide."""
+    instant = _utc(tick)
+    span = int(jitter_s * 1_000_000)
+    if span < 1:
+        return instant
+    seed = f"{instant.isoformat()} {key}".encode(errors="surrogatepass")
+    return instant + timedelta(microseconds=int.from_bytes(blake2b(seed, digest_size=16).digest()) % span)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """One change of the clocks: when, and the wall-clock times [start, end) that it skips or repeats."""
+
+    instant: datetime
+    start: datetime
+    end: datetime
+    forward: bool
+
+
+def _change_at(wall: datetime, zone: ZoneInfo) -> _Change | None:
+    """The change that skips or repeats this wall-clock time; None for a time that exists once."""
+    first, second = _instants(wall, zone)
+    if first == second:
+        return None
+    low, high = sorted((first, second))
+    while high - low > _SECOND:
+        middle = low + (high - low) // _SECOND // 2 * _SECOND
+        unchanged = middle.astimezone(zone).replace(tzinfo=None) - wall == middle - first
+        low, high = (middle, high) if unchanged else (low, middle)
+    start, end = sorted((wall + (high - first), wall + (high - second)))
+    return _Change(instant=high, start=start, end=end, forward=second < first)
+
+
+def _instants(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
+    """The instants of a wall-clock time by the offsets before and after a change, where one is near."""
+    local = wall.replace(tzinfo=zone)
+    return local.astimezone(UTC), local.replace(fold=1).astimezone(UTC)
+
+
+def _utc(instant: datetime) -> datetime:
+    if instant.utcoffset() is None:
+        raise NaiveDatetime(
+            f"{instant!r} has no time zone; give an aware datetime, such as datetime.now(UTC)"
+        )
+    return instant.astimezone(UTC)
+
+
+def _interval(value: object) -> timedelta:
+    try:
+        interval = value if isinstance(value, timedelta) else timedelta(seconds=value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        interval = timedelta(0)
+    if isinstance(value, bool) or not _SHORTEST <= interval <= _LONGEST:
+        raise InvalidOption(f"every is {_shown(value)}; give a timedelta or seconds, from 0.1 s to a century")
+    return interval
+
+
+def _in_words(interval: timedelta) -> str:
+    for unit in ("day", "hour", "minute", "second"):
+        count, rest = divmod(interval, timedelta(**{f"{unit}s": 1}))
+        if count and not rest:
+            return f"every {unit}" if count == 1 else f"every {count} {unit}s"
+    return f"every {interval.total_seconds()} seconds"
+
+
+def _fields(expression: object) -> list[str]:
+    text = expression.strip() if isinstance(expression, str) else ""
+    text = _NICKNAMES.get(text.lower(), text)
+    if len(text) > _MAX_LENGTH or not _FIELDS.fullmatch(text):
+        raise InvalidOption(
+            f"cron is {_shown(expression)}; give minute hour day month weekday, second sixth if need be, "
+            f"in at most {_MAX_LENGTH} characters"
+        )
+    fields = text.lower().split()
+    if any(part[0] in "rh" for part in fields):
+        # croniter draws R anew in each process and has no identity to hash H from.
+        raise InvalidOption(f"cron is {text!r}; give numbers in place of R and H, or the option jitter")
+    nearest_or_nth = "w" in fields[2] or re.search(r"#|l\d", fields[4])
+    if nearest_or_nth and fields[2] not in "*?" and fields[4] not in "*?":
+        # croniter neither joins nor intersects these: it drops one of the two fields.
+        raise InvalidOption(f"cron is {text!r}; give * for one of the two day fields beside #, L or W")
+    return text.split()
+
+
+def _matcher(expression: str) -> Any:
+    # Imported here: it takes longer to import than the rest of the package and few programs use cron.
+    from croniter import CroniterBadDateError, croniter
+
+    try:
+        matcher = croniter(expression, datetime(2000, 1, 1), ret_type=datetime)  # noqa: DTZ001
+        matcher.get_next()
+    except CroniterBadDateError as error:
+        raise InvalidOption(f"cron {expression!r} never fires; give a day that its months have") from error
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        raise InvalidOption(f"cron {expression!r} cannot be read; mend it: {_shown(error)}") from error
+    return matcher
+
+
+def _zone(name: object) -> ZoneInfo:
+    # Names of the packaged list only: `localtime` is another zone on another machine.
+    known = (get_data("tzdata", "zones") or b"").decode().split()
+    if isinstance(name, str) and name in known:
+        return ZoneInfo(name)
+    lowered = {zone.lower(): zone for zone in known}
+    near = get_close_matches(name[:40].lower(), lowered, n=1, cutoff=0.5) if isinstance(name, str) else []
+    nearest = lowered[near[0]] if near else "UTC"
+    raise InvalidOption(f"tz is {_shown(name)}, no known zone; give an IANA name such as {nearest!r}")
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # a user's __repr__, or an int of too many digits
+        return f"a {type(value).__name__} that cannot be shown"
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else f"{line[:160]}…"

@@ -1,0 +1,1 @@
+"""How attempts are run: on threads, as coroutines, or in processes."""

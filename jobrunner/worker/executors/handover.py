@@ -1,0 +1,59 @@
+"""The way of attempts from the fetcher to an executor and of outcomes back. Lock-free: deques are atomic."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from jobrunner.attempt import Attempt
+from jobrunner.outcome import Outcome
+from jobrunner.worker.settle import Report
+
+RunAttempt = Callable[[Attempt], Outcome]
+
+
+class Finished:
+    """Outcomes on their way back. Wakes the fetcher as soon as `notify_at` of them wait, not before: with work in
+    stock a turn of the fetcher for each task would cost more than the tasks."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._reports: deque[Report] = deque()
+        self._wake = wake
+        self.notify_at = 1
+
+    def add(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Called by executors."""
+        self._reports.append((attempt, outcome))
+        if len(self._reports) >= self.notify_at:
+            self._wake()
+
+    def drain(self) -> list[Report]:
+        """All outcomes so far, called by the fetcher."""
+        reports = []
+        take = self._reports.popleft
+        try:
+            while True:
+                reports.append(take())
+        except IndexError:
+            return reports
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+
+class Executor(Protocol):
+    """Runs attempts. `backlog` counts those that were submitted and not begun."""
+
+    @property
+    def backlog(self) -> int: ...
+
+    def submit(self, attempts: list[Attempt]) -> None:
+        """Takes attempts, in order."""
+
+    def nudge(self) -> None:
+        """Called when backlog stands still: puts more slots to work."""
+
+    def take_back(self) -> list[Attempt]:
+        """Hands back what was not begun."""
+
+    def close(self) -> None:
+        """Begins nothing more; what runs is left alone."""

@@ -1,0 +1,158 @@
+"""The lease keeper: a process beside a worker that renews its leases and nothing else.
+
+Usage: ``python -m jobrunner.worker.keeper URL PREFIX``, with lines on standard input::
+
+    H queue id token keepalive_ms id token keepalive_ms ...    these are held from now on
+    D token token ...                                          these are over
+
+and on standard output ``S token`` (someone asked the task to stop) and ``L token`` (the lease is lost). What must hold:
+it renews nothing for a worker that is dead (end of input) or suspended (a stopped process can finish nothing, so its
+tasks belong to others), and never more than the worker told it.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leases
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError
+from jobrunner.loop import Signal
+
+_SHARE = 1 / 3
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 10.0
+_SUSPENDED_PAUSE_S = 0.5
+_SLICE = 500
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease and when it was last known to be renewed, on the monotonic clock."""
+
+    queue: str
+    id: str
+    token: str
+    keepalive_s: float
+    renewed: float
+
+
+class Keeper:
+    """Renews each lease when a third of it has passed."""
+
+    def __init__(self, broker: Broker, keys: Keys, tell: Callable[[str], None]) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._tell = tell
+        self._held: dict[str, Held] = {}
+        self._asked: set[str] = set()
+        self._next_turn = 0.0
+        self._lock = threading.Lock()
+        self.changed = Signal()
+
+    def read(self, line: str) -> None:
+        """Takes in one line of the worker."""
+        word, *rest = line.split()
+        with self._lock:
+            if word == "D":
+                for token in rest:
+                    self._held.pop(token, None)
+                self._asked.difference_update(rest)
+                return
+            queue, *words = rest
+            now, sooner = monotonic(), False
+            for task_id, token, keepalive_ms in zip(words[::3], words[1::3], words[2::3], strict=True):
+                keepalive_s = float(keepalive_ms) / 1000
+                self._held[token] = Held(queue, task_id, token, keepalive_s, now)
+                sooner = sooner or now + keepalive_s * _SHARE < self._next_turn
+        if sooner:
+            self.changed.set()
+
+    def step(self) -> float:
+        """Renews what is due; returns the seconds until something is due again."""
+        now = monotonic()
+        with self._lock:
+            due = [held for held in self._held.values() if now - held.renewed >= held.keepalive_s * _SHARE]
+        by_queue: dict[str, list[Held]] = {}
+        for held in due:
+            by_queue.setdefault(held.queue, []).append(held)
+        for queue, some in by_queue.items():
+            for first in range(0, len(some), _SLICE):
+                self._extend(queue, some[first : first + _SLICE], now)
+        return self._pause()
+
+    def _extend(self, queue: str, some: list[Held], now: float) -> None:
+        reports = [(held.id, held.token, round(held.keepalive_s * 1000)) for held in some]
+        verdicts = self._broker.run(leases.extend(self._keys.queue(queue), reports))
+        for held, verdict in zip(some, verdicts, strict=True):
+            if verdict in ("gone", "not_reserved", "lost"):
+                with self._lock:
+                    known = self._held.pop(held.token, None)
+                if known is not None and verdict != "gone":
+                    self._tell(f"L {held.token}")
+                continue
+            held.renewed = now
+            if verdict.startswith("!") and held.token not in self._asked:
+                self._asked.add(held.token)
+                self._tell(f"S {held.token}")
+
+    def _pause(self) -> float:
+        now = monotonic()
+        with self._lock:
+            waits = [held.renewed + held.keepalive_s * _SHARE - now for held in self._held.values()]
+            pause = min(max(min(waits, default=_LONGEST_PAUSE_S), _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+            self._next_turn = now + pause
+        return pause
+
+
+def is_suspended(pid: int) -> bool:
+    """Whether a process is stopped or dead and so cannot finish what it holds."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        state = stat.rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return True
+        shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607
+        state = shown.stdout.strip()[:1] or "X"
+    return state in "TtZX"
+
+
+def main(url: str, prefix: str) -> None:
+    """Serves the worker that started this process, until it ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    parent = os.getppid()
+    keeper = Keeper(Broker(Endpoint(url, client_name="jobrunner-keeper"), patience_s=0), Keys(prefix), _print)
+    threading.Thread(target=_renew, args=(keeper, parent), daemon=True).start()
+    for line in sys.stdin:
+        keeper.read(line)
+    os._exit(0)
+
+
+def _renew(keeper: Keeper, parent: int) -> None:
+    pause = 0.0
+    while True:
+        keeper.changed.wait(pause)
+        try:
+            pause = _SUSPENDED_PAUSE_S if is_suspended(parent) else keeper.step()
+        except JobrunnerError:
+            pause = 0.2
+
+
+def _print(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

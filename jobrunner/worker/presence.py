@@ -1,0 +1,48 @@
+"""Signs of life: what this worker says of itself, and the periodic jobs it knows."""
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Word
+from jobrunner.broker.calls import coordination
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import unix_ms
+from jobrunner.coordinator.definitions import local_definitions
+
+
+def new_worker_id() -> str:
+    """host.pid.random, of the characters that names may have."""
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:60] or "host"
+    return f"{host}.{os.getpid()}.{secrets.token_hex(3)}"
+
+
+class Presence:
+    """Announces the worker every `heartbeat_s`; it counts as gone after three of them in silence."""
+
+    def __init__(
+        self, broker: Broker, keys: Keys, worker_id: str, heartbeat_s: float, describe: Callable[[], Mapping[str, Word]]
+    ) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._worker_id = worker_id
+        self._heartbeat_s = heartbeat_s
+        self._describe = describe
+
+    def step(self) -> float:
+        """One sign of life."""
+        now_ms = unix_ms()
+        ttl_ms = round(self._heartbeat_s * 3000)
+        calls = coordination.announce(self._keys, self._worker_id, now_ms, self._describe(), ttl_ms)
+        definitions = local_definitions()
+        if definitions:
+            calls.append(coordination.define_periodics(self._keys, definitions))
+        self._broker.run_many(calls)
+        return self._heartbeat_s
+
+    def retire(self) -> None:
+        """Takes the worker off the list."""
+        self._broker.run_many(coordination.retire(self._keys, self._worker_id))
