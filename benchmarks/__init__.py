@@ -1,0 +1,1 @@
+"""Speed, measured side by side: jobrunner, its peers and bare yardsticks in one run. Start with README.md."""

@@ -1,0 +1,65 @@
+"""`python -m benchmarks`: one run, one table. What it does and how to read it is in README.md."""
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from benchmarks.peers.venvs import DEFAULT_FOLDER
+from benchmarks.run import WHAT, WHO, Run
+from benchmarks.server import PrivateServer
+
+
+def main() -> int:
+    """Exit code: 0 every delivery verified, 1 some figure is void, 2 misuse."""
+    options = _options()
+    what, who = _chosen(options.only, WHAT), _chosen(options.only, WHO)
+    if "jobrunner" in who and importlib.util.find_spec("jobrunner") is None:
+        print("no jobrunner here: run from the repository's root, or --only peers,yardstick", file=sys.stderr)
+        return 2
+    run = Run(what=what, who=who, tasks=options.tasks, rounds=options.rounds, venvs=options.venvs)
+    with PrivateServer() as server:
+        run.measure(server)
+    print(run.board.table(), *(f"VOID: {line}" for line in run.board.voids), "", run.about, sep="\n")
+    if options.json:
+        written = {"about": run.about, "measures": run.board.as_json()}
+        options.json.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
+    return 1 if run.board.voids else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", type=_words, default=(), help=f"some of {','.join(WHAT + WHO)}")
+    parser.add_argument("--tasks", type=_at_least(1_000), default=100_000, help="of a drain (default 100000)")
+    parser.add_argument("--rounds", type=_at_least(1), default=3, help="rounds, interleaved (default 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to FILE")
+    parser.add_argument("--venvs", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help="of the peers")
+    return parser.parse_args()
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    unknown = sorted(set(words) - {*WHAT, *WHO})
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose of {', '.join(WHAT + WHO)}")
+    return words
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least {least}")
+        return int(text)
+
+    return whole
+
+
+def _chosen(only: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `known` that are named; all of them when none is."""
+    return tuple(word for word in known if word in only) or known
+
+
+if __name__ == "__main__":
+    sys.exit(main())

