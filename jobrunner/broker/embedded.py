@@ -221,8 +221,7 @@ class EmbeddedServer:
     def _refuse_full_disk(self, reply: str) -> None:
         if reply.startswith("-MISCONF"):
             raise EmbeddedServerError(
-                f"{self._name} takes no writes: {reply[1:]}; "
-                f"free some disk space, it goes on by itself, or {OWN_REDIS}"
+                f"{self._name} takes no writes: {reply[1:]}; free some disk space, it goes on by itself, or {OWN_REDIS}"
             )
 
     def _silence(self) -> EmbeddedServerError:
