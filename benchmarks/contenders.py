@@ -6,8 +6,7 @@ from benchmarks.drain import Contender
 from benchmarks.server import PrivateServer
 from benchmarks.yardstick import URL, bare_left
 
-JOBS = "benchmarks.noop_jobs"
-WORK = [sys.executable, "-m", "jobrunner", "work", JOBS, "--executor", "threads", "--concurrency", "10"]
+WORK = [sys.executable, "-m", "benchmarks.work"]
 
 
 def jobrunner() -> Contender:

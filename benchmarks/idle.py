@@ -3,7 +3,6 @@
 `python -m benchmarks.idle N` enqueues N stamps with pauses in which the worker falls idle again.
 """
 
-import os
 import random
 import socket
 import sys
@@ -84,19 +83,12 @@ def _count_commands(server: PrivateServer, seconds: float) -> int:
     return sum(1 for line in bytes(seen).split(b"\r\n") if b"] " in line and b" lua] " not in line)
 
 
-def _cpu_seconds(group: int) -> float | None:
-    """CPU time so far of all processes of that group, from Linux's /proc."""
-    if not Path("/proc/self/stat").exists():
-        return None
-    ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == group:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+def _cpu_seconds(pid: int) -> float | None:
+    """CPU time so far of a process with all its threads, where the system is Linux.
+
+    The number of another process's clock is made as clock_getcpuclockid(3) makes it; /proc would round to 10 ms.
+    """
+    return time.clock_gettime(~pid << 3 | 2) if sys.platform == "linux" else None
 
 
 def pace(tasks: int) -> None:

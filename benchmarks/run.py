@@ -28,9 +28,7 @@ STARTS = 200
 class Run:
     """Measures `what` for `who`, on a server that is its own. Results: `board`; `about`, one line."""
 
-    def __init__(
-        self, *, what: Collection[str], who: Collection[str], tasks: int, rounds: int, venvs: Path
-    ) -> None:
+    def __init__(self, *, what: Collection[str], who: Collection[str], tasks: int, rounds: int, venvs: Path) -> None:
         self._what, self._who, self._tasks, self._rounds = what, who, tasks, rounds
         peers = (dramatiq, taskiq) if "peers" in who and "drain" in what else ()
         self._peers = [install(venvs) for install in peers]

@@ -78,9 +78,7 @@ def bare_enqueue_many(redis: Redis, tasks: int) -> None:
     digest = redis.script_load(ENQUEUE)
     for start in range(0, tasks, BULK):
         numbers = range(start, min(start + BULK, tasks))
-        redis.evalsha(
-            digest, 2, WAITING, TASK, *(word for n in numbers for word in (f"{n:012d}", "noop", f"[{n}]"))
-        )
+        redis.evalsha(digest, 2, WAITING, TASK, *(word for n in numbers for word in (f"{n:012d}", "noop", f"[{n}]")))
 
 
 def bare_left(redis: Any) -> int:
