@@ -6,7 +6,9 @@ from jobrunner.client.aio import AsyncClient, AsyncTaskHandle
 from jobrunner.client.client import Client
 from jobrunner.client.current import configure
 from jobrunner.client.handle import TaskHandle
-from jobrunner.client.queue import Item, Lease, Queue
+from jobrunner.client.item import Item
+from jobrunner.client.lease import Lease
+from jobrunner.client.queue import Queue
 from jobrunner.jobs.declare import job
 from jobrunner.jobs.job import Job, PeriodicJob
 

@@ -38,7 +38,7 @@ class Attempt(msgspec.Struct, gc=False):
 
 def read_attempt(queue: str, token: str, raw: list[Any]) -> Attempt:
     """The attempt of one lease in the reply of lua/reserve.lua. Damaged numbers read as zero, never as an error."""
-    task_id, deadline, keepalive, type_, payload, number, retry_count, enqueue_time, max_attempts, headers, encoding = raw
+    task_id, deadline, keepalive, type_, payload, number, retry_count, enqueue_time, max_attempts = raw[:9]
     return Attempt(
         queue,
         task_id.decode(),
@@ -51,8 +51,8 @@ def read_attempt(queue: str, token: str, raw: list[Any]) -> Attempt:
         _whole(retry_count) or 0,
         _decimal(enqueue_time),
         _whole(max_attempts) if max_attempts is not None else None,
-        headers,
-        encoding,
+        raw[9],
+        raw[10],
     )
 
 

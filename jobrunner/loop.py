@@ -6,6 +6,7 @@ A step returns the seconds until the next turn. Tests call `step()` and need no 
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -25,10 +26,8 @@ class Signal:
 
     def set(self) -> None:
         """Lets the waiter go on, now or as soon as it waits."""
-        try:
+        with suppress(RuntimeError):  # set already
             self._lock.release()
-        except RuntimeError:
-            pass  # set already
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until it is set, at most `timeout_s`; returns whether it was."""
@@ -99,5 +98,5 @@ class Loop:
             self._logged_at = now
             self._log.warning("loop failed", loop=self.name, error=f"{type(error).__name__}: {error}",
                               failures=self._failures)  # fmt: skip
-        pause = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 10), _LONGEST_PAUSE_S)
+        pause: float = min(_FIRST_PAUSE_S * 2.0 ** min(self._failures, 10), _LONGEST_PAUSE_S)
         return pause * random.uniform(0.5, 1.0)

@@ -129,8 +129,7 @@ def check_options(given: Iterable[str], known: Collection[str], what: str) -> No
 
 def check_whole(value: object, option: str, *, minimum: int, maximum: int | None = None) -> int:
     """Returns a whole number within its range. Raises InvalidOption."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
-        if maximum is None or value <= maximum:
-            return value
+    if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= (maximum or value):
+        return value
     wanted = f"a whole number from {minimum}" + (f" to {maximum}" if maximum is not None else "")
     raise InvalidOption(f"{option}={value!r}: give {wanted}")

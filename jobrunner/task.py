@@ -143,7 +143,7 @@ def due(
 def _instant_ms(at: object) -> float:
     if isinstance(at, datetime):
         if at.tzinfo is None:
-            raise NaiveDatetime(f"at={at.isoformat()} has no time zone; write datetime(..., tzinfo=UTC) or .astimezone()")
+            raise NaiveDatetime(f"at={at.isoformat()} has no time zone; write datetime(…, tzinfo=UTC)")
         return at.timestamp() * 1000
     if isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at):
         return at * 1000

@@ -54,10 +54,11 @@ class AsyncBroker:
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
-            connection, fresh = self._idle.take(), False
+            connection: Any = self._idle.take()
+            fresh = connection is None
             try:
-                if connection is None:
-                    connection, fresh = await self.endpoint.open_async(), True
+                if fresh:
+                    connection = await self.endpoint.open_async()
                     await connection.connect()
             except _BROKEN as error:
                 await asyncio.sleep(patience.pause_to_connect(error))

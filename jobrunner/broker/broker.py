@@ -6,12 +6,19 @@ What must hold: a call that may not be repeated is sent once; a connection with 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from jobrunner.broker.call import Call, attempt_to_interpret, interpret, is_unknown_script, pack, server_error, wire_words
+from jobrunner.broker.call import (
+    Call,
+    attempt_to_interpret,
+    interpret,
+    is_unknown_script,
+    pack,
+    server_error,
+    wire_words,
+)
 from jobrunner.broker.connect import Endpoint, Idle
 from jobrunner.broker.patience import Patience
 from jobrunner.errors import ClientClosed
@@ -49,7 +56,7 @@ class Broker:
         """Like run_many, but a call that was refused has its error in place of a value."""
         return [attempt_to_interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
 
-    def open_blocking(self) -> redis.Connection:
+    def open_blocking(self) -> Any:
         """A connection for commands that wait in the server; the caller disconnects it."""
         return self.endpoint.open(blocking=True)
 
@@ -64,10 +71,11 @@ class Broker:
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
-            connection, fresh = self._idle.take(), False
+            connection: Any = self._idle.take()
+            fresh = connection is None
             try:
-                if connection is None:
-                    connection, fresh = self.endpoint.open(), True
+                if fresh:
+                    connection = self.endpoint.open()
                     connection.connect()
             except _BROKEN as error:
                 patience.wait_to_connect(error)

@@ -24,18 +24,19 @@ from jobrunner.broker.scripts import Script, load
 from jobrunner.errors import JobrunnerError, ServerFull, ServerRefused
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Word = bytes | str | int | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[T]):
+class Call(Generic[T_co]):
     """One command for the server. `words` go to the wire after the script's digest, its keys and the clock.
 
     `repeatable` calls leave the same state when they are applied twice, so a driver may send them again after a
     connection broke; the others raise OutcomeUnknown then.
     """
 
-    read: Callable[[Any], T]
+    read: Callable[[Any], T_co]
     words: Sequence[Word]
     script: Script | None = None
     keys: tuple[bytes, ...] = ()
@@ -107,7 +108,8 @@ else:
 
     def pack(words: Sequence[Word]) -> bytes:
         """One command in the server's protocol (RESP)."""
-        return _pack_in_c(tuple(words))  # type: ignore[arg-type]
+        packed: bytes = _pack_in_c(tuple(words))  # type: ignore[arg-type]
+        return packed
 
 
 def is_unknown_script(reply: object) -> bool:

@@ -28,7 +28,8 @@ class Endpoint:
 
     def __init__(self, url: str, *, timeout_s: float = 5.0, client_name: str = "jobrunner") -> None:
         self.url = url
-        self.embedded = _embedded_server(url)
+        self._folder = _embedded_folder(url)
+        self.embedded = None if self._folder is None else EmbeddedServer(self._folder)
         self._options: dict[str, Any] = {
             "protocol": 2,
             "client_name": client_name,
@@ -44,24 +45,24 @@ class Endpoint:
             return self.url
         return f"unix://{self.embedded.ensure()}"
 
-    def open(self, *, blocking: bool = False) -> redis.Connection:
+    def open(self, *, blocking: bool = False) -> Any:
         """An unconnected connection; `blocking` ones never time out while they wait for a reply."""
         options = self._options | {"retry": redis.retry.Retry(NoBackoff(), 0)}
         if blocking:
             options["socket_timeout"] = None
         pool = redis.ConnectionPool.from_url(self._url(), **options)
-        return pool.make_connection()  # type: ignore[no-any-return]
+        return pool.make_connection()
 
-    async def open_async(self) -> redis_asyncio.Connection:
+    async def open_async(self) -> Any:
         """The same for asyncio."""
         url = await asyncio.to_thread(self._url)
         options = self._options | {"retry": redis_asyncio.retry.Retry(NoBackoff(), 0)}
         pool: Any = redis_asyncio.ConnectionPool.from_url(url, **options)
-        return pool.make_connection()  # type: ignore[no-any-return]
+        return pool.make_connection()
 
     def shared_url(self) -> str:
         """The URL for a process started by this one, whatever its working directory."""
-        return self.url if self.embedded is None else f"embedded://{self.embedded.folder}"
+        return self.url if self._folder is None else f"embedded://{self._folder}"
 
     def release(self) -> None:
         """Leaves the embedded server, which stops when this was its last user."""
@@ -104,13 +105,13 @@ class Idle:
         return taken
 
 
-def _embedded_server(url: str) -> EmbeddedServer | None:
+def _embedded_folder(url: str) -> Path | None:
     if not url.startswith("embedded:"):
         return None
     parts = urlsplit(url)
     if parts.netloc or not url.startswith("embedded://"):
         raise InvalidOption(f"URL {url!r}: write embedded:///absolute/folder or embedded:// for ./.jobrunner")
-    return EmbeddedServer(Path(parts.path or ".jobrunner").absolute())
+    return Path(parts.path or ".jobrunner").absolute()
 
 
 def _check_url(url: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.calls import queues, tasks
@@ -70,22 +70,17 @@ class AsyncClient:
     """The twin of Client for one event loop."""
 
     def __init__(self, url: str | None = None, prefix: str | None = None, **options: Any) -> None:
-        self._open(client_settings(url, prefix, **options))
+        self.settings = client_settings(url, prefix, **options)
+        self.keys = Keys(self.settings.prefix)
+        self.endpoint = Endpoint(self.settings.url)
+        self.broker = AsyncBroker(self.endpoint, patience_s=self.settings.patience)
 
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
         """A client with the settings of another one."""
-        client = cls.__new__(cls)
-        client._open(settings)
-        return client
+        return cls(settings.url, settings.prefix, payload_limit=settings.payload_limit, patience=settings.patience)
 
-    def _open(self, settings: ClientSettings) -> None:
-        self.settings = settings
-        self.keys = Keys(settings.prefix)
-        self.endpoint = Endpoint(settings.url)
-        self.broker = AsyncBroker(self.endpoint, patience_s=settings.patience)
-
-    async def __aenter__(self) -> "AsyncClient":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -3,7 +3,7 @@
 import atexit
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.call import Call
@@ -11,7 +11,8 @@ from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, check_id, tag_of_id
 from jobrunner.client.handle import TaskHandle
-from jobrunner.client.queue import Queue, check_size
+from jobrunner.client.item import check_size
+from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidName
 from jobrunner.settings import client_settings
 from jobrunner.task import Task
@@ -45,7 +46,7 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({str(self.endpoint)!r}, prefix={self.settings.prefix!r})"
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

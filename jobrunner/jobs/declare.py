@@ -29,7 +29,7 @@ class Declaration:
         self._options = options
 
     @overload
-    def __call__(self, target: J) -> J: ...
+    def __call__(self, target: J) -> J: ...  # type: ignore[overload-overlap]  # a class is a callable too
     @overload
     def __call__(self, target: Callable[P, Coroutine[Any, Any, R]]) -> FunctionJob[P, Coroutine[Any, Any, R], R]: ...
     @overload
@@ -68,7 +68,7 @@ class Declaration:
         name, options, periodic = settle(self._options, default_name=values.__name__)
         for parameter in values.__struct_fields__:
             if parameter in _RESERVED:
-                raise InvalidName(f"job {name!r}: parameter {parameter!r} has the name of a Job attribute; choose another")
+                raise InvalidName(f"job {name!r}: parameter {parameter!r} hides an attribute of Job; rename it")
         if periodic is not None and _required(values):
             raise InvalidOption(f"job {name!r}: nobody gives a periodic job its parameters; add defaults")
         return JobDefinition(

@@ -62,7 +62,8 @@ class FunctionJob(Generic[P, C, R]):
         try:
             arguments = inspect.signature(self._function).bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise ParameterError(f"{self.__name__}(…): {error}; it is {self.__name__}{inspect.signature(self._function)}") from error
+            shown = f"{self.__name__}{inspect.signature(self._function)}"
+            raise ParameterError(f"{self.__name__}(…): {error}; it is {shown}") from error
         return Bound(self.definition, self._values(**arguments))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:

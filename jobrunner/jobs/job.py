@@ -19,7 +19,7 @@ from jobrunner.settings import Duration
 class _JobMeta(msgspec.StructMeta):
     """Makes a missing or unknown parameter an error of this package."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  (a metaclass)
         try:
             return super().__call__(*args, **kwargs)
         except TypeError as error:
@@ -28,7 +28,8 @@ class _JobMeta(msgspec.StructMeta):
 
 def _signature(job: Any) -> str:
     hints = job.__annotations__
-    return ", ".join(f"{name}: {getattr(hints.get(name), '__name__', hints.get(name))}" for name in job.__struct_fields__)
+    shown = {name: getattr(hint, "__name__", hint) for name, hint in hints.items()}
+    return ", ".join(f"{name}: {shown.get(name)}" for name in job.__struct_fields__)
 
 
 class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
@@ -84,7 +85,8 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         try:
             return self.__dict__["_current"]  # type: ignore[no-any-return]
         except KeyError:
-            raise UsageError(f"{type(self).__name__} is not being run by a worker; task, log, ... exist in run()") from None
+            name = type(self).__name__
+            raise UsageError(f"{name} is not being run by a worker; task, log, ... exist in run()") from None
 
     def enqueue(
         self,

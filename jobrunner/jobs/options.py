@@ -69,7 +69,8 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
     if given.get("ack", "late") not in ("late", "early"):
         raise InvalidOption(f"ack={given['ack']!r}: choose 'late' (after the run) or 'early' (before it: at most once)")
     if not (isinstance(given.get("backoff", Backoff()), Backoff) or callable(given["backoff"])):
-        raise InvalidOption(f"backoff={given['backoff']!r}: give Backoff(...) or a callable (retry_count, error) -> delay")
+        shown = repr(given["backoff"])
+        raise InvalidOption(f"backoff={shown}: give Backoff(...) or a callable (retry_count, error) -> delay")
     for option in ("keepalive", "timeout", "expires_in"):
         if option in given:
             given[option] = _positive(given[option], option)

@@ -79,4 +79,4 @@ def load_modules(names: Iterable[str]) -> None:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
-            raise ModuleNotLoadable(f"module {name!r} cannot be imported: {reason}; check its name and its code") from error
+            raise ModuleNotLoadable(f"module {name!r} cannot be imported: {reason}; mend its name or code") from error

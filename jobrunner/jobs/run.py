@@ -11,7 +11,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import coordination, leases
 from jobrunner.broker.keys import Keys
-from jobrunner.client.queue import read_headers
+from jobrunner.client.item import read_headers
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 

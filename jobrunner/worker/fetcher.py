@@ -11,7 +11,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.keys import Keys
-from jobrunner.client.queue import new_token
+from jobrunner.client.token import new_token
 from jobrunner.errors import JobrunnerError, ServerError
 from jobrunner.jobs.registry import find
 from jobrunner.outcome import Released

@@ -8,7 +8,8 @@ reservation before the first task of it starts, and of everything that ends; wha
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import IO
 
 import structlog
@@ -75,10 +76,8 @@ class Leases:
             self._closing = True
             keeper = self._keeper
         if keeper is not None and keeper.stdin is not None:
-            try:
+            with suppress(OSError):
                 keeper.stdin.close()
-            except OSError:
-                pass
             try:
                 keeper.wait(5)
             except subprocess.TimeoutExpired:
@@ -95,19 +94,23 @@ class Leases:
 
     def _tell(self, line: bytes) -> None:
         try:
-            assert self._keeper is not None and self._keeper.stdin is not None
-            _write_all(self._keeper.stdin.write, line)
+            self._write(line)
         except OSError:
             self._restart()
+
+    def _write(self, line: bytes) -> None:
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        while line:
+            line = line[self._keeper.stdin.write(line) or 0 :]
 
     def _restart(self) -> None:
         if self._closing:
             return
         _log.warning("the lease keeper died; starting another", held=len(self._held))
         self._start()
-        assert self._keeper is not None and self._keeper.stdin is not None
         for attempt in self._held.values():
-            _write_all(self._keeper.stdin.write, _held_line(attempt.queue, [attempt]))
+            self._write(_held_line(attempt.queue, [attempt]))
 
     def _listen(self, keeper: subprocess.Popen[bytes], lines: IO[bytes]) -> None:
         for line in lines:
@@ -126,8 +129,3 @@ def _held_line(queue: str, attempts: list[Attempt]) -> bytes:
     words = [f"H {queue}"]
     words += [f"{attempt.id} {attempt.token} {attempt.keepalive_ms:.0f}" for attempt in attempts]
     return (" ".join(words) + "\n").encode()
-
-
-def _write_all(write: Callable[[bytes], int | None], line: bytes) -> None:
-    while line:
-        line = line[write(line) or 0 :]

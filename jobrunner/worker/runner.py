@@ -47,7 +47,7 @@ class Runner:
             returned = job.run()
             if returned is None and not definition.hooks:
                 return _SUCCEEDED
-            outcome = self._read_returned(attempt, definition, returned)
+            outcome = self._read_returned(definition, returned)
         except BaseException as error:  # a job's sys.exit() must not end the worker
             return self._after_error(attempt, definition, job, error)
         return self._after_return(attempt, definition, job, outcome)
@@ -62,7 +62,7 @@ class Runner:
             if "before" in definition.hooks:
                 await _maybe(job.before())
             returned = await _within(definition, job.run())
-            outcome = self._read_returned(attempt, definition, returned)
+            outcome = self._read_returned(definition, returned)
         except BaseException as error:
             return self._after_error(attempt, definition, job, error)
         return self._after_return(attempt, definition, job, outcome)
@@ -97,7 +97,7 @@ class Runner:
             return found
         return self._after_error(attempt, *found, error)
 
-    def _read_returned(self, attempt: Attempt, definition: JobDefinition, returned: Any) -> Outcome:
+    def _read_returned(self, definition: JobDefinition, returned: Any) -> Outcome:
         if returned is None:
             return _SUCCEEDED
         if isinstance(returned, Steer):
@@ -179,7 +179,8 @@ async def _within(definition: JobDefinition, work: Any) -> Any:
 
 def out_of_time(definition: JobDefinition) -> AttemptTimeout:
     """The error of an attempt that ran longer than its job allows."""
-    return AttemptTimeout(f"the attempt ran longer than timeout={definition.options.timeout:g} s of job {definition.name!r}")
+    limit = f"timeout={definition.options.timeout:g} s"
+    return AttemptTimeout(f"the attempt ran longer than {limit} of job {definition.name!r}")
 
 
 async def _maybe(awaitable: Any) -> None:

@@ -38,7 +38,8 @@ def settlements(keys: Keys, reports: Iterable[Report]) -> list[Settlement]:
         group[0].append(_words(attempt, outcome))
         group[1].append(report)
     return [
-        Settlement(getattr(leases, verb)(keys.queue(queue), words), made) for (verb, queue), (words, made) in grouped.items()
+        Settlement(getattr(leases, verb)(keys.queue(queue), words), made)
+        for (verb, queue), (words, made) in grouped.items()
     ]
 
 

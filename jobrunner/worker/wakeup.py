@@ -47,6 +47,7 @@ class Wakeup:
     def close(self) -> None:
         """Ends the thread and its connection."""
         self._closing = True
+        self._loop.stop(0)
         self._armed.set()
         connection = self._connection
         if connection is not None:
@@ -61,8 +62,6 @@ class Wakeup:
             queue = self._wait(max(self._until_s, 0.01))
         except Exception:
             self._disconnect()
-            if self._closing:
-                return 0.0
             self._armed.set()
             raise
         with self._lock:

@@ -142,8 +142,8 @@ class Worker:
             return
         if server.evicts and not self._allow_eviction:
             raise UnsafeServer(
-                f"the server's maxmemory-policy is {server.maxmemory_policy!r}: it may delete tasks; set it to noeviction, "
-                "or start with --allow-eviction"
+                f"the server's maxmemory-policy is {server.maxmemory_policy!r}: it may delete tasks; "
+                "set it to noeviction, or start with --allow-eviction"
             )
 
     def _build(self) -> None:
@@ -216,7 +216,7 @@ class Worker:
         left = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
         if drain:
             left += sum(found.scheduled for found in counted)
-        return left == 0
+        return not left
 
     def _wait_for_tasks(self) -> None:
         while not self._stop_asked.wait(_IDLE_LOOK_S):

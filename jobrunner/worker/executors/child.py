@@ -1,9 +1,10 @@
 """The process of a slot: runs attempts it is sent and answers with their outcomes.
 
-Usage: ``python -m jobrunner.worker.executors.child URL PREFIX MODULES SOCKET LIFELINE`` (descriptors by number). It ends
-when the socket or the lifeline closes, so a worker that was killed leaves nothing running behind.
+Usage: ``python -m jobrunner.worker.executors.child URL PREFIX MODULES SOCKET LIFELINE`` (descriptors by number). It
+ends when the socket or the lifeline closes, so a worker that was killed leaves nothing running behind.
 """
 
+import asyncio
 import os
 import signal
 import socket
@@ -41,8 +42,6 @@ def main(url: str, prefix: str, modules: str, descriptor: str, lifeline: str) ->
 def _run(runner: Runner, attempt: Attempt) -> Outcome:
     definition = find(attempt.type)
     if definition is not None and definition.is_async:
-        import asyncio  # noqa: PLC0415  (most children never need it)
-
         return asyncio.run(runner.run_async(attempt))
     return runner.run(attempt)
 

@@ -1,8 +1,9 @@
-"""Attempts on threads: a fixed number of slots takes from one backlog, so a long task keeps nobody waiting behind it."""
+"""Attempts on threads: all slots take from one backlog, so a long task keeps nobody waiting behind it."""
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from jobrunner.attempt import Attempt
 from jobrunner.clock import perf_counter
@@ -42,10 +43,8 @@ class ThreadExecutor:
 
     def nudge(self) -> None:
         """Wakes one parked thread, if there is one."""
-        try:
+        with suppress(IndexError):
             self._parked.popleft().release()
-        except IndexError:
-            pass
 
     def take_back(self) -> list[Attempt]:
         """Hands back what was not begun."""
