@@ -128,7 +128,7 @@ class Board:
                 who,
                 "VOID" if series.void else measure.shown(median(series.values)),
                 " ".join(map(measure.shown, series.values)) if len(series.values) > 1 else "",
-                "" if ratio is None else f"{ratio:.2f}",
+                "" if ratio is None else f"{ratio:.3g}",
                 measure.target if who == yardstick else "",
                 self._verdict(name, who) if who == yardstick else "",
             )

@@ -38,7 +38,8 @@ class Run:
     def measure(self, server: PrivateServer) -> None:
         """Takes all figures."""
         versions = [server.version, f"Python {platform.python_version()}", f"redis-py {version('redis')}"]
-        self.about = f"{', '.join(versions + [peer.about for peer in self._peers])}; {os.cpu_count()} cores"
+        machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the run"
+        self.about = f"{', '.join(versions + [peer.about for peer in self._peers])}; {machine}"
         for turn in range(self._rounds):
             self._round(server, turn)
         if OURS in self._who:
