@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -19,11 +19,13 @@ from jobrunner.settings import Duration
 class _JobMeta(msgspec.StructMeta):
     """Makes a missing or unknown parameter an error of this package."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  (a metaclass)
-        try:
-            return super().__call__(*args, **kwargs)
-        except TypeError as error:
-            raise ParameterError(f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}") from error
+    if not TYPE_CHECKING:  # a type checker would take its signature for that of every job
+
+        def __call__(cls, *args, **kwargs):  # noqa: N805
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError as error:
+                raise ParameterError(f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}") from error
 
 
 def _signature(job: Any) -> str:

@@ -1,0 +1,91 @@
+"""Rules of the code base that no linter knows. Each failure says how to obey it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import jobrunner
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "jobrunner"
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    """Every module of the package with its syntax tree."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(ROOT), ast.parse(path.read_text())
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Full names of what a module imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield node.module
+
+
+def test_only_the_clock_reads_the_time_or_sleeps() -> None:
+    offenders = [
+        str(path) for path, tree in modules() if path.name != "clock.py" and set(imported(tree)) & {"time", "time.sleep"}
+    ]
+    assert not offenders, f"{offenders}: import from jobrunner.clock, so that tests can replace it"
+
+
+def test_nothing_asks_datetime_for_the_present() -> None:
+    offenders = [
+        f"{path}:{node.lineno}"
+        for path, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("now", "utcnow", "today") and path.name != "clock.py"
+        if isinstance(node.value, ast.Name) and node.value.id in ("datetime", "date")
+    ]
+    assert not offenders, f"{offenders}: use jobrunner.clock.utc_now, or the server's clock"
+
+
+def test_the_package_imports_itself_nowhere_through_its_root() -> None:
+    offenders = [
+        f"{path}: {node.names[0].name}"
+        for path, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "jobrunner"
+    ]
+    assert not offenders, f"{offenders}: import from the module that defines it; the root is for users"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [str(path) for path, tree in modules() if not ast.get_docstring(tree)]
+    assert not silent, f"{silent}: begin with a docstring"
+
+
+def test_exported_names_are_sorted_and_exist() -> None:
+    assert jobrunner.__all__ == sorted(jobrunner.__all__)
+    missing = [name for name in jobrunner.__all__ if not hasattr(jobrunner, name)]
+    assert not missing, missing
+
+
+def test_every_error_stands_in_the_tree_of_the_docstring() -> None:
+    from jobrunner import errors
+
+    defined = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    drawn = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or "")) | {"JobrunnerError"}
+    assert defined == drawn, f"draw or define {defined ^ drawn}"
+
+
+ROWS = [
+    *(f"MOSQ-{n:02}" for n in range(1, 34)),
+    *(f"MOAB-{n:02}" for n in range(1, 34)),
+    *(f"TITAN-{n:02}" for n in (*range(8, 15), *range(19, 23))),
+]
+
+
+def test_every_promised_row_is_named_by_a_test() -> None:
+    proofs = set[str]()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                proofs.update(re.findall(r"[A-Z]+-\d\d", ast.get_docstring(node) or ""))
+    unproved = [row for row in ROWS if row not in proofs]
+    assert not unproved, f"{unproved}: name the row in the docstring of the test that proves it"

@@ -1,0 +1,124 @@
+"""Type checkers accept the examples of the documentation and reject wrong parameters."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = '''
+from datetime import UTC, datetime, timedelta
+from typing import assert_type
+
+from jobrunner import Backoff, Job, PeriodicJob, TaskHandle, job
+
+
+@job(queue="mail", max_attempts=5, backoff=Backoff(base=1), timeout=timedelta(seconds=5))
+class SendWelcomeEmail(Job):
+    """Greets a new user."""
+
+    address: str
+    locale: str = "en"
+
+    def run(self) -> str:
+        self.progress(1, 2, "half")
+        self.log.info("sending", attempt=self.task.attempt, deadline=self.task.deadline)
+        self.metadata.increment("sent")
+        return f"sent to {self.address}"
+
+
+@job(queue="maths")
+def add(x: int, y: int = 0) -> int:
+    return x + y
+
+
+@job()
+async def fetch(url: str) -> str:
+    return url
+
+
+@job(every=timedelta(minutes=5), overlap="allow", catch_up=3)
+class Heartbeat(PeriodicJob):
+    def run(self) -> None: ...
+
+
+@job(cron="0 3 * * *", tz="Europe/Madrid")
+class Nightly(PeriodicJob):
+    async def run(self) -> None: ...
+
+
+def enqueue_all() -> None:
+    task = SendWelcomeEmail(address="a@b.c").enqueue()
+    SendWelcomeEmail(address="a@b.c").enqueue(in_=timedelta(minutes=3))
+    SendWelcomeEmail("a@b.c", locale="es").enqueue(in_=5, priority=2, queue="vip", id="my-own-id")
+    SendWelcomeEmail(address="a@b.c").enqueue(at=datetime.now(UTC))
+    SendWelcomeEmail.enqueue_many([SendWelcomeEmail(address=a) for a in ("x", "y")])
+    assert_type(add(1, y=2), int)
+    assert_type(add.enqueue(1, y=2), TaskHandle[int])
+    assert_type(add.using(in_=60, priority=2).enqueue(1).result(timeout=5), int)
+    assert_type(fetch.enqueue("u").result(), str)
+    add.enqueue_many([add.bind(1), add.bind(2, y=3)])
+    print(task.id, task.state, task.attempts, task.retry_count, task.enqueue_time, task.error)
+    task.refresh()
+    task.cancel()
+    task.requeue()
+
+
+async def enqueue_async() -> None:
+    handle = await SendWelcomeEmail(address="a@b.c").aenqueue()
+    await handle.result(timeout=5)
+    assert_type(await fetch("u"), str)
+    assert_type(await (await add.aenqueue(1)).result(), int)
+'''
+
+WRONG = {
+    "a parameter of the wrong type": 'SendWelcomeEmail(address=5)',
+    "a missing parameter": "SendWelcomeEmail()",
+    "an unknown parameter": 'SendWelcomeEmail(adress="x")',
+    "a wrong argument of a function job": 'add.enqueue("1")',
+    "an unknown argument of a function job": "add.enqueue(1, z=2)",
+    "a wrong argument of bind": 'add.bind("1")',
+    "a wrong option of enqueue": 'SendWelcomeEmail(address="x").enqueue(soon=True)',
+    "a naive number where a datetime is meant": 'SendWelcomeEmail(address="x").enqueue(at="tomorrow")',
+    "an unknown option of @job": "job(quue='mail')",
+    "a wrong option of @job": "job(max_attempts='many')",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the good examples, and one file for each wrong line."""
+    place = tmp_path_factory.mktemp("typing")
+    (place / "good.py").write_text(GOOD)
+    for number, line in enumerate(WRONG.values()):
+        (place / f"wrong_{number}.py").write_text(f"from good import SendWelcomeEmail, add\nfrom jobrunner import job\n\n{line}\n")
+    root = Path(__file__).parents[2]
+    (place / "pyrightconfig.json").write_text(
+        f'{{"typeCheckingMode": "standard", "extraPaths": ["{root}"], "pythonVersion": "3.11"}}'
+    )
+    return place
+
+
+def complaints(command: list[str], folder: Path) -> str:
+    """What a type checker prints about the files of a folder."""
+    root = Path(__file__).parents[2]
+    run = subprocess.run(  # noqa: PLW1510
+        [sys.executable, "-m", *command, *sorted(path.name for path in folder.glob("*.py"))],
+        cwd=folder, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "MYPYPATH": str(root), "HOME": str(folder)},
+        timeout=110,
+    )  # fmt: skip
+    assert run.returncode in (0, 1), run.stdout + run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["mypy", "--strict", "--no-error-summary", "--follow-imports=silent", "--cache-dir=.cache"],
+     ["pyright", "--pythonpath", sys.executable]],
+    ids=["mypy", "pyright"],
+)  # fmt: skip
+def test_the_examples_are_accepted_and_wrong_parameters_rejected(command: list[str], folder: Path) -> None:
+    found = complaints(command, folder)
+    assert "good.py" not in found, found
+    for number, what in enumerate(WRONG):
+        assert f"wrong_{number}.py" in found, f"{what} went unnoticed:\n{found}"
