@@ -37,14 +37,25 @@ class RunningTask:
     done: float
     total: float
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has done a part of its work, and has some time left to be killed in."""
+        return 0.1 * self.total < self.done < 0.8 * self.total
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glance:
-    """All of it; `finished` of `accepted` tasks have ended."""
+    """All of it; `ended` of `accepted` tasks have ended."""
 
     elapsed_s: float
     accepted: int
-    finished: int
+    ended: int
     queues: tuple[QueueLine, ...]
     workers: tuple[WorkerLine, ...]
     running: tuple[RunningTask, ...]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every accepted task has ended and no queue holds another."""
+        left = sum(queue.waiting + queue.scheduled + queue.pending for queue in self.queues)
+        return left == 0 and self.ended >= self.accepted

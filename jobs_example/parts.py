@@ -28,9 +28,7 @@ def read_month(folder: Path, month: int) -> dict[str, Tally]:
     """The tallies of a month, by carrier; FileNotFoundError when it is not imported yet."""
     rows = json.loads(_path(folder, month).read_text(encoding="utf-8"))
     return {
-        carrier: Tally(
-            flights=row["flights"], departures=_delays(row["departures"]), arrivals=_delays(row["arrivals"])
-        )
+        carrier: Tally(flights=row["flights"], departures=_delays(row["departures"]), arrivals=_delays(row["arrivals"]))
         for carrier, row in rows.items()
     }
 
@@ -50,6 +48,4 @@ def _path(folder: Path, month: int) -> Path:
 
 
 def _delays(row: Mapping[str, int]) -> Counter[int]:
-    return Counter(
-        {int(delay): number for delay, number in row.items()}
-    )  # JSON has no other keys than strings
+    return Counter({int(delay): number for delay, number in row.items()})  # JSON has no other keys than strings

@@ -83,11 +83,10 @@ class Drawing:
 def summary(glance: Glance) -> str:
     """How things stand, in one line."""
     waiting, scheduled, pending, dead = (
-        sum(getattr(queue, state) for queue in glance.queues)
-        for state in ("waiting", "scheduled", "pending", "dead")
+        sum(getattr(queue, state) for queue in glance.queues) for state in ("waiting", "scheduled", "pending", "dead")
     )
     return (
-        f"{glance.elapsed_s:5.1f} s  {glance.finished} of {glance.accepted} tasks have ended; "
+        f"{glance.elapsed_s:5.1f} s  {glance.ended} of {glance.accepted} tasks have ended; "
         f"{waiting} waiting, {scheduled} scheduled, {pending} running, {dead} dead"
     )
 

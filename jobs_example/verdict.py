@@ -6,7 +6,7 @@ were the tasks of the killed worker finished by another? And is it right: are th
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def wholeness(ledger: Ledger) -> list[Check]:
     )
     return [
         _same("tasks that succeeded", len(ledger.endings) - len(ledger.refused), succeeded),
-        _same("dead: the refused routes", _listed(ledger.refused), _listed(dead)),
+        _same_names("dead: the refused routes", ledger.refused, dead),
         _same("tasks left in the queues", 0, ledger.left),
         _at_least("tasks in the killed worker's hands", 1, len(ledger.orphans)),
         _same("of these, finished by another", len(ledger.orphans), finished_again),
@@ -102,9 +102,7 @@ def on_disk(folder: Path, *, fares: int, refused: int) -> list[Check]:
 
 def partner_failed(calls: Mapping[str, int], planned: int) -> Check:
     """Whether the partner failed as often as it was bound to, so that the retries were real."""
-    return _same(
-        "failed calls to the partner, retried", planned, calls["error"] + calls["hang-up"] + calls["late"]
-    )
+    return _same("failed calls to the partner, retried", planned, calls["error"] + calls["hang-up"] + calls["late"])
 
 
 def _inside(path: Path, row: Mapping[str, str]) -> bool:
@@ -123,8 +121,11 @@ def _minutes(mean: float | None) -> str:
     return "none" if mean is None else f"{mean:.2f}"
 
 
-def _listed(names: Iterable[str]) -> str:
-    return " ".join(sorted(names)) or "none"
+def _same_names(what: str, expected: set[str] | frozenset[str], found: set[str]) -> Check:
+    missing = "".join(f", without {name}" for name in sorted(expected - found))
+    surplus = "".join(f", with {name}" for name in sorted(found - expected))
+    shown = f"{len(found)}{missing}{surplus}"
+    return Check(what=what, expected=str(len(expected)), found=shown, agrees=expected == found)
 
 
 def _same(what: str, expected: object, found: object) -> Check:

@@ -20,9 +20,7 @@ def test_a_second_writing_replaces_the_first_and_leaves_nothing_else(tmp_path: P
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.txt", "two")]
 
 
-def test_a_failed_writing_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_writing_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_whole(tmp_path / "a.txt", "old")
 
     with pytest.raises(UnicodeEncodeError):

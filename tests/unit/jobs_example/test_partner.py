@@ -12,9 +12,7 @@ from jobs_example import partner
 from jobs_example.fetch import BadReply, get_json, get_json_async
 from jobs_example.partner import MOST_FAILURES, Partner, refused, troubles
 
-ROUTES = [
-    f"{origin}-{dest}" for origin in ("EWR", "JFK", "LGA") for dest in ("IAH", "ATL", "ORD", "SFO", "BOS")
-]
+ROUTES = [f"{origin}-{dest}" for origin in ("EWR", "JFK", "LGA") for dest in ("IAH", "ATL", "ORD", "SFO", "BOS")]
 
 
 @pytest.fixture
@@ -25,9 +23,7 @@ def running() -> Iterator[Partner]:
 
 def a_route_with(trouble: tuple[str, ...]) -> tuple[int, str]:
     """A seed and a route for which exactly this goes wrong."""
-    return next(
-        (seed, route) for seed in range(10_000) for route in ROUTES if troubles(seed, route) == trouble
-    )
+    return next((seed, route) for seed in range(10_000) for route in ROUTES if troubles(seed, route) == trouble)
 
 
 def test_a_route_without_trouble_is_quoted_by_its_distance() -> None:
@@ -111,9 +107,7 @@ def test_many_calls_at_once_take_little_longer_than_the_slowest(running: Partner
     days = [f"2013-03-{day:02}" for day in range(1, 31)]
 
     async def fan() -> list[dict[str, Any]]:
-        return await asyncio.gather(
-            *(get_json_async(f"{running.url}/weather/LGA/{day}", timeout=10) for day in days)
-        )
+        return await asyncio.gather(*(get_json_async(f"{running.url}/weather/LGA/{day}", timeout=10) for day in days))
 
     get_json(f"{running.url}/weather/LGA/2013-03-01", timeout=10)  # the partner reads its table once
     started = time.monotonic()

@@ -14,9 +14,7 @@ def a_flight(carrier: str, dep_delay: int | None, arr_delay: int | None) -> Flig
     return Flight(1, 1, carrier, 1, None, "EWR", "IAH", 1400, dep_delay, arr_delay)
 
 
-CARRIERS = by_carrier(
-    [a_flight("UA", 1, 2), a_flight("UA", 2, 20), a_flight("F9", 30, 40), a_flight("F9", None, None)]
-)
+CARRIERS = by_carrier([a_flight("UA", 1, 2), a_flight("UA", 2, 20), a_flight("F9", 30, 40), a_flight("F9", None, None)])
 
 
 def test_the_headline_is_over_all_carriers() -> None:

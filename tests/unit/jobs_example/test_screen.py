@@ -13,7 +13,7 @@ from jobs_example.verdict import Check
 GLANCE = Glance(
     elapsed_s=4.25,
     accepted=265,
-    finished=96,
+    ended=96,
     queues=(
         QueueLine(name="imports", waiting=3, scheduled=0, pending=4, dead=0, done=5),
         QueueLine(name="partner", waiting=100, scheduled=2, pending=8, dead=7, done=91),

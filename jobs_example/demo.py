@@ -1,0 +1,187 @@
+"""``jobrunner demo``: real work on two worker processes, one of which is killed, and a verdict on the outcome.
+
+What happens, in this order:
+
+1. a private server starts in a folder of its own, and a partner that fails now and then;
+2. two workers start, one with threads and one with processes;
+3. the work is enqueued: twelve imports, a fare for every route, the weather, a report;
+4. one worker is killed with -9 while it holds tasks; another takes its place;
+5. when all tasks have ended, everything is checked: that nothing was lost, and that the figures are right.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from jobrunner import Client, TaskHandle, TaskState, configure
+from jobs_example import report, verdict, watch
+from jobs_example.fleet import Executor, Fleet
+from jobs_example.glance import Glance
+from jobs_example.jobs import FOLDER_VARIABLE
+from jobs_example.partner import Partner, troubles
+from jobs_example.report import Headline
+from jobs_example.screen import Screen, opened, write_checks
+from jobs_example.verdict import Check, Ledger
+from jobs_example.workload import Plan, Workload
+
+PATIENCE_S = 180.0
+"""After this long the demo waits no more; the checks then say what is missing."""
+
+LOOK_S = 0.2
+
+
+def run_demo(
+    *,
+    folder: Path | None = None,
+    seed: int = 2013,
+    quick: bool = False,
+    as_json: bool = False,
+    out: TextIO | None = None,
+    talk: TextIO | None = None,
+) -> int:
+    """Runs the whole demo; returns 0 when nothing was lost and the figures agree, 1 when not, 2 for a bad folder.
+
+    Everything it makes is in `folder`, which must be new or empty, and stays there; without one, in a temporary
+    folder that is removed unless something differs. The checks go to `out` (stdout), as a table or as JSON, all
+    else to `talk` (stderr). `quick` does less of the same kinds of work. The demo takes the place of this
+    process's client, and closes it in the end.
+    """
+    out, talk = out or sys.stdout, talk or sys.stderr
+    if folder is not None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
+        print(f"the folder {folder} is not empty: name a new one", file=talk)
+        return 2
+    place = folder or Path(tempfile.mkdtemp(prefix="jobrunner-demo-"))
+    began = time.monotonic()
+    checks = _run(place.absolute(), Plan.quick() if quick else Plan.full(), seed, talk)
+    _write(checks, time.monotonic() - began, as_json, out)
+    agree = all(check.agrees for check in checks)
+    if folder is None and agree:
+        shutil.rmtree(place)
+    else:
+        print(f"results and the logs of the workers are kept in {place}", file=talk)
+    return 0 if agree else 1
+
+
+def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
+    url, results = f"embedded://{place / 'server'}", place / "results"
+    environment = {"JOBRUNNER_URL": url, FOLDER_VARIABLE: str(results)}
+    with (
+        opened(talk) as screen,
+        configure(url=url) as client,
+        Partner(seed) as partner,
+        Fleet(("jobs_example.jobs",), environment, logs=place / "logs") as fleet,
+    ):
+        demo = Demo(client, fleet, screen, Workload(plan, results, partner.url))
+        demo.run()
+        planned = sum(len(troubles(seed, route)) for route in plan.routes if route not in plan.refused)
+        return [
+            *demo.wholeness(plan.refused),
+            verdict.partner_failed(partner.calls, planned),
+            *verdict.on_disk(results, fares=len(plan.routes) - len(plan.refused), refused=len(plan.refused)),
+            *verdict.rightness(demo.headline()),
+        ]
+
+
+def _write(checks: list[Check], elapsed_s: float, as_json: bool, out: TextIO) -> None:
+    agree = all(check.agrees for check in checks)
+    if as_json:
+        found = {"agree": agree, "seconds": round(elapsed_s, 1), "checks": [asdict(check) for check in checks]}
+        print(json.dumps(found, indent=1), file=out)
+        return
+    write_checks(checks, out)
+    differing = sum(not check.agrees for check in checks)
+    outcome = f"{differing} {'check differs' if differing == 1 else 'checks differ'}"
+    if agree:
+        outcome = "nothing was lost, and every figure agrees"
+    print(f"\n{outcome} ({elapsed_s:.0f} s)", file=out)
+
+
+class Demo:
+    """The run itself. Its duties, in order:
+
+    1. starts the workers, and enqueues the work while they get ready;
+    2. looks at the work again and again, and shows it;
+    3. kills a worker that holds tasks, puts another in its place, and tells when its tasks are taken up again;
+    4. waits until every task has ended, or patience has.
+    """
+
+    def __init__(self, client: Client, fleet: Fleet, screen: Screen, workload: Workload) -> None:
+        self._client = client
+        self._fleet = fleet
+        self._screen = screen
+        self._workload = workload
+        self._report: TaskHandle[Any] | None = None
+        self._orphans: dict[str, str] = {}
+        self._waited_for: set[str] = set()
+        self._killed_at = 0.0
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        """Does the work and the damage; returns when all is quiet."""
+        self._start("A", "threads", concurrency=4)
+        self._start("B", "processes", concurrency=2)
+        self._report = self._workload.enqueue()
+        self._screen.say(f"{len(self._workload.accepted)} tasks are enqueued")
+        while not self._is_over(glance := self._look()):
+            self._screen.show(glance)
+            if not self._orphans:
+                self._kill_one(glance)
+            self._tell_who_goes_on(glance)
+            time.sleep(LOOK_S)
+        self._screen.show(glance)
+
+    def wholeness(self, refused: frozenset[str]) -> list[Check]:
+        """The checks that nothing was lost."""
+        ledger = Ledger(
+            endings=tuple(self._workload.endings(self._client)),
+            refused=refused,
+            orphans=frozenset(self._orphans),
+            left=watch.left(self._client),
+        )
+        return verdict.wholeness(ledger)
+
+    def headline(self) -> Headline:
+        """What the report says of the year; that of an empty year while there is none."""
+        if self._report is None or self._report.state is not TaskState.SUCCEEDED:
+            return report.headline({})
+        found: Headline = self._report.result(timeout=0)
+        return found
+
+    def _start(self, name: str, executor: Executor, concurrency: int) -> None:
+        worker = self._fleet.start(name, executor, concurrency)
+        self._screen.say(f"worker {name} ({executor}) starts as process {worker.pid}")
+
+    def _look(self) -> Glance:
+        elapsed_s = time.monotonic() - self._began
+        return watch.look(self._client, self._workload.accepted, self._fleet.workers, elapsed_s)
+
+    def _is_over(self, glance: Glance) -> bool:
+        if not any(worker.alive for worker in glance.workers):
+            self._screen.say("no worker is alive any more; their logs say why")
+            return True
+        carriers = self.headline()["latest_first"]
+        self._workload.note_intervals(carriers)
+        return (bool(carriers) and glance.is_quiet) or glance.elapsed_s > PATIENCE_S
+
+    def _kill_one(self, glance: Glance) -> None:
+        victim = next((task.worker for task in glance.running if task.is_under_way), None)
+        if victim is None:
+            return
+        killed = self._fleet.kill(victim)
+        self._killed_at = time.monotonic()
+        held = {task.id: task.what for task in self._look().running if task.worker == victim}
+        self._screen.say(f"worker {victim} is killed (-9) with these in hand: {', '.join(held.values()) or 'none'}")
+        self._start(f"{victim}+", killed.executor, killed.concurrency)
+        self._orphans, self._waited_for = held, set(held)  # none: it had just reported; the next look finds another
+
+    def _tell_who_goes_on(self, glance: Glance) -> None:
+        after_s = time.monotonic() - self._killed_at
+        for task in glance.running:
+            if task.id in self._waited_for and task.attempt > 1 and task.worker not in self._fleet.killed:
+                self._waited_for.discard(task.id)
+                self._screen.say(f"{task.what} goes on with worker {task.worker}, {after_s:.1f} s after the kill")

@@ -1,0 +1,78 @@
+"""Looks at the server: how far the work is, and who is at what."""
+
+import json
+from collections.abc import Iterator
+
+from jobrunner import Client
+from jobrunner.errors import TaskGone
+from jobs_example.fleet import WorkerProcess
+from jobs_example.glance import Glance, QueueLine, RunningTask, WorkerLine
+from jobs_example.workload import QUEUES, Accepted
+
+
+def look(
+    client: Client,
+    accepted: dict[str, Accepted],
+    workers: list[WorkerProcess],
+    elapsed_s: float,
+) -> Glance:
+    """How things stand at this moment; `accepted` gives the tasks their names."""
+    queues = tuple(_line(client, name) for name in QUEUES)
+    running = tuple(running_tasks(client, accepted))
+    return Glance(
+        elapsed_s=elapsed_s,
+        accepted=len(accepted),
+        ended=sum(queue.dead + queue.done for queue in queues),
+        queues=queues,
+        workers=tuple(_worker(worker, running) for worker in workers),
+        running=running,
+    )
+
+
+def running_tasks(client: Client, accepted: dict[str, Accepted]) -> Iterator[RunningTask]:
+    """The tasks in workers' hands, by queue; those that end while they are looked at are left out."""
+    for name in QUEUES:
+        for task_id in client.queue(name).ids("pending"):
+            try:
+                record = client.task(task_id, queue=name).record()
+            except TaskGone:
+                continue
+            progress = json.loads(record.fields.get("progress", b"{}"))
+            known = accepted.get(task_id)
+            yield RunningTask(
+                id=task_id,
+                what=known.what if known else record.type,
+                worker=progress.get("note", ""),  # the jobs of this example say there on which worker they run
+                attempt=record.attempts,
+                done=progress.get("done", 0),
+                total=progress.get("total", 0),
+            )
+
+
+def left(client: Client) -> int:
+    """How many tasks are still waiting, scheduled or pending."""
+    counts = [client.queue(name).counts() for name in QUEUES]
+    return sum(count[state] for count in counts for state in ("waiting", "scheduled", "pending"))
+
+
+def _line(client: Client, name: str) -> QueueLine:
+    queue = client.queue(name)
+    counts = queue.counts()
+    return QueueLine(
+        name=name,
+        waiting=counts["waiting"],
+        scheduled=counts["scheduled"],
+        pending=counts["pending"],
+        dead=counts["dead"],
+        done=queue.totals().get("succeeded", 0),
+    )
+
+
+def _worker(worker: WorkerProcess, running: tuple[RunningTask, ...]) -> WorkerLine:
+    return WorkerLine(
+        name=worker.name,
+        executor=worker.executor,
+        pid=worker.pid,
+        alive=worker.alive,
+        running=sum(task.worker == worker.name for task in running),
+    )
