@@ -1,0 +1,29 @@
+"""`jobrunner`: the group of all commands. A command's module is imported when it is run, so that help is fast."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from jobrunner.cli.boundary import guarded
+from jobrunner.cli.group import LazyGroup
+
+COMMANDS = {
+    "work": ("jobrunner.cli.work:work", "Runs the tasks of queues until stopped."),
+}
+
+
+@click.group(cls=LazyGroup, commands_at=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="jobrunner", message="%(prog)s %(version)s")
+def jobrunner() -> None:
+    """Background jobs for Python on Redis: leases, retries, schedules; nothing lost.
+
+    Without --url, JOBRUNNER_URL, REDIS_URL or a url in [tool.jobrunner] of pyproject.toml, a private server in
+    ./.jobrunner is used and started when needed.
+    """
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Runs one command and ends the process: 0 done, 1 no, 2 misuse, 130 interrupted."""
+    given = sys.argv[1:] if words is None else list(words)
+    sys.exit(guarded(jobrunner, given))

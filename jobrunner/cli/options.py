@@ -1,0 +1,52 @@
+"""The options that every command has, and the values that several take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+from jobrunner.retry import seconds
+from jobrunner.settings import file_settings
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What every command is told: where the server is, and how to answer."""
+
+    url: str | None
+    prefix: str | None
+    as_json: bool
+
+
+def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --url, --prefix, --json and --debug; the command gets them as its first argument, a `Shared`."""
+
+    @click.option("--url", metavar="URL", help="The server: redis://…, rediss://…, unix://…, embedded:///folder.")
+    @click.option("--prefix", metavar="NAME", help="What all keys begin with; else JOBRUNNER_PREFIX, else jobrunner.")
+    @click.option("--json", "as_json", is_flag=True, help="Answers in JSON.")
+    @click.option("--debug", is_flag=True, help="Shows the traceback of an error.")
+    @wraps(command)
+    def shared(url: str | None, prefix: str | None, as_json: bool, debug: bool, **rest: Any) -> Any:
+        del debug  # read by the boundary, which has it also when the other options are wrong
+        return command(Shared(url=url, prefix=prefix, as_json=as_json), **rest)
+
+    return shared
+
+
+def duration(text: str) -> float:
+    """The seconds of `90`, `1.5s`, `250ms`, `5m`, `2h` or `1d`. Raises click.BadParameter."""
+    lowered = text.strip().lower()
+    unit = next((unit for unit in _UNITS if lowered.endswith(unit)), "")
+    try:
+        return seconds(float(lowered.removesuffix(unit)) * _UNITS.get(unit, 1.0), option="it")
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no length of time; write 90, 1.5s, 250ms, 5m, 2h or 1d") from error
+
+
+def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The modules named, else those of [tool.jobrunner] in pyproject.toml; empty when there are none."""
+    return given or file_settings().modules
