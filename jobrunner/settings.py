@@ -49,7 +49,7 @@ class WorkerSettings:
     executor: str = "threads"
     grace: float = 25.0
     max_tasks: int = 0
-    poll: float = 10.0
+    poll: float = 15.0
     """An idle worker looks at its queues at least this often, whatever wake-ups say."""
     prefetch: float = 0.03
     """Work held ahead of the executors, as the time it takes to do it."""

@@ -30,6 +30,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.errors import InvalidOption, NaiveDatetime
 from jobrunner.retry import seconds
@@ -51,8 +53,7 @@ class TaskState(StrEnum):
         return self in (TaskState.DEAD, TaskState.SUCCEEDED, TaskState.CANCELLED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is enqueued. `delay_ms` counts from the server's now; `at_ms` is an instant; at most one is given."""
 
     id: str

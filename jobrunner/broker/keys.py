@@ -21,6 +21,7 @@ key                                  type   content
 ``P:queues``                         set    full names of all queues ever used
 ``P:periodics``                      hash   name → definition of a periodic job, JSON
 ``P:periodics:seen``                 zset   name → when a worker last said it knows the job, Unix ms
+``P:periodics:version``              string counts changes of definitions, so that the leader knows when to read them
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
 ``P:workers``                        zset   worker id → last sign of life, Unix ms
 ``P:worker:<id>``                    hash   what that worker says of itself; expires when it falls silent
@@ -109,6 +110,7 @@ class Keys:
         self.queues = self._root + b"queues"
         self.periodics = self._root + b"periodics"
         self.periodics_seen = self._root + b"periodics:seen"
+        self.periodics_version = self._root + b"periodics:version"
         self.workers = self._root + b"workers"
         self.leader = self._root + b"leader"
         self.epoch = self._root + b"epoch"

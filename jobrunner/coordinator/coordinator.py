@@ -1,5 +1,7 @@
 """Leadership and the leader's chores. Its loop runs in every worker; the lock on the server decides who acts."""
 
+from collections.abc import Collection
+
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import coordination
 from jobrunner.broker.calls.coordination import Leadership
@@ -18,15 +20,17 @@ class Coordinator:
     instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, worker_id: str, *, ttl_s: float, sweep_s: float) -> None:
+    def __init__(
+        self, broker: Broker, keys: Keys, worker_id: str, *, ttl_s: float, sweep_s: float, served: Collection[str]
+    ) -> None:
         self._broker = broker
         self._keys = keys
         self._worker_id = worker_id
         self._ttl_s = ttl_s
-        self._leadership = Leadership(0.0, 0, 0)
+        self._leadership = Leadership(0.0, 0, 0, 0)
         self._asked_at = _NEVER
         self._fire = Fire(broker, keys)
-        self._sweep = Sweep(broker, keys, sweep_s)
+        self._sweep = Sweep(broker, keys, sweep_s, served)
 
     @property
     def leads(self) -> bool:
@@ -48,15 +52,17 @@ class Coordinator:
         """Gives leadership up, so that another worker follows at once."""
         if self.leads:
             self._broker.run(coordination.lead(self._keys, self._worker_id, ttl_ms=self._ttl_ms(), resign=True))
-            self._leadership = Leadership(0.0, 0, 0)
+            self._leadership = Leadership(0.0, 0, 0, 0)
 
     def _lead(self) -> None:
-        before = self._leadership.epoch
+        before = self._leadership
         asked_at = monotonic()
         self._leadership = self._broker.run(coordination.lead(self._keys, self._worker_id, ttl_ms=self._ttl_ms()))
         self._asked_at = asked_at
-        if self._leadership.epoch != before:
+        if self._leadership.epoch != before.epoch:
             self._fire.forget()
+        if self._leadership.version != before.version:
+            self._fire.reread()
 
     def _renew_after_s(self) -> float:
         if self._leadership.epoch:

@@ -19,14 +19,14 @@ from jobrunner.coordinator.definitions import PeriodicDefinition, read_definitio
 from jobrunner.schedule import due_ticks, first_tick, jittered
 from jobrunner.task import Task
 
-_READ_EVERY_S = 5.0
+_READ_EVERY_S = 30.0
 _KNOWN_FOR_MS = 60_000.0
 _REMEMBERED_MS = 7 * 86_400_000.0
 _log = structlog.get_logger("jobrunner.periodic")
 
 
 class Fire:
-    """The chore of the leader. Reads the published definitions every few seconds, and sleeps until the next tick."""
+    """The chore of the leader. Reads the published definitions when they change, and sleeps until the next tick."""
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
         self._broker = broker
@@ -39,6 +39,10 @@ class Fire:
     def forget(self) -> None:
         """Called when leadership begins: what was known may be old."""
         self._last.clear()
+        self._read_at = -_READ_EVERY_S
+
+    def reread(self) -> None:
+        """Called when a definition was changed or added."""
         self._read_at = -_READ_EVERY_S
 
     def step(self, epoch: int, now: datetime) -> float:

@@ -1,5 +1,7 @@
 """Looks after every queue, also those no worker serves: due tasks, ended leases, dead tasks past their time."""
 
+from collections.abc import Collection
+
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
@@ -11,12 +13,16 @@ _AT_ONCE = 100
 
 
 class Sweep:
-    """The chore of the leader: upkeep of each queue at its next event, or every `every_s` at the latest."""
+    """The chore of the leader: upkeep of each queue at its next event, or every `every_s` at the latest.
 
-    def __init__(self, broker: Broker, keys: Keys, every_s: float) -> None:
+    The queues that its own worker serves are left out: each of its reserves does their upkeep.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, every_s: float, served: Collection[str]) -> None:
         self._broker = broker
         self._keys = keys
         self._every_s = every_s
+        self._served = frozenset(served)
         self._due: dict[str, float] = {}
         self._listed_at = -_LIST_EVERY_S
 
@@ -32,7 +38,7 @@ class Sweep:
 
     def _list(self) -> None:
         registered = self._broker.run(queues.registered(self._keys))
-        self._due = {queue: self._due.get(queue, 0.0) for queue in registered}
+        self._due = {queue: self._due.get(queue, 0.0) for queue in registered if queue not in self._served}
         self._listed_at = monotonic()
 
     def _upkeep(self, names: list[str]) -> list[queues.Upkeep | JobrunnerError]:

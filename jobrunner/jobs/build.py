@@ -1,8 +1,9 @@
 """From a job with its parameters to the task that is sent."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from jobrunner.broker.keys import check_id, split_queue
 from jobrunner.jobs.registry import JobDefinition
@@ -10,8 +11,7 @@ from jobrunner.settings import Duration
 from jobrunner.task import Task, check_priority, due, new_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Where and when one task goes, as told at enqueueing; None means: as its job says."""
 
     in_: Duration | None = None
@@ -19,6 +19,9 @@ class Placement:
     priority: int | None = None
     queue: str | None = None
     id: str | None = None
+
+
+NOW = Placement()
 
 
 def build_task(definition: JobDefinition, values: Any, placement: Placement) -> Task:

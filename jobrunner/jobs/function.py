@@ -12,7 +12,7 @@ from jobrunner.client.aio import AsyncTaskHandle
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.handle import TaskHandle
 from jobrunner.errors import ParameterError, UsageError
-from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.build import NOW, Placement, build_task
 from jobrunner.jobs.job import Job
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.settings import Duration
@@ -43,7 +43,12 @@ class FunctionJob(Generic[P, C, R]):
     def __init__(self, function: Callable[P, C], values: type[Job], placement: Placement | None = None) -> None:
         self._function = function
         self._values = values
-        self._placement = placement or Placement()
+        self._placement = placement or NOW
+        self._positional = tuple(
+            name
+            for name, parameter in inspect.signature(function).parameters.items()
+            if parameter.kind is not parameter.KEYWORD_ONLY
+        )
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", "job")
         self.__module__ = function.__module__
@@ -59,12 +64,11 @@ class FunctionJob(Generic[P, C, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """The call with these arguments, for `enqueue_many`. Raises ParameterError when they do not fit."""
-        try:
-            arguments = inspect.signature(self._function).bind(*args, **kwargs).arguments
-        except TypeError as error:
+        named = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(named) or not named.keys().isdisjoint(kwargs):
             shown = f"{self.__name__}{inspect.signature(self._function)}"
-            raise ParameterError(f"{self.__name__}(…): {error}; it is {shown}") from error
-        return Bound(self.definition, self._values(**arguments))
+            raise ParameterError(f"{self.__name__}(…): arguments given twice or too many; it is {shown}")
+        return Bound(self.definition, self._values(**named, **kwargs))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Sends the function with these arguments as a task. Errors as in Job.enqueue."""

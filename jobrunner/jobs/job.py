@@ -10,7 +10,7 @@ from jobrunner.client.aio import AsyncTaskHandle
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.handle import TaskHandle
 from jobrunner.errors import ParameterError, UsageError
-from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.build import NOW, Placement, build_task
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.jobs.run import Metadata, Run, RunningTask
 from jobrunner.settings import Duration
@@ -123,8 +123,7 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
     @classmethod
     def enqueue_many(cls, jobs: "Iterable[Job]") -> list[TaskHandle[Any]]:
         """Sends many jobs in batches of up to 1 000, one round trip each. All are checked before the first is sent."""
-        now = Placement()
-        return current_client().enqueue_many([build_task(_definition(type(job)), job, now) for job in jobs])
+        return current_client().enqueue_many([build_task(_definition(type(job)), job, NOW) for job in jobs])
 
 
 class PeriodicJob(Job):

@@ -10,7 +10,6 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
 from jobrunner.broker.calls import coordination
 from jobrunner.broker.keys import Keys
-from jobrunner.clock import unix_ms
 from jobrunner.coordinator.definitions import local_definitions
 
 
@@ -34,9 +33,8 @@ class Presence:
 
     def step(self) -> float:
         """One sign of life."""
-        now_ms = unix_ms()
         ttl_ms = round(self._heartbeat_s * 3000)
-        calls = coordination.announce(self._keys, self._worker_id, now_ms, self._describe(), ttl_ms)
+        calls = [coordination.announce(self._keys, self._worker_id, self._describe(), ttl_ms=ttl_ms)]
         definitions = local_definitions()
         if definitions:
             calls.append(coordination.define_periodics(self._keys, definitions))

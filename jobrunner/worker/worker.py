@@ -164,7 +164,7 @@ class Worker:
             executor=self._executor, finished=self._finished, held=self._held, wakeup=self._wakeup,
         )  # fmt: skip
         self._coordinator = Coordinator(
-            self._broker, keys, self.id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep
+            self._broker, keys, self.id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep, served=self._turns.queues
         )
         self._presence = Presence(self._broker, keys, self.id, settings.heartbeat, self._describe)
         self._fetch_loop = Loop("fetch", self._fetcher.step)

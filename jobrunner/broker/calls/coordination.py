@@ -15,10 +15,12 @@ class Leadership:
     now_ms: float
     epoch: int
     ends_in_ms: int
+    version: int
+    """Counts the changes of periodic jobs."""
 
 
 def _leadership(reply: list[Any]) -> Leadership:
-    return Leadership(float(reply[0]), reply[1], reply[2])
+    return Leadership(float(reply[0]), *reply[1:])
 
 
 def _pairs(reply: list[bytes]) -> dict[str, bytes]:
@@ -26,13 +28,19 @@ def _pairs(reply: list[bytes]) -> dict[str, bytes]:
 
 
 _lead = Verb("lead", _leadership)
+_announce = Verb("announce", int)
 _define = Verb("define", int)
 _fire = Verb("fire", lambda reply: reply.decode())
 
 
 def lead(keys: Keys, worker_id: str, *, ttl_ms: int, resign: bool = False) -> Call[Leadership]:
     """Takes, renews or gives up leadership."""
-    return _lead.with_keys((keys.leader, keys.epoch), worker=worker_id, ttl_ms=ttl_ms, resign="1" if resign else "")
+    return _lead.with_keys(
+        (keys.leader, keys.epoch, keys.periodics_version),
+        worker=worker_id,
+        ttl_ms=ttl_ms,
+        resign="1" if resign else "",
+    )
 
 
 def fire(
@@ -72,7 +80,7 @@ def periodic_state(keys: QueueKeys, name: str) -> Call[dict[str, bytes]]:
 def define_periodics(keys: Keys, definitions: Mapping[str, bytes]) -> Call[int]:
     """Publishes definitions, so that a leader that does not know the job fires it too."""
     words = [word for pair in definitions.items() for word in pair]
-    return _define.with_keys((keys.periodics, keys.periodics_seen), rest=words)
+    return _define.with_keys((keys.periodics, keys.periodics_seen, keys.periodics_version), rest=words)
 
 
 def forget_periodic(keys: Keys, name: str) -> list[Call[int]]:
@@ -98,15 +106,10 @@ def start_periodic(keys: QueueKeys, name: str, start_ms: int) -> Call[int]:
     return command("HSETNX", keys.periodic(name), "last", start_ms, read=int)
 
 
-def announce(keys: Keys, worker_id: str, now_ms: int, description: Mapping[str, Word], ttl_ms: int) -> list[Call[Any]]:
+def announce(keys: Keys, worker_id: str, description: Mapping[str, Word], *, ttl_ms: int) -> Call[int]:
     """A sign of life of a worker, with what it says of itself."""
-    key = keys.worker(worker_id)
     words = [word for pair in description.items() for word in pair]
-    return [
-        command("HSET", key, *words, read=int),
-        command("PEXPIRE", key, ttl_ms, read=int),
-        command("ZADD", keys.workers, now_ms, worker_id, read=int),
-    ]
+    return _announce.with_keys((keys.worker(worker_id), keys.workers), rest=words, id=worker_id, ttl_ms=ttl_ms)
 
 
 def retire(keys: Keys, worker_id: str) -> list[Call[Any]]:

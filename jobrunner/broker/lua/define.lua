@@ -1,15 +1,19 @@
-local periodics, seen = unpack(KEYS)
+local periodics, seen, version = unpack(KEYS)
 local now_ms = unpack(ARGV, 1, 1)
 -- define: a worker publishes the periodic jobs it knows, with the time it did so.
--- KEYS  periodics: hash name → definition · seen: zset name → Unix ms
+-- KEYS  periodics: hash name → definition · seen: zset name → Unix ms · version: string, counts changes
 -- ARGV  now_ms: Unix ms or '' · then name, definition, ...
--- reply how many were new
+-- reply how many were new or changed
 -- include clock
 
 local now = exact(read_clock(now_ms))
-local new = 0
+local changed = 0
 for i = 2, #ARGV, 2 do
-  new = new + redis.call('HSET', periodics, ARGV[i], ARGV[i + 1])
+  if redis.call('HGET', periodics, ARGV[i]) ~= ARGV[i + 1] then
+    redis.call('HSET', periodics, ARGV[i], ARGV[i + 1])
+    changed = changed + 1
+  end
   redis.call('ZADD', seen, now, ARGV[i])
 end
-return new
+if changed > 0 then redis.call('INCR', version) end
+return changed

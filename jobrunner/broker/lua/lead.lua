@@ -1,25 +1,26 @@
-local leader, epoch = unpack(KEYS)
+local leader, epoch, version = unpack(KEYS)
 local now_ms, worker, ttl_ms, resign = unpack(ARGV)
 -- lead: takes or renews leadership; every taking of it gets a new, higher epoch (the fencing number).
--- KEYS  leader: hash {worker, epoch} · epoch: string
+-- KEYS  leader: hash {worker, epoch} · epoch, version: strings, the latter counts changes of periodic jobs
 -- ARGV  now_ms: Unix ms or '' · worker: id of the caller · ttl_ms: how long it lasts · resign: '1' gives it up
--- reply {now (Unix ms), epoch when the caller leads, else 0, ms until the lock of the leader ends}
+-- reply {now (Unix ms), epoch when the caller leads, else 0, ms until the lock of the leader ends, version}
 -- include clock
 
 local now = read_clock(now_ms)
+local changes = tonumber(redis.call('GET', version)) or 0
 local held = redis.call('HMGET', leader, 'worker', 'epoch')
 if held[1] == worker then
   if resign == '1' then
     redis.call('DEL', leader)
-    return {exact(now), 0, 0}
+    return {exact(now), 0, 0, changes}
   end
   redis.call('PEXPIRE', leader, ttl_ms)
-  return {exact(now), tonumber(held[2]), tonumber(ttl_ms)}
+  return {exact(now), tonumber(held[2]), tonumber(ttl_ms), changes}
 end
 if held[1] or resign == '1' then
-  return {exact(now), 0, math.max(redis.call('PTTL', leader), 0)}
+  return {exact(now), 0, math.max(redis.call('PTTL', leader), 0), changes}
 end
 local number = redis.call('INCR', epoch)
 redis.call('HSET', leader, 'worker', worker, 'epoch', number)
 redis.call('PEXPIRE', leader, ttl_ms)
-return {exact(now), number, tonumber(ttl_ms)}
+return {exact(now), number, tonumber(ttl_ms), changes}
