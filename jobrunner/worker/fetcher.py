@@ -12,6 +12,7 @@ from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.keys import Keys
 from jobrunner.client.token import new_token
+from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, ServerError
 from jobrunner.jobs.registry import find
 from jobrunner.outcome import Released
@@ -24,6 +25,7 @@ from jobrunner.worker.wakeup import Wakeup
 
 _BUSY_PAUSE_S = 0.005
 _NOTIFY_BUSY = 256
+_DEAF_S = 0.2
 _REFUSALS = 50
 _log = structlog.get_logger("jobrunner.fetcher")
 
@@ -49,6 +51,7 @@ class Fetcher:
         self._wakeup = wakeup
         self._unsettled: list[Report] = []
         self._refusals = 0
+        self._heard_at = 0.0
         self._early: set[str] = set()
         self._woken: set[str] = set()
         self.reserving = True
@@ -118,7 +121,19 @@ class Fetcher:
         if not self.reserving:
             return None, 0
         wanted = self._stock.wanted(self._executor.backlog)
-        return (self._turns.next(), wanted) if wanted > 0 else (None, 0)
+        if wanted <= 0:
+            return None, 0
+        self._look_around()
+        return self._turns.next(), wanted
+
+    def _look_around(self) -> None:
+        """Hints are not heard while every slot is taken, so a busy worker looks at all its queues now and then."""
+        now = monotonic()
+        if self._wakeup.is_armed:
+            self._heard_at = now
+        elif now - self._heard_at >= _DEAF_S:
+            self._heard_at = now
+            self._turns.wake_all()
 
     def _settled(self, settling: list[Settlement], replies: list[Any]) -> None:
         kept: list[Report] = []

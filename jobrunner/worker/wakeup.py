@@ -24,7 +24,7 @@ class Wakeup:
         self._on_wake = on_wake
         self._names = {keys.queue(name).wake: name for name in queues}
         self._armed = Signal()
-        self._is_armed = False
+        self.is_armed = False
         self._until_s = 1.0
         self._connection: Any = None
         self._closing = False
@@ -38,9 +38,9 @@ class Wakeup:
     def arm(self, at_most_s: float) -> None:
         """Listens until a hint comes or `at_most_s` passed. Arming twice is arming once."""
         with self._lock:
-            if self._is_armed:
+            if self.is_armed:
                 return
-            self._is_armed = True
+            self.is_armed = True
             self._until_s = at_most_s
         self._armed.set()
 
@@ -65,7 +65,7 @@ class Wakeup:
             self._armed.set()
             raise
         with self._lock:
-            self._is_armed = False
+            self.is_armed = False
         self._on_wake(queue)
         return 0.0
 
