@@ -8,6 +8,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases, queues, tasks
 from jobrunner.broker.keys import Keys, check_id
+from jobrunner.broker.wakeup import WakeListener
 from jobrunner.client.item import (
     Item,
     Popped,
@@ -21,10 +22,13 @@ from jobrunner.client.item import (
 from jobrunner.client.lease import Lease, Line
 from jobrunner.client.queue_settings import read_settings, write_settings
 from jobrunner.client.token import new_token
+from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
+from jobrunner.retry import seconds
 from jobrunner.settings import Duration, QueueSettings, check_whole
 from jobrunner.task import Task, check_priority, due, new_id
 
+_RECHECK_S = 2.0
 _STATES = ("waiting", "scheduled", "pending", "dead")
 
 
@@ -56,11 +60,18 @@ class Queue:
             self._enqueue(tasks.enqueue(self.keys, items))
         return [item.id for item in items]
 
-    def reserve(self, n: int = 1, *, keepalive: Duration | None = None) -> list[Lease]:
-        """Up to `n` items, first in line, each under a lease; [] when empty or paused."""
+    def reserve(self, n: int = 1, *, keepalive: Duration | None = None, wait: Duration = 0) -> list[Lease]:
+        """Up to `n` items, first in line, each under a lease; [] when empty or paused.
+
+        With `wait` it waits so long for the first item, without asking the server again and again.
+        """
         check_whole(n, "n", minimum=1)
-        call = leases.reserve(self.keys, n, token=new_token(), keepalive_ms=milliseconds(keepalive, "keepalive"))
-        return [Lease(self._line, attempt) for attempt in self.broker.run(call).attempts]
+        keepalive_ms = milliseconds(keepalive, "keepalive")
+        ends = monotonic() + seconds(wait, option="wait")
+        found = self._reserve(n, keepalive_ms)
+        if not found.attempts and wait:
+            found = self._await(n, keepalive_ms, ends, found)
+        return [Lease(self._line, attempt) for attempt in found.attempts]
 
     def pop(self, n: int = 1) -> list[Popped]:
         """Takes up to `n` items out for good: at most once, a crash after it loses them."""
@@ -131,6 +142,20 @@ class Queue:
         while gone := self.broker.run(queues.purge(self.keys, state)):
             total += gone
         return total
+
+    def _reserve(self, n: int, keepalive_ms: int | None) -> leases.Reservation:
+        return self.broker.run(leases.reserve(self.keys, n, token=new_token(), keepalive_ms=keepalive_ms))
+
+    def _await(self, n: int, keepalive_ms: int | None, ends: float, found: leases.Reservation) -> leases.Reservation:
+        listener = WakeListener(self.broker, [self.keys])
+        try:
+            while not found.attempts and (left := ends - monotonic()) > 0:
+                foretold = left if found.next_event_ms is None else (found.next_event_ms - found.now_ms) / 1000
+                listener.wait(min(left, foretold, _RECHECK_S))
+                found = self._reserve(n, keepalive_ms)
+        finally:
+            listener.close()
+        return found
 
     def _all_dead(self) -> Iterator[str]:
         total = self.counts()["dead"]
