@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +22,7 @@ from typing import Any, TextIO
 from jobrunner import Client, TaskHandle, TaskState, configure
 from jobs_example import report, verdict, watch
 from jobs_example.fleet import Executor, Fleet
-from jobs_example.glance import Glance
+from jobs_example.glance import Glance, RunningTask
 from jobs_example.jobs import FOLDER_VARIABLE
 from jobs_example.partner import Partner, troubles
 from jobs_example.report import Headline
@@ -57,13 +58,16 @@ def run_demo(
         return 2
     place = folder or Path(tempfile.mkdtemp(prefix="jobrunner-demo-"))
     began = time.monotonic()
-    checks = _run(place.absolute(), Plan.quick() if quick else Plan.full(), seed, talk)
-    _write(checks, time.monotonic() - began, as_json, out)
-    agree = all(check.agrees for check in checks)
-    if folder is None and agree:
-        shutil.rmtree(place)
-    else:
-        print(f"results and the logs of the workers are kept in {place}", file=talk)
+    agree = False
+    try:
+        checks = _run(place.absolute(), Plan.quick() if quick else Plan.full(), seed, talk)
+        _write(checks, time.monotonic() - began, as_json, out)
+        agree = all(check.agrees for check in checks)
+    finally:
+        if folder is None and agree:
+            shutil.rmtree(place)
+        else:
+            print(f"results and the logs of the workers are kept in {place}", file=talk)
     return 0 if agree else 1
 
 
@@ -116,7 +120,7 @@ class Demo:
         self._screen = screen
         self._workload = workload
         self._report: TaskHandle[Any] | None = None
-        self._orphans: dict[str, str] = {}
+        self._orphans: dict[str, int] = {}
         self._waited_for: set[str] = set()
         self._killed_at = 0.0
         self._began = time.monotonic()
@@ -129,9 +133,10 @@ class Demo:
         self._screen.say(f"{len(self._workload.accepted)} tasks are enqueued")
         while not self._is_over(glance := self._look()):
             self._screen.show(glance)
-            if not self._orphans:
+            if self._orphans:
+                self._tell_who_goes_on(glance)
+            else:
                 self._kill_one(glance)
-            self._tell_who_goes_on(glance)
             time.sleep(LOOK_S)
         self._screen.show(glance)
 
@@ -140,7 +145,7 @@ class Demo:
         ledger = Ledger(
             endings=tuple(self._workload.endings(self._client)),
             refused=refused,
-            orphans=frozenset(self._orphans),
+            orphans=self._orphans,
             left=watch.left(self._client),
         )
         return verdict.wholeness(ledger)
@@ -161,27 +166,35 @@ class Demo:
         return watch.look(self._client, self._workload.accepted, self._fleet.workers, elapsed_s)
 
     def _is_over(self, glance: Glance) -> bool:
-        if not any(worker.alive for worker in glance.workers):
+        if not any(worker.state == "alive" for worker in glance.workers):
             self._screen.say("no worker is alive any more; their logs say why")
             return True
         carriers = self.headline()["latest_first"]
-        self._workload.note_intervals(carriers)
+        if self._report is not None:
+            self._workload.note_intervals(self._report.id, carriers)
         return (bool(carriers) and glance.is_quiet) or glance.elapsed_s > PATIENCE_S
 
     def _kill_one(self, glance: Glance) -> None:
-        victim = next((task.worker for task in glance.running if task.is_under_way), None)
+        at_work = Counter(task.worker for task in glance.running if task.is_under_way)
+        victim = next((name for name, tasks in at_work.items() if tasks > 1), None)
         if victim is None:
             return
         killed = self._fleet.kill(victim)
         self._killed_at = time.monotonic()
-        held = {task.id: task.what for task in self._look().running if task.worker == victim}
-        self._screen.say(f"worker {victim} is killed (-9) with these in hand: {', '.join(held.values()) or 'none'}")
+        held = [task for task in self._look().running if task.worker == victim]
+        names = ", ".join(task.what for task in held) or "nothing"
+        self._screen.say(f"worker {victim} is killed (-9), and held: {names}")
         self._start(f"{victim}+", killed.executor, killed.concurrency)
-        self._orphans, self._waited_for = held, set(held)  # none: it had just reported; the next look finds another
+        self._orphans = {task.id: task.attempt for task in held}  # none: another is killed at the next look
+        self._waited_for = set(self._orphans)
 
     def _tell_who_goes_on(self, glance: Glance) -> None:
         after_s = time.monotonic() - self._killed_at
         for task in glance.running:
-            if task.id in self._waited_for and task.attempt > 1 and task.worker not in self._fleet.killed:
+            if task.id in self._waited_for and self._is_taken_up(task, glance):
                 self._waited_for.discard(task.id)
                 self._screen.say(f"{task.what} goes on with worker {task.worker}, {after_s:.1f} s after the kill")
+
+    def _is_taken_up(self, task: RunningTask, glance: Glance) -> bool:
+        alive = {worker.name for worker in glance.workers if worker.state == "alive"}
+        return task.attempt > self._orphans[task.id] and task.worker in alive

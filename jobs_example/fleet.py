@@ -17,7 +17,7 @@ GRACE_S = 5.0
 """How long a worker may finish what it has begun when the demo is over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WorkerProcess:
     """One worker, alive or not; its output is in the file `log`."""
 
@@ -26,6 +26,7 @@ class WorkerProcess:
     concurrency: int
     process: subprocess.Popen[bytes] = field(repr=False)
     log: Path
+    killed: bool = False
 
     @property
     def pid(self) -> int:
@@ -36,6 +37,13 @@ class WorkerProcess:
     def alive(self) -> bool:
         """Whether the process runs."""
         return self.process.poll() is None
+
+    @property
+    def state(self) -> Literal["alive", "killed", "ended"]:
+        """Alive, killed by the demo, or ended in any other way."""
+        if self.killed:
+            return "killed"
+        return "alive" if self.alive else "ended"
 
 
 class Fleet:
@@ -51,7 +59,6 @@ class Fleet:
         self._environment = {**os.environ, **environment}
         self._logs = logs
         self.workers: list[WorkerProcess] = []
-        self.killed: set[str] = set()
 
     def __enter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -91,5 +98,5 @@ class Fleet:
         worker = next(worker for worker in self.workers if worker.name == name)
         worker.process.kill()
         worker.process.wait()
-        self.killed.add(name)
+        worker.killed = True
         return worker

@@ -1,6 +1,7 @@
 """How the demo stands at one moment: plain values that a screen can draw."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +18,12 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLine:
-    """One worker process, alive or not; `running` is how many tasks it holds."""
+    """One worker process; `running` is how many tasks say that they are in its hands."""
 
     name: str
     executor: str
     pid: int
-    alive: bool
+    state: Literal["alive", "killed", "ended"]
     running: int
 
 

@@ -61,7 +61,7 @@ class ImportMonth(Job):
         for day, flights in groupby(dataset.flights(self.month), key=lambda flight: flight.day):
             for flight in flights:
                 count.add(flight)
-            self.progress(day, days, note=_worker())
+            self.progress(day, days, note=signature(self.task.attempt))
             time.sleep(self.pause)
         parts.write_month(Path(self.folder), self.month, count.tallies)
         return punctuality.total(count.tallies).flights
@@ -72,7 +72,7 @@ class PunctualityReport(Job):
     """Writes how punctual each carrier was, once every month is imported; then asks how sure that is.
 
     Until then it snoozes, which spends no attempt and keeps no worker. The tasks it enqueues get ids that
-    follow from the carrier: were it killed after that and run again, the same ids would change nothing.
+    follow from its own: were it killed after that and run again, the same ids would change nothing.
     """
 
     folder: str
@@ -88,9 +88,8 @@ class PunctualityReport(Job):
         carriers = parts.read_year(folder)
         write_whole(folder / "punctuality.csv", report.table(carriers))
         for carrier in carriers:
-            BootstrapDelay(carrier=carrier, folder=self.folder, resamples=self.resamples).enqueue(
-                id=bootstrap_id(carrier)
-            )
+            interval = BootstrapDelay(carrier=carrier, folder=self.folder, resamples=self.resamples)
+            interval.enqueue(id=interval_id(carrier, self.task.id))
         return report.headline(carriers)
 
 
@@ -112,7 +111,7 @@ class BootstrapDelay(Job):
         means = []
         for mean in bootstrap.resampled_means(delays, self.resamples, seed=self.carrier):
             means.append(mean)
-            self.progress(len(means), self.resamples, note=_worker())
+            self.progress(len(means), self.resamples, note=signature(self.task.attempt))
         found = asdict(bootstrap.interval(delays, means))
         write_json(folder / "intervals" / f"{self.carrier}.json", found)
         return found
@@ -212,10 +211,11 @@ class Digest(PeriodicJob):
         return text
 
 
-def bootstrap_id(carrier: str) -> str:
-    """The id of the one task that works out the interval of a carrier."""
-    return f"bootstrap-{carrier}"
+def interval_id(carrier: str, report_id: str) -> str:
+    """The id of the one task that works out the interval of a carrier for a report."""
+    return f"interval-{carrier}-of-{report_id}"
 
 
-def _worker() -> str:
-    return os.environ.get(WORKER_VARIABLE, "")
+def signature(attempt: int) -> str:
+    """Who is at it, and for which time; it tells a note of this attempt from one that an earlier attempt left."""
+    return f"{os.environ.get(WORKER_VARIABLE, 'unnamed')}#{attempt}"

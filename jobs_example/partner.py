@@ -14,6 +14,7 @@ seed go alike, in whatever order the calls come and however many workers are kil
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from http import HTTPStatus
@@ -164,11 +165,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if answer is None:
             return
-        self.send_response(answer.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        self.wfile.write(answer.body)
+        with suppress(ConnectionError):  # a caller that was killed meanwhile hears no answer
+            self.send_response(answer.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
 
     def log_message(self, *args: object) -> None:
         """Says nothing: the jobs that call have logs of their own."""

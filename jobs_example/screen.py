@@ -93,11 +93,10 @@ def summary(glance: Glance) -> str:
 
 def picture(glance: Glance) -> "RenderableType":
     """How things stand: queues, workers, and what they are at."""
+    from rich.columns import Columns
     from rich.console import Group
-    from rich.table import Table
 
-    beside = Table.grid(padding=(0, 3))
-    beside.add_row(_queues(glance), _workers(glance))
+    beside = Columns([_queues(glance), _workers(glance)], padding=(0, 3))
     return Group(beside, _running(glance), summary(glance))
 
 
@@ -134,7 +133,7 @@ def _workers(glance: Glance) -> "Table":
 
     table = Table("worker", "executor", "pid", "state", "running", title="workers", title_justify="left")
     for worker in glance.workers:
-        state = "[green]alive[/]" if worker.alive else "[bold red]killed[/]"
+        state = f"[{'green' if worker.state == 'alive' else 'bold red'}]{worker.state}[/]"
         table.add_row(worker.name, worker.executor, str(worker.pid), state, str(worker.running))
     return table
 

@@ -49,8 +49,8 @@ class Ledger:
     """One for each task whose enqueueing was confirmed."""
     refused: frozenset[str]
     """The routes that no partner will quote: their tasks, and no others, must be dead."""
-    orphans: frozenset[str]
-    """Ids of the tasks that the killed worker held when it died."""
+    orphans: Mapping[str, int]
+    """The tasks that the killed worker held when it died: which attempt each was at, by id."""
     left: int
     """Tasks that are still waiting, scheduled or pending."""
 
@@ -60,7 +60,7 @@ def wholeness(ledger: Ledger) -> list[Check]:
     dead = {ending.what for ending in ledger.endings if ending.state == "dead"}
     succeeded = sum(ending.state == "succeeded" for ending in ledger.endings)
     finished_again = sum(
-        ending.id in ledger.orphans and ending.attempts > 1 and ending.state in ("succeeded", "dead")
+        ending.id in ledger.orphans and ending.attempts > ledger.orphans[ending.id] and ending.state == "succeeded"
         for ending in ledger.endings
     )
     return [

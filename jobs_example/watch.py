@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from jobrunner import Client
 from jobrunner.errors import TaskGone
+from jobrunner.task import TaskRecord
 from jobs_example.fleet import WorkerProcess
 from jobs_example.glance import Glance, QueueLine, RunningTask, WorkerLine
 from jobs_example.workload import QUEUES, Accepted
@@ -37,16 +38,7 @@ def running_tasks(client: Client, accepted: dict[str, Accepted]) -> Iterator[Run
                 record = client.task(task_id, queue=name).record()
             except TaskGone:
                 continue
-            progress = json.loads(record.fields.get("progress", b"{}"))
-            known = accepted.get(task_id)
-            yield RunningTask(
-                id=task_id,
-                what=known.what if known else record.type,
-                worker=progress.get("note", ""),  # the jobs of this example say there on which worker they run
-                attempt=record.attempts,
-                done=progress.get("done", 0),
-                total=progress.get("total", 0),
-            )
+            yield _running(record, accepted)
 
 
 def left(client: Client) -> int:
@@ -73,6 +65,21 @@ def _worker(worker: WorkerProcess, running: tuple[RunningTask, ...]) -> WorkerLi
         name=worker.name,
         executor=worker.executor,
         pid=worker.pid,
-        alive=worker.alive,
+        state=worker.state,
         running=sum(task.worker == worker.name for task in running),
+    )
+
+
+def _running(record: TaskRecord, accepted: dict[str, Accepted]) -> RunningTask:
+    known = accepted.get(record.id)
+    progress = json.loads(record.fields.get("progress", b"{}"))
+    worker, _, attempt = progress.get("note", "").partition("#")
+    is_of_this_attempt = attempt == str(record.attempts)
+    return RunningTask(
+        id=record.id,
+        what=known.what if known else record.type,
+        worker=worker if is_of_this_attempt else "",
+        attempt=record.attempts,
+        done=progress["done"] if is_of_this_attempt else 0,
+        total=progress["total"] if is_of_this_attempt else 0,
     )

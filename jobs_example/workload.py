@@ -9,7 +9,7 @@ from typing import Any
 from jobrunner import Client, TaskHandle
 from jobrunner.errors import TaskGone
 from jobs_example import dataset
-from jobs_example.jobs import ImportMonth, MonthWeather, PunctualityReport, QuoteFare, bootstrap_id, seats_by_maker
+from jobs_example.jobs import ImportMonth, MonthWeather, PunctualityReport, QuoteFare, interval_id, seats_by_maker
 from jobs_example.partner import refused
 from jobs_example.verdict import Ending
 
@@ -75,10 +75,10 @@ class Workload:
         self._note("reports", ["report"], [report])
         return report
 
-    def note_intervals(self, carriers: Iterable[str]) -> None:
+    def note_intervals(self, report_id: str, carriers: Iterable[str]) -> None:
         """Notes the tasks that the report has enqueued, one for each carrier."""
         for carrier in carriers:
-            task_id = bootstrap_id(carrier)
+            task_id = interval_id(carrier, report_id)
             self.accepted[task_id] = Accepted(id=task_id, queue="maths", what=f"interval {carrier}")
 
     def endings(self, client: Client) -> list[Ending]:

@@ -50,12 +50,11 @@ def test_a_killed_worker_is_gone_when_kill_returns(commands: list[list[str]], tm
         killed = workers.kill("A")
 
         assert killed.process.returncode == -9
-        assert (killed.alive, other.alive) == (False, True)
-        assert workers.killed == {"A"}
+        assert (killed.state, other.state) == ("killed", "alive")
 
 
 def test_nobody_is_left_behind(commands: list[list[str]], tmp_path: Path) -> None:
     with Fleet(("some.jobs",), {"SEASON": "winter"}, logs=tmp_path) as workers:
         both = [workers.start(name, "threads", concurrency=4) for name in "AB"]
 
-    assert [worker.alive for worker in both] == [False, False]
+    assert [worker.state for worker in both] == ["ended", "ended"]

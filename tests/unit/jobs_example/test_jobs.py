@@ -21,7 +21,7 @@ from jobs_example.jobs import (
     MonthWeather,
     PunctualityReport,
     QuoteFare,
-    bootstrap_id,
+    interval_id,
     seats_by_maker,
 )
 from jobs_example.partner import Partner, troubles
@@ -69,7 +69,7 @@ def test_an_import_counts_its_month_and_shows_how_far_it_is(work: Work, tmp_path
 
     assert task.result(timeout=0) == 24_951
     assert parts.read_month(tmp_path, 2) == by_carrier(dataset.flights(2))
-    assert json.loads(task.record().fields["progress"]) == {"done": 28, "total": 28, "note": ""}
+    assert json.loads(task.record().fields["progress"]) == {"done": 28, "total": 28, "note": "unnamed#1"}
 
 
 def test_an_import_that_runs_twice_leaves_what_it_left_at_first(work: Work, tmp_path: Path) -> None:
@@ -107,15 +107,20 @@ def test_a_report_of_the_whole_year_is_written_and_asks_for_an_interval_of_each_
     }
     assert (tmp_path / "punctuality.csv").read_text().count("\n") == 3
     for carrier in ("F9", "UA"):
-        assert client.task(bootstrap_id(carrier), queue="maths").state is TaskState.WAITING
+        assert client.task(interval_id(carrier, task.id), queue="maths").state is TaskState.WAITING
 
 
-def test_a_report_that_runs_twice_asks_for_each_interval_once(work: Work, client: Client, tmp_path: Path) -> None:
+def test_a_report_that_runs_again_after_a_crash_asks_for_each_interval_once(
+    work: Work, client: Client, tmp_path: Path
+) -> None:
     import_two_carriers(tmp_path)
-    for _ in range(2):
-        PunctualityReport(folder=str(tmp_path), resamples=20).enqueue()
+    task = PunctualityReport(folder=str(tmp_path), resamples=20).enqueue()
+    for carrier in ("F9", "UA"):
+        interval = BootstrapDelay(carrier=carrier, folder=str(tmp_path), resamples=20)
+        interval.enqueue(id=interval_id(carrier, task.id))  # what a first attempt left before its worker died
     work("reports")
 
+    assert task.state is TaskState.SUCCEEDED
     assert client.queue("maths").counts()["waiting"] == 2
 
 

@@ -1,8 +1,10 @@
 """The partner really fails, and fails alike under one seed; every call here goes over HTTP."""
 
 import asyncio
+import socket
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import RemoteDisconnected
 from typing import Any
 
@@ -58,6 +60,18 @@ def test_asyncio_meets_the_same_hang_up() -> None:
     seed, route = a_route_with(("hang-up",))
     with Partner(seed) as running, pytest.raises(ConnectionResetError, match="hung up"):
         asyncio.run(get_json_async(f"{running.url}/fares/{route}", timeout=5))
+
+
+def test_a_caller_that_goes_away_costs_the_partner_nothing(
+    running: Partner, wait_until: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(("127.0.0.1", int(running.url.rpartition(":")[2]))) as caller:
+        caller.sendall(b"GET /weather/EWR/2013-03-01 HTTP/1.0\r\n\r\n")
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+    wait_until(lambda: running.calls["weather"] == 1)
+    get_json(f"{running.url}/weather/EWR/2013-03-02", timeout=5)
+
+    assert capfd.readouterr().err == ""
 
 
 def test_a_late_reply_is_later_than_a_caller_waits_and_does_not_hold_up_the_end() -> None:

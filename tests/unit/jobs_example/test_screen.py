@@ -19,8 +19,8 @@ GLANCE = Glance(
         QueueLine(name="partner", waiting=100, scheduled=2, pending=8, dead=7, done=91),
     ),
     workers=(
-        WorkerLine(name="A", executor="threads", pid=11, alive=False, running=0),
-        WorkerLine(name="B", executor="processes", pid=12, alive=True, running=12),
+        WorkerLine(name="A", executor="threads", pid=11, state="killed", running=0),
+        WorkerLine(name="B", executor="processes", pid=12, state="alive", running=12),
     ),
     running=(
         RunningTask(id="1", what="import March", worker="B", attempt=2, done=15, total=31),

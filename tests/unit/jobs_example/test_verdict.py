@@ -26,7 +26,7 @@ LEDGER = Ledger(
         Ending(id="3", what="JFK-SJU", state="dead", attempts=1),
     ),
     refused=frozenset({"JFK-SJU"}),
-    orphans=frozenset({"2"}),
+    orphans={"2": 1},
     left=0,
 )
 
@@ -87,7 +87,7 @@ def test_a_task_left_in_a_queue_differs() -> None:
 
 
 def test_a_killed_worker_that_held_nothing_shows_nothing() -> None:
-    ledger = replace(LEDGER, orphans=frozenset())
+    ledger = replace(LEDGER, orphans={})
 
     assert differing(wholeness(ledger)) == ["tasks in the killed worker's hands"]
 

@@ -1,0 +1,67 @@
+"""The demo, whole and for real: two worker processes, one of them killed, and a verdict that it reaches by itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEMO = (
+    "import sys; from pathlib import Path; from jobs_example.demo import run_demo;"
+    "sys.exit(run_demo(folder=Path(sys.argv[1]), quick=True, as_json=True))"
+)
+
+
+def a_demo(folder: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", DEMO, str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def left_by(demo: "subprocess.Popen[str]", folder: Path) -> list[str]:
+    """Processes of the demo's session, and others that have its folder in their command."""
+    command = ["ps", "-eo", "sid=,stat=,args="]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    words = [(line, *line.split()[:2]) for line in lines]
+    return [
+        line
+        for line, session, state in words
+        if (session == str(demo.pid) or str(folder) in line) and not state.startswith("Z")
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "demo"
+
+
+def test_a_demo_loses_nothing_and_finds_the_published_figures(folder: Path, wait_until: Callable[..., Any]) -> None:
+    demo = a_demo(folder)
+    out, talk = demo.communicate(timeout=110)
+
+    assert demo.returncode == 0, talk
+    found = json.loads(out)
+    assert [check for check in found["checks"] if not check["agrees"]] == []
+    by_name = {check["what"]: check["found"] for check in found["checks"]}
+    assert (by_name["flights"], by_name["latest carriers"]) == ("336776", "F9 FL EV YV OO")
+    assert int(by_name["tasks in the killed worker's hands"]) >= 1
+    assert "is killed (-9)" in talk
+    assert (folder / "results" / "punctuality.csv").is_file()
+    wait_until(lambda: not left_by(demo, folder))
+
+
+def test_a_demo_that_is_interrupted_leaves_no_process_behind(folder: Path, wait_until: Callable[..., Any]) -> None:
+    demo = a_demo(folder)
+    wait_until(lambda: (folder / "logs" / "worker-B.log").exists(), timeout_s=30)
+    started = time.monotonic()
+    os.killpg(demo.pid, signal.SIGINT)
+    demo.communicate(timeout=30)
+
+    assert demo.returncode != 0
+    assert time.monotonic() - started < 20
+    wait_until(lambda: not left_by(demo, folder), timeout_s=10)
