@@ -20,6 +20,12 @@ class Shared:
     url: str | None
     prefix: str | None
     as_json: bool
+    debug: bool
+
+    def words(self) -> list[str]:
+        """The words of the command line that say the same."""
+        named = [f"--{name}={value}" for name, value in (("url", self.url), ("prefix", self.prefix)) if value]
+        return named + ["--json"] * self.as_json + ["--debug"] * self.debug
 
 
 def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,8 +37,7 @@ def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--debug", is_flag=True, help="Shows the traceback of an error.")
     @wraps(command)
     def shared(url: str | None, prefix: str | None, as_json: bool, debug: bool, **rest: Any) -> Any:
-        del debug  # read by the boundary, which has it also when the other options are wrong
-        return command(Shared(url=url, prefix=prefix, as_json=as_json), **rest)
+        return command(Shared(url=url, prefix=prefix, as_json=as_json, debug=debug), **rest)
 
     return shared
 

@@ -1,15 +1,18 @@
-"""`jobrunner work`: a worker in this process."""
+"""`jobrunner work`: a worker in this process, or a supervisor over several."""
 
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import click
 
 from jobrunner.cli.logs import FORMATS, log_to_stderr
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
-from jobrunner.cli.stopping import on_stop_signals
+from jobrunner.cli.stopping import ask_at_end_of, ask_at_stop_signals
+from jobrunner.cli.supervisor import Supervisor
 from jobrunner.client.current import configure
 from jobrunner.errors import InvalidOption
 from jobrunner.worker.worker import Worker, WorkerSummary
@@ -22,33 +25,44 @@ Examples:
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What one worker process is to do."""
+
+    modules: tuple[str, ...]
+    queues: tuple[str, ...]
+    concurrency: int
+    executor: str
+    burst: bool
+    drain: bool
+    max_tasks: int
+    grace: float
+    log_format: str
+    allow_eviction: bool
+
+
 @click.command(epilog=_EXAMPLES)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("-q", "--queue", "queues", multiple=True, metavar="NAME[:WEIGHT]",
               help="A queue to serve, and its share of the turns; default: every queue of the jobs.")  # fmt: skip
-@click.option("--concurrency", type=int, default=10, show_default=True, help="Tasks at a time.")
+@click.option("--concurrency", type=int, default=10, show_default=True, help="Tasks at a time, in each process.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Worker processes; one that crashes is started again.")  # fmt: skip
 @click.option("--executor", type=click.Choice(["threads", "processes", "async"]), default="threads",
               show_default=True, help="How tasks are run.")  # fmt: skip
 @click.option("--burst", is_flag=True, help="Ends when nothing is waiting or pending.")
 @click.option("--drain", is_flag=True, help="Ends when nothing is scheduled either.")
-@click.option("--max-tasks", type=click.IntRange(min=0), default=0, metavar="N", help="Ends after N tasks; 0: never.")
+@click.option("--max-tasks", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Ends after N tasks of a process; 0: never.")  # fmt: skip
 @click.option("--grace", type=duration, default="25", show_default=True, metavar="S",
               help="How long running tasks may finish after SIGTERM or Ctrl-C.")  # fmt: skip
+@click.option("--reload", is_flag=True, help="Starts again when a .py file below this folder changes.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
 @click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete tasks to make room.")
+@click.option("--lifeline", type=int, hidden=True, help="A descriptor whose end asks to stop; for the supervisor.")
 @with_shared_options
 def work(
-    shared: Shared,
-    modules: tuple[str, ...],
-    queues: tuple[str, ...],
-    concurrency: int,
-    executor: str,
-    burst: bool,
-    drain: bool,
-    max_tasks: int,
-    grace: float,
-    log_format: str,
-    allow_eviction: bool,
+    shared: Shared, modules: tuple[str, ...], processes: int, reload: bool, lifeline: int | None, **options: Any
 ) -> int:
     """Runs the tasks of queues until stopped.
 
@@ -60,13 +74,40 @@ def work(
         raise InvalidOption(
             "no module with jobs is named; write jobrunner work MODULE, or modules = [...] in [tool.jobrunner]"
         )
-    log_to_stderr(log_format)
+    wanted = Wanted(modules=chosen, **options)
+    log_to_stderr(wanted.log_format)
+    if processes > 1 or reload:
+        command = [sys.executable, "-m", "jobrunner", "work", *words(shared, wanted)]
+        return Supervisor(command, processes, watched=Path.cwd() if reload else None).run()
+    return _work_here(shared, wanted, lifeline)
+
+
+def words(shared: Shared, wanted: Wanted) -> list[str]:
+    """The words of the command line that ask one process for this."""
+    found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
+    for name in ("concurrency", "executor", "max_tasks", "grace", "log_format"):
+        found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
+    for name in ("burst", "drain", "allow_eviction"):
+        if getattr(wanted, name):
+            found.append(f"--{name.replace('_', '-')}")
+    return found + shared.words()
+
+
+def _work_here(shared: Shared, wanted: Wanted, lifeline: int | None) -> int:
     worker = Worker(
-        chosen, queues or None, concurrency, configure(shared.url, shared.prefix),
-        allow_eviction=allow_eviction, executor=executor, grace=grace, max_tasks=max_tasks,
-    )  # fmt: skip
-    on_stop_signals(worker.ask_to_stop)
-    summary = worker.run(burst=burst, drain=drain)
+        wanted.modules,
+        wanted.queues or None,
+        wanted.concurrency,
+        configure(shared.url, shared.prefix),
+        allow_eviction=wanted.allow_eviction,
+        executor=wanted.executor,
+        grace=wanted.grace,
+        max_tasks=wanted.max_tasks,
+    )
+    ask_at_stop_signals(worker.ask_to_stop)
+    if lifeline is not None:
+        ask_at_end_of(lifeline, worker.ask_to_stop)
+    summary = worker.run(burst=wanted.burst, drain=wanted.drain)
     if shared.as_json:
         click.echo(json.dumps(asdict(summary)))
     worker.client.close()
