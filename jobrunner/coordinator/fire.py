@@ -15,9 +15,8 @@ from jobrunner.broker.calls import coordination
 from jobrunner.broker.calls.tasks import task_options
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
-from jobrunner.coordinator.definitions import PeriodicDefinition, read_definition
+from jobrunner.periodic import PeriodicDefinition, read_definition
 from jobrunner.schedule import due_ticks, first_tick, jittered
-from jobrunner.task import Task
 
 _READ_EVERY_S = 30.0
 _KNOWN_FOR_MS = 60_000.0
@@ -106,16 +105,7 @@ class Fire:
     def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int) -> bool:
         tick_ms = _ms(tick)
         keys = self._keys.queue(definition.queue)
-        task = Task(
-            id=tick_id(definition.name, tick_ms, keys.tag),
-            queue=definition.queue,
-            type=definition.name,
-            payload=definition.payload,
-            priority=definition.priority,
-            keepalive_ms=definition.keepalive_ms,
-            max_attempts=definition.max_attempts,
-            expires_in_ms=definition.expires_in_ms,
-        )
+        task = definition.task(tick_id(definition.name, tick_ms, keys.tag))
         fields: list[Word] = ["type", task.type, "queue", task.queue, "payload", task.payload]
         word = self._broker.run(
             coordination.fire(

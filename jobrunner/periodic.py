@@ -1,0 +1,56 @@
+"""A periodic job as it is published: its schedule, and the task that a tick makes.
+
+Workers publish what they know and a leader fires what was published, so it may fire jobs whose code it does not have.
+"""
+
+from typing import Any
+
+import msgspec
+
+from jobrunner.errors import JobrunnerError
+from jobrunner.schedule import CatchUp, Schedule, parse_catch_up, parse_spec
+from jobrunner.task import Task
+
+
+class PeriodicDefinition(msgspec.Struct, kw_only=True):
+    """One periodic job as published. Times in seconds unless the name says otherwise."""
+
+    name: str
+    queue: str
+    schedule: dict[str, str | float]
+    payload: bytes
+    catch_up: CatchUp
+    overlap: str
+    jitter: float
+    priority: int | None = None
+    keepalive_ms: int | None = None
+    max_attempts: int | None = None
+    expires_in_ms: int | None = None
+
+    def parsed(self) -> Schedule:
+        """The schedule. Raises InvalidOption when it is damaged."""
+        return parse_spec(self.schedule)
+
+    def task(self, task_id: str) -> Task:
+        """The task of one run."""
+        return Task(
+            id=task_id,
+            queue=self.queue,
+            type=self.name,
+            payload=self.payload,
+            priority=self.priority,
+            keepalive_ms=self.keepalive_ms,
+            max_attempts=self.max_attempts,
+            expires_in_ms=self.expires_in_ms,
+        )
+
+
+def read_definition(raw: bytes) -> PeriodicDefinition | None:
+    """A published definition; None for a damaged one."""
+    try:
+        definition: Any = msgspec.json.decode(raw, type=PeriodicDefinition)
+        definition.parsed()
+        parse_catch_up(definition.catch_up)
+    except (msgspec.MsgspecError, JobrunnerError, ValueError):
+        return None
+    return definition  # type: ignore[no-any-return]
