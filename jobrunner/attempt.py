@@ -21,7 +21,7 @@ class Attempt(msgspec.Struct, gc=False):
     number: int
     retry_count: int
     enqueue_time_ms: float
-    max_attempts: int | None
+    max_attempts: int
     headers: bytes | None
     encoding: bytes | None = None
 
@@ -36,35 +36,65 @@ class Attempt(msgspec.Struct, gc=False):
         return from_ms(self.enqueue_time_ms)
 
 
-def read_attempt(queue: str, token: str, raw: list[Any]) -> Attempt:
-    """The attempt of one lease in the reply of lua/reserve.lua. Damaged numbers read as zero, never as an error."""
-    task_id, deadline, keepalive, type_, payload, number, retry_count, enqueue_time, max_attempts = raw[:9]
-    return Attempt(
-        queue,
-        task_id.decode(),
-        token,
-        float(deadline),
-        float(keepalive),
-        type_.decode("utf-8", "replace") if type_ else "",
-        payload,
-        number,
-        _whole(retry_count) or 0,
-        _decimal(enqueue_time),
-        _whole(max_attempts) if max_attempts is not None else None,
-        raw[9],
-        raw[10],
-    )
+def read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
+    """The attempts in a reply of lua/reserve.lua, whose first lease has the number `lease`.
+
+    Damaged numbers read as what a task has that says nothing itself, never as an error.
+    """
+    now_ms, usual_end_ms, usual_keepalive_ms = float(reply[0]), float(reply[2]), float(reply[3])
+    usual_limit = int(reply[4])
+    attempts = []
+    tasks = zip(reply[5::5], reply[6::5], reply[7::5], reply[8::5], reply[9::5], strict=True)
+    for token, (task_id, type_, payload, enqueue_time, more) in enumerate(tasks, lease):
+        attempt = Attempt(
+            queue,
+            task_id.decode(),
+            str(token),
+            usual_end_ms,
+            usual_keepalive_ms,
+            type_.decode("utf-8", "replace") if type_ else "",
+            payload,
+            1,
+            0,
+            _decimal(enqueue_time, 0.0),
+            usual_limit,
+            None,
+        )
+        if more is not None:
+            _add_more(attempt, now_ms, *more)
+        attempts.append(attempt)
+    return attempts
 
 
-def _whole(raw: bytes | None) -> int | None:
+def _add_more(
+    attempt: Attempt,
+    now_ms: float,
+    retry_count: bytes | None,
+    max_attempts: bytes | None,
+    keepalive_ms: bytes | None,
+    headers: bytes | None,
+    encoding: bytes | None,
+    _expires_in_ms: bytes | None,
+) -> None:
+    attempt.retry_count = _whole(retry_count, 0)
+    attempt.number = attempt.retry_count + 1
+    attempt.max_attempts = _whole(max_attempts, attempt.max_attempts)
+    if keepalive_ms is not None:
+        attempt.keepalive_ms = _decimal(keepalive_ms, attempt.keepalive_ms)
+        attempt.deadline_ms = now_ms + attempt.keepalive_ms
+    attempt.headers = headers
+    attempt.encoding = encoding
+
+
+def _whole(raw: bytes | None, default: int) -> int:
     try:
-        return int(raw or 0)
+        return int(raw or default)
     except ValueError:
-        return None
+        return default
 
 
-def _decimal(raw: bytes | None) -> float:
+def _decimal(raw: bytes | None, default: float) -> float:
     try:
-        return float(raw or 0)
+        return float(raw or default)
     except ValueError:
-        return 0.0
+        return default

@@ -9,15 +9,16 @@ id, type, queue     its id; the job's name, empty for a bare queue's item; the f
 payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes)
 headers             JSON object of strings that travels with it
 enqueue_time        when it was first enqueued, Unix ms; retries, promotion and moves leave it alone
-attempts            how often it was handed out since it entered its queue (a graceful release takes one back)
-retry_count         failures plus leases that ended without a report
+retry_count         failures plus leases that ended without a report, since it entered its queue; the attempt that
+                    runs is the one after these
 expiries            leases that ended without a report
 max_attempts, max_expiries, keepalive_ms, priority, expires_in_ms   what the task says itself; else the queue's
-token, place        newest lease; place in line it goes back to
+place               place in line that it has, will have when it is due, and goes back to
 error, died_at      text of the last failure; time of death
-outcome, result, finished_at   of a finished task that is kept for a while
+finished_at, outcome, result   of a finished task that is kept for a while; no outcome: succeeded; no result: None
+attempts            of a task that was cancelled before it ran
 total_attempts, hops           lifetime figures across moves
-awaited, cancel_requested      flags
+cancel_requested               flag
 =================== ==========================================================================================
 """
 
@@ -96,6 +97,8 @@ def read_record(state: str, score: str, fields: Mapping[str, bytes]) -> TaskReco
     if state not in TaskState.__members__.values():
         return None
     when = _number(score)
+    retry_count = int(_number(_text(fields, "retry_count")))
+    runs_or_ran = state in (TaskState.PENDING, TaskState.SUCCEEDED, TaskState.CANCELLED)
     return TaskRecord(
         id=_text(fields, "id"),
         type=_text(fields, "type"),
@@ -103,8 +106,8 @@ def read_record(state: str, score: str, fields: Mapping[str, bytes]) -> TaskReco
         state=TaskState(state),
         when=from_ms(when) if when > 0 and state != "waiting" else None,
         enqueue_time=from_ms(_number(_text(fields, "enqueue_time"))),
-        attempts=int(_number(_text(fields, "attempts"))),
-        retry_count=int(_number(_text(fields, "retry_count"))),
+        attempts=int(_number(_text(fields, "attempts"), retry_count + runs_or_ran)),
+        retry_count=retry_count,
         priority=int(_number(_text(fields, "priority"), 1)),
         error=_text(fields, "error"),
         payload=fields.get("payload", b""),

@@ -11,13 +11,15 @@ key                                  type   content
 ``P:{tag}:Q:scheduled``              zset   task id → due time, Unix ms
 ``P:{tag}:Q:pending``                zset   task id → end of its lease, Unix ms
 ``P:{tag}:Q:dead``                   zset   task id → time of death, Unix ms
+``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
 ``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults
 ``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
 ``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts
 ``P:{tag}:task:<id>``                hash   one task (see task.py)
-``P:{tag}:finished:<id>``            pubsub "finished" when someone waits for the result of that task
+``P:{tag}:awaited``                  zset   task id → when someone last said to wait for its end, Unix ms
+``P:{tag}:finished:<id>``            pubsub how the task ended, when someone waits for that
 ``P:queues``                         set    full names of all queues ever used
 ``P:periodics``                      hash   name → definition of a periodic job, JSON
 ``P:periodics:seen``                 zset   name → when a worker last said it knows the job, Unix ms
@@ -83,10 +85,12 @@ class QueueKeys:
     base: bytes
     tasks: bytes
     finished: bytes
+    awaited: bytes
     waiting: bytes
     scheduled: bytes
     pending: bytes
     dead: bytes
+    leases: bytes
     settings: bytes
     counters: bytes
     arrival: bytes
@@ -126,10 +130,12 @@ class Keys:
             base=base,
             tasks=base + b"task:",
             finished=base + b"finished:",
+            awaited=base + b"awaited",
             waiting=own + b"waiting",
             scheduled=own + b"scheduled",
             pending=own + b"pending",
             dead=own + b"dead",
+            leases=own + b"leases",
             settings=own + b"settings",
             counters=own + b"counters",
             arrival=own + b"arrival",

@@ -1,16 +1,19 @@
 """Calls about tasks in a worker's hands: reserve, commit, fail, release, extend, move, pop.
 
 A report is a tuple that begins with the task's id and the lease's token; a call takes a batch of them and replies one
-word for each.
+word for each. A token is the number of a lease as text: random, so that no other lease of the task has it, and a number
+because the server compares a batch of them at once in a sorted set.
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
-from jobrunner.attempt import Attempt, read_attempt
+from jobrunner.attempt import Attempt, read_attempts
 from jobrunner.broker.call import Call, Verb, Word
 from jobrunner.broker.keys import QueueKeys
 
@@ -30,7 +33,7 @@ def _texts(reply: list[bytes]) -> list[str]:
 
 _reserve = Verb("reserve", lambda reply: reply, repeatable=False)
 _pop = Verb("pop", lambda reply: reply, repeatable=False)
-_commit = Verb("commit", _texts)
+_commit = Verb("commit", lambda reply: reply)
 _fail = Verb("fail", _texts)
 _release = Verb("release", _texts)
 _extend = Verb("extend", _texts)
@@ -38,23 +41,17 @@ _progress = Verb("progress", lambda reply: reply.decode())
 _move = Verb("move", lambda reply: reply.decode())
 
 
-def _reservation(queue: str, token: str, reply: list[Any]) -> Reservation:
-    leases = [read_attempt(queue, f"{token}.{n}", raw) for n, raw in enumerate(reply[2:], 1)]
-    return Reservation(float(reply[0]), float(reply[1]) if reply[1] else None, leases)
+def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
+    return Reservation(float(reply[0]), float(reply[1]) if reply[1] else None, read_attempts(queue, lease, reply))
 
 
 def reserve(keys: QueueKeys, count: int, *, token: str, keepalive_ms: int | None = None) -> Call[Reservation]:
-    """Up to `count` tasks, first in line. `token` must be new for each call; leases get token.1, token.2, ..."""
+    """Up to `count` tasks, first in line. `token` must be new for each call; the leases' tokens are made from it."""
+    lease = int.from_bytes(hashlib.blake2b(token.encode(), digest_size=6).digest())
     call = _reserve.on(
-        keys, tasks=keys.tasks, count=count, token=token, keepalive_ms="" if keepalive_ms is None else keepalive_ms
+        keys, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms="" if keepalive_ms is None else keepalive_ms
     )
-    return Call(
-        read=partial(_reservation, keys.name, token),
-        words=call.words,
-        script=call.script,
-        keys=call.keys,
-        repeatable=False,
-    )
+    return replace(call, read=partial(_reservation, keys.name, lease))
 
 
 def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
@@ -63,10 +60,22 @@ def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
 
 
 def commit(keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, bytes]]) -> Call[list[str]]:
-    """Reports: id, token, keep_ms, outcome ('succeeded' or 'cancelled'), result."""
-    return _commit.on(
-        keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name, finished=keys.finished
-    )
+    """Reports: id, token, keep_ms, outcome ('succeeded' or 'cancelled'), result. Reply: 'ok', or why it was refused."""
+    words: list[Word] = []
+    total = 0
+    for said, group in groupby(reports, itemgetter(2, 3, 4)):
+        leases = [word for report in group for word in report[:2]]
+        words += (len(leases) // 2, *said, *leases)
+        total += len(leases) // 2
+    call = _commit.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, finished=keys.finished)
+    return replace(call, read=partial(_commit_verdicts, total))
+
+
+def _commit_verdicts(total: int, reply: list[Any]) -> list[str]:
+    verdicts = ["ok"] * total
+    for position, word in zip(reply[::2], reply[1::2], strict=True):
+        verdicts[position - 1] = word.decode()
+    return verdicts
 
 
 def fail(keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]]) -> Call[list[str]]:
@@ -88,7 +97,7 @@ def extend(keys: QueueKeys, reports: Iterable[tuple[str, str, float]]) -> Call[l
 
 def progress(keys: QueueKeys, task_id: str, token: str, note: bytes) -> Call[str]:
     """Notes how far a running task has come. Reply: 'ok', 'stop' (asked to stop), or why it was refused."""
-    return _progress.on(keys, tasks=keys.tasks, queue=keys.name, id=task_id, token=token, progress=note)
+    return _progress.on(keys, tasks=keys.tasks, queue=keys.name, id=task_id, lease=token, progress=note)
 
 
 def move(
@@ -103,8 +112,8 @@ def move(
     max_hops: int = 0,
 ) -> Call[str]:
     """Into another queue of the same tag. `fields` are set in the same step: field, value, ..."""
+    leaving = (keys.pending, keys.leases, keys.counters)
     entering = (to.waiting, to.scheduled, to.counters, to.arrival, to.wake)
-    leaving = (keys.waiting, keys.scheduled, keys.pending, keys.dead, keys.settings, keys.counters, keys.wake)
     return _move.with_keys(
         leaving + entering,
         rest=fields,
@@ -112,7 +121,7 @@ def move(
         queue=keys.name,
         to_queue=to.name,
         id=task_id,
-        token=token,
+        lease=token,
         priority="" if priority is None else priority,
         delay_ms=delay_ms,
         max_hops=max_hops,

@@ -1,14 +1,13 @@
 """Calls about single tasks: enqueue, show, cancel, requeue, delete."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 
 from jobrunner.broker.call import Call, Verb, Word
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.task import Task, TaskRecord, read_record
-
-
-def _flags(reply: list[int]) -> list[bool]:
-    return [flag == 1 for flag in reply]
 
 
 def _text(reply: bytes) -> str:
@@ -26,7 +25,7 @@ def _record(reply: list[bytes]) -> TaskRecord | None:
     return read_record(reply[0].decode(), reply[1].decode(), fields)
 
 
-_enqueue = Verb("enqueue", _flags)
+_enqueue = Verb("enqueue", lambda reply: reply)
 _show = Verb("show", _record)
 _cancel = Verb("cancel", _text)
 _requeue = Verb("requeue", _texts)
@@ -35,25 +34,36 @@ _delete = Verb("delete", _text)
 
 def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
     """All tasks into one queue, or none. Reply: beside the tasks, whether each is new (False: its id exists)."""
-    return _enqueue.on(keys, rest=_enqueue_words(keys, tasks), tasks=keys.tasks)
+    sent = list(tasks)
+    alike = len(set(map(_traits, sent))) == 1
+    shared = _fields(sent[0]) if alike else []
+    words: list[Word] = ["queue", keys.name, *shared]
+    for task in sent:
+        words += (task.id, task.payload, "" if task.priority is None else task.priority, _due(task))
+        own = [] if alike else _fields(task)
+        words += (len(own), *own)
+    call = _enqueue.on(keys, rest=words, tasks=keys.tasks, shared=2 + len(shared))
+    return replace(call, read=partial(_are_new, len(sent)))
 
 
-def _enqueue_words(keys: QueueKeys, tasks: Iterable[Task]) -> Iterator[Word]:
-    for task in tasks:
-        fields: list[Word] = ["type", task.type, "queue", keys.name, "payload", task.payload]
-        fields.extend(task_options(task))
-        yield task.id
-        yield "" if task.priority is None else task.priority
-        yield _due(task)
-        yield len(fields)
-        yield from fields
+_traits = attrgetter("type", "priority", "keepalive_ms", "max_attempts", "expires_in_ms", "encoding", "headers")
+"""All that becomes a field of the hash beside the payload; most batches have it in common and send it once."""
+
+
+def _fields(task: Task) -> list[Word]:
+    return ["type", task.type, *task_options(task)]
+
+
+def _are_new(total: int, known: list[int]) -> list[bool]:
+    flags = [True] * total
+    for position in known:
+        flags[position - 1] = False
+    return flags
 
 
 def task_options(task: Task) -> list[Word]:
     """The optional fields of a task's hash, as field, value, ..."""
     words: list[Word] = []
-    if task.priority is not None:
-        words += ("priority", task.priority)
     if task.keepalive_ms is not None:
         words += ("keepalive_ms", task.keepalive_ms)
     if task.max_attempts is not None:
@@ -64,6 +74,10 @@ def task_options(task: Task) -> list[Word]:
         words += ("encoding", task.encoding)
     if task.headers is not None:
         words += ("headers", task.headers)
+    if words:
+        words += ("more", 1)
+    if task.priority is not None:
+        words += ("priority", task.priority)
     return words
 
 
@@ -79,7 +93,7 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
     assert tag is not None, "the client asks for the queue of an id of the user's own"
     base = keys.tag_base(tag)
     return _show.with_keys(
-        (base + b"task:" + task_id.encode(),),
+        (base + b"task:" + task_id.encode(), base + b"awaited"),
         base=base,
         tag=tag,
         id=task_id,

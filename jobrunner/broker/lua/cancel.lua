@@ -1,22 +1,34 @@
-local waiting, scheduled, pending, dead, counters = unpack(KEYS)
+local waiting, scheduled, pending, dead, leases, counters, awaited = unpack(KEYS)
 local now_ms, tasks, finished, id, keep_ms = unpack(ARGV)
--- cancel: waiting, scheduled or dead → cancelled; a pending task is asked to stop and stays where it is.
--- KEYS  waiting, scheduled, pending, dead: zsets · counters: hash
+-- cancel: waiting, scheduled or dead → cancelled; a task under a lease is asked to stop and stays where it is.
+-- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · awaited: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters
 --       id · keep_ms: how long the cancelled task stays readable
 -- reply 'ok', 'reserved' (asked to stop) or 'gone' (finished, cancelled before, or never was)
--- include clock
+-- include number clock drop full awaited
 
 local now = read_clock(now_ms)
 local key = tasks .. id
-if redis.call('ZSCORE', pending, id) then
+local task = redis.pcall('HMGET', key, 'id', 'retry_count')
+local exists = not task.err and task[1]
+local lease_end = redis.call('ZSCORE', pending, id)
+write_even_when_full()
+if exists and lease_end and tonumber(lease_end) > now then
   redis.call('HSET', key, 'cancel_requested', 1)
   return 'reserved'
 end
-local removed = redis.call('ZREM', waiting, id) + redis.call('ZREM', scheduled, id) + redis.call('ZREM', dead, id)
+
+local removed = 0
+for _, set in ipairs({waiting, scheduled, pending, dead}) do removed = removed + redis.call('ZREM', set, id) end
 if removed == 0 then return 'gone' end
-redis.call('HINCRBY', counters, 'cancelled', 1)
+redis.call('ZREM', leases, id)
+if not exists then
+  drop(id)
+  return 'gone'
+end
 redis.call('PEXPIRE', key, keep_ms)
-redis.pcall('HSET', key, 'outcome', 'cancelled', 'finished_at', exact(now))
-redis.call('PUBLISH', finished .. id, 'cancelled')
+redis.call('HSET', key, 'outcome', 'cancelled', 'finished_at', exact(now), 'attempts',
+  (number(task[2]) or 0) + (lease_end and 1 or 0))
+redis.call('HINCRBY', counters, 'cancelled', 1)
+tell_waiting(id, 'cancelled')
 return 'ok'

@@ -1,36 +1,53 @@
-local waiting, scheduled, pending, dead, settings, counters = unpack(KEYS)
+local pending, leases, counters, awaited = unpack(KEYS)
 local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 -- commit: pending → finished; the hash is deleted, or kept for a while with the result.
--- KEYS  waiting, scheduled, pending, dead: zsets · settings, counters: hashes
+-- KEYS  pending, leases: zsets · counters: hash · awaited: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
---       channels that tell waiters · then for each report: id, token, keep_ms (0 = delete), outcome, result
--- reply list beside the reports: 'ok', 'gone', 'not_reserved' or 'lost'; all but 'ok' changed nothing
--- Frees first, so it works on a server that is full.
--- include clock batch lease
+--       channels that tell waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome,
+--       result, and for each report id, number of its lease
+-- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
+-- Works on a server that is full.
+-- include clock batch full lease awaited
 
 local now = read_clock(now_ms)
 local ended = exact(now)
-local verdicts, live, reports, awaited = judge(5, 5, now, queue)
-if #live > 0 then call_sliced('ZREM', pending, live) end
+local AWAITED_KEEP_MS = '5000'
+
+local ids, numbers, groups, reports = {}, {}, {}, 0
+local at = 5
+while ARGV[at] do
+  local behind = at + 4 + 2 * ARGV[at]
+  for i = at + 4, behind - 1, 2 do
+    reports = reports + 1
+    ids[reports], numbers[reports], groups[reports] = ARGV[i], ARGV[i + 1], at
+  end
+  at = behind
+end
+local refused, live = judge(ids, numbers, now, queue)
 
 local function keep(key, keep_ms, outcome, result)
-  redis.call('PEXPIRE', key, keep_ms)
-  redis.call('HSET', key, 'outcome', outcome, 'result', result, 'finished_at', ended)
+  if redis.call('PEXPIRE', key, keep_ms) == 0 then return end
+  if outcome == 'succeeded' and result == '' then
+    redis.pcall('HSET', key, 'finished_at', ended)
+  else
+    redis.pcall('HSET', key, 'finished_at', ended, 'outcome', outcome, 'result', result)
+  end
 end
 
+if #live > 0 then write_even_when_full() end
+local someone_waits = redis.call('EXISTS', awaited) == 1
 local doomed, totals = {}, {}
-for n, at in ipairs(reports) do
-  local key, keep_ms, outcome = tasks .. live[n], ARGV[at + 2], ARGV[at + 3]
-  if awaited[n] then
-    if keep_ms == '0' then keep_ms = '5000' end
-    redis.call('PUBLISH', finished .. live[n], outcome)
-  end
-  if keep_ms == '0' then doomed[#doomed + 1] = key else keep(key, keep_ms, outcome, ARGV[at + 4]) end
+for _, n in ipairs(live) do
+  local key, group = tasks .. ids[n], groups[n]
+  local keep_ms, outcome, result = ARGV[group + 1], ARGV[group + 2], ARGV[group + 3]
+  if someone_waits and tell_waiting(ids[n], outcome) and keep_ms == '0' then keep_ms = AWAITED_KEEP_MS end
+  if keep_ms == '0' then doomed[#doomed + 1] = key else keep(key, keep_ms, outcome, result) end
   totals[outcome] = (totals[outcome] or 0) + 1
 end
-for first = 1, #doomed, 4000 do
-  redis.call('UNLINK', unpack(doomed, first, math.min(first + 3999, #doomed)))
-end
+unlink(doomed)
 for outcome, total in pairs(totals) do redis.call('HINCRBY', counters, outcome, total) end
-for n = 1, #verdicts do verdicts[n] = verdicts[n] or 'ok' end
-return verdicts
+end_leases(ids, live)
+
+local reply = {}
+for n, reason in pairs(refused) do reply[#reply + 1], reply[#reply + 2] = n, reason end
+return reply

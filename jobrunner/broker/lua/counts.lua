@@ -1,10 +1,10 @@
-local waiting, scheduled, pending, dead, settings, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, dead, leases, settings, counters, wake = unpack(KEYS)
 local now_ms, tasks = unpack(ARGV)
 -- counts: how many tasks are in each state, after upkeep; O(1) but for the slice upkeep moves.
--- KEYS  waiting, scheduled, pending, dead: zsets · settings, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {waiting, scheduled, pending, dead, paused ('1' or ''), counter, total, counter, total, ...}
--- include clock place wake limits bury upkeep
+-- include number clock wake full drop limits bury upkeep
 
 local defaults = upkeep(read_clock(now_ms))
 local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),

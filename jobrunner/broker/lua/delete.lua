@@ -1,7 +1,7 @@
-local pending, counters = unpack(KEYS)
+local pending, leases, counters = unpack(KEYS)
 local now_ms, tasks, id = unpack(ARGV)
 -- delete: acknowledges an outstanding reservation and removes the task for good (Titan's contract; no token).
--- KEYS  pending: zset · counters: hash
+-- KEYS  pending, leases: zsets · counters: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id
 -- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and nobody holds it: nothing changed)
 -- include clock
@@ -10,9 +10,10 @@ local now = read_clock(now_ms)
 local key = tasks .. id
 local task = redis.pcall('HMGET', key, 'id', 'finished_at')
 if task.err or not task[1] or task[2] then return 'gone' end
-local deadline = redis.call('ZSCORE', pending, id)
-if not deadline or tonumber(deadline) <= now then return 'not_reserved' end
-redis.call('ZREM', pending, id)
+local lease_end = redis.call('ZSCORE', pending, id)
+if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end
 redis.call('UNLINK', key)
+redis.call('ZREM', pending, id)
+redis.call('ZREM', leases, id)
 redis.call('HINCRBY', counters, 'succeeded', 1)
 return 'ok'

@@ -1,55 +1,63 @@
-local waiting, scheduled, settings, counters, arrival, wake = unpack(KEYS)
-local now_ms, tasks = unpack(ARGV, 1, 2)
+local waiting, scheduled, counters, arrival, wake = unpack(KEYS)
+local now_ms, tasks, shared = unpack(ARGV, 1, 3)
 -- enqueue: nothing → waiting, or scheduled when due later. All tasks of the call or none.
--- KEYS  waiting, scheduled: zsets · settings, counters: hashes · arrival: string · wake: zset
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then for each task
---       id, priority ('' = default), due ('' now, '+N' in N ms, 'N' at Unix ms N), count of words, field, value, ...
--- reply list of 1 (new) or 0 (that id exists already: nothing was changed), in order
--- include clock place wake batch
+-- KEYS  waiting, scheduled: zsets · counters: hash · arrival: string · wake: zset
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · shared: how many of the following words are
+--       field, value, ... of every task · then for each task
+--       id, payload, priority ('' = default), due ('' now, '+N' in N ms, 'N' at Unix ms N), count of words,
+--       field, value, ... of its own
+-- reply the positions (1 = first) of tasks whose id exists already: those are left as they are
+-- include number clock place wake batch
 
 local now = read_clock(now_ms)
 local last = tonumber(redis.call('GET', arrival)) or 0
-local started = exact(now)
-local replies, ready, later = {}, {}, 0
+local words = {'HSET', '', 'id', '', 'place', 0, 'payload', '', 'enqueue_time', exact(now), 'retry_count', '0',
+  unpack(ARGV, 4, 3 + shared)}
+local fixed = #words
 
-local function due_of(given)
-  if given == '' then return now end
-  local due = tonumber(given)
-  if string.sub(given, 1, 1) == '+' then due = now + due end
-  return due
+local keys, total, at = {}, 0, 4 + shared
+while ARGV[at] do
+  total = total + 1
+  keys[total] = tasks .. ARGV[at]
+  at = at + 5 + ARGV[at + 4]
+end
+local all_new, written = count_existing(keys) == 0, {}
+
+local function write(key, at, place)
+  local own = tonumber(ARGV[at + 4])
+  words[2], words[4], words[6], words[8] = key, ARGV[at], place, ARGV[at + 1]
+  for n = 1, own do words[fixed + n] = ARGV[at + 4 + n] end
+  redis.call(unpack(words, 1, fixed + own))
+  written[key] = true
 end
 
-local function schedule(id, due)
-  due = slot_at(scheduled, math.ceil(due))
-  redis.call('ZADD', scheduled, exact(due), id)
-  later = later + 1
-end
-
-local i = 3
-while i <= #ARGV do
-  local id, priority, due, words = ARGV[i], ARGV[i + 1], due_of(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  local key = tasks .. id
-  if redis.call('EXISTS', key) == 1 then
-    replies[#replies + 1] = 0
+local known, ready, size, later = {}, {}, 0, 0
+at = 4 + shared
+for position = 1, total do
+  local key, id, priority, due = keys[position], ARGV[at], ARGV[at + 2], ARGV[at + 3]
+  if due ~= '' then due = string.sub(due, 1, 1) == '+' and now + due or tonumber(due) end
+  if written[key] or not all_new and redis.call('EXISTS', key) == 1 then
+    known[#known + 1] = position
+  elseif due ~= '' and due > now then
+    due = slot_at(scheduled, due)
+    write(key, at, place_of(priority, due))
+    redis.call('ZADD', scheduled, due, id)
+    later = later + 1
   else
-    redis.call('HSET', key, 'id', id, 'enqueue_time', started, 'retry_count', 0, unpack(ARGV, i + 4, i + 3 + words))
-    if due > now then
-      schedule(id, due)
-    else
-      last = arrival_after(last, now)
-      ready[#ready + 1], ready[#ready + 2] = exact(place_of(priority, last)), id
-    end
-    replies[#replies + 1] = 1
+    last = arrival_after(last, now)
+    local place = place_of(priority, last)
+    write(key, at, place)
+    ready[size + 1], ready[size + 2], size = place, id, size + 2
   end
-  i = i + 4 + words
+  at = at + 5 + ARGV[at + 4]
 end
 
-if #ready > 0 then
+if size > 0 then
   call_sliced('ZADD', waiting, ready)
   redis.call('SET', arrival, exact(last))
 end
-if #ready + later > 0 then
-  redis.call('HINCRBY', counters, 'enqueued', #ready / 2 + later)
+if size + later > 0 then
+  redis.call('HINCRBY', counters, 'enqueued', size / 2 + later)
   wake_one(wake)
 end
-return replies
+return known

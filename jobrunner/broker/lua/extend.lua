@@ -1,21 +1,28 @@
-local pending = unpack(KEYS)
+local pending, leases = unpack(KEYS)
 local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 -- extend: pending stays pending; the lease ends keepalive from now, never earlier than it did.
--- KEYS  pending: zset
+-- KEYS  pending, leases: zsets
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name
---       then for each report: id, token, keepalive_ms
+--       then for each report: id, number of its lease, keepalive_ms
 -- reply list beside the reports: the new lease end (Unix ms), with '!' in front when the task was asked to stop,
 --       or 'gone', 'not_reserved', 'lost' (nothing changed)
--- include clock batch lease
+-- Works on a server that is full.
+-- include clock batch full lease
 
 local now = read_clock(now_ms)
-local verdicts, live, reports = judge(4, 3, now, queue)
-local leases = {}
-for n, at in ipairs(reports) do
-  local ends = math.max(tonumber(redis.call('ZSCORE', pending, live[n])), now + tonumber(ARGV[at + 2]))
-  leases[#leases + 1], leases[#leases + 2] = exact(ends), live[n]
-  local stop = redis.call('HEXISTS', tasks .. live[n], 'cancel_requested') == 1
-  verdicts[(at - 4) / 3 + 1] = (stop and '!' or '') .. exact(ends)
+local ids, numbers, starts = read_reports(4, 3)
+local verdicts, live = judge(ids, numbers, now, queue)
+local ends = scores_of(pending, ids)
+
+local renewed = {}
+for _, n in ipairs(live) do
+  local lease_end = math.max(tonumber(ends[n]) or 0, now + ARGV[starts[n] + 2])
+  renewed[#renewed + 1], renewed[#renewed + 2] = lease_end, ids[n]
+  local stop = redis.pcall('HGET', tasks .. ids[n], 'cancel_requested')
+  verdicts[n] = (stop == '1' and '!' or '') .. exact(lease_end)
 end
-if #leases > 0 then call_sliced('ZADD', pending, leases) end
+if #live > 0 then
+  write_even_when_full()
+  call_sliced('ZADD', pending, renewed)
+end
 return verdicts

@@ -1,5 +1,5 @@
 local waiting, scheduled, pending, counters, arrival, wake, periodic = unpack(KEYS)
-local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(ARGV)
+local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(ARGV, 1, 9)
 -- fire: one tick of a periodic job becomes one waiting task, whoever and however many try.
 -- KEYS  waiting, scheduled, pending: zsets · counters: hash · arrival: string · wake: zset
 --       periodic: hash {last, task, epoch, fired, skipped}
@@ -8,7 +8,7 @@ local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(
 --       id of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter)
 --       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
 -- reply 'fired', 'skipped' (overlap), 'missed' (another caller was first) or 'fenced' (an older leader)
--- include clock place wake
+-- include number clock place wake
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch')
@@ -28,14 +28,18 @@ if overlap == 'skip' and state[2] and is_live(state[2]) then
 end
 local key = tasks .. id
 if redis.call('EXISTS', key) == 1 then return 'missed' end
-redis.call('HSET', key, 'id', id, 'enqueue_time', exact(now), 'retry_count', 0, unpack(ARGV, 10))
+local set, score, place
 if tonumber(due) > now then
-  redis.call('ZADD', scheduled, exact(slot_at(scheduled, math.ceil(tonumber(due)))), id)
+  set, score = scheduled, slot_at(scheduled, tonumber(due))
+  place = place_of(priority, score)
 else
   local arrived = arrival_after(tonumber(redis.call('GET', arrival)) or 0, now)
   redis.call('SET', arrival, exact(arrived))
-  redis.call('ZADD', waiting, exact(place_of(priority, arrived)), id)
+  set, place = waiting, place_of(priority, arrived)
+  score = place
 end
+redis.call('HSET', key, 'id', id, 'place', place, 'enqueue_time', exact(now), 'retry_count', 0, unpack(ARGV, 10))
+redis.call('ZADD', set, score, id)
 redis.call('HSET', periodic, 'task', id)
 redis.call('HINCRBY', periodic, 'fired', 1)
 redis.call('HINCRBY', counters, 'enqueued', 1)

@@ -6,21 +6,22 @@ local now_ms, worker, ttl_ms, resign = unpack(ARGV)
 -- reply {now (Unix ms), epoch when the caller leads, else 0, ms until the lock of the leader ends, version}
 -- include clock
 
-local now = read_clock(now_ms)
+local now = exact(read_clock(now_ms))
 local changes = tonumber(redis.call('GET', version)) or 0
 local held = redis.call('HMGET', leader, 'worker', 'epoch')
+local left = redis.call('PTTL', leader)
+if held[1] and left < 0 then held = {} end -- a lock without an end is damage: it would be nobody's for ever
+
 if held[1] == worker then
   if resign == '1' then
     redis.call('DEL', leader)
-    return {exact(now), 0, 0, changes}
+    return {now, 0, 0, changes}
   end
   redis.call('PEXPIRE', leader, ttl_ms)
-  return {exact(now), tonumber(held[2]), tonumber(ttl_ms), changes}
+  return {now, tonumber(held[2]) or 0, tonumber(ttl_ms), changes}
 end
-if held[1] or resign == '1' then
-  return {exact(now), 0, math.max(redis.call('PTTL', leader), 0), changes}
-end
-local number = redis.call('INCR', epoch)
-redis.call('HSET', leader, 'worker', worker, 'epoch', number)
+if held[1] or resign == '1' then return {now, 0, math.max(left, 0), changes} end
+local taken = redis.call('INCR', epoch)
+redis.call('HSET', leader, 'worker', worker, 'epoch', taken)
 redis.call('PEXPIRE', leader, ttl_ms)
-return {exact(now), number, tonumber(ttl_ms), changes}
+return {now, taken, tonumber(ttl_ms), changes}

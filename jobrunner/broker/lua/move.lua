@@ -1,35 +1,42 @@
-local waiting, scheduled, pending, dead, settings, counters, wake, to_waiting, to_scheduled, to_counters, to_arrival, to_wake = unpack(KEYS)
-local now_ms, tasks, queue, to_queue, id, token, priority, delay_ms, max_hops = unpack(ARGV)
+local pending, leases, counters, to_waiting, to_scheduled, to_counters, to_arrival, to_wake = unpack(KEYS)
+local now_ms, tasks, queue, to_queue, id, lease, priority, delay_ms, max_hops = unpack(ARGV, 1, 9)
 -- move: pending of one queue → waiting or scheduled of another with the same tag, in one step.
--- KEYS  of the queue it leaves: waiting, scheduled, pending, dead, settings, counters, wake
+-- KEYS  of the queue it leaves: pending, leases: zsets · counters: hash
 --       of the queue it enters: to_waiting, to_scheduled: zsets · to_counters: hash · to_arrival: string · to_wake: zset
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes (one tag) · queue, to_queue: full names · id, token
---       priority ('' = as it was) · delay_ms (0 = now) · max_hops (0 = no limit) · then field, value, ... to set
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes (one tag) · queue, to_queue: full names · id
+--       lease: its number · priority ('' = as it was) · delay_ms (0 = now) · max_hops (0 = no limit)
+--       then field, value, ... to set
 -- reply 'ok', 'gone', 'not_reserved', 'lost' or 'hops' (all but 'ok' changed nothing)
 -- Attempts, failures and expiries start anew; total_attempts and hops go on.
--- include clock place wake lease
+-- include number clock place wake batch lease
 
 local now = read_clock(now_ms)
-local refused = refusal(id, token, deadlines_of({id})[1], now, queue)
-if refused then return refused end
+local ids = {id}
+local refused, live = judge(ids, {lease}, now, queue)
+if refused[1] then return refused[1] end
 local key = tasks .. id
-local task = redis.call('HMGET', key, 'attempts', 'total_attempts', 'hops', 'priority')
-local hops = (tonumber(task[3]) or 0) + 1
+local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'total_attempts', 'hops', 'priority')
+if task.err or not task[1] then return 'gone' end
+local hops = (number(task[4]) or 0) + 1
 if tonumber(max_hops) > 0 and hops > tonumber(max_hops) then return 'hops' end
+if priority == '' then priority = task[5] or '1' end
 
-if priority == '' then priority = task[4] else redis.call('HSET', key, 'priority', priority) end
-redis.call('ZREM', pending, id)
-redis.call('HDEL', key, 'token', 'place', 'error', 'expiries')
-redis.call('HSET', key, 'queue', to_queue, 'attempts', 0, 'retry_count', 0, 'hops', hops,
-  'total_attempts', (tonumber(task[2]) or 0) + (tonumber(task[1]) or 0), unpack(ARGV, 10))
+local set, score, place
 if tonumber(delay_ms) > 0 then
-  redis.call('ZADD', to_scheduled, exact(slot_at(to_scheduled, math.ceil(now + tonumber(delay_ms)))), id)
+  set, score = to_scheduled, slot_at(to_scheduled, now + delay_ms)
+  place = place_of(priority, score)
 else
   local arrived = arrival_after(tonumber(redis.call('GET', to_arrival)) or 0, now)
   redis.call('SET', to_arrival, exact(arrived))
-  redis.call('ZADD', to_waiting, exact(place_of(priority, arrived)), id)
+  set, place = to_waiting, place_of(priority, arrived)
+  score = place
 end
-redis.call('HINCRBY', counters, 'moved_out', 1)
+redis.call('HSET', key, 'queue', to_queue, 'place', place, 'priority', priority, 'retry_count', 0, 'more', 1, 'hops', hops,
+  'total_attempts', (number(task[3]) or 0) + (number(task[2]) or 0) + 1, unpack(ARGV, 10))
+redis.call('HDEL', key, 'error', 'expiries')
+redis.call('ZADD', set, score, id)
 redis.call('HINCRBY', to_counters, 'moved_in', 1)
+redis.call('HINCRBY', counters, 'moved_out', 1)
+end_leases(ids, live)
 wake_one(to_wake)
 return 'ok'

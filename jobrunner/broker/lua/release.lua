@@ -1,30 +1,36 @@
-local waiting, scheduled, pending, dead, settings, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, leases, counters, wake = unpack(KEYS)
 local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 -- release: pending → waiting at the original place, or → scheduled after a delay (snooze). No attempt is spent.
--- KEYS  waiting, scheduled, pending, dead: zsets · settings, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, leases: zsets · counters: hash · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name
---       then for each report: id, token, delay_ms ('' = back to its place)
+--       then for each report: id, number of its lease, delay_ms ('' = back to its place)
 -- reply list beside the reports: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
--- include clock place wake batch lease
+-- Works on a server that is full.
+-- include number clock place wake batch full drop lease
 
 local now = read_clock(now_ms)
-local verdicts, live, reports = judge(4, 3, now, queue)
-if #live > 0 then call_sliced('ZREM', pending, live) end
+local ids, numbers, starts = read_reports(4, 3)
+local verdicts, live = judge(ids, numbers, now, queue)
+if #live > 0 then write_even_when_full() end
 
-local function release_one(id, at)
-  local key, delay = tasks .. id, ARGV[at + 2]
-  local task = redis.call('HMGET', key, 'attempts', 'place')
-  redis.call('HSET', key, 'attempts', math.max((tonumber(task[1]) or 1) - 1, 0))
+local function release_one(id, delay)
+  local key = tasks .. id
+  local task = redis.pcall('HMGET', key, 'id', 'place', 'priority')
+  if task.err or not task[1] then
+    drop(id)
+    return 'gone'
+  end
   if delay == '' then
-    redis.call('ZADD', waiting, exact(tonumber(task[2]) or now), id)
+    redis.call('ZADD', waiting, number(task[2]) or now, id)
     return 'waiting'
   end
-  redis.call('ZADD', scheduled, exact(slot_at(scheduled, math.ceil(now + tonumber(delay)))), id)
+  local due = slot_at(scheduled, now + delay)
+  redis.call('HSET', key, 'place', place_of(task[3], due))
+  redis.call('ZADD', scheduled, due, id)
   return 'scheduled'
 end
 
-for n, at in ipairs(reports) do
-  verdicts[(at - 4) / 3 + 1] = release_one(live[n], at)
-end
+for _, n in ipairs(live) do verdicts[n] = release_one(ids[n], ARGV[starts[n] + 2]) end
+end_leases(ids, live)
 if #live > 0 then wake_one(wake) end
 return verdicts

@@ -4,28 +4,35 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- KEYS  waiting, dead: zsets · counters: hash · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then ids
 -- reply list beside the ids: 'ok', 'not_dead' or 'gone' (nothing changed)
--- include clock place wake
+-- Works on a server that is full.
+-- include number clock place wake drop
 
 local now = read_clock(now_ms)
 local last = tonumber(redis.call('GET', arrival)) or 0
-local replies, done = {}, 0
-for i = 3, #ARGV do
-  local id = ARGV[i]
+local done = 0
+
+local function requeue_one(id)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'priority')
-  if task.err or not task[1] then
+  local exists, is_dead = not task.err and task[1], redis.call('ZSCORE', dead, id)
+  if not is_dead then return exists and 'not_dead' or 'gone' end
+  if not exists then
+    drop(id)
     redis.call('ZREM', dead, id)
-    replies[#replies + 1] = 'gone'
-  elseif redis.call('ZREM', dead, id) == 0 then
-    replies[#replies + 1] = 'not_dead'
-  else
-    last = arrival_after(last, now)
-    redis.call('HDEL', key, 'died_at', 'expiries', 'expires_in_ms', 'cancel_requested')
-    redis.call('HSET', key, 'attempts', 0, 'retry_count', 0)
-    redis.call('ZADD', waiting, exact(place_of(task[2], last)), id)
-    replies[#replies + 1], done = 'ok', done + 1
+    return 'gone'
   end
+  last = arrival_after(last, now)
+  local place = place_of(task[2], last)
+  redis.call('HDEL', key, 'died_at', 'expiries', 'expires_in_ms', 'cancel_requested')
+  redis.call('HSET', key, 'retry_count', 0, 'place', place)
+  redis.call('ZADD', waiting, place, id)
+  redis.call('ZREM', dead, id)
+  done = done + 1
+  return 'ok'
 end
+
+local replies = {}
+for i = 3, #ARGV do replies[i - 2] = requeue_one(ARGV[i]) end
 if done > 0 then
   redis.call('SET', arrival, exact(last))
   redis.call('HINCRBY', counters, 'requeued', done)

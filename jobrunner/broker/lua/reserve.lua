@@ -1,58 +1,51 @@
-local waiting, scheduled, pending, dead, settings, counters, wake = unpack(KEYS)
-local now_ms, tasks, count, token, keepalive_ms = unpack(ARGV)
+local waiting, scheduled, pending, dead, leases, settings, counters, wake = unpack(KEYS)
+local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 -- reserve: waiting → pending, the first `count` in line, each under a lease of its own.
--- KEYS  waiting, scheduled, pending, dead: zsets · settings, counters: hashes · wake: zset
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many · token: new for each call;
---       the lease token of the n-th task handed out is token.n · keepalive_ms: lease length for tasks that name none
--- reply {now, next event or '' (Unix ms), lease, ...}; lease = {id, deadline (Unix ms), keepalive_ms, type, payload,
---       attempts, retry_count, enqueue_time, max_attempts, headers, encoding}. No lease when empty or paused.
--- A member without a hash is dropped and counted as orphaned; a task past its time to start goes to dead.
--- include clock place wake batch limits bury upkeep
+-- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake: zset
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many · first_lease: number of the
+--       first lease, new for each call; the others count on · keepalive_ms: for tasks that name none ('' = the queue's)
+-- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
+--       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
+--       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms}
+-- No lease when empty or paused.
+-- include number clock wake batch full drop limits bury upkeep event line
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)
-local reply = {exact(now), ''}
-count = tonumber(count)
-if defaults.paused or count < 1 then
-  reply[2] = next_event(defaults)
-  return reply
+local keepalive = number(keepalive_ms) or defaults.keepalive
+local usual_end = exact(now + keepalive)
+local reply = {exact(now), '', usual_end, exact(keepalive), exact(defaults.max_attempts)}
+local lease, last = tonumber(first_lease), #reply
+
+local function read_more(id)
+  return redis.call('HMGET', tasks .. id, 'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding',
+    'expires_in_ms')
 end
 
-local line = redis.call('ZRANGE', waiting, 0, count - 1, 'WITHSCORES')
-local leases, taken = {}, 0
-local own_keepalive = tonumber(keepalive_ms) or defaults.keepalive
-local own_deadline = exact(now + own_keepalive)
-
-local function hand_out(id, place, task)
-  local keepalive = tonumber(task[2]) or own_keepalive
-  local deadline = keepalive == own_keepalive and own_deadline or exact(now + keepalive)
-  local attempts = (tonumber(task[6]) or 0) + 1
-  taken = taken + 1
-  redis.call('HSET', tasks .. id, 'attempts', attempts, 'token', token .. '.' .. taken, 'place', place)
-  leases[#leases + 1], leases[#leases + 2] = deadline, id
-  reply[#reply + 1] = {id, deadline, keepalive, task[4], task[5], attempts, task[7], task[8], task[9] or defaults.max_attempts, task[10], task[11]}
-end
-
-for i = 1, #line, 2 do
-  local id = line[i]
-  local key = tasks .. id
-  local task = redis.pcall('HMGET', key, 'id', 'keepalive_ms', 'expires_in_ms', 'type', 'payload', 'attempts',
-    'retry_count', 'enqueue_time', 'max_attempts', 'headers', 'encoding')
-  if task.err or not (task[1] or task[5]) then
-    redis.call('HINCRBY', counters, 'orphaned', 1)
-  elseif task[3] and (tonumber(task[8]) or now) + (tonumber(task[3]) or 0) <= now then
-    redis.call('HINCRBY', counters, 'expired', 1)
-    bury(dead, counters, key, id, now, 'expired before it started')
-  else
-    hand_out(id, line[i + 1], task)
+local function hand_out(ids)
+  local ends, numbers, at = {}, {}, 0
+  for n = 1, #ids do
+    local id = ids[n]
+    local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'enqueue_time', 'more')
+    local type, payload, enqueue_time, more = task[1], task[2], task[3], task[4] and read_more(id)
+    local is_damaged = not (type or payload)
+    if not ((is_damaged or more) and is_unfit(id, is_damaged, more and more[6], enqueue_time, now)) then
+      ends[at + 1], ends[at + 2] = more and more[3] and now + (number(more[3]) or keepalive) or usual_end, id
+      numbers[at + 1], numbers[at + 2], at = lease, id, at + 2
+      reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = id, type, payload, enqueue_time
+      reply[last + 5], lease, last = more, lease + 1, last + 5
+    end
   end
+  call_sliced('ZADD', pending, ends)
+  call_sliced('ZADD', leases, numbers)
+  return at / 2
 end
 
-if #line > 0 then
-  redis.call('ZREMRANGEBYRANK', waiting, 0, #line / 2 - 1)
-  if #leases > 0 then call_sliced('ZADD', pending, leases) end
-end
-if taken < count then
+local wanted = defaults.paused and 0 or tonumber(count)
+local taken, is_cut_short = walk_line(wanted, hand_out)
+if is_cut_short then
+  reply[2] = reply[1]
+elseif taken < wanted or wanted == 0 then
   reply[2] = next_event(defaults)
 elseif redis.call('ZCARD', waiting) > 0 then
   wake_one(wake)

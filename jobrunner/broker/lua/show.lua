@@ -1,23 +1,35 @@
-local task = unpack(KEYS)
+local task, awaited = unpack(KEYS)
 local now_ms, base, tag, id, await = unpack(ARGV)
 -- show: one task as it stands. Changes nothing, unless asked to note that someone waits for its end.
--- KEYS  task: hash
--- ARGV  now_ms: unused · base: what the keys of its tag begin with · tag · id
---       await: '1' marks a task that is not finished as awaited, so that its end is published
+-- KEYS  task: hash · awaited: zset task id → when that was noted, Unix ms
+-- ARGV  now_ms: Unix ms or '' · base: what the keys of its tag begin with · tag · id
+--       await: '1' notes that the end of a task that is not finished is awaited
 -- reply {} when there is no such task, else {state or '', score (Unix ms) or '', field, value, ...}
+-- include clock
 
-local fields = redis.call('HGETALL', task)
-if #fields == 0 then return {} end
+local reply = {'', ''}
+local fields = redis.pcall('HGETALL', task)
+if fields.err or #fields == 0 then return {} end
 local values = {}
-for i = 1, #fields, 2 do values[fields[i]] = fields[i + 1] end
-local state, score = values.outcome or '', values.finished_at or ''
-if state == '' then
-  local queue = values.queue or ''
-  if string.sub(queue, 1, #tag + 1) == tag .. '/' then queue = string.sub(queue, #tag + 2) end
-  for _, name in ipairs({'waiting', 'scheduled', 'pending', 'dead'}) do
-    local found = redis.call('ZSCORE', base .. queue .. ':' .. name, id)
-    if found then state, score = name, found end
-  end
-  if await == '1' and state ~= 'dead' then redis.call('HSET', task, 'awaited', 1) end
+for i = 1, #fields, 2 do
+  values[fields[i]] = fields[i + 1]
+  reply[i + 2], reply[i + 3] = fields[i], fields[i + 1]
 end
-return {state, score, unpack(fields)}
+if values.finished_at then
+  reply[1], reply[2] = values.outcome or 'succeeded', values.finished_at
+  return reply
+end
+
+local queue = values.queue or ''
+if string.sub(queue, 1, #tag + 1) == tag .. '/' then queue = string.sub(queue, #tag + 2) end
+for _, state in ipairs({'waiting', 'scheduled', 'pending', 'dead'}) do
+  local score = redis.call('ZSCORE', base .. queue .. ':' .. state, id)
+  if score then reply[1], reply[2] = state, score end
+end
+if await == '1' and reply[1] ~= 'dead' then
+  -- A hint, so a server that is full may refuse it; those an hour old were left by someone who has stopped asking.
+  local now = read_clock(now_ms)
+  redis.call('ZREMRANGEBYSCORE', awaited, '-inf', exact(now - 3600000))
+  redis.call('ZADD', awaited, now, id)
+end
+return reply

@@ -5,7 +5,7 @@ local function read_clock(given)
   return time[1] * 1000 + time[2] / 1000
 end
 
--- A number as text without loss: Lua's own conversion keeps 14 digits only.
-local function exact(number)
-  return string.format('%.17g', number)
+-- A number as text without loss. Lua's own conversion keeps 14 digits; the server's, of a command's arguments, all.
+local function exact(value)
+  return string.format('%.17g', value)
 end

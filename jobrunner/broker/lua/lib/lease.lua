@@ -1,39 +1,67 @@
--- What a report on the lease (id, token) is answered: nil when the lease is live, else the reason it is refused;
--- then whether someone waits for the end of the task.
--- The deadline ends a lease, whether or not upkeep has run; only the newest token of a task counts.
-local function refusal(id, token, deadline, now, queue)
-  local task = redis.pcall('HMGET', tasks .. id, 'id', 'token', 'finished_at', 'queue', 'awaited')
-  if task.err or not task[1] or task[3] then return 'gone' end
-  if deadline and tonumber(deadline) > now then
-    if task[2] == token then return nil, task[5] end
-    return 'lost'
-  end
-  if task[4] ~= queue then return 'lost' end
-  return 'not_reserved'
+-- A lease is its end, in `pending`, and its number, in `leases`. The end decides, whether or not upkeep has run; of two
+-- who hold a task for theirs, only the one with the newest number is believed.
+
+-- Scores beside ids, as text; false where an id is not in the set.
+local function scores_of(set, ids)
+  if #ids == 0 then return {} end
+  if #ids <= 4000 then return redis.call('ZMSCORE', set, unpack(ids)) end
+  local scores = {}
+  for n, id in ipairs(ids) do scores[n] = redis.call('ZSCORE', set, id) end
+  return scores
 end
 
--- The lease ends of several tasks in one command: a list beside `ids`, false where a task is not pending.
-local function deadlines_of(ids)
-  return redis.call('ZMSCORE', pending, unpack(ids))
+local function has_ended(id, now)
+  local lease_end = redis.call('ZSCORE', pending, id)
+  return not lease_end or tonumber(lease_end) <= now
 end
 
--- Sorts the reports in ARGV from `first` on, `width` words each (id and token lead), into verdicts and the live ones.
--- Returns the verdicts beside the reports (false = live), then of the live ones: the ids, the indexes of their reports
--- in ARGV, and who is awaited.
-local function judge(first, width, now, queue)
-  local ids = {}
-  for i = first, #ARGV, width do ids[#ids + 1] = ARGV[i] end
-  local verdicts, live, reports, awaited, seen = {}, {}, {}, {}, {}
-  if #ids == 0 then return verdicts, live, reports, awaited end
-  local deadlines = deadlines_of(ids)
-  for n, id in ipairs(ids) do
-    local at = first + (n - 1) * width
-    local refused, waited = refusal(id, ARGV[at + 1], deadlines[n], now, queue)
-    verdicts[n] = seen[id] and 'gone' or refused or false
-    if not verdicts[n] then
-      seen[id] = true
-      live[#live + 1], reports[#reports + 1], awaited[#awaited + 1] = id, at, waited or false
+-- Why a report is refused that was not made by the holder of a lease.
+local function reason_of(id, now, queue)
+  if not has_ended(id, now) then return 'lost' end
+  local task = redis.pcall('HMGET', tasks .. id, 'id', 'finished_at', 'queue')
+  if task.err or not task[1] or task[2] then return 'gone' end
+  return task[3] == queue and 'not_reserved' or 'lost'
+end
+
+-- Judges reports, given as ids and beside them the numbers of the leases they were made under. Returns beside them why
+-- each is refused, nil for those that are not, and the positions of these. Numbers are compared as text, which is fast
+-- and the same but for notation.
+local function judge(ids, numbers, now, queue)
+  local newest = scores_of(leases, ids)
+  local some_ended = redis.call('ZCOUNT', pending, '-inf', exact(now)) > 0
+  local refused, live, count, seen = {}, {}, 0, {}
+  for n = 1, #ids do
+    local id, held = ids[n], newest[n]
+    if seen[id] then
+      refused[n] = 'gone'
+    elseif not held or held ~= numbers[n] and tonumber(held) ~= tonumber(numbers[n])
+      or some_ended and has_ended(id, now) then
+      refused[n] = reason_of(id, now, queue)
+    else
+      count = count + 1
+      live[count], seen[id] = n, true
     end
   end
-  return verdicts, live, reports, awaited
+  return refused, live
+end
+
+-- The reports from `first` on in ARGV, `width` words each, as lists: ids, numbers of leases, and where each begins.
+local function read_reports(first, width)
+  local ids, numbers, starts = {}, {}, {}
+  for at = first, #ARGV, width do
+    local n = #ids + 1
+    ids[n], numbers[n], starts[n] = ARGV[at], ARGV[at + 1], at
+  end
+  return ids, numbers, starts
+end
+
+-- Takes the tasks at the `live` positions out of their leases: the last step of a report.
+local function end_leases(ids, live)
+  local over = ids
+  if #live < #ids then
+    over = {}
+    for n, position in ipairs(live) do over[n] = ids[position] end
+  end
+  call_sliced('ZREM', pending, over)
+  call_sliced('ZREM', leases, over)
 end

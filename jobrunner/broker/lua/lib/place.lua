@@ -1,22 +1,26 @@
 -- A place in line is one double: priority decides first, then due time, then arrival.
 --   place = (1 - priority) * 2^42 + due,  due in Unix ms with 1/1024 ms as the finest step.
 -- It is exact (43 bits before the point, 10 behind) until the year 2109, and for the default priority simply the due
--- time. Equal places are ordered by id, and ids that jobrunner makes sort in the order they were made.
+-- time. The first half of a millisecond is for tasks that were scheduled for it, the second for those that arrive in
+-- it. Equal places are ordered by id, and ids that jobrunner makes sort in the order they were made.
 local STEP = 1 / 1024
+local HALF = 1 / 2
 local BAND = 4398046511104
 
 local function place_of(priority, due)
-  return (1 - (tonumber(priority) or 1)) * BAND + due
+  if priority == '' then return due end
+  return (1 - math.max(0, math.min(number(priority) or 1, 2))) * BAND + due
 end
 
 -- The arrival after `last`: a logical clock that follows the server's clock and never goes back (TITAN-07).
 local function arrival_after(last, now)
-  return math.max(math.floor(now), last + STEP)
+  return math.max(math.floor(now) + HALF, last + STEP)
 end
 
--- A free instant within the millisecond `due`, behind all that were scheduled for it before.
+-- The due time nearest to `due` behind all that were scheduled for the same millisecond before.
 local function slot_at(scheduled, due)
-  local last = redis.call('ZREVRANGEBYSCORE', scheduled, '(' .. exact(due + 1), exact(due), 'WITHSCORES', 'LIMIT', 0, 1)
+  due = math.ceil(due)
+  local last = redis.call('ZREVRANGEBYSCORE', scheduled, '(' .. exact(due + HALF), exact(due), 'WITHSCORES', 'LIMIT', 0, 1)
   if not last[2] then return due end
-  return math.min(tonumber(last[2]) + STEP, due + 1 - STEP)
+  return math.min(tonumber(last[2]) + STEP, due + HALF - STEP)
 end

@@ -1,0 +1,12 @@
+-- When this queue next needs upkeep, Unix ms; '' when nothing is foreseen.
+local function next_event(defaults)
+  local soonest = math.huge
+  local function look(set, after)
+    local first = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
+    if first[2] then soonest = math.min(soonest, tonumber(first[2]) + after) end
+  end
+  look(scheduled, 0)
+  look(pending, 0)
+  look(dead, defaults.dead_ttl)
+  return soonest < math.huge and exact(soonest) or ''
+end

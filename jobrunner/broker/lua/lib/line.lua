@@ -1,0 +1,26 @@
+-- Whether a task in line cannot be handed out: damage is dropped, a task past its time to start is dead.
+local function is_unfit(id, is_damaged, expires_in, enqueue_time, now)
+  if is_damaged then
+    drop(id)
+    return true
+  end
+  expires_in, enqueue_time = number(expires_in), number(enqueue_time)
+  if not expires_in or not enqueue_time or enqueue_time + expires_in > now then return false end
+  redis.call('HINCRBY', counters, 'expired', 1)
+  bury(id, now, 'expired before it started')
+  return true
+end
+
+-- Hands ids from the front of the line to `take`, which says how many of them were fit, until there were `wanted`: those
+-- behind an unfit one take its place. Returns how many were fit, and whether the bound on unfit ones ended it.
+local function walk_line(wanted, take)
+  local taken, looked_at, bound = 0, 0, wanted + SLICE
+  while taken < wanted and looked_at < bound do
+    local ids = redis.call('ZRANGE', waiting, 0, wanted - taken - 1)
+    if #ids == 0 then return taken, false end
+    if looked_at == 0 then write_even_when_full() end
+    taken, looked_at = taken + take(ids), looked_at + #ids
+    redis.call('ZREMRANGEBYRANK', waiting, 0, #ids - 1)
+  end
+  return taken, looked_at >= bound
+end
