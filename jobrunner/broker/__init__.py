@@ -1,0 +1,1 @@
+"""Everything about the server: keys, scripts, calls, drivers, connections, the embedded server."""
