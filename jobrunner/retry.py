@@ -44,15 +44,11 @@ class Backoff:
         base_s = seconds(base, option="backoff base")
         cap_s = seconds(cap, option="backoff cap")
         if cap_s < base_s:
-            raise InvalidOption(
-                f"backoff cap is {cap_s:g} s, below base {base_s:g} s; give a cap of at least the base"
-            )
+            raise InvalidOption(f"backoff cap is {cap_s:g} s, below base {base_s:g} s; give a cap of at least the base")
         if not (_is_number(factor) and 1 <= factor <= sys.float_info.max):
             raise InvalidOption(f"backoff factor is {_shown(factor)}; give a finite number of at least 1")
         if not (_is_number(jitter) and 0 <= jitter < 1):
-            raise InvalidOption(
-                f"backoff jitter is {_shown(jitter)}; give a share from 0 to below 1, such as 0.1"
-            )
+            raise InvalidOption(f"backoff jitter is {_shown(jitter)}; give a share from 0 to below 1, such as 0.1")
         object.__setattr__(self, "base", base_s)
         object.__setattr__(self, "factor", float(factor))
         object.__setattr__(self, "cap", cap_s)
@@ -107,9 +103,7 @@ def seconds(value: object, *, option: str, minimum: float = 0) -> float:
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if _is_number(number) and minimum <= number <= _CENTURY_S:
         return float(number)
-    raise InvalidOption(
-        f"{option} is {_shown(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}"
-    )
+    raise InvalidOption(f"{option} is {_shown(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}")
 
 
 def is_spent(attempts: int, max_attempts: int) -> bool:

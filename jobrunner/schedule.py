@@ -223,9 +223,7 @@ def parse_catch_up(value: object) -> CatchUp:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CATCH_UP:
         return value
-    raise InvalidOption(
-        f"catch_up is {_shown(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}"
-    )
+    raise InvalidOption(f"catch_up is {_shown(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}")
 
 
 def first_tick(schedule: Schedule, now: datetime) -> datetime:
@@ -275,9 +273,7 @@ def _instants(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
 
 def _utc(instant: datetime) -> datetime:
     if instant.utcoffset() is None:
-        raise NaiveDatetime(
-            f"{instant!r} has no time zone; give an aware datetime, such as datetime.now(UTC)"
-        )
+        raise NaiveDatetime(f"{instant!r} has no time zone; give an aware datetime, such as datetime.now(UTC)")
     return instant.astimezone(UTC)
 
 
