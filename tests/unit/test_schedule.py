@@ -96,10 +96,10 @@ class Moment:
 
 
 @cache
-def moments(zone: str, middle: str, days: int) -> list[Moment]:
-    start = utc(middle) - timedelta(days=days)
+def moments(zone: str, middle: str, hours: int) -> list[Moment]:
+    start = utc(middle) - timedelta(hours=hours)
     result: list[Moment] = []
-    for n in range(days * 2 * 24 * 60):
+    for n in range(hours * 2 * 60):
         local = (start + n * MINUTE).astimezone(ZoneInfo(zone))
         wall = local.replace(tzinfo=None, fold=0)
         missing = (wall - result[-1].wall) // MINUTE - 1 if result else 0
@@ -158,15 +158,16 @@ expressions = st.tuples(*map(st.sampled_from, (MINUTES, HOURS, DAYS, MONTHS, WEE
 def test_no_tick_is_omitted_doubled_or_moved_around_a_change_of_the_clocks(
     expression: str, change: tuple[str, str]
 ) -> None:
-    seen = moments(*change, 1)
+    seen = moments(*change, 8)
     schedule = Cron(expression, change[0])
 
+    # The first minute cannot know what was skipped just before it.
+    expected = expected_ticks(expression, seen[1:])
     forward = ticks_from(schedule, seen[0].instant, seen[-1].instant)
     backward = schedule.ticks_between(seen[0].instant, seen[-1].instant, 10_000)
 
-    # The first minute cannot know what was skipped just before it.
-    assert [tick for tick in forward if tick > seen[0].instant] == expected_ticks(expression, seen[1:])
-    assert backward == expected_ticks(expression, seen[1:])
+    assert [tick for tick in forward if tick > seen[0].instant] == expected
+    assert backward == expected
 
 
 DAY_MS = 86_400_000
@@ -182,7 +183,7 @@ near_the_change = st.integers(DAY_MS - 7_200_000, DAY_MS + 7_200_000)
 def test_next_and_latest_tick_are_right_from_any_millisecond_around_a_change(
     expression: str, change: tuple[str, str], offsets_ms: list[int]
 ) -> None:
-    seen = moments(*change, 1)
+    seen = moments(*change, 24)
     schedule = Cron(expression, change[0])
     expected = expected_ticks(expression, seen)
     for offset_ms in offsets_ms:
@@ -194,10 +195,10 @@ def test_next_and_latest_tick_are_right_from_any_millisecond_around_a_change(
             assert schedule.last_until(instant) == expected[place - 1]
 
 
-@pytest.mark.parametrize("change", CHANGES[:8], ids="{0[0]} {0[1]}".format)
+@pytest.mark.parametrize("change", CHANGES[:6], ids="{0[0]} {0[1]}".format)
 @pytest.mark.parametrize("expression", ["*/15 * * * *", "0,30 0,1,2 * * 0-5"])
 def test_a_week_around_a_change_agree_with_a_look_at_every_minute(expression: str, change: tuple[str, str]) -> None:
-    seen = moments(*change, 4)
+    seen = moments(*change, 84)
 
     ticks = ticks_from(Cron(expression, change[0]), seen[1].instant, seen[-1].instant)
 
