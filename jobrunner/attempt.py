@@ -1,6 +1,7 @@
 """An attempt: one try at a task, under a lease. Built for every task that is handed out, so it is kept small."""
 
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -95,6 +96,7 @@ def _whole(raw: bytes | None, default: int) -> int:
 
 def _decimal(raw: bytes | None, default: float) -> float:
     try:
-        return float(raw or default)
+        read = float(raw or default)
     except ValueError:
         return default
+    return read if isfinite(read) else default

@@ -4,7 +4,7 @@ local now_ms, tasks = unpack(ARGV)
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {waiting, scheduled, pending, dead, paused ('1' or ''), counter, total, counter, total, ...}
--- include number clock wake full drop limits bury upkeep
+-- include number clock place wake full drop limits bury upkeep
 
 local defaults = upkeep(read_clock(now_ms))
 local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),

@@ -4,7 +4,7 @@ local now_ms, tasks, count = unpack(ARGV)
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
 -- reply list of {id, type, payload, headers, encoding}; empty when nothing waits or the queue is paused
--- include number clock wake batch full drop limits bury upkeep line
+-- include number clock place wake batch full drop limits bury upkeep line
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)

@@ -8,7 +8,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
 --       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms}
 -- No lease when empty or paused.
--- include number clock wake batch full drop limits bury upkeep event line
+-- include number clock place wake batch full drop limits bury upkeep event line
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)

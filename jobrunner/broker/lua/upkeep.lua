@@ -4,7 +4,7 @@ local now_ms, tasks = unpack(ARGV)
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {now, next event or '' (Unix ms), how many tasks were moved}
--- include number clock wake full drop limits bury upkeep event
+-- include number clock place wake full drop limits bury upkeep event
 
 local now = read_clock(now_ms)
 local defaults, moved = upkeep(now)

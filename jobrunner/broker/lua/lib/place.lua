@@ -24,3 +24,8 @@ local function slot_at(scheduled, due)
   if not last[2] then return due end
   return math.min(tonumber(last[2]) + STEP, due + HALF - STEP)
 end
+
+-- The last slot that is due at `now`.
+local function last_slot_at(now)
+  return math.max(now, math.floor(now) + HALF - STEP)
+end

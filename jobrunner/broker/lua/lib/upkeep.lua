@@ -3,7 +3,8 @@
 local SLICE = 500
 
 local function promote(now)
-  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(now), 'WITHSCORES', 'LIMIT', 0, SLICE)
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0,
+    SLICE)
   if #due == 0 then return 0 end
   local places, ids = {}, {}
   for i = 1, #due, 2 do

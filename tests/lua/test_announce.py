@@ -1,0 +1,33 @@
+"""announce: a sign of life of a worker, with what it says of itself."""
+
+from jobrunner.broker.calls import coordination
+
+
+def test_a_worker_is_listed_with_what_it_says_until_it_falls_silent(broker, keys, clock, raw):
+    clock.set(1_700_000_000_000.25)
+
+    broker.run(coordination.announce(keys, "w1", {"host": "h", "pid": 7}, ttl_ms=5000))
+
+    assert broker.run(coordination.worker_ids(keys)) == ["w1"]
+    assert broker.run(coordination.worker_description(keys, "w1")) == {"host": b"h", "pid": b"7"}
+    assert 4000 < raw.pttl(keys.worker("w1")) <= 5000
+    assert raw.zscore(keys.workers, "w1") == clock.ms
+
+
+def test_the_next_sign_replaces_what_it_names_and_lasts_anew(broker, keys, clock, raw):
+    clock.set()
+    broker.run(coordination.announce(keys, "w1", {"host": "h", "busy": 1}, ttl_ms=5000))
+    clock.advance(10)
+    broker.run(coordination.announce(keys, "w1", {"busy": 2}, ttl_ms=9000))
+
+    assert broker.run(coordination.worker_description(keys, "w1")) == {"host": b"h", "busy": b"2"}
+    assert raw.pttl(keys.worker("w1")) > 5000
+    assert raw.zscore(keys.workers, "w1") == clock.ms
+
+
+def test_a_worker_that_retires_is_off_the_list(broker, keys):
+    broker.run(coordination.announce(keys, "w1", {"host": "h"}, ttl_ms=5000))
+    broker.run_many(coordination.retire(keys, "w1"))
+
+    assert broker.run(coordination.worker_ids(keys)) == []
+    assert broker.run(coordination.worker_description(keys, "w1")) == {}

@@ -1,0 +1,206 @@
+"""enqueue: nothing → waiting or scheduled, all tasks of the call or none."""
+
+import pytest
+
+from jobrunner.broker.calls import tasks
+from jobrunner.errors import ServerFull
+from jobrunner.task import Task
+
+
+def test_a_new_task_is_in_waiting_with_its_hash_and_is_counted(mail, clock):
+    assert mail.enqueue("a", type="send", payload=b"\xff\x00[]") == [True]
+
+    now = clock.ms
+    assert mail.scores("waiting") == {"a": now + 0.5}
+    assert mail.hash("a") == {
+        "id": b"a",
+        "type": b"send",
+        "queue": b"mail",
+        "payload": b"\xff\x00[]",
+        "enqueue_time": b"%d" % now,
+        "retry_count": b"0",
+        "place": b"%.1f" % (now + 0.5),
+    }
+    assert mail.totals() == {"enqueued": 1}
+    assert mail.wakes()
+
+
+def test_what_a_task_says_itself_is_in_its_hash(mail):
+    mail.enqueue(
+        "a", priority=2, keepalive_ms=7, max_attempts=3, expires_in_ms=9, headers=b'{"x":"y"}', encoding="json"
+    )
+
+    found = mail.hash("a")
+    said = ("priority", "keepalive_ms", "max_attempts", "expires_in_ms", "headers", "encoding", "more")
+    assert [found[name] for name in said] == [b"2", b"7", b"3", b"9", b'{"x":"y"}', b"json", b"1"]
+
+
+def test_tasks_of_one_call_need_not_be_alike(mail):
+    sent = [
+        Task(id="a", queue="mail", payload=b"1", type="send"),
+        Task(id="b", queue="mail", payload=b"2", type="drop", max_attempts=1),
+        Task(id="c", queue="mail", payload=b"3", delay_ms=10, headers=b"{}"),
+        Task(id="d", queue="mail", payload=b"4", type="send"),
+    ]
+
+    assert mail.run(tasks.enqueue(mail.keys, sent)) == [True] * 4
+
+    assert mail.ids("waiting") == ["a", "b", "d"]
+    assert mail.ids("scheduled") == ["c"]
+    assert [mail.hash(one)["payload"] for one in "abcd"] == [b"1", b"2", b"3", b"4"]
+    assert [mail.hash(one)["type"] for one in "abcd"] == [b"send", b"drop", b"", b"send"]
+    assert "max_attempts" not in mail.hash("d")
+    assert "headers" not in mail.hash("d")
+
+
+def test_a_delay_counts_from_the_clock_and_the_score_is_the_due_time(mail, clock):
+    mail.enqueue("a", delay_ms=1500)
+
+    assert mail.scores("scheduled") == {"a": clock.ms + 1500}
+    assert mail.ids("waiting") == []
+    assert mail.wakes(), "the coordinator has a new due time to look at"
+
+
+def test_an_instant_is_taken_as_it_is_and_a_fraction_is_never_early(mail, clock):
+    mail.enqueue("a", at_ms=clock.ms + 1000.25)
+
+    assert mail.scores("scheduled") == {"a": clock.ms + 1001}
+
+
+@pytest.mark.parametrize("option", [{"at_ms": 0.0}, {"at_ms": -5.0}, {"at_ms": 999_999_999.0}, {"delay_ms": 0.0}])
+def test_a_due_time_in_the_past_means_now_and_jumps_no_queue(mail, option):
+    mail.enqueue("first")
+    mail.enqueue("late", **option)
+
+    assert mail.ids("waiting") == ["first", "late"]
+    assert mail.ids("scheduled") == []
+
+
+def test_a_due_time_of_exactly_now_is_now(mail, clock):
+    mail.enqueue("a", at_ms=clock.ms)
+
+    assert mail.ids("waiting") == ["a"]
+
+
+def test_an_id_that_exists_is_left_as_it_was(mail):
+    mail.enqueue("a", payload=b"first")
+    mail.wakes()
+    before = mail.snapshot()
+
+    assert mail.enqueue("a", payload=b"second") == [False]
+
+    assert mail.snapshot() == before
+
+
+def test_an_id_is_taken_in_whatever_state_the_task_is(mail):
+    mail.enqueue("later", delay_ms=9)
+    mail.lease("held")
+    mail.commit(mail.lease("kept"), keep_ms=60_000)
+    mail.fail(mail.lease("dead"), fate="dead")
+
+    assert mail.enqueue("later", "held", "kept", "dead", "new") == [False, False, False, False, True]
+
+
+def test_the_same_id_twice_in_one_call_is_one_task(mail):
+    sent = [Task(id=one, queue="mail", payload=one.encode() + b"%d" % n) for n, one in enumerate("abab")]
+
+    assert mail.run(tasks.enqueue(mail.keys, sent)) == [True, True, False, False]
+
+    assert mail.ids("waiting") == ["a", "b"]
+    assert mail.hash("a")["payload"] == b"a0"
+    assert mail.totals() == {"enqueued": 2}
+
+
+def test_one_call_keeps_its_order_whatever_the_ids(mail):
+    ids = [f"{n:04d}" for n in range(2999, -1, -1)]
+
+    assert mail.enqueue(*ids) == [True] * 3000
+
+    assert mail.ids("waiting") == ids
+    assert len(set(mail.scores("waiting").values())) == 3000
+
+
+def test_calls_within_one_instant_keep_their_order_whatever_the_ids(mail):
+    for one in "zyxabc":
+        mail.enqueue(one)
+
+    assert mail.ids("waiting") == list("zyxabc")
+
+
+def test_tasks_due_at_one_instant_keep_the_order_of_enqueueing(mail, clock):
+    for one in "zmax":
+        mail.enqueue(one, at_ms=clock.ms + 50)
+    mail.enqueue("q", "b", at_ms=clock.ms + 50)
+
+    assert mail.ids("scheduled") == list("zmax") + ["q", "b"]
+    assert all(clock.ms + 50 <= score < clock.ms + 50.5 for score in mail.scores("scheduled").values())
+
+
+def test_more_tasks_for_one_instant_than_a_double_can_tell_apart_are_all_kept(mail, clock):
+    mail.enqueue(*(f"{n:04d}" for n in range(1500)), at_ms=clock.ms + 50)
+
+    assert len(mail.ids("scheduled")) == 1500
+    assert max(mail.scores("scheduled").values()) < clock.ms + 51
+
+
+def test_a_clock_that_steps_back_does_not_change_the_order(mail, clock):
+    mail.enqueue("a")
+    clock.advance(-5000)
+    mail.enqueue("b")
+    clock.advance(5000)
+    mail.enqueue("c")
+
+    assert mail.ids("waiting") == ["a", "b", "c"]
+
+
+def test_a_higher_priority_goes_first_and_arrival_decides_within_one(mail):
+    mail.enqueue("low", priority=0)
+    mail.enqueue("none")
+    mail.enqueue("mid", priority=1)
+    mail.enqueue("high", priority=2)
+    mail.enqueue("high2", priority=2)
+
+    assert mail.ids("waiting") == ["high", "high2", "none", "mid", "low"]
+
+
+def test_places_are_exact_for_every_priority(mail, clock):
+    clock.set(1_700_000_000_000.123)
+    mail.enqueue(*(f"{n}" for n in range(200, 100, -1)), priority=0)
+    mail.enqueue(*(f"{n}" for n in range(400, 300, -1)), priority=2)
+
+    assert [int(one) for one in mail.ids("waiting")] == [*range(400, 300, -1), *range(200, 100, -1)]
+    assert float(mail.hash("200")["place"]) == mail.scores("waiting")["200"]
+
+
+def test_no_tasks_are_no_change(mail):
+    assert mail.run(tasks.enqueue(mail.keys, [])) == []
+    assert mail.snapshot() == {}
+
+
+def test_a_key_of_another_type_under_the_task_is_an_id_that_exists(mail):
+    mail.raw.set(mail.keys.task("a"), "damage")
+
+    assert mail.enqueue("a", "b") == [False, True]
+    assert mail.ids("waiting") == ["b"]
+
+
+@pytest.mark.parametrize("options", [{}, {"delay_ms": 1000}])
+def test_a_full_server_takes_nothing(mail, options):
+    mail.enqueue("before")
+    before = mail.snapshot()
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ServerFull, match="maxmemory"):
+            mail.enqueue("a", "b", **options)
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+    assert mail.snapshot() == before
+
+
+def test_the_servers_clock_is_used_unless_one_is_given(mail, clock):
+    clock.ms = None
+    mail.enqueue("a")
+
+    seconds, microseconds = mail.raw.time()
+    enqueued = float(mail.hash("a")["enqueue_time"])
+    assert 0 <= seconds * 1000 + microseconds / 1000 - enqueued < 5000

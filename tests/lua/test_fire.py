@@ -1,0 +1,139 @@
+"""fire: one tick of a periodic job becomes one waiting task, whoever and however many try."""
+
+import pytest
+
+from jobrunner.broker.calls import coordination
+from jobrunner.errors import ServerFull
+
+
+@pytest.fixture
+def fire(mail, clock):
+    def call(tick, *, expected="", due_ms=None, epoch=0, overlap="skip", priority=1, fields=()):
+        return mail.run(
+            coordination.fire(
+                mail.keys,
+                "tick",
+                expected=expected,
+                tick_ms=tick,
+                due_ms=clock.ms if due_ms is None else due_ms,
+                epoch=epoch,
+                task_id=f"tick-{tick}",
+                priority=priority,
+                overlap=overlap,
+                fields=["type", "tick", "queue", "mail", "payload", b"{}", *fields],
+            )
+        )
+
+    return call
+
+
+@pytest.fixture
+def state(mail):
+    return lambda: mail.run(coordination.periodic_state(mail.keys, "tick"))
+
+
+def test_a_tick_becomes_a_waiting_task(mail, clock, fire, state):
+    assert fire(1000) == "fired"
+
+    assert mail.scores("waiting") == {"tick-1000": clock.ms + 0.5}
+    found = mail.hash("tick-1000")
+    assert (found["id"], found["type"], found["queue"], found["payload"]) == (b"tick-1000", b"tick", b"mail", b"{}")
+    assert (found["enqueue_time"], found["retry_count"]) == (b"%d" % clock.ms, b"0")
+    assert state() == {"last": b"1000", "task": b"tick-1000", "fired": b"1"}
+    assert mail.totals() == {"enqueued": 1}
+    assert mail.wakes()
+    (attempt,) = mail.reserve()
+    assert (attempt.id, attempt.number) == ("tick-1000", 1)
+
+
+def test_a_tick_due_later_is_scheduled_for_its_instant(mail, clock, fire):
+    assert fire(1000, due_ms=clock.ms + 250.0) == "fired"
+
+    assert mail.scores("scheduled") == {"tick-1000": clock.ms + 250}
+
+
+def test_the_same_tick_again_is_missed(mail, fire):
+    fire(1000)
+    before = mail.snapshot()
+
+    assert fire(1000) == "missed"
+    assert fire(1000, expected="999") == "missed"
+    assert mail.snapshot() == before
+
+
+def test_a_tick_is_fired_by_who_knows_the_last_one(mail, fire, state):
+    fire(1000)
+    mail.commit(*mail.reserve())
+
+    assert fire(2000, expected="1000") == "fired"
+    assert state()["last"] == b"2000"
+
+
+def test_a_tick_is_skipped_while_the_earlier_task_is_not_finished(mail, fire, state):
+    fire(1000)
+    assert fire(2000, expected="1000") == "skipped"
+    (attempt,) = mail.reserve()
+    assert fire(3000, expected="2000") == "skipped"
+    mail.release(attempt, delay_ms=500)
+    assert fire(4000, expected="3000") == "skipped"
+    assert (state()["skipped"], state()["fired"], state()["last"]) == (b"3", b"1", b"4000")
+    assert mail.totals()["enqueued"] == 1
+
+
+def test_a_dead_task_holds_up_no_tick(mail, fire):
+    fire(1000)
+    mail.fail(*mail.reserve(), fate="dead")
+
+    assert fire(2000, expected="1000") == "fired"
+
+
+def test_ticks_overlap_when_they_may(mail, fire):
+    fire(1000, overlap="allow")
+
+    assert fire(2000, expected="1000", overlap="allow") == "fired"
+    assert mail.ids("waiting") == ["tick-1000", "tick-2000"]
+
+
+def test_an_older_leader_is_fenced(mail, fire, state):
+    assert fire(1000, epoch=7, overlap="allow") == "fired"
+    before = mail.snapshot()
+
+    assert fire(2000, expected="1000", epoch=6, overlap="allow") == "fenced"
+    assert mail.snapshot() == before
+    assert fire(2000, expected="1000", epoch=7, overlap="allow") == "fired"
+    assert fire(3000, expected="2000", epoch=8, overlap="allow") == "fired"
+    assert state()["epoch"] == b"8"
+
+
+def test_a_person_is_not_fenced_and_fences_nobody(fire, state):
+    fire(1000, epoch=7, overlap="allow")
+
+    assert fire(2000, expected="1000", epoch=0, overlap="allow") == "fired"
+    assert state()["epoch"] == b"7"
+
+
+def test_a_tick_whose_task_exists_is_not_made_twice(mail, fire, state):
+    mail.enqueue("tick-1000", payload=b"mine")
+
+    assert fire(1000) == "missed"
+    assert mail.hash("tick-1000")["payload"] == b"mine"
+    assert state()["last"] == b"1000", "the tick is done with"
+
+
+def test_a_priority_decides_the_place(mail, fire):
+    mail.enqueue("plain")
+    fire(1000, priority=2, fields=["priority", 2])
+
+    assert mail.ids("waiting") == ["tick-1000", "plain"]
+
+
+def test_a_full_server_takes_nothing(mail, fire):
+    mail.enqueue("before")
+    before = mail.snapshot()
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ServerFull):
+            fire(1000)
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+    assert mail.snapshot() == before

@@ -1,0 +1,194 @@
+"""move: pending of one queue → waiting or scheduled of another of the same pipeline, in one step."""
+
+import pytest
+
+from jobrunner.broker.calls import leases, queues
+from jobrunner.errors import ServerFull, ServerRefused
+
+
+@pytest.fixture
+def ends(line):
+    return line("orders/raw"), line("orders/clean")
+
+
+def moved(raw, clean, attempt, **options):
+    return raw.run(leases.move(raw.keys, clean.keys, task_id=attempt.id, token=attempt.token, **options))
+
+
+def test_a_task_leaves_one_queue_and_enters_the_other(ends, clock):
+    raw, clean = ends
+    attempt = raw.lease("a", payload=b"\xff[]", headers=b'{"x":"y"}')
+    clock.advance(5)
+
+    assert moved(raw, clean, attempt) == "ok"
+
+    assert raw.ids("pending") == raw.ids("leases") == raw.ids("waiting") == []
+    assert clean.scores("waiting") == {"a": clock.ms + 0.5}
+    found = clean.hash("a")
+    assert (found["queue"], found["payload"], found["headers"]) == (b"orders/clean", b"\xff[]", b'{"x":"y"}')
+    assert found["enqueue_time"] == b"%d" % (clock.ms - 5)
+    assert raw.totals() == {"enqueued": 1, "moved_out": 1}
+    assert clean.totals() == {"moved_in": 1}
+    assert clean.wakes()
+    assert [one.id for one in clean.reserve()] == ["a"]
+
+
+def test_attempts_start_anew_and_lifetime_figures_go_on(ends, clock):
+    raw, clean = ends
+    raw.fail(raw.lease("a"), error="boom")
+    clock.advance(1)
+    raw.reserve()
+    clock.advance(30_000)
+    (attempt,) = raw.reserve()
+    assert attempt.number == 3
+
+    moved(raw, clean, attempt)
+
+    found = clean.hash("a")
+    assert (found["retry_count"], found["total_attempts"], found["hops"]) == (b"0", b"3", b"1")
+    assert "error" not in found
+    assert "expiries" not in found
+    (attempt,) = clean.reserve()
+    assert (attempt.number, attempt.retry_count) == (1, 0)
+    moved(clean, raw, attempt)
+    assert (raw.hash("a")["total_attempts"], raw.hash("a")["hops"]) == (b"4", b"2")
+
+
+def test_fields_change_in_the_same_step(ends):
+    raw, clean = ends
+    attempt = raw.lease("a", payload=b"old")
+
+    moved(raw, clean, attempt, fields=["payload", b"", "encoding", "json", "headers", b'{"n":"1"}'])
+
+    (attempt,) = clean.reserve()
+    assert (attempt.payload, attempt.encoding, attempt.headers) == (b"", b"json", b'{"n":"1"}')
+
+
+def test_a_delay_schedules_it_in_the_other_queue(ends, clock):
+    raw, clean = ends
+
+    moved(raw, clean, raw.lease("a"), delay_ms=700)
+
+    assert clean.scores("scheduled") == {"a": clock.ms + 700}
+    assert clean.ids("waiting") == []
+
+
+@pytest.mark.parametrize(("given", "order"), [(None, ["urgent", "plain"]), (0, ["plain", "urgent"])])
+def test_a_priority_stays_unless_one_is_given(ends, given, order):
+    raw, clean = ends
+    clean.enqueue("plain")
+
+    moved(raw, clean, raw.lease("urgent", priority=2), priority=given)
+
+    assert clean.ids("waiting") == order
+
+
+def test_a_task_goes_behind_all_that_wait_there(ends, clock):
+    raw, clean = ends
+    attempt = raw.lease("a old one")
+    clock.advance(100)
+    clean.enqueue("z")
+    moved(raw, clean, attempt)
+
+    assert clean.ids("waiting") == ["z", "a old one"]
+
+
+def test_a_queue_may_move_to_itself(ends):
+    raw, _ = ends
+
+    assert moved(raw, raw, raw.lease("a")) == "ok"
+    assert raw.ids("waiting") == ["a"]
+    assert raw.ids("pending") == []
+    assert raw.totals() == {"enqueued": 1, "moved_out": 1, "moved_in": 1}
+
+
+def test_the_limit_of_hops_is_kept(ends):
+    raw, clean = ends
+    attempt = raw.lease("a")
+    assert moved(raw, clean, attempt, max_hops=2) == "ok"
+    assert moved(clean, raw, *clean.reserve(), max_hops=2) == "ok"
+    (attempt,) = raw.reserve()
+    before = raw.snapshot()
+
+    assert moved(raw, clean, attempt, max_hops=2) == "hops"
+    assert raw.snapshot() == before
+    assert raw.commit(attempt) == ["ok"]
+
+
+def test_a_paused_queue_takes_it_in_and_does_not_hand_it_out(ends):
+    raw, clean = ends
+    clean.run(queues.configure(clean.keys, {"paused": 1}))
+
+    assert moved(raw, clean, raw.lease("a")) == "ok"
+    assert clean.ids("waiting") == ["a"]
+    assert clean.reserve() == []
+
+
+def test_refused_moves_change_nothing(ends, clock):
+    raw, clean = ends
+    old = raw.lease("a")
+    clock.advance(30_000)
+    (new,) = raw.reserve()
+    before = raw.snapshot()
+
+    assert moved(raw, clean, old) == "lost"
+    assert moved(clean, raw, new) == "lost"
+    clock.advance(30_000)
+    assert moved(raw, clean, new) == "not_reserved"
+    assert raw.snapshot() == before
+    raw.commit(*raw.reserve())
+    assert moved(raw, clean, new) == "gone"
+
+
+def test_of_two_moves_of_one_lease_one_wins(ends):
+    raw, clean = ends
+    attempt = raw.lease("a")
+
+    assert moved(raw, clean, attempt) == "ok"
+    assert moved(raw, clean, attempt) == "lost"
+    assert raw.commit(attempt) == ["lost"]
+
+
+@pytest.mark.parametrize("damage", ["", "abc", "nan", "inf"])
+@pytest.mark.parametrize("field", ["retry_count", "total_attempts", "hops", "priority"])
+def test_a_field_that_is_no_number_reads_as_not_said(ends, field, damage):
+    raw, clean = ends
+    attempt = raw.lease("a")
+    raw.raw.hset(raw.keys.task("a"), field, damage)
+
+    assert moved(raw, clean, attempt, max_hops=5) == "ok"
+    assert clean.hash("a")["hops"] == b"1"
+    assert [one.id for one in clean.reserve()] == ["a"]
+
+
+def test_a_hash_that_was_deleted_meanwhile_does_not_come_back(ends):
+    raw, clean = ends
+    attempt = raw.lease("a")
+    raw.raw.delete(raw.keys.task("a"))
+
+    assert moved(raw, clean, attempt) == "gone"
+    assert not raw.raw.exists(raw.keys.task("a"))
+
+
+def test_a_server_that_is_full_leaves_the_task_leased(ends):
+    raw, clean = ends
+    attempt = raw.lease("a")
+    before = raw.snapshot()
+    raw.raw.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ServerFull):
+            moved(raw, clean, attempt, fields=["payload", b"x" * 1000])
+    finally:
+        raw.raw.config_set("maxmemory", 0)
+    assert raw.snapshot() == before
+
+
+@pytest.mark.parametrize("denied", ["zadd", "hset", "hdel", "hincrby", "zrem"])
+def test_a_command_that_is_denied_half_way_loses_no_task(ends, weak_broker, clock, denied):
+    raw, clean = ends
+    attempt = raw.lease("a")
+
+    with pytest.raises(ServerRefused):
+        weak_broker(f"-{denied}").run(leases.move(raw.keys, clean.keys, task_id="a", token=attempt.token))
+
+    assert "a" in raw.ids("pending") + clean.ids("waiting")

@@ -1,0 +1,101 @@
+"""pop: waiting → out of the queue, at most once."""
+
+import pytest
+
+from jobrunner.broker.calls import leases, queues
+from jobrunner.errors import ServerRefused
+
+
+def popped(mail, count=10):
+    return mail.run(leases.pop(mail.keys, count))
+
+
+def test_the_first_in_line_are_out_for_good(mail):
+    mail.enqueue(*"zma", type="send", payload=b"\0\xff", headers=b"{}", encoding="json")
+
+    assert popped(mail, 2) == [[b"z", b"send", b"\0\xff", b"{}", b"json"], [b"m", b"send", b"\0\xff", b"{}", b"json"]]
+
+    assert mail.ids("waiting") == ["a"]
+    assert mail.hash("z") == mail.hash("m") == {}
+    assert mail.totals() == {"enqueued": 3, "succeeded": 2}
+    assert [raw[0] for raw in popped(mail)] == [b"a"]
+    assert popped(mail) == []
+
+
+def test_what_a_task_does_not_say_is_none(mail):
+    mail.enqueue("a")
+
+    assert popped(mail) == [[b"a", b"", b"{}", None, None]]
+
+
+def test_a_scheduled_task_is_popped_when_it_is_due(mail, clock):
+    mail.enqueue("a", delay_ms=100)
+    clock.advance(99.999)
+    assert popped(mail) == []
+    clock.advance(0.001)
+    assert [raw[0] for raw in popped(mail)] == [b"a"]
+
+
+def test_a_task_in_someones_hands_is_not_popped_until_its_lease_ends(mail, clock):
+    mail.lease("a")
+    assert popped(mail) == []
+    clock.advance(30_000)
+    assert [raw[0] for raw in popped(mail)] == [b"a"]
+
+
+def test_a_paused_queue_gives_nothing(mail):
+    mail.enqueue("a")
+    mail.run(queues.configure(mail.keys, {"paused": 1}))
+
+    assert popped(mail) == []
+    assert mail.ids("waiting") == ["a"]
+
+
+def test_damage_is_dropped_and_the_next_is_popped(mail):
+    mail.enqueue("a", "b", "c")
+    mail.raw.delete(mail.keys.task("a"), mail.keys.task("b"))
+    mail.raw.set(mail.keys.task("b"), "text")
+
+    assert [raw[0] for raw in popped(mail, 1)] == [b"c"]
+    assert mail.totals()["orphaned"] == 2
+    assert not mail.raw.exists(mail.keys.task("b"))
+
+
+def test_a_task_past_its_time_to_start_is_dead(mail, clock):
+    mail.enqueue("a", expires_in_ms=10)
+    clock.advance(10)
+
+    assert popped(mail) == []
+    assert mail.ids("dead") == ["a"]
+
+
+def test_another_is_woken_while_tasks_wait(mail):
+    mail.enqueue("a", "b")
+    mail.wakes()
+
+    popped(mail, 1)
+    assert mail.wakes()
+    popped(mail, 1)
+    assert not mail.wakes()
+
+
+def test_a_queue_that_was_never_used_stays_without_keys(mail):
+    assert popped(mail) == []
+    assert mail.snapshot() == {}
+
+
+def test_a_server_that_is_full_lets_it_out(mail):
+    mail.enqueue("a")
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        assert [raw[0] for raw in popped(mail)] == [b"a"]
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+
+
+def test_a_denied_deletion_leaves_the_task(mail, weak_broker):
+    mail.enqueue("a")
+
+    with pytest.raises(ServerRefused):
+        weak_broker("-unlink").run(leases.pop(mail.keys, 1))
+    assert [raw[0] for raw in popped(mail)] == [b"a"]

@@ -1,0 +1,109 @@
+"""release: pending → waiting at the original place, or → scheduled after a delay. No attempt is spent."""
+
+import pytest
+
+from jobrunner.broker.calls import leases
+
+
+def test_a_released_task_is_back_at_its_place_with_its_attempt_unspent(mail):
+    mail.enqueue("A", "B", "C")
+    before = mail.scores("waiting")
+    held = mail.reserve(2)
+    mail.wakes()
+
+    assert mail.release(*held) == ["waiting", "waiting"]
+
+    assert mail.scores("waiting") == before
+    assert mail.ids("pending") == mail.ids("leases") == []
+    assert mail.hash("A")["retry_count"] == b"0"
+    assert mail.wakes()
+    assert [(attempt.id, attempt.number) for attempt in mail.reserve(3)] == [("A", 1), ("B", 1), ("C", 1)]
+    assert mail.totals() == {"enqueued": 3}
+
+
+def test_a_priority_is_part_of_the_place(mail):
+    attempt = mail.lease("urgent", priority=2)
+    mail.enqueue("plain")
+    mail.release(attempt)
+
+    assert mail.ids("waiting") == ["urgent", "plain"]
+
+
+def test_a_snoozed_task_is_scheduled(mail, clock):
+    attempt = mail.lease("a")
+
+    assert mail.release(attempt, delay_ms=500) == ["scheduled"]
+
+    assert mail.scores("scheduled") == {"a": clock.ms + 500}
+    clock.advance(499.999)
+    assert mail.reserve() == []
+    clock.advance(0.001)
+    assert [(one.id, one.number, one.retry_count) for one in mail.reserve()] == [("a", 1, 0)]
+
+
+def test_a_snoozed_task_is_ordered_by_its_new_due_time(mail, clock):
+    snoozed = mail.lease("early", priority=2)
+    mail.release(snoozed, delay_ms=100)
+    clock.advance(50)
+    mail.enqueue("later", priority=2)
+    clock.advance(50)
+
+    assert [attempt.id for attempt in mail.reserve(2)] == ["later", "early"]
+
+
+def test_a_failure_before_is_still_counted(mail):
+    mail.fail(mail.lease("a"))
+    mail.release(*mail.reserve())
+
+    (attempt,) = mail.reserve()
+    assert (attempt.number, attempt.retry_count) == (2, 1)
+
+
+def test_refused_reports_change_nothing(mail, clock):
+    old = mail.lease("a")
+    clock.advance(30_000)
+    (new,) = mail.reserve()
+    before = mail.snapshot()
+
+    assert mail.release(old) == ["lost"]
+    assert mail.run(leases.release(mail.keys, [("ghost", "1", "")])) == ["gone"]
+    clock.advance(30_000)
+    assert mail.release(new) == ["not_reserved"]
+    assert mail.snapshot() == before
+
+
+def test_a_second_release_finds_nobody_holding_it(mail):
+    attempt = mail.lease("a")
+
+    assert mail.release(attempt, attempt) == ["waiting", "gone"]
+    assert mail.release(attempt) == ["not_reserved"]
+    assert mail.ids("waiting") == ["a"]
+
+
+def test_a_hash_that_was_deleted_meanwhile_does_not_come_back(mail):
+    attempt = mail.lease("a")
+    mail.raw.delete(mail.keys.task("a"))
+
+    assert mail.release(attempt, delay_ms=5) == ["gone"]
+    assert mail.hash("a") == {}
+    assert mail.ids("pending") == mail.ids("scheduled") == []
+    assert mail.totals()["orphaned"] == 1
+
+
+@pytest.mark.parametrize("damage", ["", "abc", "nan", "inf"])
+def test_a_place_that_is_no_number_is_now(mail, clock, damage):
+    attempt = mail.lease("a")
+    mail.raw.hset(mail.keys.task("a"), "place", damage)
+
+    assert mail.release(attempt) == ["waiting"]
+    assert mail.scores("waiting") == {"a": clock.ms}
+
+
+@pytest.mark.parametrize("delay_ms", ["", 500])
+def test_a_server_that_is_full_takes_the_report(mail, delay_ms):
+    attempt = mail.lease("a")
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        assert mail.release(attempt, delay_ms=delay_ms) == ["waiting" if delay_ms == "" else "scheduled"]
+    finally:
+        mail.raw.config_set("maxmemory", 0)

@@ -1,0 +1,99 @@
+"""requeue: dead → waiting, with its counts at zero."""
+
+import pytest
+
+from jobrunner.broker.calls import tasks
+
+
+def requeued(mail, *ids):
+    return mail.run(tasks.requeue(mail.keys, ids))
+
+
+def bury(mail, *ids, **options):
+    mail.enqueue(*ids, **options)
+    mail.fail(*mail.reserve(len(ids)), fate="dead", error="boom")
+
+
+def test_a_dead_task_waits_again_as_if_it_were_new(mail, clock):
+    bury(mail, "a", expires_in_ms=50)
+    mail.wakes()
+    clock.advance(1000)
+
+    assert requeued(mail, "a") == ["ok"]
+
+    assert mail.ids("dead") == []
+    assert mail.scores("waiting") == {"a": clock.ms + 0.5}
+    found = mail.hash("a")
+    assert found["retry_count"] == b"0"
+    assert found["error"] == b"boom", "why it died may be asked until it fails again"
+    assert not {"died_at", "expiries", "expires_in_ms", "cancel_requested"} & found.keys()
+    assert mail.totals()["requeued"] == 1
+    assert mail.wakes()
+    (attempt,) = mail.reserve()
+    assert (attempt.number, attempt.retry_count) == (1, 0)
+
+
+def test_it_goes_behind_all_that_wait_in_the_order_asked_for(mail):
+    bury(mail, "a", "b")
+    mail.enqueue("z")
+
+    assert requeued(mail, "b", "a") == ["ok", "ok"]
+    assert mail.ids("waiting") == ["z", "b", "a"]
+
+
+def test_a_priority_counts_again(mail):
+    bury(mail, "urgent", priority=2)
+    mail.enqueue("plain")
+    requeued(mail, "urgent")
+
+    assert mail.ids("waiting") == ["urgent", "plain"]
+
+
+def test_what_is_not_dead_is_left_alone(mail):
+    mail.lease("held")
+    mail.commit(mail.lease("kept"), keep_ms=60_000)
+    mail.enqueue("later", delay_ms=5)
+    mail.enqueue("waits")
+    before = mail.snapshot()
+
+    assert requeued(mail, "waits", "later", "held", "kept", "ghost") == ["not_dead"] * 4 + ["gone"]
+    assert mail.snapshot() == before
+
+
+def test_twice_in_one_call_is_once(mail):
+    bury(mail, "a")
+
+    assert requeued(mail, "a", "a") == ["ok", "not_dead"]
+    assert mail.ids("waiting") == ["a"]
+    assert mail.totals()["requeued"] == 1
+
+
+def test_a_member_without_a_hash_is_dropped(mail):
+    bury(mail, "a", "b")
+    mail.raw.delete(mail.keys.task("a"))
+
+    assert requeued(mail, "a", "b") == ["gone", "ok"]
+    assert mail.ids("dead") == []
+    assert mail.ids("waiting") == ["b"]
+    assert mail.hash("a") == {}
+    assert mail.totals()["orphaned"] == 1
+
+
+def test_an_old_lease_is_still_over(mail):
+    mail.enqueue("a")
+    (attempt,) = mail.reserve()
+    mail.fail(attempt, fate="dead")
+    requeued(mail, "a")
+    assert mail.commit(attempt) == ["not_reserved"]
+    mail.reserve()
+    assert mail.commit(attempt) == ["lost"]
+
+
+@pytest.mark.parametrize("amount", [500])
+def test_a_server_that_is_full_takes_it(mail, amount):
+    bury(mail, *(f"{n:03d}" for n in range(amount)))
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        assert requeued(mail, *mail.ids("dead")) == ["ok"] * amount
+    finally:
+        mail.raw.config_set("maxmemory", 0)
