@@ -10,6 +10,15 @@ from jobrunner.cli.group import LazyGroup
 
 COMMANDS = {
     "work": ("jobrunner.cli.work:work", "Runs the tasks of queues until stopped."),
+    "enqueue": ("jobrunner.cli.enqueue:enqueue", "Enqueues one task of a job."),
+    "status": ("jobrunner.cli.status:status", "Shows the server, queues, workers, leader and periodic jobs."),
+    "queues": ("jobrunner.cli.queues:queues", "Lists, pauses, resumes, limits and purges queues."),
+    "tasks": ("jobrunner.cli.tasks:tasks", "Lists, shows, cancels and enqueues tasks."),
+    "dead": ("jobrunner.cli.dead:dead", "Lists, requeues and purges tasks that were given up."),
+    "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, or runs one now."),
+    "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),
+    "redis": ("jobrunner.cli.redis:redis", "Shows or stops the embedded server of this folder."),
+    "demo": ("jobrunner.cli.demo:demo", "Runs real work, kills a worker, and checks that nothing was lost."),
 }
 
 

@@ -1,5 +1,6 @@
-"""The options that every command has, and the values that several take."""
+"""What several commands share: the options that every one has, values that several take, the client, the question."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -7,9 +8,11 @@ from typing import Any
 
 import click
 
+from jobrunner.client.client import Client
 from jobrunner.retry import seconds
 from jobrunner.settings import file_settings
 
+_PATIENCE_S = 0.5
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -55,3 +58,17 @@ def duration(text: str) -> float:
 def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:
     """The modules named, else those of [tool.jobrunner] in pyproject.toml; empty when there are none."""
     return given or file_settings().modules
+
+
+def connected(shared: Shared) -> Client:
+    """A client that soon gives up on a server that is away: a person is waiting."""
+    return Client(shared.url, shared.prefix, patience=_PATIENCE_S)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks before something is lost. Raises click.UsageError when nobody is there to ask, click.Abort at a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question.removesuffix('?')}: nobody is there to ask; add --yes")
+    click.confirm(question, abort=True, err=True)

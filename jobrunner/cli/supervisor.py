@@ -62,7 +62,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervises in the calling thread, which must be the main one; returns the exit code."""
-        on_stop_signals(lambda _: self._events.put(self._ask_to_stop))
+        on_stop_signals(lambda: self._events.put(self._ask_to_stop))
         if self._watched is not None:
             files = SourceFiles(self._watched)
             threading.Thread(target=self._watch, args=(files,), name="jobrunner-reload", daemon=True).start()

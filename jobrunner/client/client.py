@@ -8,11 +8,13 @@ from typing import Any, Self
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, check_id, tag_of_id
 from jobrunner.client.handle import TaskHandle
 from jobrunner.client.item import check_size
 from jobrunner.client.queue import Queue
+from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_workers
 from jobrunner.errors import InvalidName
 from jobrunner.settings import client_settings
 from jobrunner.task import Task
@@ -71,6 +73,20 @@ class Client:
     def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
         return self.broker.run(queues.registered(self.keys))
+
+    def workers(self) -> list[WorkerRecord]:
+        """The workers that gave a sign of life lately, by id; what each says of itself is some seconds old."""
+        return read_workers(self.broker, self.keys)
+
+    def periodics(self) -> list[PeriodicRecord]:
+        """The periodic jobs that workers published, by name, with their last and next ticks."""
+        return read_periodics(self.broker, self.keys)
+
+    def stats(self) -> dict[str, QueueCounts]:
+        """Counts and totals of every queue, by name; one round trip for all of them."""
+        names = self.queues()
+        counted = self.broker.run_many([queues.counts(self.keys.queue(name)) for name in names]) if names else []
+        return dict(zip(names, counted, strict=True))
 
     def enqueue(self, task: Task) -> TaskHandle[Any]:
         """Sends one task. The same id again leaves the first task as it was."""

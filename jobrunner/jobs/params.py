@@ -26,6 +26,11 @@ class Parameters(Generic[P]):
         self._encode = msgspec.json.Encoder().encode
         self._decode: Any = None
 
+    @property
+    def struct(self) -> type[P]:
+        """The struct whose fields they are."""
+        return self._struct
+
     def write(self, values: P) -> bytes:
         """The payload. Raises ParameterError that names the field's path, its value and the type it should have."""
         decode = self._decode or self._compile()

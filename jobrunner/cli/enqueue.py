@@ -1,0 +1,64 @@
+"""`jobrunner enqueue`: one task of a job, with parameters from the command line."""
+
+from datetime import datetime
+
+import click
+
+from jobrunner.cli.answer import answer_json
+from jobrunner.cli.options import Shared, connected, duration, modules_or_configured, with_shared_options
+from jobrunner.cli.parameters import read_parameters
+from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.registry import load_modules, lookup
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner enqueue SendWelcomeEmail address=ada@example.org -m myapp.jobs
+  jobrunner enqueue add x=1 y=2 --in 5m --priority 2
+  jobrunner enqueue report 'days=[1, 2]' --at 2030-01-01T03:00:00+01:00
+"""
+
+
+def instant(text: str) -> datetime:
+    """The datetime of an ISO 8601 text; whether it has a zone is checked where it is used."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no instant; write 2030-01-01T03:00:00+00:00") from error
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("name")
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
+              help="Declares the job; else the modules of [tool.jobrunner].")  # fmt: skip
+@click.option("--in", "in_", type=duration, metavar="S", help="Due after so long: 90, 5m, 2h, 1d.")
+@click.option("--at", type=instant, metavar="ISO", help="Due at this instant, with its zone.")
+@click.option("--priority", type=int, metavar="0..2", help="Higher goes first; else as the job says.")
+@click.option("--queue", metavar="NAME", help="Instead of the job's own.")
+@click.option("--id", "task_id", metavar="ID", help="Of your own; the same again changes nothing.")
+@with_shared_options
+def enqueue(
+    shared: Shared,
+    name: str,
+    words: tuple[str, ...],
+    modules: tuple[str, ...],
+    in_: float | None,
+    at: datetime | None,
+    priority: int | None,
+    queue: str | None,
+    task_id: str | None,
+) -> None:
+    """Enqueues one task of the job NAME and prints its id.
+
+    A VALUE is read as JSON if that gives the parameter's type, else as text.
+    """
+    load_modules(modules_or_configured(modules))
+    definition = lookup(name)
+    placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=task_id)
+    task = build_task(definition, read_parameters(definition, words), placement)
+    with connected(shared) as client:
+        sent = client.enqueue(task)
+    if shared.as_json:
+        answer_json({"id": sent.id, "queue": task.queue, "type": task.type})
+    else:
+        click.echo(sent.id)

@@ -1,0 +1,82 @@
+"""`jobrunner status`: everything at one glance."""
+
+import click
+
+from jobrunner.cli.answer import answer_json, facts, table, when
+from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.client.records import PeriodicRecord, WorkerRecord
+from jobrunner.inspector.overview import Overview, QueueView, overview
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner status
+  jobrunner status --url redis://localhost --json | jq '.queues[].waiting'
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@with_shared_options
+def status(shared: Shared) -> None:
+    """Shows the server, queues, workers, leader and periodic jobs."""
+    with connected(shared) as client:
+        seen = overview(client)
+    if shared.as_json:
+        answer_json(seen)
+        return
+    click.echo(facts(_head(seen)))
+    for title, part in (
+        ("queues", queue_table(seen.queues)),
+        ("workers", worker_table(seen.workers)),
+        ("periodic jobs", periodic_table(seen.periodics)),
+    ):
+        click.echo(f"\n{part}" if part else f"\nno {title}")
+
+
+def _head(seen: Overview) -> list[tuple[str, object]]:
+    server = seen.server
+    known = f"{server.name} {server.version}" if server else "version unknown"
+    return [
+        ("server", f"{known} at {seen.url}, answers in {seen.latency_ms:.1f} ms"),
+        ("prefix", seen.prefix),
+        ("leader", seen.leader or "none"),
+    ]
+
+
+def queue_table(queues: list[QueueView]) -> str:
+    """One line a queue; empty without queues."""
+    columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", "SUCCEEDED", "WORKERS", "STATE")
+    rows = [
+        (
+            *(queue.name, queue.waiting, queue.scheduled, queue.pending, queue.dead),
+            *(queue.totals.get("succeeded", 0), queue.workers),
+            queue.problem or ("paused" if queue.paused else "open"),
+        )
+        for queue in queues
+    ]
+    return table(columns, rows) if rows else ""
+
+
+def worker_table(workers: list[WorkerRecord]) -> str:
+    """One line a worker; empty without workers."""
+    columns = ("WORKER", "STARTED", "EXECUTOR", "CONCURRENCY", "IN HAND", "FINISHED", "QUEUES")
+    rows = [
+        (
+            *(worker.id, when(worker.started), worker.executor, worker.concurrency),
+            *(worker.in_hand, worker.finished, worker.queues),
+        )
+        for worker in workers
+    ]
+    return table(columns, rows) if rows else ""
+
+
+def periodic_table(periodics: list[PeriodicRecord]) -> str:
+    """One line a periodic job; empty without them."""
+    columns = ("PERIODIC JOB", "SCHEDULE", "LAST", "NEXT", "FIRED", "SKIPPED", "QUEUE")
+    rows = [
+        (
+            *(job.name, job.schedule, when(job.last), when(job.next) if job.served else "no worker knows it"),
+            *(job.fired, job.skipped, job.queue),
+        )
+        for job in periodics
+    ]
+    return table(columns, rows) if rows else ""

@@ -1,0 +1,154 @@
+"""`jobrunner tasks`: list, show, cancel, enqueue."""
+
+from typing import Any
+
+import click
+
+from jobrunner.broker.keys import check_id, tag_of_id
+from jobrunner.cli.answer import answer_json, exactly, facts, readable, table, talk, when
+from jobrunner.cli.boundary import Refusal
+from jobrunner.cli.enqueue import enqueue
+from jobrunner.cli.group import Group
+from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.client.client import Client
+from jobrunner.client.handle import TaskHandle
+from jobrunner.errors import InvalidName
+from jobrunner.inspector.listing import STATES, list_tasks
+from jobrunner.task import TaskRecord, TaskState
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner tasks list mail --state pending
+  jobrunner tasks show 01a1fe85769b0000c6650a2fcc89-mail
+"""
+_SHOWN = ("retry_count", "attempts", "priority")
+_TOLD_APART = frozenset(
+    {"id", "type", "queue", "enqueue_time", "payload", "result", "error", "headers", "progress", *_SHOWN}
+)
+_LONGEST = 60
+
+
+@click.group(cls=Group, epilog=_EXAMPLES)
+def tasks() -> None:
+    """Lists, shows, cancels and enqueues tasks."""
+
+
+tasks.add_command(enqueue)
+
+
+@tasks.command("list", epilog="Example:  jobrunner tasks list mail --state dead --limit 20")
+@click.argument("queue")
+@click.option("--state", type=click.Choice(STATES), help="Only these; else all four, pending first.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@with_shared_options
+def list_(shared: Shared, queue: str, state: str | None, limit: int) -> None:
+    """Lists tasks of QUEUE, first in line first."""
+    with connected(shared) as client:
+        found = list_tasks(client, queue, state, limit=limit)
+    show_list(shared, found, f"queue {queue} has no {state + ' ' if state else ''}tasks")
+
+
+@tasks.command(epilog="Example:  jobrunner tasks show my-own-id --queue mail")
+@click.argument("task_id", metavar="ID")
+@click.option("--queue", metavar="NAME", help="Its queue; needed for an id that jobrunner did not make.")
+@with_shared_options
+def show(shared: Shared, task_id: str, queue: str | None) -> None:
+    """Shows one task: where it is, its parameters, its last error."""
+    with connected(shared) as client:
+        record = _task(client, task_id, queue).record()
+    if shared.as_json:
+        answer_json(task_value(record))
+    else:
+        click.echo(facts(_all_of(record)))
+        if record.error:
+            click.echo(f"\n{record.error.rstrip()}")
+
+
+@tasks.command(epilog="Example:  jobrunner tasks cancel 01a1fe85769b0000c6650a2fcc89-mail")
+@click.argument("task_id", metavar="ID")
+@click.option("--queue", metavar="NAME", help="Its queue; needed for an id that jobrunner did not make.")
+@with_shared_options
+def cancel(shared: Shared, task_id: str, queue: str | None) -> None:
+    """Cancels a task; one that runs is asked to stop."""
+    with connected(shared) as client:
+        task = _task(client, task_id, queue)
+        if not task.cancel():
+            raise Refusal(f"task {task_id} is finished or gone already")
+        running = task.exists and task.state is TaskState.PENDING
+    if shared.as_json:
+        answer_json({"id": task_id, "state": "asked to stop" if running else "cancelled"})
+    else:
+        click.echo(f"task {task_id} {'runs and is asked to stop' if running else 'is cancelled'}")
+
+
+def show_list(shared: Shared, found: list[TaskRecord], nothing: str) -> None:
+    """Answers with tasks, one line each, or says that there are none."""
+    if shared.as_json:
+        answer_json([task_value(record) for record in found])
+    elif found:
+        columns = ("ID", "JOB", "STATE", "WHEN", "ATTEMPTS", "ENQUEUED", "ERROR OR PAYLOAD")
+        click.echo(table(columns, [_line(record) for record in found]))
+    else:
+        talk(nothing)
+
+
+def task_value(record: TaskRecord) -> dict[str, Any]:
+    """A task as JSON: what jobrunner knows of it, and the further fields of its hash as text."""
+    known = {name: getattr(record, name) for name in ("id", "type", "queue", "state", "when", "enqueue_time", *_SHOWN)}
+    return {
+        **known,
+        "error": record.error,
+        "payload": readable(record.payload),
+        "result": None if record.result is None else readable(record.result),
+        "headers": readable(record.fields.get("headers", b"{}")),
+        "progress": readable(record.fields.get("progress", b"null")),
+        "fields": {
+            name: value.decode("utf-8", "replace") for name, value in record.fields.items() if name not in _TOLD_APART
+        },
+    }
+
+
+def _task(client: Client, task_id: str, queue: str | None) -> TaskHandle[Any]:
+    if queue is None and tag_of_id(check_id(task_id)) is None:
+        raise InvalidName(f"task id {task_id!r} was not made by jobrunner; name its queue too: --queue NAME")
+    return client.task(task_id, queue=queue)
+
+
+def _line(record: TaskRecord) -> tuple[object, ...]:
+    told = record.error.partition("\n")[0] or str(_short(readable(record.payload)))
+    return (
+        *(record.id, record.type, record.state, when(record.when), record.attempts),
+        *(when(record.enqueue_time), told if len(told) <= _LONGEST else told[: _LONGEST - 1] + "…"),
+    )
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={part}" for name, part in value.items())
+    return str(value)
+
+
+def _all_of(record: TaskRecord) -> list[tuple[str, object]]:
+    value = task_value(record)
+    found: list[tuple[str, object]] = [
+        ("id", record.id),
+        ("job", record.type),
+        ("queue", record.queue),
+        ("state", record.state),
+        (_WHEN.get(record.state, "when"), exactly(record.when)),
+        ("enqueued", exactly(record.enqueue_time)),
+        ("attempts", f"{record.attempts}, {record.retry_count} of them failed"),
+        ("priority", record.priority),
+        ("payload", _short(value["payload"])),
+    ]
+    found += [(name, value[name]) for name in ("result", "progress", "headers") if value[name]]
+    return [pair for pair in found if pair[1] != "-"]
+
+
+_WHEN = {
+    TaskState.SCHEDULED: "due",
+    TaskState.PENDING: "lease ends",
+    TaskState.DEAD: "died",
+    TaskState.SUCCEEDED: "finished",
+    TaskState.CANCELLED: "cancelled",
+}

@@ -1,0 +1,131 @@
+"""What a client reads of the workers and of the periodic jobs of its prefix."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
+from jobrunner.broker.calls import coordination
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import from_ms
+from jobrunner.periodic import PeriodicDefinition, read_definition
+from jobrunner.schedule import Schedule, first_tick
+
+_KNOWN_FOR_MS = 60_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """What a worker last said of itself, some seconds ago at most."""
+
+    id: str
+    host: str
+    pid: int
+    started: datetime | None
+    queues: tuple[str, ...]
+    concurrency: int
+    executor: str
+    in_hand: int
+    finished: int
+    leads: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicRecord:
+    """A periodic job as published, and what became of its ticks."""
+
+    name: str
+    queue: str
+    schedule: str
+    """In words."""
+    last: datetime | None
+    """The last tick that fired or was skipped."""
+    next: datetime
+    task: str | None
+    """Id of the task of the last tick that fired."""
+    fired: int
+    skipped: int
+    catch_up: str | int
+    overlap: str
+    served: bool
+    """Whether a worker said within the last minute that it knows the job; without one nothing fires."""
+
+
+def read_workers(broker: Broker, keys: Keys) -> list[WorkerRecord]:
+    """The workers that gave a sign of life lately, by id."""
+    ids = broker.run(coordination.worker_ids(keys))
+    if not ids:
+        return []
+    said = broker.run_many([coordination.worker_description(keys, worker_id) for worker_id in ids])
+    found = [_worker(worker_id, fields) for worker_id, fields in zip(ids, said, strict=True) if fields]
+    return sorted(found, key=lambda worker: worker.id)
+
+
+def read_periodics(broker: Broker, keys: Keys) -> list[PeriodicRecord]:
+    """The periodic jobs that were published, by name; without those whose definition is damaged."""
+    published, seen, time = broker.run_many(
+        [coordination.periodics(keys), coordination.periodics_seen(keys), command("TIME", read=_milliseconds)]
+    )
+    readable = [found for _, raw in sorted(published.items()) if (found := read_definition(raw)) is not None]
+    if not readable:
+        return []
+    states = broker.run_many([coordination.periodic_state(keys.queue(one.queue), one.name) for one in readable])
+    return [
+        _periodic(one, state, from_ms(time), served=time - seen.get(one.name, 0.0) <= _KNOWN_FOR_MS)
+        for one, state in zip(readable, states, strict=True)
+    ]
+
+
+def _milliseconds(reply: list[bytes]) -> float:
+    seconds, microseconds = reply
+    return int(seconds) * 1000 + int(microseconds) / 1000
+
+
+def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
+    text = {name: value.decode("utf-8", "replace") for name, value in fields.items()}
+    started = _whole(fields.get("started"))
+    return WorkerRecord(
+        id=worker_id,
+        host=text.get("host", ""),
+        pid=_whole(fields.get("pid")),
+        started=from_ms(started) if started else None,
+        queues=tuple(name for name in text.get("queues", "").split(",") if name),
+        concurrency=_whole(fields.get("concurrency")),
+        executor=text.get("executor", ""),
+        in_hand=_whole(fields.get("in_hand")),
+        finished=_whole(fields.get("finished")),
+        leads=text.get("leads") == "1",
+    )
+
+
+def _periodic(
+    definition: PeriodicDefinition, state: Mapping[str, bytes], now: datetime, *, served: bool
+) -> PeriodicRecord:
+    schedule = definition.parsed()
+    last_ms, fired, skipped = (_whole(state.get(name)) for name in ("last", "fired", "skipped"))
+    counted_from = from_ms(last_ms) if last_ms else None
+    return PeriodicRecord(
+        name=definition.name,
+        queue=definition.queue,
+        schedule=schedule.describe(),
+        last=counted_from if fired or skipped else None,
+        next=_next(schedule, counted_from, now),
+        task=state["task"].decode("utf-8", "replace") if "task" in state else None,
+        fired=fired,
+        skipped=skipped,
+        catch_up=definition.catch_up,
+        overlap=definition.overlap,
+        served=served,
+    )
+
+
+def _next(schedule: Schedule, last: datetime | None, now: datetime) -> datetime:
+    if last is None:
+        return first_tick(schedule, now)
+    passed = schedule.ticks_between(last, now, 1)
+    return schedule.next_after(passed[-1] if passed else last)
+
+
+def _whole(raw: bytes | None) -> int:
+    return int(raw) if raw is not None and raw.isdigit() else 0

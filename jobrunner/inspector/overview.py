@@ -1,0 +1,109 @@
+"""Everything at one glance: the server, its queues, the workers, the leader, the periodic jobs. No writes."""
+
+from dataclasses import dataclass
+
+from jobrunner.broker.call import command
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.server import ServerFacts, facts, ping
+from jobrunner.client.client import Client
+from jobrunner.client.records import PeriodicRecord, WorkerRecord
+from jobrunner.clock import perf_counter
+from jobrunner.errors import ServerRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """One queue: how many tasks are in each state, its totals, and how many workers serve it."""
+
+    name: str
+    waiting: int = 0
+    scheduled: int = 0
+    pending: int = 0
+    dead: int = 0
+    paused: bool = False
+    totals: dict[str, int]
+    workers: int
+    problem: str = ""
+    """Why the server could not count it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """One glance. `latency_ms` is of one PING; `leader` the id of the coordinating worker."""
+
+    url: str
+    prefix: str
+    server: ServerFacts | None
+    """None when this user may not ask for it."""
+    latency_ms: float
+    queues: list[QueueView]
+    workers: list[WorkerRecord]
+    leader: str | None
+    periodics: list[PeriodicRecord]
+
+
+def overview(client: Client) -> Overview:
+    """Takes the glance. Raises ServerError."""
+    workers = client.workers()
+    return Overview(
+        url=shown_url(client),
+        prefix=client.keys.prefix,
+        server=server_facts(client),
+        latency_ms=latency_ms(client),
+        queues=queue_views(client, workers),
+        workers=workers,
+        leader=leader(client),
+        periodics=client.periodics(),
+    )
+
+
+def shown_url(client: Client) -> str:
+    """The URL without its password; for the embedded server with the folder it stands for."""
+    return str(client.endpoint) if client.endpoint.embedded is None else client.endpoint.shared_url()
+
+
+def server_facts(client: Client) -> ServerFacts | None:
+    """What the server says of itself; None when this user may not ask."""
+    try:
+        return client.broker.run(facts())
+    except ServerRefused:
+        return None
+
+
+def latency_ms(client: Client) -> float:
+    """How long a question and its answer take, on a connection that is open."""
+    began = perf_counter()
+    client.broker.run(ping())
+    return (perf_counter() - began) * 1000
+
+
+def leader(client: Client) -> str | None:
+    """Id of the worker that coordinates now."""
+    return client.broker.run(
+        command("HGET", client.keys.leader, "worker", read=lambda reply: reply.decode() if reply else None)
+    )
+
+
+def queue_views(client: Client, workers: list[WorkerRecord]) -> list[QueueView]:
+    """Every queue, by name, all counted in one round trip. One that cannot be counted says why."""
+    names = client.queues()
+    if not names:
+        return []
+    counted = client.broker.run_each([queues.counts(client.keys.queue(name)) for name in names])
+    return [_view(name, found, workers) for name, found in zip(names, counted, strict=True)]
+
+
+def _view(name: str, found: queues.QueueCounts | Exception, workers: list[WorkerRecord]) -> QueueView:
+    serving = sum(name in worker.queues for worker in workers)
+    if isinstance(found, Exception):
+        return QueueView(name=name, totals={}, workers=serving, problem=str(found))
+    return QueueView(
+        name=name,
+        waiting=found.waiting,
+        scheduled=found.scheduled,
+        pending=found.pending,
+        dead=found.dead,
+        paused=found.paused,
+        totals=found.totals,
+        workers=serving,
+    )

@@ -1,0 +1,81 @@
+"""A shell: runs `jobrunner` as people do, in a folder of its own, against the server of the test."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said: its exit code, its stdout, its stderr."""
+
+    code: int
+    out: str
+    talk: str
+
+    @property
+    def line(self) -> str:
+        """The only line of stderr, of a command that must say no more."""
+        assert self.talk.count("\n") == 1, self.talk
+        return self.talk.strip()
+
+
+class Shell:
+    """Commands run in `folder`, with the server and the prefix of the test in the environment."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        inherited = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "COLUMNS")}
+        self.environment = {**inherited, "PYTHONPATH": str(_ROOT), **environment}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def write(self, name: str, text: str) -> Path:
+        """A file of the folder."""
+        path = self.folder / name
+        path.write_text(text, "utf-8")
+        return path
+
+    def run(self, *words: str, **environment: str) -> Said:
+        """Runs a command to its end."""
+        process = self.start(*words, **environment)
+        out, talk = process.communicate(timeout=60)
+        return Said(process.returncode, out, talk)
+
+    def start(self, *words: str, **environment: str) -> "subprocess.Popen[str]":
+        """Starts a command; it is ended with the test."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jobrunner", *words],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            with suppress(ValueError):  # its pipes were read already
+                process.communicate()
+
+
+@pytest.fixture
+def shell(server: Any, keys: Any, tmp_path: Path) -> Iterator[Shell]:
+    """Runs `jobrunner` on the server and under the prefix of this test."""
+    opened = Shell(tmp_path, {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys.prefix})
+    yield opened
+    opened.close()

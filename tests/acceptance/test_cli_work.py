@@ -1,0 +1,192 @@
+"""`jobrunner work` as a process: what it runs, how it stops, what its exit code tells."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.task import TaskState
+
+JOBS = """
+import os, signal, threading, time
+from pathlib import Path
+from jobrunner import job
+
+@job(queue="maths")
+def add(x: int, y: int = 0) -> int:
+    return x + y
+
+@job()
+def stop_own_worker() -> str:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.3)
+    return "finished"
+
+@job()
+def hang() -> None:
+    Path("begun").touch()
+    threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def jobs(shell: Any) -> Any:
+    shell.write("jobs_here.py", JOBS)
+    return shell
+
+
+def enqueue(shell: Any, *words: str) -> str:
+    said = shell.run("enqueue", *words, "-m", "jobs_here")
+    assert said.code == 0, said.talk
+    return said.out.strip()
+
+
+def worker_pids(client: Client) -> list[int]:
+    return sorted(worker.pid for worker in client.workers())
+
+
+def test_a_burst_runs_what_waits_and_ends(jobs: Any, client: Client) -> None:
+    task = enqueue(jobs, "add", "x=1", "y=2")
+
+    said = jobs.run("work", "jobs_here", "--burst", "--json")
+
+    assert said.code == 0, said.talk
+    assert json.loads(said.out)["finished"] == 1
+    assert client.task(task).result(timeout=0) == 3
+
+
+def test_modules_come_from_the_project_file(jobs: Any, client: Client) -> None:
+    jobs.write("pyproject.toml", '[tool.jobrunner]\nmodules = ["jobs_here"]\n')
+    task = jobs.run("enqueue", "add", "x=20").out.strip()
+
+    assert jobs.run("work", "--burst").code == 0
+
+    assert client.task(task).result(timeout=0) == 20
+
+
+def test_a_drain_waits_for_what_is_scheduled(jobs: Any, client: Client) -> None:
+    task = enqueue(jobs, "add", "x=5", "--in", "1s")
+
+    assert jobs.run("work", "jobs_here", "--drain").code == 0
+
+    assert client.task(task).result(timeout=0) == 5
+
+
+def test_it_ends_after_so_many_tasks(jobs: Any, client: Client) -> None:
+    for number in range(3):
+        enqueue(jobs, "add", f"x={number}")
+
+    said = jobs.run("work", "jobs_here", "--max-tasks", "1", "--concurrency", "1", "--json")
+
+    assert said.code == 0, said.talk
+    assert json.loads(said.out)["finished"] >= 1
+
+
+def test_json_logs_are_one_object_a_line(jobs: Any) -> None:
+    said = jobs.run("work", "jobs_here", "--burst", "--log-format", "json")
+
+    events = [json.loads(line)["event"] for line in said.talk.splitlines()]
+    assert events == ["worker started", "worker stopped"]
+
+
+def test_asked_once_it_finishes_what_runs(jobs: Any, client: Client) -> None:
+    task = enqueue(jobs, "stop_own_worker")
+
+    said = jobs.run("work", "jobs_here", "--grace", "30")
+
+    assert said.code == 0, said.talk
+    assert client.task(task).result(timeout=0) == "finished"
+    assert client.workers() == []
+
+
+def test_asked_twice_it_hands_back_at_once_and_spends_no_attempt(
+    jobs: Any, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    task = client.task(enqueue(jobs, "hang"))
+    worker = jobs.start("work", "jobs_here", "--grace", "300")
+    wait_until((jobs.folder / "begun").exists)
+
+    worker.send_signal(signal.SIGTERM)
+    worker.send_signal(signal.SIGINT)
+
+    assert worker.wait(20) == 0
+    assert (task.state, task.attempts, task.retry_count) == (TaskState.WAITING, 0, 0)
+    assert client.workers() == []
+
+
+def test_what_outlasts_the_grace_period_is_handed_back(
+    jobs: Any, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    task = client.task(enqueue(jobs, "hang"))
+    worker = jobs.start("work", "jobs_here", "--grace", "200ms")
+    wait_until((jobs.folder / "begun").exists)
+
+    worker.send_signal(signal.SIGTERM)
+
+    assert worker.wait(20) == 0
+    assert (task.state, task.attempts) == (TaskState.WAITING, 0)
+
+
+def test_without_a_module_it_says_where_to_name_one(shell: Any) -> None:
+    said = shell.run("work")
+
+    assert said.code == 2
+    assert said.line.startswith("Error: no module with jobs is named")
+
+
+def test_a_worker_process_that_crashes_is_started_again(
+    jobs: Any, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    supervisor = jobs.start("work", "jobs_here", "--processes", "2")
+    first, second = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+
+    os.kill(first, signal.SIGKILL)
+
+    wait_until(lambda: any(pid not in (first, second) for pid in worker_pids(client)), timeout_s=30)
+    supervisor.terminate()
+    assert supervisor.wait(30) == 0
+    assert set(worker_pids(client)) <= {first}  # killed, so it did not take its leave
+
+
+def test_workers_do_not_outlive_their_supervisor(jobs: Any, client: Client, wait_until: Callable[..., Any]) -> None:
+    supervisor = jobs.start("work", "jobs_here", "--processes", "2")
+    wait_until(lambda: len(worker_pids(client)) == 2, timeout_s=30)
+
+    supervisor.kill()
+
+    wait_until(lambda: worker_pids(client) == [], timeout_s=30)
+
+
+def test_misuse_ends_the_supervisor_with_its_code(jobs: Any) -> None:
+    said = jobs.run("work", "not_there", "--processes", "2")
+
+    assert said.code == 2
+    assert "ModuleNotFoundError" in said.talk
+
+
+def test_a_changed_file_starts_the_worker_again(jobs: Any, client: Client, wait_until: Callable[..., Any]) -> None:
+    supervisor = jobs.start("work", "jobs_here", "--reload")
+    (first,) = wait_until(lambda: worker_pids(client), timeout_s=30)
+
+    module: Path = jobs.write("jobs_here.py", JOBS + "\nprint('changed')\n")
+    os.utime(module, ns=(0, 1))
+
+    wait_until(lambda: worker_pids(client) not in ([], [first]), timeout_s=30)
+    supervisor.send_signal(signal.SIGINT)
+    assert supervisor.wait(30) == 0
+
+
+def test_a_server_that_evicts_is_refused_unless_allowed(jobs: Any, start_server: Callable[..., Any]) -> None:
+    evicting = start_server(maxmemory="100mb", maxmemory_policy="allkeys-lru")
+
+    refused = jobs.run("work", "jobs_here", "--burst", "--url", evicting.url)
+    allowed = jobs.run("work", "jobs_here", "--burst", "--url", evicting.url, "--allow-eviction")
+
+    assert refused.code == 2
+    assert "allkeys-lru" in refused.line
+    assert allowed.code == 0
