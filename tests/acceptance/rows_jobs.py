@@ -1,0 +1,201 @@
+"""Jobs and child processes of the tests that prove rows of the model, one by one.
+
+``python -m tests.acceptance.rows_jobs ids FILE EACH`` makes ids in four processes, forked from one.
+``python -m tests.acceptance.rows_jobs churn URL PREFIX SEED`` does random operations until it is killed.
+"""
+
+import os
+import random
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+from jobrunner import Backoff, Client, Job, job
+from jobrunner.client.lease import Lease
+from jobrunner.errors import LeaseError
+from jobrunner.task import new_id
+from tests.acceptance.ledger import record
+
+AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
+PROCESSES = 8
+
+
+@dataclass
+class Point:
+    """A nested parameter."""
+
+    x: float
+    labels: dict[str, bool]
+
+
+@job(queue="t", name="RowsTyped", backoff=AT_ONCE)
+class Typed(Job):
+    """Takes a parameter of every type, some named like fields of the task's hash. Fails once, then shows them."""
+
+    text: str
+    number: int
+    share: float
+    flag: bool
+    nothing: None
+    raw: bytes
+    when: datetime
+    price: Decimal
+    nested: dict[str, list[Point]]
+    id: str
+    type: str
+    retry_count: int
+    payload: str
+    place: int
+    max_attempts: int
+
+    def run(self) -> list[str]:
+        """The parameters as Python shows them, and the counter of the task."""
+        if self.task.attempt == 1:
+            raise ValueError("once")
+        shown = [repr(getattr(self, name)) for name in self.__struct_fields__]
+        return [*shown, f"counter {self.task.retry_count}"]
+
+
+@job(queue="t", name="RowsSum", keepalive=20)
+class Sum(Job):
+    """Adds to a number that all runs share, at the same time as the other processes do."""
+
+    times: int
+
+    def run(self) -> int:
+        """The process it ran in."""
+        self.metadata.increment("arrived")
+        while self.metadata.get("arrived") < PROCESSES:
+            time.sleep(0.01)
+        for _ in range(self.times):
+            self.metadata.increment("sum")
+        return os.getpid()
+
+
+@job(queue="t", name="RowsSumAndFail", max_attempts=1)
+class SumAndFail(Job):
+    """Adds once, then fails for good."""
+
+    def run(self) -> None:
+        """Fails."""
+        self.metadata.increment("sum")
+        raise ValueError("after the sum")
+
+
+@job(queue="t", name="RowsShown")
+class Shown(Job):
+    """Shows its progress until it is asked to stop."""
+
+    def run(self) -> None:
+        """Notes that it began."""
+        self.progress(1, 1, note="begun")
+        while not self.cancelled:
+            time.sleep(0.01)
+
+
+@job(queue="t", name="RowsFlaky", backoff=AT_ONCE)
+class Flaky(Job):
+    """Fails so many times, then succeeds."""
+
+    failures: int
+
+    def run(self) -> int:
+        """Its count of failures."""
+        record("run", self.task.id, self.task.attempt, note=self.task.retry_count)
+        if self.task.retry_count < self.failures:
+            raise ValueError("not yet")
+        return self.task.retry_count
+
+
+@job(queue="t", name="RowsLate", backoff=Backoff(base=0.4, factor=1, jitter=0))
+class Late(Flaky):
+    """The same with a backoff that can be measured."""
+
+
+@job(queue="t", name="RowsGrowing", max_attempts=6)
+class Growing(Flaky):
+    """The same with the default backoff."""
+
+
+@job(queue="t", name="RowsThrice", max_attempts=3, backoff=AT_ONCE)
+class Thrice(Flaky):
+    """The same with three attempts."""
+
+
+@job(queue="t", name="RowsOnce", max_attempts=1, backoff=AT_ONCE)
+class Once(Flaky):
+    """The same with one attempt."""
+
+
+@job(queue="t", name="RowsKept", keep=0.8)
+class Kept(Flaky):
+    """Stays readable for a while."""
+
+
+@job(queue="t", name="RowsUnkept", keep=0)
+class Unkept(Flaky):
+    """Is deleted at once."""
+
+
+@job(queue="t", name="RowsDefault")
+class ByDefault(Flaky):
+    """Stays readable for as long as tasks do by default."""
+
+
+def make_ids(path: str, each: str) -> None:
+    """Four processes, three of them forked off the first, which made ids before; each has a file of ids."""
+    Path(path + ".0").write_text(new_id("q") + "\n")
+    children = []
+    for number in range(1, 4):
+        child = os.fork()
+        if not child:
+            _write_ids(f"{path}.{number}", int(each))
+            os._exit(0)
+        children.append(child)
+    _write_ids(path + ".0", int(each))
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def _write_ids(path: str, count: int) -> None:
+    with Path(path).open("a") as file:
+        file.writelines(f"{new_id('q')}\n" for _ in range(count))
+
+
+def churn(url: str, prefix: str, seed: str) -> None:
+    """Pushes, reserves and reports at random in two queues of a pipeline, for ever."""
+    chance = random.Random(int(seed))
+    with Client(url, prefix) as client:
+        queue, other = client.queue("p/a"), client.queue("p/b")
+        while True:
+            queue.push_many([os.urandom(20) for _ in range(chance.randint(1, 4))])
+            queue.push(b"later", in_=chance.random() / 20, max_attempts=2)
+            for source in (queue, other):
+                for lease in source.reserve(chance.randint(1, 5), keepalive=0.2):
+                    with suppress(LeaseError):
+                        _report(chance, lease)
+                source.pop()
+            client.task(queue.push(b"unwanted")).cancel()
+
+
+def _report(chance: random.Random, lease: Lease) -> None:
+    kind = chance.randrange(7)
+    if kind == 0:
+        lease.rollback(delay=0.01, error="at random")
+    elif kind == 1:
+        lease.release()
+    elif kind == 2:
+        lease.move("b", headers={"moved": "yes"})
+    elif kind == 3:
+        lease.move("a", delay=0.02)
+    elif kind < 6:
+        lease.commit()
+    # else it is left to its end
+
+
+if __name__ == "__main__":
+    {"ids": make_ids, "churn": churn}[sys.argv[1]](*sys.argv[2:])
