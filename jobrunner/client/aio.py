@@ -35,10 +35,7 @@ class AsyncTaskHandle(Generic[R]):
 
     async def record(self) -> TaskRecord:
         """The whole task as it stands. Raises TaskGone."""
-        record = await self._broker.run(tasks.show(self._keys, self.id, queue=self._queue))
-        if record is None:
-            raise gone(self.id)
-        return record
+        return await self._read(awaited=False)
 
     async def result(self, timeout: Duration | None = None) -> R:
         """Waits for the end of the task and returns what its job returned. Errors as in TaskHandle.result."""
@@ -46,7 +43,7 @@ class AsyncTaskHandle(Generic[R]):
         ends = None if limit_s is None else monotonic() + limit_s
         pause = _FIRST_LOOK_S
         while True:
-            record = await self.record()
+            record = await self._read(awaited=True)
             if record.state.is_final:
                 return read_result(record)  # type: ignore[no-any-return]
             left = pause if ends is None else min(pause, ends - monotonic())
@@ -64,6 +61,12 @@ class AsyncTaskHandle(Generic[R]):
         """Puts a dead task back into its queue. Returns False when it is not dead."""
         keys = self._keys.queue((await self.record()).queue)
         return await self._broker.run(tasks.requeue(keys, [self.id])) == ["ok"]
+
+    async def _read(self, *, awaited: bool) -> TaskRecord:
+        record = await self._broker.run(tasks.show(self._keys, self.id, queue=self._queue, awaited=awaited))
+        if record is None:
+            raise gone(self.id)
+        return record
 
 
 class AsyncClient:

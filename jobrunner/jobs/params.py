@@ -7,6 +7,7 @@ it: what comes back equal is right. Only what does not is looked at field by fie
 import uuid
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
@@ -63,7 +64,12 @@ class Parameters(Generic[P]):
         hints = get_type_hints(type(values), include_extras=True)
         for name in self._struct.__struct_fields__:
             self._check_field(name, getattr(values, name), hints.get(name, Any))
-        return self._encode(values)
+        payload = self._encode(values)
+        try:
+            self.read(payload)
+        except ParameterError as error:  # it has a JSON form that is read as something else, as NaN has
+            raise ParameterError(f"the parameters of job {self._job!r} do not survive JSON: {error}") from error
+        return payload
 
     def _check_field(self, name: str, value: Any, expected: Any) -> None:
         try:
@@ -72,8 +78,8 @@ class Parameters(Generic[P]):
             self._encode(value)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise self._wrong(name, value, expected, str(error)) from error
-        if isinstance(plain, str) and isinstance(read, _KEPT_AS_THEY_ARE):
-            raise self._wrong(name, value, expected, f"Expected `{type(read).__name__}`, got `str`")
+        if type(value) in (str, int) and isinstance(read, (*_KEPT_AS_THEY_ARE, Enum)):
+            raise self._wrong(name, value, expected, f"Expected `{type(read).__name__}`, got `{type(value).__name__}`")
 
     def _wrong(self, name: str, value: Any, expected: Any, reason: str) -> ParameterError:
         reason, _, inner = reason.partition(" - at `$")

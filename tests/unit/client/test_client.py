@@ -1,0 +1,133 @@
+"""Clients and handles on a real server."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner.client.aio import AsyncClient
+from jobrunner.client.client import Client
+from jobrunner.client.current import use
+from jobrunner.errors import (
+    ClientClosed,
+    InvalidName,
+    PayloadTooLarge,
+    TaskCancelled,
+    TaskGone,
+    TaskTimeout,
+)
+from jobrunner.jobs.declare import job
+from jobrunner.jobs.registry import forget
+from jobrunner.task import Task, TaskState, new_id
+
+
+@job(name="client-test-add", queue="sums")
+def add(x: int, y: int = 0) -> int:
+    return x + y
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_job() -> Iterator[None]:
+    yield
+    forget("client-test-add")
+
+
+@pytest.fixture
+def current(client: Client) -> Client:
+    return use(client)
+
+
+def test_a_handle_tells_state_and_times_and_changes_its_fate(current: Client) -> None:
+    task = add.enqueue(1)
+    assert (task.state, task.attempts, task.retry_count, task.error) == (TaskState.WAITING, 0, 0, "")
+    assert task.enqueue_time.tzinfo is not None
+    later = add.using(in_=60).enqueue(1)
+    assert later.state is TaskState.SCHEDULED
+    assert later.cancel()
+    assert later.state is TaskState.CANCELLED
+    assert not later.cancel()
+    with pytest.raises(TaskCancelled):
+        later.result(timeout=0)
+
+
+def test_the_same_id_again_leaves_the_first_task_untouched(current: Client) -> None:
+    first = add.using(id="order-1").enqueue(1)
+    assert add.using(id="order-1").enqueue(2).id == first.id
+    assert current.queue("sums").counts()["waiting"] == 1
+    assert b'"x":1' in current.task("order-1", queue="sums").record().payload
+
+
+def test_an_id_of_the_users_own_needs_its_queue(current: Client) -> None:
+    with pytest.raises(InvalidName, match="queue=…"):
+        current.task("order-1")
+    with pytest.raises(TaskGone):
+        current.task("order-1", queue="sums").refresh()
+
+
+def test_enqueue_many_keeps_the_order_across_batches(current: Client) -> None:
+    handles = add.enqueue_many([add.bind(n) for n in range(2500)])
+    queue = current.queue("sums")
+    in_line = [one for start in range(0, 2500, 1000) for one in queue.ids("waiting", limit=1000, start=start)]
+    assert in_line == [handle.id for handle in handles]
+    assert current.queues() == ["sums"]
+
+
+def test_a_payload_above_the_limit_is_refused_and_nothing_is_sent(client: Client) -> None:
+    limit = client.settings.payload_limit
+    exact = Task(id=new_id("big"), queue="big", payload=b"x" * limit)
+    client.enqueue(exact)
+    with pytest.raises(PayloadTooLarge, match=str(limit + 1)):
+        client.enqueue_many([
+            Task(id=new_id("big"), queue="big", payload=b"small"),
+            Task(id=new_id("big"), queue="big", payload=b"x" * (limit + 1)),
+        ])  # fmt: skip
+    assert client.queue("big").counts()["waiting"] == 1
+
+
+def test_result_waits_for_the_commit_of_another(current: Client) -> None:
+    task = add.enqueue(1)
+    lease = current.queue("sums").reserve()[0]
+    threading.Timer(0.05, lambda: lease.commit({"sum": 3})).start()
+    assert task.result(timeout=10) == {"sum": 3}
+
+
+def test_result_gives_up_after_its_timeout_and_the_task_goes_on(current: Client) -> None:
+    task = add.enqueue(1)
+    with pytest.raises(TaskTimeout, match="still waiting"):
+        task.result(timeout=0.01)
+    assert task.state is TaskState.WAITING
+
+
+def test_a_closed_client_refuses_further_use(client: Client) -> None:
+    client.queues()
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.queues()
+
+
+def test_the_asyncio_client_does_the_same(client: Client) -> None:
+    async def story() -> Any:
+        async with AsyncClient(client.settings.url, client.settings.prefix) as twin:
+            task = await twin.enqueue(Task(id=new_id("aio"), queue="aio", payload=b"{}", type="x"))
+            assert (await task.record()).state is TaskState.WAITING
+            waiting = asyncio.create_task(task.result(timeout=10))
+            lease = (await asyncio.to_thread(client.queue("aio").reserve))[0]
+            await asyncio.to_thread(lease.commit, [1, 2])
+            result = await waiting
+            again = await twin.enqueue(Task(id=new_id("aio"), queue="aio", payload=b"{}", type="x"))
+            assert await again.cancel()
+            assert not await again.requeue()
+            assert await twin.queues() == ["aio"]
+            return result
+
+    assert asyncio.run(story()) == [1, 2]
+
+
+def test_aenqueue_uses_the_settings_of_the_current_client(current: Client) -> None:
+    async def send() -> str:
+        return (await add.aenqueue(1, y=2)).id
+
+    sent = asyncio.run(send())
+    assert current.queue("sums").ids("waiting") == [sent]

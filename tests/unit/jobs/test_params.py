@@ -1,0 +1,149 @@
+"""Parameters are checked when enqueued, as the worker will read them, and an error says which, what and why."""
+
+import enum
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobrunner.errors import ParameterError
+from jobrunner.jobs.declare import job
+from jobrunner.jobs.job import Job
+from jobrunner.jobs.params import Parameters
+from jobrunner.jobs.registry import forget
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Line:
+    article: str
+    count: int = 1
+
+
+class Everything(Job):
+    whole: int = 0
+    fraction: float = 0.0
+    flag: bool = False
+    nothing: None = None
+    text: str = ""
+    raw: bytes = b""
+    moment: datetime | None = None
+    day: date | None = None
+    span: timedelta | None = None
+    price: Decimal = Decimal("0.10")
+    key: uuid.UUID | None = None
+    colour: Colour = Colour.RED
+    lines: list[Line] = []  # noqa: RUF012  (a struct copies it)
+    by_name: dict[str, Line] = {}  # noqa: RUF012
+    pair: tuple[int, str] = (1, "a")
+    some: set[int] = set()  # noqa: RUF012
+    retry_count: int = 7
+    """Named like a field of the task's hash, which it must not touch."""
+
+
+@pytest.fixture
+def parameters() -> Parameters[Everything]:
+    return Parameters(Everything, "Everything")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"whole": -(2**62), "fraction": 1.5, "flag": True, "text": "ü\x00🚀", "raw": bytes(range(256))},
+        {"moment": datetime(2026, 1, 1, 12, 30, 15, 123456, UTC), "day": date(2026, 1, 1), "span": timedelta(days=1)},
+        {"price": Decimal("12.3400"), "key": uuid.UUID(int=5), "colour": Colour.BLUE},
+        {"lines": [Line("a", 2), Line("b")], "by_name": {"x": Line("c")}, "pair": (3, "z"), "some": {1, 2}},
+        {"fraction": 3},
+    ],
+)
+def test_every_kind_of_parameter_comes_back(parameters: Parameters[Everything], values: dict[str, Any]) -> None:
+    sent = Everything(**values)
+    assert parameters.read(parameters.write(sent)) == sent
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"])), st.binary())
+def test_numbers_text_and_bytes_survive_unchanged(whole: int, text: str, raw: bytes) -> None:
+    parameters = Parameters(Everything, "Everything")
+    read = parameters.read(parameters.write(Everything(whole=whole, text=text, raw=raw)))
+    assert (read.whole, read.text, read.raw) == (whole, text, raw)
+
+
+def test_a_list_where_a_tuple_or_set_is_meant_is_taken(parameters: Parameters[Everything]) -> None:
+    read = parameters.read(parameters.write(Everything(pair=[1, "b"], some=[3, 3])))  # type: ignore[arg-type]
+    assert (read.pair, read.some) == ((1, "b"), {3})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path", "expected"),
+    [
+        ("whole", "5", "whole", "int"),
+        ("whole", 1.5, "whole", "int"),
+        ("whole", True, "whole", "int"),
+        ("flag", 1, "flag", "bool"),
+        ("text", b"x", "text", "str"),
+        ("raw", "abcd", "raw", "bytes"),
+        ("moment", "2026-01-01T00:00:00Z", "moment", "datetime"),
+        ("price", "1.0", "price", "Decimal"),
+        ("colour", "red", "colour", "Colour"),
+        ("colour", "green", "colour", "Colour"),
+        ("lines", [Line("a"), Line("b", "many")], "lines[1].count", "int"),  # type: ignore[arg-type]
+        ("by_name", {"x": 3}, "by_name[...]", "object"),
+        ("pair", (1, 2), "pair[1]", "str"),
+        ("some", {"a"}, "some[0]", "int"),
+        ("text", object(), "text", "str"),
+    ],
+)
+def test_a_wrong_parameter_is_named_with_its_path_value_and_type(
+    parameters: Parameters[Everything], name: str, value: Any, path: str, expected: str
+) -> None:
+    with pytest.raises(ParameterError) as raised:
+        parameters.write(Everything(**{name: value}))
+    message = str(raised.value)
+    assert f"parameter {path} of job 'Everything'" in message
+    assert expected in message
+    assert "\n" not in message
+
+
+def test_a_number_that_json_has_not_is_refused(parameters: Parameters[Everything]) -> None:
+    with pytest.raises(ParameterError, match="fraction"):
+        parameters.write(Everything(fraction=float("nan")))
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"\xff\xfe", b"[]", b'{"whole": "x"}', b"null", b"[" * 100_000])
+def test_a_payload_that_does_not_fit_is_an_error(parameters: Parameters[Everything], payload: bytes) -> None:
+    with pytest.raises(ParameterError, match="cannot read its payload"):
+        parameters.read(payload)
+
+
+def test_fields_of_another_version_of_the_job_are_ignored(parameters: Parameters[Everything]) -> None:
+    assert parameters.read(b'{"whole": 3, "gone_since": [1]}').whole == 3
+
+
+@pytest.fixture
+def greet() -> Iterator[Any]:
+    @job(name="greet-in-params")
+    class Greet(Job):
+        address: str
+        locale: str = "en"
+
+        def run(self) -> None: ...
+
+    yield Greet
+    forget("greet-in-params")
+
+
+def test_a_missing_or_unknown_parameter_is_told_with_the_parameters_there_are(greet: Any) -> None:
+    with pytest.raises(ParameterError, match=r"'address'; its parameters are address: str, locale: str"):
+        greet()
+    with pytest.raises(ParameterError, match="'adress'"):
+        greet(adress="x")

@@ -1,0 +1,88 @@
+"""Ids, due times and priorities."""
+
+import multiprocessing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobrunner.broker.keys import Keys, check_id, split_queue, tag_of_id
+from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime
+from jobrunner.task import check_priority, due, new_id
+
+
+def make_ids(count: int) -> list[str]:
+    return [new_id("mail") for _ in range(count)]
+
+
+def test_ids_sort_in_the_order_they_were_made_and_carry_their_tag() -> None:
+    ids = make_ids(10_000)
+    assert ids == sorted(ids)
+    assert len(set(ids)) == len(ids)
+    assert {tag_of_id(one) for one in ids} == {"mail"}
+
+
+def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        made = [set(ids) for ids in [make_ids(2000), *pool.map(make_ids, [2000, 2000])]]
+    assert len(set.union(*made)) == 6000
+
+
+def test_an_id_of_the_users_own_has_no_tag() -> None:
+    assert tag_of_id("order-17") is None
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "x" * 129, "{a}", "a\x00b", "a\r\nb", "a/b", None, 5, "ü"])
+def test_what_cannot_be_an_id_or_a_queue_is_refused(bad: object) -> None:
+    with pytest.raises(InvalidName) as raised:
+        check_id(bad)
+    assert len(str(raised.value)) < 200
+    if bad != "a/b":
+        with pytest.raises(InvalidName):
+            split_queue(bad)
+
+
+def test_all_keys_of_a_queue_share_its_hash_tag() -> None:
+    raw = Keys("p").queue("orders/raw")
+    assert raw.waiting == b"p:{orders}:raw:waiting"
+    assert raw.task("x") == b"p:{orders}:task:x"
+    assert Keys("p").queue("mail").pending == b"p:{mail}:mail:pending"
+
+
+@pytest.mark.parametrize("reserved", ["task", "task:x", "a/b/c", "/x", "x/"])
+def test_names_whose_keys_would_clash_are_refused(reserved: str) -> None:
+    with pytest.raises(InvalidName):
+        split_queue(reserved)
+
+
+def test_a_delay_and_an_instant_exclude_each_other() -> None:
+    with pytest.raises(InvalidOption, match="both in_=5 and at="):
+        due(5, datetime.now(UTC))
+
+
+def test_a_naive_datetime_is_refused_with_the_remedy() -> None:
+    with pytest.raises(NaiveDatetime, match="tzinfo=UTC"):
+        due(None, datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize("bad", ["tomorrow", float("nan"), float("inf"), True])
+def test_what_is_no_time_is_refused(bad: object) -> None:
+    with pytest.raises(InvalidOption):
+        due(None, bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption):
+        due(bad, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("past", [0, -5, timedelta(days=-1)])
+def test_a_delay_of_nothing_or_less_means_now(past: timedelta | float) -> None:
+    assert due(past, None) == (0.0, None)
+
+
+def test_times_become_milliseconds() -> None:
+    assert due(timedelta(seconds=1.5), None) == (1500.0, None)
+    assert due(None, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == (None, 1000.0)
+
+
+@pytest.mark.parametrize("bad", [3, -1, 1.5, True, "1"])
+def test_only_0_1_and_2_are_priorities(bad: object) -> None:
+    with pytest.raises(InvalidOption, match="higher goes first"):
+        check_priority(bad)
