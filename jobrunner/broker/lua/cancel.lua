@@ -2,7 +2,7 @@ local waiting, scheduled, pending, dead, leases, counters, awaited = unpack(KEYS
 local now_ms, tasks, finished, id, keep_ms = unpack(ARGV)
 -- cancel: waiting, scheduled or dead → cancelled; a task under a lease is asked to stop and stays where it is.
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · awaited: zset
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters ·
 --       id · keep_ms: how long the cancelled task stays readable
 -- reply 'ok', 'reserved' (asked to stop) or 'gone' (finished, cancelled before, or never was)
 -- include number clock drop full awaited

@@ -1,14 +1,14 @@
 local waiting, scheduled, pending, counters, arrival, wake, periodic = unpack(KEYS)
 local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(ARGV, 1, 9)
 -- fire: one tick of a periodic job becomes one waiting task, whoever and however many try.
--- KEYS  waiting, scheduled, pending: zsets · counters: hash · arrival: string · wake: zset
+-- KEYS  waiting, scheduled, pending: zsets · counters: hash · arrival: string · wake: zset ·
 --       periodic: hash {last, task, epoch, fired, skipped}
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · expected: `last` as the caller read it ('' = never
---       ran) · tick: Unix ms of this tick · epoch: fencing number of the caller's leadership (0 = by hand)
---       id of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter)
+--       ran) · tick: Unix ms of this tick · epoch: fencing number of the caller's leadership (0 = by hand) ·
+--       id: of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter) ·
 --       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
 -- reply 'fired', 'skipped' (overlap), 'missed' (another caller was first) or 'fenced' (an older leader)
--- include number clock place wake
+-- include number clock place join wake
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch')
@@ -28,16 +28,7 @@ if overlap == 'skip' and state[2] and is_live(state[2]) then
 end
 local key = tasks .. id
 if redis.call('EXISTS', key) == 1 then return 'missed' end
-local set, score, place
-if tonumber(due) > now then
-  set, score = scheduled, slot_at(scheduled, tonumber(due))
-  place = place_of(priority, score)
-else
-  local arrived = arrival_after(tonumber(redis.call('GET', arrival)) or 0, now)
-  redis.call('SET', arrival, exact(arrived))
-  set, place = waiting, place_of(priority, arrived)
-  score = place
-end
+local set, score, place = join(waiting, scheduled, arrival, priority, tonumber(due), now)
 redis.call('HSET', key, 'id', id, 'place', place, 'enqueue_time', exact(now), 'retry_count', 0, unpack(ARGV, 10))
 redis.call('ZADD', set, score, id)
 redis.call('HSET', periodic, 'task', id)

@@ -1,14 +1,14 @@
 local pending, leases, counters, to_waiting, to_scheduled, to_counters, to_arrival, to_wake = unpack(KEYS)
 local now_ms, tasks, queue, to_queue, id, lease, priority, delay_ms, max_hops = unpack(ARGV, 1, 9)
 -- move: pending of one queue → waiting or scheduled of another with the same tag, in one step.
--- KEYS  of the queue it leaves: pending, leases: zsets · counters: hash
---       of the queue it enters: to_waiting, to_scheduled: zsets · to_counters: hash · to_arrival: string · to_wake: zset
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes (one tag) · queue, to_queue: full names · id
---       lease: its number · priority ('' = as it was) · delay_ms (0 = now) · max_hops (0 = no limit)
+-- KEYS  pending, leases: zsets · counters: hash · to_waiting, to_scheduled: zsets, of the queue it enters, as all that
+--       follow · to_counters: hash · to_arrival: string · to_wake: zset
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes (one tag) · queue, to_queue: full names · id ·
+--       lease: its number · priority: '' = as it was · delay_ms: 0 = now · max_hops: 0 = no limit ·
 --       then field, value, ... to set
 -- reply 'ok', 'gone', 'not_reserved', 'lost' or 'hops' (all but 'ok' changed nothing)
 -- Attempts, failures and expiries start anew; total_attempts and hops go on.
--- include number clock place wake batch lease
+-- include number clock place join wake batch lease
 
 local now = read_clock(now_ms)
 local ids = {id}
@@ -21,16 +21,7 @@ local hops = (number(task[4]) or 0) + 1
 if tonumber(max_hops) > 0 and hops > tonumber(max_hops) then return 'hops' end
 if priority == '' then priority = task[5] or '1' end
 
-local set, score, place
-if tonumber(delay_ms) > 0 then
-  set, score = to_scheduled, slot_at(to_scheduled, now + delay_ms)
-  place = place_of(priority, score)
-else
-  local arrived = arrival_after(tonumber(redis.call('GET', to_arrival)) or 0, now)
-  redis.call('SET', to_arrival, exact(arrived))
-  set, place = to_waiting, place_of(priority, arrived)
-  score = place
-end
+local set, score, place = join(to_waiting, to_scheduled, to_arrival, priority, now + delay_ms, now)
 redis.call('HSET', key, 'queue', to_queue, 'place', place, 'priority', priority, 'retry_count', 0, 'more', 1, 'hops', hops,
   'total_attempts', (number(task[3]) or 0) + (number(task[2]) or 0) + 1, unpack(ARGV, 10))
 redis.call('HDEL', key, 'error', 'expiries')

@@ -2,10 +2,10 @@ local pending, leases = unpack(KEYS)
 local now_ms, tasks, queue, id, lease, progress = unpack(ARGV)
 -- progress: notes how far a running task has come; only the attempt that holds the lease may.
 -- KEYS  pending, leases: zsets
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id · lease: its number
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id · lease: its number ·
 --       progress: JSON text
 -- reply 'ok', 'stop' (noted, and the task was asked to stop), or 'gone', 'not_reserved', 'lost' (nothing changed)
--- include clock lease
+-- include clock batch lease
 
 local refused = judge({id}, {lease}, read_clock(now_ms), queue)
 if refused[1] then return refused[1] end

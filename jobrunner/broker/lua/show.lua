@@ -2,7 +2,7 @@ local task, awaited = unpack(KEYS)
 local now_ms, base, tag, id, await = unpack(ARGV)
 -- show: one task as it stands. Changes nothing, unless asked to note that someone waits for its end.
 -- KEYS  task: hash · awaited: zset task id → when that was noted, Unix ms
--- ARGV  now_ms: Unix ms or '' · base: what the keys of its tag begin with · tag · id
+-- ARGV  now_ms: Unix ms or '' · base: what the keys of its tag begin with · tag · id ·
 --       await: '1' notes that the end of a task that is not finished is awaited
 -- reply {} when there is no such task, else {state or '', score (Unix ms) or '', field, value, ...}
 -- include clock

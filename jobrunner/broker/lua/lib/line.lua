@@ -11,8 +11,8 @@ local function is_unfit(id, is_damaged, expires_in, enqueue_time, now)
   return true
 end
 
--- Hands ids from the front of the line to `take`, which says how many of them were fit, until there were `wanted`: those
--- behind an unfit one take its place. Returns how many were fit, and whether the bound on unfit ones ended it.
+-- Hands ids from the front of the line to `take`, which says how many of them were fit, until there were `wanted`:
+-- those behind an unfit one take its place. Returns how many were fit, and whether the bound on unfit ones ended it.
 local function walk_line(wanted, take)
   local taken, looked_at, bound = 0, 0, wanted + SLICE
   while taken < wanted and looked_at < bound do

@@ -20,7 +20,8 @@ end
 -- The due time nearest to `due` behind all that were scheduled for the same millisecond before.
 local function slot_at(scheduled, due)
   due = math.ceil(due)
-  local last = redis.call('ZREVRANGEBYSCORE', scheduled, '(' .. exact(due + HALF), exact(due), 'WITHSCORES', 'LIMIT', 0, 1)
+  local last = redis.call('ZREVRANGEBYSCORE', scheduled, '(' .. exact(due + HALF), exact(due), 'WITHSCORES', 'LIMIT',
+    0, 1)
   if not last[2] then return due end
   return math.min(tonumber(last[2]) + STEP, due + HALF - STEP)
 end

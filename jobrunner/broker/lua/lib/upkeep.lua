@@ -26,7 +26,8 @@ local function recover_one(now, id, defaults)
   local max_attempts = number(task[3]) or defaults.max_attempts
   redis.call('HSET', key, 'expiries', expiries, 'retry_count', attempts, 'more', 1)
   if is_spent(attempts, max_attempts) or is_spent(expiries, number(task[5]) or max_attempts) then
-    bury(id, now, 'the lease of attempt ' .. attempts .. ' ended without a report: its worker died, hung or was cut off')
+    local lease = 'the lease of attempt ' .. attempts
+    bury(id, now, lease .. ' ended without a report: its worker died, hung or was cut off')
   else
     redis.call('ZADD', waiting, number(task[4]) or now, id)
   end

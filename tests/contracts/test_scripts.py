@@ -1,0 +1,178 @@
+"""The rules of lua/: headers that cannot drift, includes that are needed and enough, names that are all known."""
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+
+import pytest
+
+from jobrunner.broker.scripts import load
+from jobrunner.settings import QueueSettings
+
+FOLDER = files("jobrunner.broker") / "lua"
+SCRIPTS = sorted(path.name.removesuffix(".lua") for path in FOLDER.iterdir() if path.name.endswith(".lua"))
+LIBRARY = sorted(path.name.removesuffix(".lua") for path in (FOLDER / "lib").iterdir())
+LONGEST = 70
+KEYWORDS = frozenset(
+    "and break do else elseif end false for function if in local nil not or repeat return then true until while".split(
+        " "
+    )
+)
+# Of Lua's own and the server's names only these: cjson damages [] and large numbers, the rest is not everywhere.
+GLOBALS = {"redis", "KEYS", "ARGV", "tonumber", "math", "string", "unpack", "ipairs", "pairs"}
+
+
+def source(name: str) -> str:
+    return (FOLDER / f"{name}.lua").read_text("utf-8")
+
+
+def library(name: str) -> str:
+    return (FOLDER / "lib" / f"{name}.lua").read_text("utf-8")
+
+
+def included(name: str) -> list[str]:
+    return [one for line in re.findall(r"^-- include (.+)$", source(name), re.MULTILINE) for one in line.split()]
+
+
+def code(text: str) -> str:
+    """Without comments and strings."""
+    return re.sub(r"--[^\n]*|'[^'\n]*'", " ", text)
+
+
+def tokens(text: str) -> list[str]:
+    return re.findall(r"[A-Za-z_]\w*|\d[\w.]*|==|~=|<=|>=|\.\.|[^\s\w]", code(text))
+
+
+def names_used(text: str) -> Iterator[str]:
+    """Names that are looked up: no keywords, no fields, no keys of a table in braces."""
+    found = ["", *tokens(text), ""]
+    depth = 0
+    for before, token, after in zip(found, found[1:], found[2:], strict=False):
+        depth += (token == "{") - (token == "}")
+        is_key = depth > 0 and after == "=" and before in ("{", ",")
+        if re.match(r"[A-Za-z_]", token) and token not in KEYWORDS and before not in (".", ":") and not is_key:
+            yield token
+
+
+def names_declared(text: str) -> set[str]:
+    bare = code(text)
+    declared = set(re.findall(r"\blocal function (\w+)", bare))
+    for pattern in (r"\blocal ([\w, ]+?)\s*(?:=|$)", r"\bfor ([\w, ]+?) (?:=|in) ", r"\bfunction \w*\s*\(([\w, ]*)\)"):
+        for names in re.findall(pattern, bare, re.MULTILINE):
+            declared.update(name.strip() for name in names.split(",") if name.strip())
+    return declared
+
+
+def names_offered(lib: str) -> set[str]:
+    """What a file of the library declares at its outermost level."""
+    return set(re.findall(r"^local (?:function )?(\w+)", library(lib), re.MULTILINE))
+
+
+def header(name: str) -> list[str]:
+    """The comment behind the signature, without the dashes."""
+    lines = source(name).splitlines()[2:]
+    end = next(n for n, line in enumerate(lines) if not line.startswith("--"))
+    return [line[2:] for line in lines[:end]]
+
+
+def section(name: str, title: str) -> str:
+    """The part of the header that begins with `title`: its lines up to the next that begins at the margin."""
+    lines = header(name)
+    start = next((n for n, line in enumerate(lines) if line.startswith(f" {title} ")), None)
+    assert start is not None, f"the header of lua/{name}.lua has no line that begins with `-- {title}`"
+    end = next((n for n in range(start + 1, len(lines)) if not lines[n].startswith("   ")), len(lines))
+    return "\n".join([lines[start].removeprefix(f" {title} "), *lines[start + 1 : end]])
+
+
+def names_described(text: str) -> list[str]:
+    """Of `a, b: what · c · then for each: …` a, b and c."""
+    fixed = re.split(r"\bthen\b", text)[0]
+    return [name for item in fixed.split("·") for name in re.split(r", ", item.split(":")[0].strip()) if name]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_header_names_exactly_the_keys_and_arguments(name):
+    script = load(name)
+
+    assert names_described(section(name, "KEYS")) == list(script.keys)
+    assert names_described(section(name, "ARGV")) == list(script.args)
+    assert section(name, "reply")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_header_says_what_the_file_is_for(name):
+    assert header(name)[0].startswith(f" {name}: ")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_key_and_argument_is_used_or_said_to_be_unused(name):
+    script = load(name)
+    body = source(name).split("\n", 2)[2] + "".join(library(lib) for lib in included(name))
+    used = set(names_used(body))
+    unused = {one for one in (*script.keys, *script.args) if one not in used}
+    said = {one for one in unused if re.search(rf"\b{one}: unused", section(name, "ARGV"))}
+
+    assert unused == said
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_name_is_declared_before_it_is_used(name):
+    libs = included(name)
+    assert set(libs) <= set(LIBRARY)
+    known = GLOBALS | names_declared("\n".join(source(name).splitlines()[:2]))
+    for lib in libs:
+        unknown = set(names_used(library(lib))) - known - names_declared(library(lib))
+        assert not unknown, f"lua/{name}.lua: lib/{lib}.lua uses {sorted(unknown)}: include what declares it before"
+        known |= names_offered(lib)
+    body = source(name).split("\n", 2)[2]
+    unknown = set(names_used(body)) - known - names_declared(body)
+    assert not unknown, f"lua/{name}.lua uses {sorted(unknown)}: include the library that declares it"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_include_is_used(name):
+    libs = included(name)
+    assert len(libs) == len(set(libs))
+    for lib in libs:
+        others = [source(name), *(library(other) for other in libs if other != lib)]
+        assert names_offered(lib) & {used for text in others for used in names_used(text)}, f"include {lib} is not used"
+
+
+@pytest.mark.parametrize("lib", LIBRARY)
+def test_every_file_of_the_library_is_included_somewhere(lib):
+    assert any(lib in included(name) for name in SCRIPTS)
+
+
+@pytest.mark.parametrize("text", [*(f"{name}.lua" for name in SCRIPTS), *(f"lib/{lib}.lua" for lib in LIBRARY)])
+def test_a_file_fits_a_screen(text):
+    lines = (FOLDER / text).read_text("utf-8").splitlines()
+
+    assert len(lines) <= LONGEST
+    assert max(map(len, lines[1:])) <= 120, "only a signature may be longer: it is one statement in one line"
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_the_defaults_of_a_queue_are_those_of_its_settings():
+    said = dict(re.findall(r"^local (DEFAULT_\w+) = (\d+)$", library("limits"), re.MULTILINE))
+    defaults = QueueSettings()
+
+    assert {name: int(value) for name, value in said.items()} == {
+        "DEFAULT_MAX_ATTEMPTS": defaults.max_attempts,
+        "DEFAULT_KEEPALIVE_MS": defaults.keepalive * 1000,
+        "DEFAULT_DEAD_TTL_MS": defaults.dead_ttl * 1000,
+        "DEFAULT_DEAD_MAX": defaults.dead_max,
+    }
+
+
+def test_every_script_is_the_verb_of_one_call():
+    calls = files("jobrunner.broker") / "calls"
+    text = "".join(path.read_text("utf-8") for path in calls.iterdir() if path.name.endswith(".py"))
+    verbs = re.findall(r'\bVerb\("(\w+)"', text)
+
+    assert sorted(verbs) == SCRIPTS
+
+
+def test_a_script_loads_on_the_server_and_its_digest_is_ours(raw):
+    for name in SCRIPTS:
+        script = load(name)
+        assert raw.script_load(script.source) == script.sha.decode()
