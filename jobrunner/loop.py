@@ -11,9 +11,10 @@ from contextlib import suppress
 import structlog
 
 from jobrunner.clock import monotonic
+from jobrunner.errors import ServerError
 
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 3.0
 _LOG_EVERY_S = 10.0
 
 
@@ -36,22 +37,52 @@ class Signal:
         return self._lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
 
+class Complaints:
+    """What loops say of trouble: one line each ten seconds and one when it is over, whichever of them has it.
+
+    A server that is away is one trouble for all loops that share this; any other error is that loop's own.
+    """
+
+    def __init__(self) -> None:
+        self._told_at: dict[str, float] = {}
+        self._open: set[str] = set()
+        self._lock = threading.Lock()
+
+    def may_tell(self, trouble: str) -> bool:
+        """Whether ten seconds have passed since this trouble was last told."""
+        with self._lock:
+            now = monotonic()
+            if now - self._told_at.get(trouble, -_LOG_EVERY_S) < _LOG_EVERY_S:
+                return False
+            self._told_at[trouble] = now
+            self._open.add(trouble)
+            return True
+
+    def may_tell_end(self, trouble: str) -> bool:
+        """Whether the trouble was told and its end was not."""
+        with self._lock:
+            known = trouble in self._open
+            self._open.discard(trouble)
+            return known
+
+
 class Loop:
     """Repeats a step in a thread. Its duties:
 
     1. runs one turn after the other, waiting as long as each says, less when woken;
     2. on an error backs off (doubling, with jitter) and goes on, for ever: a server that is away comes back;
-    3. tells of errors in one log line each ten seconds, and of the recovery;
+    3. tells of errors, and of the recovery (see Complaints);
     4. stops when told, after the turn at hand.
     """
 
-    def __init__(self, name: str, step: Callable[[], float]) -> None:
+    def __init__(self, name: str, step: Callable[[], float], complaints: Complaints | None = None) -> None:
         self.name = name
         self._step = step
         self._signal = Signal()
         self._stopping = False
         self._failures = 0
-        self._logged_at = -_LOG_EVERY_S
+        self._trouble = ""
+        self._complaints = complaints or Complaints()
         self._thread: threading.Thread | None = None
         self._log = structlog.get_logger("jobrunner.loop")
 
@@ -87,16 +118,19 @@ class Loop:
         except Exception as error:
             return self._after_failure(error)
         if self._failures:
-            self._log.info("recovered", loop=self.name, failures=self._failures)
-            self._failures = 0
+            self._after_recovery()
         return pause
+
+    def _after_recovery(self) -> None:
+        if self._complaints.may_tell_end(self._trouble):
+            self._log.info("recovered", loop=self.name, failures=self._failures)
+        self._failures = 0
 
     def _after_failure(self, error: Exception) -> float:
         self._failures += 1
-        now = monotonic()
-        if now - self._logged_at >= _LOG_EVERY_S and not self._stopping:
-            self._logged_at = now
-            self._log.warning("loop failed", loop=self.name, error=f"{type(error).__name__}: {error}",
-                              failures=self._failures)  # fmt: skip
-        pause: float = min(_FIRST_PAUSE_S * 2.0 ** min(self._failures, 10), _LONGEST_PAUSE_S)
+        self._trouble = "server" if isinstance(error, ServerError) else self.name
+        if not self._stopping and self._complaints.may_tell(self._trouble):
+            shown = f"{type(error).__name__}: {error}"
+            self._log.warning("loop failed", loop=self.name, error=shown, failures=self._failures)
+        pause: float = min(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE_S)
         return pause * random.uniform(0.5, 1.0)

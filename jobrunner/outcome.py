@@ -83,4 +83,9 @@ class Released:
     """Handed back untouched to its place in line; no attempt spent."""
 
 
-Outcome = Succeeded | Failed | Snoozed | Cancelled | Released
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Over, and nothing to report: the task was acknowledged before it began (`ack="early"`)."""
+
+
+Outcome = Succeeded | Failed | Snoozed | Cancelled | Released | Acknowledged

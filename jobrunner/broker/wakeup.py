@@ -3,9 +3,16 @@
 from collections.abc import Iterable
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import pack
+from jobrunner.broker.call import pack, server_error
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.errors import ServerUnavailable
+
+_LATE_S = 5.0
 
 
 class WakeListener:
@@ -20,9 +27,15 @@ class WakeListener:
         self._connection: Any = None
 
     def wait(self, at_most_s: float) -> str:
-        """The name of the queue a hint came for; '' when none came in time. Raises when the connection breaks."""
+        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
         try:
             return self._wait(max(at_most_s, 0.01))
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            self.close()
+            raise ServerUnavailable(f"no server at {self._broker.endpoint}: {error}") from error
+        except RedisError as error:
+            self.close()
+            raise server_error(error) from error
         except BaseException:
             self.close()
             raise
@@ -39,5 +52,7 @@ class WakeListener:
             self._connection.connect()
         command = pack(["BZPOPMIN", *self._names, f"{at_most_s:.3f}"])
         self._connection.send_packed_command([command], check_health=False)
+        if not self._connection.can_read(timeout=at_most_s + _LATE_S):  # the way to the server is cut, silently
+            raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
         reply = self._connection.read_response()
         return self._names[reply[0]] if reply else ""

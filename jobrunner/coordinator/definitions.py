@@ -1,15 +1,17 @@
 """Definitions of the periodic jobs of this process, as they are published."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from jobrunner.jobs.build import Placement, build_task
-from jobrunner.jobs.registry import JobDefinition, all_jobs
+from jobrunner.jobs.registry import JobDefinition
 from jobrunner.periodic import PeriodicDefinition
 
 
-def local_definitions() -> dict[str, bytes]:
-    """The periodic jobs of this process, by name, as they are published."""
-    return {job.name: msgspec.json.encode(define(job)) for job in all_jobs() if job.periodic is not None}
+def published(jobs: Iterable[JobDefinition]) -> dict[str, bytes]:
+    """Periodic jobs by name, as they are published."""
+    return {job.name: msgspec.json.encode(define(job)) for job in jobs}
 
 
 def define(job: JobDefinition) -> PeriodicDefinition:

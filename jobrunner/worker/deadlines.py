@@ -1,87 +1,97 @@
 """Ends attempts on threads that run longer than their job's `timeout`: raises AttemptTimeout inside the job.
 
 CPython delivers it between two bytecodes, so a call that blocks in C ends first; for a hard end run the job in a
-process. The guard is armed and disarmed under a lock, so the error can hit nothing but the job it is meant for.
+process. Arming, firing and disarming take one lock, so the error can hit nothing but the job it is meant for.
 """
 
 import ctypes
-import heapq
-import itertools
+import math
 import threading
-from collections.abc import Callable
 
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptTimeout
-from jobrunner.jobs.registry import find
+from jobrunner.jobs.registry import JobDefinition, find
+from jobrunner.loop import Signal
 from jobrunner.outcome import Outcome
-from jobrunner.worker.runner import Runner, out_of_time
+from jobrunner.worker.executors.handover import RunAttempt
+from jobrunner.worker.runner import Runner
+from jobrunner.worker.verdict import out_of_time
 
 
 class _Guard:
-    def __init__(self, thread_id: int) -> None:
-        self.thread_id = thread_id
-        self.lock = threading.Lock()
-        self.armed = True
+    def __init__(self, timeout_s: float) -> None:
+        self.thread_id = ctypes.c_ulong(threading.get_ident())
+        self.ends = monotonic() + timeout_s
         self.fired = False
 
 
 class Deadlines:
-    """One thread that watches all attempts with a timeout; it starts with the first of them."""
+    """Runs attempts on threads. One more thread watches those with a timeout; it starts with the first of them."""
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, _Guard]] = []
-        self._changed = threading.Condition()
-        self._order = itertools.count()
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._guards: set[_Guard] = set()
+        self._soonest = math.inf
+        # Not a Condition: its enter is Python code, and the error could fall into it and leave it locked.
+        self._lock = threading.Lock()
+        self._changed = Signal()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
-    def limited(self, runner: Runner) -> Callable[[Attempt], Outcome]:
-        """`runner.run` with the timeout of each attempt's job."""
+    def new_run(self) -> RunAttempt:
+        """Runs an attempt in the calling thread, within the timeout of its job."""
+        return self._run
 
-        def run(attempt: Attempt) -> Outcome:
-            definition = find(attempt.type)
-            if definition is None or definition.options.timeout is None:
-                return runner.run(attempt)
-            return self._run_guarded(runner, attempt, definition.options.timeout)
+    def close(self) -> None:
+        """Lets the watching thread end; jobs on threads cannot be ended."""
+        self._closed = True
+        self._changed.set()
 
-        return run
+    def _run(self, attempt: Attempt) -> Outcome:
+        definition = find(attempt.type)
+        if definition is None or definition.options.timeout is None:
+            return self._runner.run(attempt)
+        return self._run_guarded(attempt, definition, definition.options.timeout)
 
-    def _run_guarded(self, runner: Runner, attempt: Attempt, timeout_s: float) -> Outcome:
-        guard = _Guard(threading.get_ident())
-        self._watch(guard, monotonic() + timeout_s)
+    def _run_guarded(self, attempt: Attempt, definition: JobDefinition, timeout_s: float) -> Outcome:
+        guard = _Guard(timeout_s)
+        self._arm(guard)
         try:
-            outcome = runner.run(attempt)
+            outcome = self._runner.run(attempt)
             self._disarm(guard)
         except AttemptTimeout:  # it fell between the job's end and the disarming
             self._disarm(guard)
-            definition = find(attempt.type)
-            assert definition is not None
-            return runner.timed_out(attempt, out_of_time(definition))
+            return self._runner.timed_out(attempt, out_of_time(definition))
         return outcome
 
-    def _disarm(self, guard: _Guard) -> None:
-        with guard.lock:
-            guard.armed = False
-            if guard.fired:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(guard.thread_id), None)
-
-    def _watch(self, guard: _Guard, ends: float) -> None:
-        with self._changed:
-            heapq.heappush(self._heap, (ends, next(self._order), guard))
+    def _arm(self, guard: _Guard) -> None:
+        with self._lock:
+            self._guards.add(guard)
+            sooner = guard.ends < self._soonest
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="jobrunner-deadlines", daemon=True)
+                self._thread = threading.Thread(target=self._watch, name="jobrunner-deadlines", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+        if sooner:
+            self._changed.set()
 
-    def _serve(self) -> None:
-        while True:
-            with self._changed:
-                while not self._heap or self._heap[0][0] > monotonic():
-                    self._changed.wait(self._heap[0][0] - monotonic() if self._heap else None)
-                guard = heapq.heappop(self._heap)[2]
-            with guard.lock:
-                if guard.armed:
-                    guard.fired = True
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(guard.thread_id), ctypes.py_object(AttemptTimeout)
-                    )
+    def _disarm(self, guard: _Guard) -> None:
+        with self._lock:
+            self._guards.discard(guard)
+            if guard.fired:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(guard.thread_id, None)
+
+    def _watch(self) -> None:
+        while not self._closed:
+            self._changed.wait(self._fire_due())
+
+    def _fire_due(self) -> float:
+        """Ends what is out of time; returns the seconds until something can be."""
+        with self._lock:
+            now = monotonic()
+            for guard in [guard for guard in self._guards if guard.ends <= now]:
+                guard.fired = True
+                self._guards.discard(guard)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(guard.thread_id, ctypes.py_object(AttemptTimeout))
+            self._soonest = min((guard.ends for guard in self._guards), default=math.inf)
+            return self._soonest - now

@@ -4,7 +4,6 @@ from typing import Any
 
 import structlog
 
-from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
@@ -13,9 +12,8 @@ from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.keys import Keys
 from jobrunner.client.token import new_token
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError, ServerError
-from jobrunner.jobs.registry import find
-from jobrunner.outcome import Released
+from jobrunner.errors import JobrunnerError
+from jobrunner.outcome import Acknowledged, Released
 from jobrunner.worker.executors.handover import Executor, Finished
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.settle import Report, Settlement, settlements, tell
@@ -24,6 +22,7 @@ from jobrunner.worker.turns import Turns
 from jobrunner.worker.wakeup import Wakeup
 
 _BUSY_PAUSE_S = 0.005
+_REFUSED_PAUSE_S = 1.0
 _NOTIFY_BUSY = 256
 _DEAF_S = 0.2
 _REFUSALS = 50
@@ -33,13 +32,14 @@ _log = structlog.get_logger("jobrunner.fetcher")
 class Fetcher:
     """One turn: reports what ended, reserves what there is room for, hands it over, says when to come back.
 
-    What must hold: a report is kept until the server answered it; a task is known to the lease keeper before it
-    starts; nothing is reserved that would wait here for long.
+    What must hold: a report and its lease are kept until the server answered; a task is known to the lease keeper
+    before it starts; nothing is reserved that would wait here for long; a turn that begins with `reserving` off
+    reserves nothing and starts nothing, and sets `quiet`.
     """
 
     def __init__(
         self, broker: Broker, keys: Keys, *, turns: Turns, stock: Stock, executor: Executor, finished: Finished,
-        held: Leases, wakeup: Wakeup,
+        held: Leases, wakeup: Wakeup, max_tasks: int = 0,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
@@ -49,18 +49,24 @@ class Fetcher:
         self._finished = finished
         self._held = held
         self._wakeup = wakeup
+        self._max_tasks = max_tasks
         self._unsettled: list[Report] = []
         self._refusals = 0
         self._heard_at = 0.0
-        self._early: set[str] = set()
         self._woken: set[str] = set()
         self.reserving = True
+        self.quiet = False
         self.finished_total = 0
 
     @property
     def in_hand(self) -> int:
         """Attempts reserved and not yet reported."""
         return self._stock.in_hand + len(self._unsettled)
+
+    @property
+    def unsettled(self) -> set[str]:
+        """Tokens of attempts that ended and are not yet reported."""
+        return {attempt.token for attempt, _ in self._unsettled}
 
     def woken(self, queue: str) -> None:
         """Called by the wake-up thread."""
@@ -69,59 +75,62 @@ class Fetcher:
 
     def step(self) -> float:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short."""
+        reserving = self.reserving
+        if not reserving:
+            self._release_backlog()
         self._take_wakeups()
         self._collect()
-        settling = settlements(self._keys, self._unsettled) if self._unsettled else []
-        queue, wanted = self._plan()
-        calls: list[Call[Any]] = [settlement.call for settlement in settling]
-        token = new_token()
-        if queue is not None:
-            calls.append(leases.reserve(self._keys.queue(queue), wanted, token=token))
-        if calls:
-            replies = self._broker.run_each(calls)
-            self._settled(settling, replies)
-            if queue is not None:
-                self._take_in(queue, wanted, replies[-1])
+        settling = settlements(self._keys, self._unsettled, singly=self._refusals > 0) if self._unsettled else []
+        queue, wanted = self._plan() if reserving else (None, 0)
+        refused = self._exchange(settling, queue, wanted)
+        self.quiet = not reserving
+        if refused is not None:
+            raise refused
         return self._pause()
 
-    def release_backlog(self) -> None:
-        """Hands back what was not begun."""
-        for attempt in self._executor.take_back():
-            self._finished.add(attempt, Released())
+    def _exchange(self, settling: list[Settlement], queue: str | None, wanted: int) -> JobrunnerError | None:
+        """The round trip of a turn; returns what the server refused, after everything else was taken in."""
+        calls: list[Call[Any]] = [settlement.call for settlement in settling]
+        if queue is not None:
+            calls.append(leases.reserve(self._keys.queue(queue), wanted, token=new_token()))
+        if not calls:
+            return None
+        asked_at = monotonic()
+        replies = self._broker.run_each(calls)
+        refused = self._take_in(queue, wanted, replies[-1], asked_at) if queue is not None else None
+        return self._settled(settling, replies) or refused
+
+    def _release_backlog(self) -> None:
+        self._finished.add_all(self._executor.take_back(), Released())
 
     def _take_wakeups(self) -> None:
         while self._woken:
             queue = self._woken.pop()
-            if self.reserving and self._stock.has_room():
+            if self._wanted(self._executor.backlog):
                 self._turns.wake(queue)
             else:
                 self._broker.run(wake(self._keys.queue(queue)))
 
     def _collect(self) -> None:
         reports = self._finished.drain()
-        self._stock.gave(len(reports))
         if not reports:
+            self._stock.gave(0)
             if self._stock.is_stuck(self._executor.backlog):
                 self._stock.forget_rate()
-                self.release_backlog()
+                self._release_backlog()
             return
-        self.finished_total += len(reports)
-        self._held.drop(attempt for attempt, _ in reports)
-        if self._early:
-            reports = [report for report in reports if not self._was_settled_early(report[0])]
+        kinds = [type(outcome) for _, outcome in reports]
+        released = kinds.count(Released)
+        self._stock.gave(len(reports) - released, released)
+        self.finished_total += len(reports) - released
+        if Acknowledged in kinds:
+            self._held.drop(attempt for attempt, outcome in reports if type(outcome) is Acknowledged)
+            reports = [report for report in reports if type(report[1]) is not Acknowledged]
         self._unsettled += reports
 
-    def _was_settled_early(self, attempt: Attempt) -> bool:
-        if attempt.token not in self._early:
-            return False
-        self._early.discard(attempt.token)
-        return True
-
     def _plan(self) -> tuple[str | None, int]:
-        if not self.reserving:
-            return None, 0
-        wanted = self._stock.wanted(self._executor.backlog)
-        if wanted <= 0:
+        wanted = self._wanted(self._executor.backlog)
+        if not wanted:
             return None, 0
         self._look_around()
         return self._turns.next(), wanted
@@ -135,7 +144,16 @@ class Fetcher:
             self._heard_at = now
             self._turns.wake_all()
 
-    def _settled(self, settling: list[Settlement], replies: list[Any]) -> None:
+    def _wanted(self, backlog: int) -> int:
+        """How many to reserve now."""
+        if not self.reserving:
+            return 0
+        wanted = self._stock.wanted(backlog)
+        if self._max_tasks:
+            wanted = min(wanted, self._max_tasks - self.finished_total - self.in_hand)
+        return max(wanted, 0)
+
+    def _settled(self, settling: list[Settlement], replies: list[Any]) -> JobrunnerError | None:
         kept: list[Report] = []
         refused: JobrunnerError | None = None
         for settlement, reply in zip(settling, replies, strict=False):
@@ -143,67 +161,54 @@ class Fetcher:
                 refused = reply
                 kept += settlement.reports
             else:
+                self._held.drop(attempt for attempt, _ in settlement.reports)
                 tell(settlement, reply)
+        self._refusals = self._refusals + 1 if kept else 0
+        if self._refusals >= _REFUSALS:
+            _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))
+            self._held.drop(attempt for attempt, _ in kept)
+            kept, self._refusals = [], 0
         self._unsettled = kept
-        self._refusals = self._refusals + 1 if refused is not None else 0
-        if refused is not None:
-            if self._refusals >= _REFUSALS:
-                _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))
-                self._unsettled, self._refusals = [], 0
-            raise refused
+        return refused
 
-    def _take_in(self, queue: str, wanted: int, reply: Reservation | JobrunnerError) -> None:
+    def _take_in(
+        self, queue: str, wanted: int, reply: Reservation | JobrunnerError, asked_at: float
+    ) -> JobrunnerError | None:
         if isinstance(reply, JobrunnerError):
-            raise reply
+            self._turns.sleep(queue, _REFUSED_PAUSE_S, _REFUSED_PAUSE_S)
+            return reply
         attempts = reply.attempts
         if len(attempts) < wanted:
             next_event_s = None if reply.next_event_ms is None else (reply.next_event_ms - reply.now_ms) / 1000
-            self._turns.sleep(queue, next_event_s)
+            self._turns.sleep(queue, next_event_s, reply.keepalive_ms / 1000)
+        late_ms = (monotonic() - asked_at) * 1000
+        attempts = [
+            attempt for attempt in attempts if attempt.keepalive_ms > late_ms
+        ]  # the others are not ours any more
         if attempts:
             self._stock.took(len(attempts))
-            self._held.hold(attempts)
-            self._executor.submit(self._settle_early(attempts))
-
-    def _settle_early(self, attempts: list[Attempt]) -> list[Attempt]:
-        early = [attempt for attempt in attempts if _is_early(attempt)]
-        if not early:
-            return attempts
-        keys = self._keys.queue(early[0].queue)
-        reports = [(attempt.id, attempt.token, 0, "succeeded", b"") for attempt in early]
-        refused: set[str] = set()
-        try:
-            verdicts = self._broker.run(leases.commit(keys, reports))
-            refused.update(a.token for a, verdict in zip(early, verdicts, strict=True) if verdict != "ok")
-        except ServerError as error:
-            _log.warning("tasks acknowledged early are given up: their acknowledgement failed", error=str(error))
-            refused.update(attempt.token for attempt in early)
-        self._early.update(attempt.token for attempt in early if attempt.token not in refused)
-        dropped = [attempt for attempt in early if attempt.token in refused]
-        self._stock.gave(len(dropped))
-        self._held.drop(dropped)
-        return [attempt for attempt in attempts if attempt.token not in refused]
+            self._held.hold(attempts, asked_at)
+            if self.reserving:
+                self._executor.submit(attempts)
+            else:
+                self._finished.add_all(attempts, Released())
+        return None
 
     def _pause(self) -> float:
-        if self._unsettled:
-            return 0.0
         backlog = self._executor.backlog
+        wanted = self._wanted(backlog)
         if backlog:
             self._finished.notify_at = _NOTIFY_BUSY
-            if self._stock.wanted(backlog) and self._turns.until_next() == 0.0 and self.reserving:
+            if wanted and self._turns.until_next() == 0.0:
                 return 0.0
             self._executor.nudge()
             return _BUSY_PAUSE_S
         self._finished.notify_at = 1
         if len(self._finished):
             return 0.0
-        if not (self.reserving and self._stock.has_room()):
+        if not wanted:
             return 3600.0
         pause = self._turns.until_next()
         if pause > 0:
             self._wakeup.arm(pause)
         return pause
-
-
-def _is_early(attempt: Attempt) -> bool:
-    definition = find(attempt.type)
-    return definition is not None and definition.options.ack == "early"

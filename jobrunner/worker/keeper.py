@@ -1,13 +1,14 @@
 """The lease keeper: a process beside a worker that renews its leases and nothing else.
 
-Usage: ``python -m jobrunner.worker.keeper URL PREFIX``, with lines on standard input::
+Usage: ``python -m jobrunner.worker.keeper``, with JSON lines on standard input::
 
-    H queue id token keepalive_ms id token keepalive_ms ...    these are held from now on
-    D token token ...                                          these are over
+    ["serve", url, prefix]                                   first: the server; not an argument, as `ps` shows those
+    ["hold", queue, since_s, [[id, token, keepalive_s]…]]    held since then, by the monotonic clock of this machine
+    ["drop", [token…]]                                       these are over
 
-and on standard output ``S token`` (someone asked the task to stop) and ``L token`` (the lease is lost). What must hold:
-it renews nothing for a worker that is dead (end of input) or suspended (a stopped process can finish nothing, so its
-tasks belong to others), and never more than the worker told it.
+and lines on standard output: ``R`` (ready), ``S token`` (someone asked the task to stop) and ``L token`` (its lease is
+lost). What must hold: it renews nothing for a worker that is dead (end of input, or another parent) or suspended (a
+stopped process can finish nothing, so its tasks belong to others), and never more than the worker told it.
 """
 
 import contextlib
@@ -20,18 +21,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError
 from jobrunner.loop import Signal
 
 _SHARE = 1 / 3
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 10.0
 _SUSPENDED_PAUSE_S = 0.5
+_AFTER_ERROR_S = 0.2
 _SLICE = 500
 
 
@@ -59,23 +62,28 @@ class Keeper:
         self._lock = threading.Lock()
         self.changed = Signal()
 
-    def read(self, line: str) -> None:
+    def read(self, line: bytes) -> None:
         """Takes in one line of the worker."""
-        word, *rest = line.split()
+        word, *rest = msgspec.json.decode(line)
+        if word == "hold":
+            self._hold(*rest)
+        elif word == "drop":
+            self._drop(*rest)
+
+    def _hold(self, queue: str, since: float, held: list[tuple[str, str, float]]) -> None:
+        sooner = False
         with self._lock:
-            if word == "D":
-                for token in rest:
-                    self._held.pop(token, None)
-                self._asked.difference_update(rest)
-                return
-            queue, *words = rest
-            now, sooner = monotonic(), False
-            for task_id, token, keepalive_ms in zip(words[::3], words[1::3], words[2::3], strict=True):
-                keepalive_s = float(keepalive_ms) / 1000
-                self._held[token] = Held(queue, task_id, token, keepalive_s, now)
-                sooner = sooner or now + keepalive_s * _SHARE < self._next_turn
+            for task_id, token, keepalive_s in held:
+                self._held[token] = Held(queue, task_id, token, keepalive_s, since)
+                sooner = sooner or since + keepalive_s * _SHARE < self._next_turn
         if sooner:
             self.changed.set()
+
+    def _drop(self, tokens: list[str]) -> None:
+        with self._lock:
+            for token in tokens:
+                self._held.pop(token, None)
+            self._asked.difference_update(tokens)
 
     def step(self) -> float:
         """Renews what is due; returns the seconds until something is due again."""
@@ -87,11 +95,12 @@ class Keeper:
             by_queue.setdefault(held.queue, []).append(held)
         for queue, some in by_queue.items():
             for first in range(0, len(some), _SLICE):
-                self._extend(queue, some[first : first + _SLICE], now)
+                self._extend(queue, some[first : first + _SLICE])
         return self._pause()
 
-    def _extend(self, queue: str, some: list[Held], now: float) -> None:
+    def _extend(self, queue: str, some: list[Held]) -> None:
         reports = [(held.id, held.token, round(held.keepalive_s * 1000)) for held in some]
+        now = monotonic()
         verdicts = self._broker.run(leases.extend(self._keys.queue(queue), reports))
         for held, verdict in zip(some, verdicts, strict=True):
             if verdict in ("gone", "not_reserved", "lost"):
@@ -119,7 +128,7 @@ def is_suspended(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         state = stat.rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self").exists():
             return True
         shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607
@@ -127,26 +136,32 @@ def is_suspended(pid: int) -> bool:
     return state in "TtZX"
 
 
-def main(url: str, prefix: str) -> None:
+def main() -> None:
     """Serves the worker that started this process, until it ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
+    first = sys.stdin.buffer.readline()
+    if not first:
+        os._exit(0)
+    _, url, prefix = msgspec.json.decode(first)
     keeper = Keeper(Broker(Endpoint(url, client_name="jobrunner-keeper"), patience_s=0), Keys(prefix), _print)
     threading.Thread(target=_renew, args=(keeper, parent), daemon=True).start()
-    for line in sys.stdin:
+    _print("R")
+    for line in sys.stdin.buffer:
         keeper.read(line)
     os._exit(0)
 
 
 def _renew(keeper: Keeper, parent: int) -> None:
     pause = 0.0
-    while True:
+    while os.getppid() == parent:
         keeper.changed.wait(pause)
         try:
             pause = _SUSPENDED_PAUSE_S if is_suspended(parent) else keeper.step()
-        except JobrunnerError:
-            pause = 0.2
+        except Exception:  # whatever it is, the leases that can be kept are kept
+            pause = _AFTER_ERROR_S
+    os._exit(0)  # the worker is dead, and something it forked holds the other end of our input
 
 
 def _print(line: str) -> None:
@@ -155,4 +170,4 @@ def _print(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -10,12 +10,16 @@ import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import IO
 
+import msgspec
 import structlog
 
 from jobrunner.attempt import Attempt
+from jobrunner.clock import sleep
 
+_LONG_AGO = 0.0
+_START_S = 30.0
+_BETWEEN_STARTS_S = 0.5
 _log = structlog.get_logger("jobrunner.leases")
 
 
@@ -28,24 +32,29 @@ class Leases:
     """
 
     def __init__(self, url: str, prefix: str) -> None:
-        self._command = [sys.executable, "-m", "jobrunner.worker.keeper", url, prefix]
+        self._first_line = _serve_line(url, prefix)
         self._held: dict[str, Attempt] = {}
         self._stopped: set[str] = set()
         self._lock = threading.Lock()
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._ready = threading.Event()
         self._closing = False
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._watcher = threading.Thread(target=self._watch, name="jobrunner-leases", daemon=True)
 
     def start(self) -> None:
-        """Starts the keeper; it is ready within the shortest lease."""
-        with self._lock:
-            self._start()
+        """Starts the keeper; `wait_ready` tells when it keeps leases."""
+        self._watcher.start()
 
-    def hold(self, attempts: list[Attempt]) -> None:
-        """Attempts of one reservation, before any of them is begun."""
-        first = attempts[0]
+    def wait_ready(self) -> None:
+        """Waits until the keeper runs, so that the shortest lease finds it awake."""
+        if not self._ready.wait(_START_S):
+            _log.error("the lease keeper does not start; tasks longer than their lease will run again", waited=_START_S)
+
+    def hold(self, attempts: list[Attempt], since_s: float) -> None:
+        """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock)."""
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
-            self._tell(_held_line(first.queue, attempts))
+            self._tell(_hold_line(attempts[0].queue, since_s, attempts))
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
         """Attempts that are over."""
@@ -54,7 +63,7 @@ class Leases:
             if self._stopped:
                 self._stopped.difference_update(tokens)
             if tokens:
-                self._tell(f"D {' '.join(tokens)}\n".encode())
+                self._tell(_drop_line(tokens))
 
     def attempts(self) -> list[Attempt]:
         """Everything that is held."""
@@ -82,50 +91,68 @@ class Leases:
                 keeper.wait(5)
             except subprocess.TimeoutExpired:
                 keeper.kill()
+        self._watcher.join(1)
 
-    def _start(self) -> None:
-        self._keeper = subprocess.Popen(  # noqa: S603
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, close_fds=True
-        )
-        assert self._keeper.stdout is not None
-        threading.Thread(
-            target=self._listen, args=(self._keeper, self._keeper.stdout), name="jobrunner-leases", daemon=True
-        ).start()
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                keeper = None if self._closing else self._open()
+            if keeper is not None:
+                self._listen(keeper)
+            if self._closing:
+                return
+            _log.warning("the lease keeper died; starting another", held=len(self._held))
+            if self._ready.is_set():
+                self._ready.clear()
+            else:  # it never got so far: do not burn the processor on it
+                sleep(_BETWEEN_STARTS_S)
+
+    def _open(self) -> subprocess.Popen[bytes] | None:
+        try:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-m", "jobrunner.worker.keeper"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+            )  # fmt: skip
+        except OSError as error:
+            _log.warning("the lease keeper cannot be started", error=str(error))
+            return None
+        self._tell(self._first_line)
+        by_queue: dict[str, list[Attempt]] = {}
+        for attempt in self._held.values():
+            by_queue.setdefault(attempt.queue, []).append(attempt)
+        for queue, attempts in by_queue.items():
+            self._tell(_hold_line(queue, _LONG_AGO, attempts))
+        return self._keeper
 
     def _tell(self, line: bytes) -> None:
-        try:
-            self._write(line)
-        except OSError:
-            self._restart()
-
-    def _write(self, line: bytes) -> None:
-        assert self._keeper is not None
-        assert self._keeper.stdin is not None
-        while line:
-            line = line[self._keeper.stdin.write(line) or 0 :]
-
-    def _restart(self) -> None:
-        if self._closing:
+        """Writes to the keeper. One that died is found by the watcher, which tells the next one all that is held."""
+        if self._keeper is None or self._keeper.stdin is None or self._closing:
             return
-        _log.warning("the lease keeper died; starting another", held=len(self._held))
-        self._start()
-        for attempt in self._held.values():
-            self._write(_held_line(attempt.queue, [attempt]))
+        with suppress(OSError):
+            while line:
+                line = line[self._keeper.stdin.write(line) or 0 :]
 
-    def _listen(self, keeper: subprocess.Popen[bytes], lines: IO[bytes]) -> None:
-        for line in lines:
+    def _listen(self, keeper: subprocess.Popen[bytes]) -> None:
+        assert keeper.stdout is not None
+        for line in keeper.stdout:
             word, _, token = line.decode().strip().partition(" ")
-            if word in ("S", "L"):
+            if word == "R":
+                self._ready.set()
+            elif token in self._held:
                 self._stopped.add(token)
-            if word == "L":
-                _log.warning("a lease was lost while its task ran", token=token)
+                if word == "L":
+                    _log.warning("a lease was lost while its task ran", token=token)
         keeper.wait()
-        with self._lock:
-            if keeper is self._keeper:
-                self._restart()
 
 
-def _held_line(queue: str, attempts: list[Attempt]) -> bytes:
-    words = [f"H {queue}"]
-    words += [f"{attempt.id} {attempt.token} {attempt.keepalive_ms:.0f}" for attempt in attempts]
-    return (" ".join(words) + "\n").encode()
+def _serve_line(url: str, prefix: str) -> bytes:
+    return msgspec.json.encode(["serve", url, prefix]) + b"\n"
+
+
+def _hold_line(queue: str, since_s: float, attempts: Iterable[Attempt]) -> bytes:
+    held = [(attempt.id, attempt.token, attempt.keepalive_ms / 1000) for attempt in attempts]
+    return msgspec.json.encode(["hold", queue, since_s, held]) + b"\n"
+
+
+def _drop_line(tokens: list[str]) -> bytes:
+    return msgspec.json.encode(["drop", tokens]) + b"\n"

@@ -4,13 +4,15 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
 from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
-from jobrunner.coordinator.definitions import local_definitions
+from jobrunner.coordinator.definitions import published
+from jobrunner.jobs.registry import all_jobs
 
 
 def new_worker_id() -> str:
@@ -20,24 +22,38 @@ def new_worker_id() -> str:
 
 
 class Presence:
-    """Announces the worker every `heartbeat_s`; it counts as gone after three of them in silence."""
+    """Announces the worker every `heartbeat_s`; it counts as gone after three of them in silence.
+
+    All it says is said again each time, so a server that lost it (a restart, an older snapshot) has it back soon.
+    """
 
     def __init__(
-        self, broker: Broker, keys: Keys, worker_id: str, heartbeat_s: float, describe: Callable[[], Mapping[str, Word]]
+        self,
+        broker: Broker,
+        keys: Keys,
+        worker_id: str,
+        queues: Iterable[str],
+        *,
+        heartbeat_s: float,
+        describe: Callable[[], Mapping[str, Word]],
     ) -> None:
         self._broker = broker
         self._keys = keys
         self._worker_id = worker_id
+        self._queues = set(queues)
         self._heartbeat_s = heartbeat_s
         self._describe = describe
 
     def step(self) -> float:
         """One sign of life."""
         ttl_ms = round(self._heartbeat_s * 3000)
-        calls = [coordination.announce(self._keys, self._worker_id, self._describe(), ttl_ms=ttl_ms)]
-        definitions = local_definitions()
-        if definitions:
-            calls.append(coordination.define_periodics(self._keys, definitions))
+        periodics = [job for job in all_jobs() if job.periodic is not None]
+        calls = [
+            register(self._keys, sorted(self._queues.union(job.options.queue for job in periodics))),
+            coordination.announce(self._keys, self._worker_id, self._describe(), ttl_ms=ttl_ms),
+        ]
+        if periodics:
+            calls.append(coordination.define_periodics(self._keys, published(periodics)))
         self._broker.run_many(calls)
         return self._heartbeat_s
 

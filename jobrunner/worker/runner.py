@@ -1,7 +1,6 @@
 """Runs one attempt and names its outcome. Nothing a job does or raises leaves this module as an exception."""
 
 import asyncio
-import traceback
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,16 +9,17 @@ import structlog
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import utc_now
 from jobrunner.codec import encode
-from jobrunner.errors import AttemptTimeout, ParameterError, UsageError
+from jobrunner.errors import ParameterError, ServerError, UsageError
 from jobrunner.jobs.registry import JobDefinition, find
 from jobrunner.jobs.run import Run
-from jobrunner.outcome import Cancel, Cancelled, Fail, Failed, Outcome, Retry, Snooze, Snoozed, Steer, Succeeded
-from jobrunner.retry import Backoff, is_spent, next_delay
+from jobrunner.outcome import Acknowledged, Fail, Failed, Outcome, Released, Steer, Succeeded
+from jobrunner.retry import Backoff
+from jobrunner.worker.verdict import after_error, error_text, out_of_time, sendable, shown
 
-_ERROR_LIMIT = 8000
 _SUCCEEDED = Succeeded()
 _log = structlog.get_logger("jobrunner.runner")
 
@@ -41,31 +41,32 @@ class Runner:
         if isinstance(found, Failed):
             return found
         definition, job = found
-        try:
-            if definition.hooks and "before" in definition.hooks:
-                job.before()
-            returned = job.run()
-            if returned is None and not definition.hooks:
-                return _SUCCEEDED
-            outcome = self._read_returned(definition, returned)
-        except BaseException as error:  # a job's sys.exit() must not end the worker
-            return self._after_error(attempt, definition, job, error)
-        return self._after_return(attempt, definition, job, outcome)
+        if definition.options.ack == "late":
+            return self._run(attempt, definition, job)
+        if not self._acknowledge(attempt):
+            return Released()
+        return _already_acknowledged(attempt, self._run(attempt, definition, job))
 
     async def run_async(self, attempt: Attempt) -> Outcome:
-        """Runs a job whose `run` is a coroutine function."""
+        """Runs a job whose `run` is a coroutine function. Raises CancelledError when it is itself cancelled."""
         found = self.prepare(attempt)
         if isinstance(found, Failed):
             return found
         definition, job = found
-        try:
-            if "before" in definition.hooks:
-                await _maybe(job.before())
-            returned = await _within(definition, job.run())
-            outcome = self._read_returned(definition, returned)
-        except BaseException as error:
-            return self._after_error(attempt, definition, job, error)
-        return self._after_return(attempt, definition, job, outcome)
+        if definition.options.ack == "late":
+            return await self._run_async(attempt, definition, job)
+        if not await asyncio.to_thread(self._acknowledge, attempt):
+            return Released()
+        return _already_acknowledged(attempt, await self._run_async(attempt, definition, job))
+
+    def timed_out(self, attempt: Attempt, error: BaseException) -> Outcome:
+        """The outcome of an attempt that was ended from outside: a timeout or a crash of its process."""
+        found = self.prepare(attempt)
+        if isinstance(found, Failed):
+            return found
+        definition, job = found
+        outcome = self._after_error(attempt, definition, job, error)
+        return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
 
     def prepare(self, attempt: Attempt) -> tuple[JobDefinition, Any] | Failed:
         """The job of an attempt, built from its payload; or why that cannot be."""
@@ -78,7 +79,9 @@ class Runner:
         try:
             job = definition.parameters.read(attempt.payload or b"")
         except ParameterError as error:
-            return Failed(f"ParameterError: {error}", retry=False)
+            return Failed(sendable(f"ParameterError: {error}"), retry=False)
+        except Exception as error:  # of a parameter's own __post_init__
+            return Failed(error_text(error), retry=False)
         timeout_s = definition.options.timeout
         job.__dict__["_current"] = Run(
             attempt,
@@ -90,79 +93,84 @@ class Runner:
         )
         return definition, job
 
-    def timed_out(self, attempt: Attempt, error: BaseException) -> Outcome:
-        """The outcome of an attempt that was ended from outside: a timeout or a crash of its process."""
-        found = self.prepare(attempt)
-        if isinstance(found, Failed):
-            return found
-        return self._after_error(attempt, *found, error)
-
-    def _read_returned(self, definition: JobDefinition, returned: Any) -> Outcome:
-        if returned is None:
-            return _SUCCEEDED
-        if isinstance(returned, Steer):
-            raise returned
+    def _run(self, attempt: Attempt, definition: JobDefinition, job: Any) -> Outcome:
         try:
-            return Succeeded(encode(returned, what=f"the result of job {definition.name!r}"))
-        except UsageError as error:
-            raise Fail(str(error), retry=False) from error
-
-    def _after_return(self, attempt: Attempt, definition: JobDefinition, job: Any, outcome: Outcome) -> Outcome:
+            if definition.hooks and "before" in definition.hooks:
+                job.before()
+            returned = job.run()
+            if returned is None and not definition.hooks:
+                return _SUCCEEDED
+            outcome = _read_returned(definition, returned)
+        except BaseException as error:  # a job's sys.exit() must not end the worker
+            return self._after_error(attempt, definition, job, error)
         if "after" in definition.hooks:
             _call_hook("after", attempt, job.after)
         return outcome
 
-    def _after_error(self, attempt: Attempt, definition: JobDefinition, job: Any, error: BaseException) -> Outcome:
-        if isinstance(error, Snooze):
-            return Snoozed(error.delay_s)
-        if isinstance(error, Cancel):
-            return Cancelled(str(error))
-        if isinstance(error, AttemptTimeout) and not error.args:
-            error = out_of_time(definition)
-        outcome = _failure(attempt, definition, error)
-        if "on_failure" in definition.hooks:
-            _call_hook("on_failure", attempt, job.on_failure, error)
-        spent = not outcome.retry or is_spent(attempt.number, _limit(attempt, definition))
-        if spent and "on_dead" in definition.hooks:
-            _call_hook("on_dead", attempt, job.on_dead, error)
+    async def _run_async(self, attempt: Attempt, definition: JobDefinition, job: Any) -> Outcome:
+        try:
+            if "before" in definition.hooks:
+                await _settled(job.before())
+            outcome = _read_returned(definition, await _within(definition, job.run()))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            outcome, hooks = after_error(attempt, definition, error)
+            for name in hooks:
+                await _await_hook(name, attempt, getattr(job, name), shown(definition, error))
+            return outcome
+        if "after" in definition.hooks:
+            await _await_hook("after", attempt, job.after)
         return outcome
 
+    def _after_error(self, attempt: Attempt, definition: JobDefinition, job: Any, error: BaseException) -> Outcome:
+        outcome, hooks = after_error(attempt, definition, error)
+        for name in hooks:
+            _call_hook(name, attempt, getattr(job, name), shown(definition, error))
+        return outcome
 
-def _limit(attempt: Attempt, definition: JobDefinition) -> int:
-    if attempt.max_attempts is not None:
-        return attempt.max_attempts
-    return 5 if definition.options.max_attempts is None else definition.options.max_attempts
-
-
-def _failure(attempt: Attempt, definition: JobDefinition, error: BaseException) -> Failed:
-    retry = error.retry if isinstance(error, Fail) else definition.periodic is None
-    delay_s = error.delay_s if isinstance(error, Retry) else None
-    if delay_s is None:
-        delay_s = next_delay(
-            definition.options.backoff,
-            attempt.retry_count + 1,
-            error,
-            on_problem=lambda problem: _log.warning("backoff failed", job=definition.name, problem=problem),
-        )
-    return Failed(error_text(error), delay_s, retry or isinstance(error, Retry))
+    def _acknowledge(self, attempt: Attempt) -> bool:
+        report = (attempt.id, attempt.token, 0, "succeeded", b"")
+        try:
+            return self._broker.run(leases.commit(self._keys.queue(attempt.queue), [report])) == ["ok"]
+        except ServerError as error:
+            _log.warning(
+                "not begun: its early acknowledgement failed", task=attempt.id, job=attempt.type, error=str(error)
+            )
+            return False
 
 
-def error_text(error: BaseException) -> str:
-    """The error in one line, then its traceback, cut to 8 000 characters from the front of the traceback."""
-    first = f"{type(error).__name__}: {error}".replace("\n", " ")[:1000]
-    if isinstance(error, (Steer, AttemptTimeout)) or error.__traceback__ is None:
-        return first
+def _read_returned(definition: JobDefinition, returned: Any) -> Outcome:
+    if returned is None:
+        return _SUCCEEDED
+    if isinstance(returned, Steer):
+        raise returned
     try:
-        lines = "".join(traceback.format_exception(error))
-    except Exception:  # a user's __str__ may raise
-        return first
-    return f"{first}\n{lines[-_ERROR_LIMIT:]}"
+        return Succeeded(encode(returned, what=f"the result of job {definition.name!r}"))
+    except UsageError as error:
+        raise Fail(str(error), retry=False) from error
+
+
+def _already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
+    if not isinstance(outcome, Succeeded):
+        reason = outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else type(outcome).__name__
+        _log.error("a task acknowledged early is given up", task=attempt.id, job=attempt.type, error=reason)
+    return Acknowledged()
 
 
 def _call_hook(name: str, attempt: Attempt, hook: Callable[..., Any], *args: Any) -> None:
     try:
         hook(*args)
     except BaseException as error:
+        _log.warning("hook failed", hook=name, task=attempt.id, job=attempt.type, error=error_text(error))
+
+
+async def _await_hook(name: str, attempt: Attempt, hook: Callable[..., Any], *args: Any) -> None:
+    try:
+        await _settled(hook(*args))
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            raise
         _log.warning("hook failed", hook=name, task=attempt.id, job=attempt.type, error=error_text(error))
 
 
@@ -177,15 +185,16 @@ async def _within(definition: JobDefinition, work: Any) -> Any:
         raise out_of_time(definition) from error
 
 
-def out_of_time(definition: JobDefinition) -> AttemptTimeout:
-    """The error of an attempt that ran longer than its job allows."""
-    limit = f"timeout={definition.options.timeout:g} s"
-    return AttemptTimeout(f"the attempt ran longer than {limit} of job {definition.name!r}")
+async def _settled(returned: Any) -> None:
+    """Awaits what a hook returned when it is a coroutine."""
+    if hasattr(returned, "__await__"):
+        await returned
 
 
-async def _maybe(awaitable: Any) -> None:
-    if hasattr(awaitable, "__await__"):
-        await awaitable
+def _is_cancelled() -> bool:
+    """Whether the running coroutine is asked to end from outside, not by an error of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _from_now(length_s: float) -> datetime:

@@ -26,20 +26,21 @@ class Settlement:
     reports: list[Report]
 
 
-def settlements(keys: Keys, reports: Iterable[Report]) -> list[Settlement]:
-    """The calls that report these outcomes."""
-    grouped: dict[tuple[str, str], tuple[list[Any], list[Report]]] = {}
+def settlements(keys: Keys, reports: Iterable[Report], *, singly: bool = False) -> list[Settlement]:
+    """The calls that report these outcomes: one for each verb and queue, or for each report (`singly`)."""
+    grouped: dict[tuple[str, str, str], tuple[list[Any], list[Report]]] = {}
     for report in reports:
         attempt, outcome = report
         verb = "commit" if type(outcome) is Succeeded else _verb(outcome)
-        group = grouped.get((verb, attempt.queue))
+        key = (verb, attempt.queue, attempt.token if singly else "")
+        group = grouped.get(key)
         if group is None:
-            group = grouped[verb, attempt.queue] = ([], [])
+            group = grouped[key] = ([], [])
         group[0].append(_words(attempt, outcome))
         group[1].append(report)
     return [
         Settlement(getattr(leases, verb)(keys.queue(queue), words), made)
-        for (verb, queue), (words, made) in grouped.items()
+        for (verb, queue, _), (words, made) in grouped.items()
     ]
 
 

@@ -6,6 +6,7 @@ So short tasks are fetched in large batches, and behind long ones nothing waits 
 from jobrunner.clock import monotonic
 
 _STUCK_S = 0.25
+_MEASURED_S = 0.002
 
 
 class Stock:
@@ -17,29 +18,31 @@ class Stock:
         self._batch_max = batch_max
         self._rate = 0.0
         self._counted = 0
-        self._since = monotonic()
-        self._moved_at = self._since
+        self._busy_s = 0.0
+        self._since = self._moved_at = monotonic()
         self.in_hand = 0
 
     def took(self, count: int) -> None:
         """So many were reserved."""
-        if self.in_hand == 0:
-            self._since = self._moved_at = monotonic()
-            self._counted = 0
+        self._moved_at = monotonic()
+        if self.in_hand == 0:  # idle time tells nothing about the rate
+            self._since = self._moved_at - self._busy_s
         self.in_hand += count
 
-    def gave(self, count: int) -> None:
+    def gave(self, finished: int, released: int = 0) -> None:
         """So many ended. The rate is measured over at least 2 ms of busy time."""
-        self.in_hand -= count
-        self._counted += count
+        if self.in_hand == 0:
+            return
+        self.in_hand -= finished + released
+        self._counted += finished
         now = monotonic()
-        if count:
+        if finished:
             self._moved_at = now
-        elapsed = now - self._since
-        if elapsed >= 0.002:
-            weight = min(elapsed / 0.05, 1.0)
-            self._rate += (self._counted / elapsed - self._rate) * weight
-            self._since, self._counted = now, 0
+        self._busy_s = now - self._since
+        if self._busy_s >= _MEASURED_S:
+            weight = min(self._busy_s / 0.05, 1.0)
+            self._rate += (self._counted / self._busy_s - self._rate) * weight
+            self._since, self._counted, self._busy_s = now, 0, 0.0
 
     @property
     def depth(self) -> int:
@@ -52,10 +55,6 @@ class Stock:
         if free <= 0 or (backlog > 0 and backlog > self.depth // 2):
             return 0
         return min(free, self._batch_max)
-
-    def has_room(self) -> bool:
-        """Whether a new task would be begun at once or soon."""
-        return self.in_hand < self._concurrency + self.depth
 
     def is_stuck(self, backlog: int) -> bool:
         """Whether tasks wait behind long ones that took all slots: others should have them."""

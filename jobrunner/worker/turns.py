@@ -36,9 +36,14 @@ class Turns:
         self._credit[chosen] -= sum(self._weights[queue] for queue in ready)
         return chosen
 
-    def sleep(self, queue: str, next_event_s: float | None) -> None:
-        """This queue has nothing now; it may have something in `next_event_s`."""
-        pause = self.poll_s if next_event_s is None else min(self.poll_s, max(next_event_s, 0.0))
+    def sleep(self, queue: str, next_event_s: float | None, keepalive_s: float) -> None:
+        """This queue has nothing now; it may have something in `next_event_s`.
+
+        It is looked at once in each `keepalive_s`: so every lease others take is foretold before it ends.
+        """
+        pause = min(self.poll_s, keepalive_s)
+        if next_event_s is not None:
+            pause = min(pause, max(next_event_s, 0.0))
         self._asleep_until[queue] = monotonic() + pause
 
     def wake(self, queue: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.wakeup import WakeListener
-from jobrunner.loop import Loop, Signal
+from jobrunner.loop import Complaints, Loop, Signal
 
 _LONGEST_WAIT_S = 3600.0
 
@@ -18,14 +18,21 @@ _LONGEST_WAIT_S = 3600.0
 class Wakeup:
     """A thread that blocks on the server while it is armed, and tells which queue woke it."""
 
-    def __init__(self, broker: Broker, keys: Keys, queues: Iterable[str], on_wake: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        keys: Keys,
+        queues: Iterable[str],
+        on_wake: Callable[[str], None],
+        complaints: Complaints | None = None,
+    ) -> None:
         self._listener = WakeListener(broker, [keys.queue(name) for name in queues])
         self._on_wake = on_wake
         self._armed = Signal()
         self.is_armed = False
         self._until_s = 1.0
         self._closing = False
-        self._loop = Loop("wakeup", self.step)
+        self._loop = Loop("wakeup", self.step, complaints)
         self._lock = threading.Lock()
 
     def start(self) -> None:

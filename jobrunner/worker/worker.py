@@ -19,7 +19,7 @@ from jobrunner.clock import monotonic, unix_ms
 from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.errors import JobrunnerError, ServerError, ServerRefused, UnsafeServer
 from jobrunner.jobs.registry import all_jobs, load_modules
-from jobrunner.loop import Loop
+from jobrunner.loop import Complaints, Loop, Signal
 from jobrunner.outcome import Released
 from jobrunner.settings import WorkerSettings, check_options
 from jobrunner.worker.executors.build import build_executor
@@ -34,6 +34,10 @@ from jobrunner.worker.wakeup import Wakeup
 
 _log = structlog.get_logger("jobrunner.worker")
 _IDLE_LOOK_S = 0.02
+_LONGEST_LOOK_S = 0.5
+_RUNNING_LOOK_S = 0.005
+_LONG_S = 3600.0
+_STOP_NOW = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,11 @@ class Worker:
         self.id = new_worker_id()
         self._given_queues = queues
         self._allow_eviction = allow_eviction
-        self._stop_asked = threading.Event()
-        self._stop_now = threading.Event()
-        self._stopped = threading.Event()
+        self._stops_asked = 0
+        self._asked = Signal()
+        self._stopping = threading.Lock()
         self._released = 0
-        self._started = False
+        self._working = False
 
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
         """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues;
@@ -89,44 +93,53 @@ class Worker:
             elif self.settings.max_tasks:
                 self._wait_for_tasks()
             else:
-                self._stop_asked.wait()
+                while not self._stops_asked:
+                    self._asked.wait(_LONG_S)
         finally:
             self.stop(grace=self.settings.grace)
         return WorkerSummary(self._fetcher.finished_total, self._released, monotonic() - began)
 
     def start(self) -> None:
         """Starts working in threads of its own. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
-        load_modules(self.modules)
-        self._check_server()
-        self._build()
-        self._started_ms = unix_ms()
+        self._held = Leases(self.client.endpoint.shared_url(), self.client.keys.prefix)
         self._held.start()
-        self._broker.run(queue_calls.register(self.client.keys, self._turns.queues))
-        self._presence.step()
+        try:
+            load_modules(self.modules)
+            weights = self._weights()
+            self._check_server()
+        except BaseException:
+            self._held.close()
+            raise
+        self._build(weights)
+        try:
+            self._held.wait_ready()
+            self._presence.step()
+        except BaseException:
+            self._shut_down()
+            raise
         for loop in self._loops:
             loop.start()
         self._wakeup.start()
-        self._started = True
+        self._working = True
         _log.info("worker started", worker=self.id, queues=self._turns.queues, concurrency=self.settings.concurrency,
                   executor=self.settings.executor, server=str(self.client.endpoint))  # fmt: skip
 
     def ask_to_stop(self) -> None:
-        """Lets `run` return after a graceful stop; asked again, at once. Safe in a signal handler."""
-        if self._stop_asked.is_set():
-            self._stop_now.set()
-        self._stop_asked.set()
+        """Lets `run` return after a graceful stop; asked again, at once. Safe in a signal handler and in any thread."""
+        self._stops_asked += 1
+        self._asked.set()
 
     def stop(self, grace: float | None = None) -> None:
         """Stops: nothing new, up to `grace` seconds for what runs, the rest back to its place in line."""
-        if not self._started or self._stopped.is_set():
-            return
-        self._stop_asked.set()
-        self._fetcher.reserving = False
-        self._fetcher.release_backlog()
-        self._fetch_loop.wake()
-        self._await_running(self.settings.grace if grace is None else grace)
-        self._shut_down()
-        self._stopped.set()
+        with self._stopping:
+            if not self._working:
+                return
+            self._working = False
+            _log.info("worker stopping", worker=self.id, in_hand=self._fetcher.in_hand)
+            self._stops_asked = max(self._stops_asked, 1)
+            self._asked.set()
+            self._await_running(self.settings.grace if grace is None else grace)
+            self._shut_down()
         _log.info("worker stopped", worker=self.id, finished=self._fetcher.finished_total, released=self._released)
 
     @property
@@ -146,32 +159,35 @@ class Worker:
                 "set it to noeviction, or start with --allow-eviction"
             )
 
-    def _build(self) -> None:
+    def _build(self, weights: dict[str, int]) -> None:
         settings, client = self.settings, self.client
         keys = client.keys
-        weights = self._weights()
+        complaints = Complaints()
+        self._started_ms = unix_ms()
         self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms)
-        self._held = Leases(client.endpoint.shared_url(), keys.prefix)
         self._finished = Finished(lambda: self._fetch_loop.wake())
         self._turns = Turns(weights, _poll_s(settings))
         self._executor = build_executor(
             settings, client, modules=self.modules, is_stopped=self._held.is_stopped, finished=self._finished
         )
-        self._wakeup = Wakeup(self._broker, keys, weights, self._on_wake)
+        self._wakeup = Wakeup(self._broker, keys, weights, self._on_wake, complaints)
         self._fetcher = Fetcher(
             self._broker, keys, turns=self._turns,
             stock=Stock(settings.concurrency, settings.prefetch, settings.batch_max),
             executor=self._executor, finished=self._finished, held=self._held, wakeup=self._wakeup,
+            max_tasks=settings.max_tasks,
         )  # fmt: skip
         self._coordinator = Coordinator(
             self._broker, keys, self.id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep, served=self._turns.queues
         )
-        self._presence = Presence(self._broker, keys, self.id, settings.heartbeat, self._describe)
-        self._fetch_loop = Loop("fetch", self._fetcher.step)
+        self._presence = Presence(
+            self._broker, keys, self.id, self._turns.queues, heartbeat_s=settings.heartbeat, describe=self._describe
+        )
+        self._fetch_loop = Loop("fetch", self._fetcher.step, complaints)
         self._loops = [
             self._fetch_loop,
-            Loop("coordinator", self._coordinator.step),
-            Loop("presence", self._presence.step),
+            Loop("coordinator", self._coordinator.step, complaints),
+            Loop("presence", self._presence.step, complaints),
         ]
 
     def _weights(self) -> dict[str, int]:
@@ -199,9 +215,13 @@ class Worker:
         }
 
     def _wait_until_done(self, drain: bool) -> None:
-        while not self._stop_asked.wait(_IDLE_LOOK_S):
+        pause = _IDLE_LOOK_S
+        while not self._stops_asked:
+            self._asked.wait(pause)
             if self._fetcher.in_hand:
+                pause = _IDLE_LOOK_S
                 continue
+            pause = min(pause * 1.5, _LONGEST_LOOK_S)
             try:
                 if self._nothing_left(drain):
                     return
@@ -219,19 +239,25 @@ class Worker:
         return not left
 
     def _wait_for_tasks(self) -> None:
-        while not self._stop_asked.wait(_IDLE_LOOK_S):
-            if self._fetcher.finished_total >= self.settings.max_tasks:
-                return
+        while not self._stops_asked and self._fetcher.finished_total < self.settings.max_tasks:
+            self._asked.wait(_IDLE_LOOK_S)
 
     def _await_running(self, grace_s: float) -> None:
         ends = monotonic() + grace_s
-        while self._fetcher.in_hand and monotonic() < ends and not self._stop_now.is_set():
-            self._stop_now.wait(0.005)
+        self._fetcher.reserving = False
+        self._fetch_loop.wake()
+        while self._stops_asked < _STOP_NOW and monotonic() < ends:
+            if self._fetcher.quiet and not self._fetcher.in_hand:
+                return
+            self._asked.wait(_RUNNING_LOOK_S)
         self._held.stop_all()
 
     def _shut_down(self) -> None:
-        self._fetch_loop.stop()
+        self._fetcher.reserving = False
+        stopped = self._fetch_loop.stop()
         self._executor.close()
+        if stopped:
+            self._report_last()
         self._release_rest()
         self._wakeup.close()
         for loop in self._loops:
@@ -244,13 +270,20 @@ class Worker:
         self._held.close()
         self._broker.close()
 
+    def _report_last(self) -> None:
+        """What ended since the fetch loop did: it must not be handed back as if it had not."""
+        try:
+            self._fetcher.step()
+        except JobrunnerError as error:
+            _log.warning("the last reports were not sent", tasks=len(self._fetcher.unsettled), error=str(error))
+
     def _release_rest(self) -> None:
-        rest = self._held.attempts()
+        unsettled = self._fetcher.unsettled
+        rest = [attempt for attempt in self._held.attempts() if attempt.token not in unsettled]
         self._held.drop(rest)
         try:
             for settlement in settlements(self.client.keys, [(attempt, Released()) for attempt in rest]):
-                verdicts = self._broker.run(settlement.call)
-                self._released += verdicts.count("waiting")
+                self._released += self._broker.run(settlement.call).count("waiting")
         except ServerError as error:
             _log.warning("tasks not handed back; they return when their leases end", tasks=len(rest), error=str(error))
 

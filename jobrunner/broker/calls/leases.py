@@ -24,6 +24,8 @@ class Reservation:
 
     now_ms: float
     next_event_ms: float | None
+    keepalive_ms: float
+    """Length of the leases of tasks that name none."""
     attempts: list[Attempt]
 
 
@@ -42,15 +44,15 @@ _move = Verb("move", lambda reply: reply.decode())
 
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
-    return Reservation(float(reply[0]), float(reply[1]) if reply[1] else None, read_attempts(queue, lease, reply))
+    next_event_ms = float(reply[1]) if reply[1] else None
+    return Reservation(float(reply[0]), next_event_ms, float(reply[3]), read_attempts(queue, lease, reply))
 
 
 def reserve(keys: QueueKeys, count: int, *, token: str, keepalive_ms: int | None = None) -> Call[Reservation]:
     """Up to `count` tasks, first in line. `token` must be new for each call; the leases' tokens are made from it."""
     lease = int.from_bytes(hashlib.blake2b(token.encode(), digest_size=6).digest())
-    call = _reserve.on(
-        keys, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms="" if keepalive_ms is None else keepalive_ms
-    )
+    given = "" if keepalive_ms is None else keepalive_ms
+    call = _reserve.on(keys, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms=given)
     return replace(call, read=partial(_reservation, keys.name, lease))
 
 

@@ -1,6 +1,5 @@
 """From settings to an executor."""
 
-import sys
 from collections.abc import Callable, Sequence
 
 from jobrunner.client.client import Client
@@ -8,9 +7,10 @@ from jobrunner.settings import WorkerSettings
 from jobrunner.worker.deadlines import Deadlines
 from jobrunner.worker.executors.by_kind import ByKind
 from jobrunner.worker.executors.coroutines import CoroutineExecutor
-from jobrunner.worker.executors.handover import Executor, Finished, RunAttempt
-from jobrunner.worker.executors.processes import ProcessSlot
+from jobrunner.worker.executors.handover import Executor, Finished
+from jobrunner.worker.executors.processes import ProcessSlots
 from jobrunner.worker.executors.threads import ThreadExecutor
+from jobrunner.worker.executors.wire import write_greeting
 from jobrunner.worker.runner import Runner
 
 
@@ -24,28 +24,11 @@ def build_executor(
 ) -> Executor:
     """Threads or processes for plain jobs, and an event loop for coroutine jobs.
 
-    `async` is threads with the event loop started at once; with `processes` coroutine jobs run in processes too.
+    `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
     """
     runner = Runner(client.broker, client.keys, is_stopped)
     if settings.executor == "processes":
-        command = child_command(client, modules)
-        return ThreadExecutor(settings.concurrency, lambda: ProcessSlot(command, runner).run, finished)
-    deadlines = Deadlines()
-
-    def new_thread_run() -> RunAttempt:
-        return deadlines.limited(runner)
-
-    plain = ThreadExecutor(settings.concurrency, new_thread_run, finished)
+        greeting = write_greeting(client.endpoint.shared_url(), client.keys.prefix, modules)
+        return ThreadExecutor(settings.concurrency, ProcessSlots(greeting, runner, is_stopped), finished)
+    plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished)
     return ByKind(plain, lambda: CoroutineExecutor(settings.concurrency, runner.run_async, finished))
-
-
-def child_command(client: Client, modules: Sequence[str]) -> list[str]:
-    """The command line of a child process."""
-    return [
-        sys.executable,
-        "-m",
-        "jobrunner.worker.executors.child",
-        client.endpoint.shared_url(),
-        client.keys.prefix,
-        ",".join(modules),
-    ]

@@ -1,54 +1,69 @@
 """The process of a slot: runs attempts it is sent and answers with their outcomes.
 
-Usage: ``python -m jobrunner.worker.executors.child URL PREFIX MODULES SOCKET LIFELINE`` (descriptors by number). It
-ends when the socket or the lifeline closes, so a worker that was killed leaves nothing running behind.
+Usage: ``python -m jobrunner.worker.executors.child SOCKET LIFELINE`` (descriptors by number); see wire.py for what goes
+over the socket. The lifeline brings tokens of attempts that should stop. The process ends when the socket or the
+lifeline closes, so a worker that was killed leaves nothing running behind.
 """
 
-import asyncio
+import ctypes
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
 
-import msgspec
-
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import configure
+from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.registry import find, load_modules
 from jobrunner.outcome import Outcome
-from jobrunner.worker.executors.processes import write_outcome
+from jobrunner.worker.executors.wire import HEAD, frame, read_attempt, read_greeting, write_outcome
 from jobrunner.worker.runner import Runner
 
-_HEAD = struct.Struct("!I")
+_PR_SET_PDEATHSIG = 1
 
 
-def main(url: str, prefix: str, modules: str, descriptor: str, lifeline: str) -> None:
+def main(descriptor: str, lifeline: str) -> None:
     """Serves one slot until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_die_with_parent, args=(int(lifeline),), daemon=True).start()
-    client = configure(url, prefix)
-    load_modules(module for module in modules.split(",") if module)
-    runner = Runner(client.broker, client.keys, lambda _: False)
-    decode = msgspec.msgpack.Decoder(Attempt).decode
+    for number in (signal.SIGINT, signal.SIGTERM):  # not ignored: what a job starts would inherit that
+        signal.signal(number, lambda *_: None)
+    stopped: set[str] = set()
+    threading.Thread(target=_listen, args=(int(lifeline), stopped), daemon=True).start()
+    _die_with_parent()
     with socket.socket(fileno=int(descriptor)) as channel:
-        while (message := _receive(channel)) is not None:
-            answer = write_outcome(_run(runner, decode(message))) if message else b""
-            channel.sendall(_HEAD.pack(len(answer)) + answer)
+        runner = _greet(channel, stopped)
+        while runner is not None and (message := _receive(channel)) is not None:
+            channel.sendall(frame(write_outcome(_run(runner, read_attempt(message)))))
+            stopped.clear()
+
+
+def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
+    message = _receive(channel)
+    if message is None:
+        return None
+    greeting = read_greeting(message)
+    client = configure(greeting.url, greeting.prefix)
+    try:
+        load_modules(greeting.modules)
+    except JobrunnerError as error:
+        channel.sendall(frame(str(error).encode("utf-8", "backslashreplace")))
+        return None
+    channel.sendall(frame(b""))
+    return Runner(client.broker, client.keys, stopped.__contains__)
 
 
 def _run(runner: Runner, attempt: Attempt) -> Outcome:
     definition = find(attempt.type)
     if definition is not None and definition.is_async:
+        import asyncio
+
         return asyncio.run(runner.run_async(attempt))
     return runner.run(attempt)
 
 
 def _receive(channel: socket.socket) -> bytes | None:
-    head = _exactly(channel, _HEAD.size)
-    return None if head is None else _exactly(channel, _HEAD.unpack(head)[0])
+    head = _exactly(channel, HEAD.size)
+    return None if head is None else _exactly(channel, HEAD.unpack(head)[0])
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes | None:
@@ -61,9 +76,17 @@ def _exactly(channel: socket.socket, size: int) -> bytes | None:
     return bytes(parts)
 
 
-def _die_with_parent(lifeline: int) -> None:
-    os.read(lifeline, 1)
+def _listen(lifeline: int, stopped: set[str]) -> None:
+    with os.fdopen(lifeline) as lines:
+        for line in lines:
+            stopped.add(line.strip())
     os._exit(0)
+
+
+def _die_with_parent() -> None:
+    """On Linux the kernel ends this process with its worker, even while a job holds the interpreter lock."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
+
 from jobrunner.attempt import Attempt
-from jobrunner.outcome import Outcome
+from jobrunner.outcome import Failed, Outcome
+from jobrunner.retry import Backoff
 from jobrunner.worker.executors.handover import Finished
+from jobrunner.worker.verdict import error_text
+
+_FAREWELL_S = 1.0
+_log = structlog.get_logger("jobrunner.executor")
 
 
 class CoroutineExecutor:
@@ -20,8 +27,10 @@ class CoroutineExecutor:
         self._run = run
         self._finished = finished
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._loop = _new_loop()
-        threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
+        self._thread.start()
 
     @property
     def backlog(self) -> int:
@@ -31,7 +40,8 @@ class CoroutineExecutor:
     def submit(self, attempts: list[Attempt]) -> None:
         """Takes attempts."""
         self._backlog.extend(attempts)
-        self._loop.call_soon_threadsafe(self._begin)
+        if not self._closed:
+            self._loop.call_soon_threadsafe(self._begin)
 
     def nudge(self) -> None:
         """Nothing to do: every free slot is taken at once."""
@@ -46,15 +56,20 @@ class CoroutineExecutor:
             return taken
 
     def close(self) -> None:
-        """Begins nothing more."""
-        self._free = -(10**9)
+        """Begins nothing more, cancels what runs, and ends the event loop soon."""
+        if not self._closed:
+            self._closed = True
+            self._loop.call_soon_threadsafe(self._wind_up)
+            self._thread.join(_FAREWELL_S)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
 
     def _begin(self) -> None:
-        while self._free > 0:
+        while self._free > 0 and not self._closed:
             try:
                 attempt = self._backlog.popleft()
             except IndexError:
@@ -65,11 +80,29 @@ class CoroutineExecutor:
             task.add_done_callback(self._tasks.discard)
 
     async def _run_one(self, attempt: Attempt) -> None:
-        outcome = await self._run(attempt)
+        try:
+            outcome = await self._run(attempt)
+        except asyncio.CancelledError:
+            raise  # only close() cancels; the attempt is handed back, not reported
+        except BaseException as error:  # the task must be reported
+            _log.exception("an attempt could not be run", task=attempt.id, job=attempt.type)
+            outcome = Failed(error_text(error), Backoff().delay(attempt.retry_count + 1))
         self._free += 1
         self._finished.add(attempt, outcome)
         if self._backlog:
             self._begin()
+
+    def _wind_up(self) -> None:
+        running = set(self._tasks)
+        for task in running:
+            task.cancel()
+        farewell = self._loop.create_task(_all_ended(running))
+        farewell.add_done_callback(lambda _: self._loop.stop())
+
+
+async def _all_ended(running: set[asyncio.Task[None]]) -> None:
+    if running:
+        await asyncio.wait(running, timeout=_FAREWELL_S)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -11,6 +11,16 @@ from jobrunner.worker.settle import Report
 RunAttempt = Callable[[Attempt], Outcome]
 
 
+class Slots(Protocol):
+    """What the threads of an executor run attempts with."""
+
+    def new_run(self) -> RunAttempt:
+        """The function of one more thread."""
+
+    def close(self) -> None:
+        """Ends what can be ended; an attempt that was is handed back."""
+
+
 class Finished:
     """Outcomes on their way back. Wakes the fetcher as soon as `notify_at` of them wait, not before: with work in
     stock a turn of the fetcher for each task would cost more than the tasks."""
@@ -25,6 +35,10 @@ class Finished:
         self._reports.append((attempt, outcome))
         if len(self._reports) >= self.notify_at:
             self._wake()
+
+    def add_all(self, attempts: list[Attempt], outcome: Outcome) -> None:
+        """Called by the fetcher: these ended alike."""
+        self._reports.extend((attempt, outcome) for attempt in attempts)
 
     def drain(self) -> list[Report]:
         """All outcomes so far, called by the fetcher."""
@@ -56,4 +70,4 @@ class Executor(Protocol):
         """Hands back what was not begun."""
 
     def close(self) -> None:
-        """Begins nothing more; what runs is left alone."""
+        """Begins nothing more and ends what runs, where it can be ended: coroutines and processes, not threads."""

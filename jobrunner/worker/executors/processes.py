@@ -5,122 +5,124 @@ attempts; it is killed when an attempt runs out of time, and replaced when it di
 and no other.
 """
 
+import math
 import os
 import socket
-import struct
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Callable
+from contextlib import suppress
 
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
 from jobrunner.jobs.registry import find
-from jobrunner.outcome import Cancelled, Failed, Outcome, Released, Snoozed, Succeeded
-from jobrunner.worker.runner import Runner, out_of_time
+from jobrunner.outcome import Outcome, Released
+from jobrunner.worker.executors.handover import RunAttempt
+from jobrunner.worker.executors.wire import HEAD, frame, read_outcome, write_attempt
+from jobrunner.worker.runner import Runner
+from jobrunner.worker.verdict import out_of_time
 
-_HEAD = struct.Struct("!I")
 _START_S = 30.0
-_attempts = msgspec.msgpack.Encoder()
-_outcomes = msgspec.msgpack.Decoder(dict[str, Any])
+_LOOK_S = 0.25
+_LAST_WORDS_S = 0.2
 
 
-class ChildProcess:
-    """One child and the socket to it."""
+class ProcessSlots:
+    """The slots of one executor. `greeting` is the first message to each child."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        ours, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        os.set_inheritable(lifeline, True)
-        self._socket = ours
-        self._process = subprocess.Popen(  # noqa: S603
-            [*command, str(theirs.fileno()), str(lifeline)],
-            pass_fds=(theirs.fileno(), lifeline),
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
-        os.close(lifeline)
+    def __init__(self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool]) -> None:
+        self._greeting = greeting
+        self._runner = runner
+        self._is_stopped = is_stopped
+        self._slots: list[ProcessSlot] = []
 
-    def exchange(self, message: bytes, timeout_s: float | None) -> bytes:
-        """Sends a message and waits for the answer. Raises TimeoutError, or EOFError when the child died."""
-        ends = None if timeout_s is None else monotonic() + timeout_s
-        try:
-            self._socket.settimeout(timeout_s)
-            self._socket.sendall(_HEAD.pack(len(message)) + message)
-            return self._receive(_HEAD.unpack(self._receive(_HEAD.size, ends))[0], ends)
-        except (ConnectionError, BrokenPipeError) as error:
-            raise EOFError(str(error)) from error
+    def new_run(self) -> RunAttempt:
+        """Runs an attempt in the child of a new slot."""
+        slot = ProcessSlot(self._greeting, self._runner, self._is_stopped)
+        self._slots.append(slot)
+        return slot.run
 
-    def _receive(self, size: int, ends: float | None) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            if ends is not None:
-                left = ends - monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                self._socket.settimeout(left)
-            part = self._socket.recv(size - len(parts))
-            if not part:
-                raise EOFError("the process closed its socket")
-            parts += part
-        return bytes(parts)
-
-    def end(self) -> str:
-        """Kills the child and says how it had ended, when it had."""
-        code = self._process.poll()
-        if code is None:
-            try:
-                code = self._process.wait(0.2)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._socket.close()
-        os.close(self._lifeline)
-        if code is None:
-            return "was killed"
-        return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+    def close(self) -> None:
+        """Kills the children; attempts they ran are handed back."""
+        for slot in list(self._slots):
+            slot.close()
 
 
 class ProcessSlot:
-    """Runs one attempt after the other in a child. Called by one thread."""
+    """Runs one attempt after the other in a child. Called by one thread, but for `close`."""
 
-    def __init__(self, command: Sequence[str], runner: Runner) -> None:
-        self._command = command
+    def __init__(self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool]) -> None:
+        self._greeting = greeting
         self._runner = runner
+        self._is_stopped = is_stopped
         self._child: ChildProcess | None = None
         self._lock = threading.Lock()
+        self._running = self._closed = False
 
     def run(self, attempt: Attempt) -> Outcome:
         """The outcome of an attempt, whatever becomes of the child."""
+        with self._lock:
+            if self._closed:
+                return Released()
+            self._running = True
+        try:
+            return self._run(attempt)
+        finally:
+            with self._lock:
+                self._running = False
+            if self._is_closed():
+                self._end_child()
+
+    def close(self) -> None:
+        """Kills the child. The thread in `run`, if there is one, sees that and cleans up."""
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                self._child.kill()
+            running = self._running
+        if not running:
+            self._end_child()
+
+    def _run(self, attempt: Attempt) -> Outcome:
         definition = find(attempt.type)
         timeout_s = None if definition is None else definition.options.timeout
         try:
             child = self._ready_child()
-            return read_outcome(child.exchange(_attempts.encode(attempt), timeout_s))
+            answer = child.exchange(write_attempt(attempt), timeout_s, lambda: self._pass_on_stop(child, attempt))
+            return read_outcome(answer)
         except TimeoutError:
             self._end_child()
             assert definition is not None
             return self._runner.timed_out(attempt, out_of_time(definition))
-        except EOFError:
-            how = self._end_child()
+        except EOFError as error:
+            how = str(error) or self._end_child()
+            self._end_child()
+            if self._is_closed():
+                return Released()
             return self._runner.timed_out(attempt, AttemptCrashed(f"the process of the attempt {how}"))
 
-    def close(self) -> None:
-        """Kills the child."""
-        self._end_child()
+    def _is_closed(self) -> bool:
+        return self._closed
 
-    def _ready_child(self) -> ChildProcess:
+    def _pass_on_stop(self, child: "ChildProcess", attempt: Attempt) -> None:
+        if self._is_stopped(attempt.token):
+            child.stop(attempt.token)
+
+    def _ready_child(self) -> "ChildProcess":
         with self._lock:
+            if self._closed:
+                raise EOFError("was not started")
             if self._child is not None:
                 return self._child
-            child = self._child = ChildProcess(self._command)
+            child = self._child = ChildProcess()
         try:
-            child.exchange(b"", _START_S)
+            complaint = child.exchange(self._greeting, _START_S)
         except TimeoutError as error:
-            raise EOFError(f"no answer within {_START_S:g} s of its start") from error
+            raise EOFError(f"did not start within {_START_S:g} s") from error
+        if complaint:
+            raise EOFError(f"cannot start: {complaint.decode('utf-8', 'replace')}")
         return child
 
     def _end_child(self) -> str:
@@ -129,18 +131,75 @@ class ProcessSlot:
         return "was killed" if child is None else child.end()
 
 
-def read_outcome(raw: bytes) -> Outcome:
-    """The outcome in a child's answer."""
-    fields = _outcomes.decode(raw)
-    return _KINDS[fields.pop("kind")](**fields)
+class ChildProcess:
+    """One child, the socket to it, and the pipe that ends it when this process ends."""
 
+    def __init__(self) -> None:
+        self._told = ""
+        self._socket, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        command = [sys.executable, "-m", "jobrunner.worker.executors.child", str(theirs.fileno()), str(lifeline)]
+        try:
+            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), lifeline), stdin=subprocess.DEVNULL)  # noqa: S603
+        finally:
+            theirs.close()
+            os.close(lifeline)
 
-def write_outcome(outcome: Outcome) -> bytes:
-    """A child's answer."""
-    fields = {name: getattr(outcome, name) for name in outcome.__slots__}
-    return msgspec.msgpack.encode({"kind": type(outcome).__name__, **fields})
+    def exchange(self, message: bytes, timeout_s: float | None, look: Callable[[], object] = lambda: None) -> bytes:
+        """Sends a message and waits for the answer, calling `look` a few times a second.
 
+        Raises TimeoutError, or EOFError when the child died.
+        """
+        ends = math.inf if timeout_s is None else monotonic() + timeout_s
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(frame(message))
+            size: int = HEAD.unpack(self._receive(HEAD.size, ends, look))[0]
+            return self._receive(size, ends, look)
+        except ConnectionError as error:
+            raise EOFError from error
 
-_KINDS: dict[str, Callable[..., Outcome]] = {
-    kind.__name__: kind for kind in (Succeeded, Failed, Snoozed, Cancelled, Released)
-}
+    def _receive(self, size: int, ends: float, look: Callable[[], object]) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            left = ends - monotonic()
+            if left <= 0:
+                raise TimeoutError
+            ended = self._process.poll() is not None  # what it started may hold its end of the socket
+            self._socket.settimeout(min(left, _LOOK_S))
+            try:
+                part = self._socket.recv(size - len(parts))
+            except TimeoutError:
+                if ended:
+                    raise EOFError from None
+                look()
+                continue
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    def stop(self, token: str) -> None:
+        """Tells the child, once, that an attempt should stop."""
+        if token == self._told:
+            return
+        self._told = token
+        with suppress(OSError):
+            os.write(self._lifeline, f"{token}\n".encode())
+
+    def kill(self) -> None:
+        """SIGKILL; nothing is cleaned up."""
+        self._process.kill()
+
+    def end(self) -> str:
+        """Kills the child and says how it had ended, when it had. Cleans up."""
+        code: int | None = None
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_LAST_WORDS_S)
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
+        os.close(self._lifeline)
+        if code is None:
+            return "was killed"
+        return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -2,14 +2,19 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
+
+import structlog
 
 from jobrunner.attempt import Attempt
 from jobrunner.clock import perf_counter
-from jobrunner.worker.executors.handover import Finished, RunAttempt
+from jobrunner.outcome import Failed, Outcome
+from jobrunner.retry import Backoff
+from jobrunner.worker.executors.handover import Finished, RunAttempt, Slots
+from jobrunner.worker.verdict import error_text
 
 _SHORT_S = 0.0005
+_log = structlog.get_logger("jobrunner.executor")
 
 
 class ThreadExecutor:
@@ -19,15 +24,16 @@ class ThreadExecutor:
     interpreter lock. When the backlog stands still all the same, `nudge` wakes another.
     """
 
-    def __init__(self, concurrency: int, new_run: Callable[[], RunAttempt], finished: Finished) -> None:
+    def __init__(self, concurrency: int, slots: Slots, finished: Finished) -> None:
         self._backlog: deque[Attempt] = deque()
         self._parked: deque[threading.Lock] = deque()
         self._finished = finished
+        self._slots = slots
         self._closed = False
         self._typical_s = 1.0
         for number in range(concurrency):
             name = f"jobrunner-slot-{number}"
-            threading.Thread(target=self._work, args=(new_run,), name=name, daemon=True).start()
+            threading.Thread(target=self._work, name=name, daemon=True).start()
 
     @property
     def backlog(self) -> int:
@@ -56,13 +62,14 @@ class ThreadExecutor:
             return taken
 
     def close(self) -> None:
-        """Lets parked threads end."""
+        """Lets the threads end, each after the attempt it runs."""
         self._closed = True
+        self._slots.close()
         while self._parked:
             self.nudge()
 
-    def _work(self, new_run: Callable[[], RunAttempt]) -> None:
-        run = new_run()
+    def _work(self) -> None:
+        run = self._slots.new_run()
         take, add = self._backlog.popleft, self._finished.add
         parking = threading.Lock()
         parking.acquire()
@@ -73,7 +80,7 @@ class ThreadExecutor:
                 self._park(parking)
                 continue
             began = perf_counter()
-            outcome = run(attempt)
+            outcome = _outcome_of(run, attempt)
             add(attempt, outcome)
             self._typical_s += (perf_counter() - began - self._typical_s) * 0.05
 
@@ -86,3 +93,11 @@ class ThreadExecutor:
                 parking.acquire()  # someone is waking us already
             return
         parking.acquire()
+
+
+def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
+    try:
+        return run(attempt)
+    except BaseException as error:  # the slot must live, and the task must be reported
+        _log.exception("an attempt could not be run", task=attempt.id, job=attempt.type)
+        return Failed(error_text(error), Backoff().delay(attempt.retry_count + 1))

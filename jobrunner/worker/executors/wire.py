@@ -1,0 +1,66 @@
+"""What goes over the socket between a slot and its child process: frames of a length and so many bytes of msgpack.
+
+First the greeting (never in the arguments of the child: `ps` shows those), answered with nothing or an error; then an
+attempt and its outcome in turn.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from jobrunner.attempt import Attempt
+from jobrunner.outcome import Acknowledged, Cancelled, Failed, Outcome, Released, Snoozed, Succeeded
+
+HEAD = struct.Struct("!I")
+_KINDS: dict[str, Callable[..., Outcome]] = {
+    kind.__name__: kind for kind in (Succeeded, Failed, Snoozed, Cancelled, Released, Acknowledged)
+}
+_outcomes = msgspec.msgpack.Decoder(dict[str, Any])
+_attempts = msgspec.msgpack.Decoder(Attempt)
+
+
+class Greeting(msgspec.Struct, frozen=True):
+    """What a child needs to know: the server, the prefix, and the modules that declare the jobs."""
+
+    url: str
+    prefix: str
+    modules: tuple[str, ...]
+
+
+def write_greeting(url: str, prefix: str, modules: Sequence[str]) -> bytes:
+    """The first message to a child."""
+    return msgspec.msgpack.encode(Greeting(url, prefix, tuple(modules)))
+
+
+def read_greeting(raw: bytes) -> Greeting:
+    """The first message, in the child."""
+    return msgspec.msgpack.decode(raw, type=Greeting)
+
+
+def write_attempt(attempt: Attempt) -> bytes:
+    """An attempt for a child."""
+    return msgspec.msgpack.encode(attempt)
+
+
+def read_attempt(raw: bytes) -> Attempt:
+    """The attempt, in the child."""
+    return _attempts.decode(raw)
+
+
+def write_outcome(outcome: Outcome) -> bytes:
+    """A child's answer."""
+    fields = {name: getattr(outcome, name) for name in outcome.__slots__}
+    return msgspec.msgpack.encode({"kind": type(outcome).__name__, **fields})
+
+
+def read_outcome(raw: bytes) -> Outcome:
+    """The outcome in a child's answer."""
+    fields = _outcomes.decode(raw)
+    return _KINDS[fields.pop("kind")](**fields)
+
+
+def frame(message: bytes) -> bytes:
+    """A message as it goes over the socket."""
+    return HEAD.pack(len(message)) + message

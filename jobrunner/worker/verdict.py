@@ -1,0 +1,80 @@
+"""What the error of an attempt means: its outcome, the hooks to run, and the text that is kept."""
+
+import traceback
+
+import structlog
+
+from jobrunner.attempt import Attempt
+from jobrunner.errors import AttemptTimeout
+from jobrunner.jobs.registry import JobDefinition
+from jobrunner.outcome import Cancel, Cancelled, Fail, Failed, Outcome, Retry, Snooze, Snoozed, Steer
+from jobrunner.retry import is_spent, next_delay
+
+_ERROR_LIMIT = 8000
+_log = structlog.get_logger("jobrunner.runner")
+
+
+def after_error(attempt: Attempt, definition: JobDefinition, error: BaseException) -> tuple[Outcome, list[str]]:
+    """The outcome of an attempt that ended with an error, and the hooks to run, in order."""
+    if isinstance(error, Snooze):
+        return Snoozed(error.delay_s), []
+    if isinstance(error, Cancel):
+        return Cancelled(str(error)), []
+    outcome = _failure(attempt, definition, shown(definition, error))
+    given_up = (
+        not outcome.retry or definition.options.ack == "early" or is_spent(attempt.number, attempt.max_attempts or 0)
+    )
+    hooks = ["on_failure", "on_dead"] if given_up else ["on_failure"]
+    return outcome, [name for name in hooks if name in definition.hooks]
+
+
+def shown(definition: JobDefinition, error: BaseException) -> BaseException:
+    """The error as hooks and people see it: a timeout that was raised into a thread carries no words."""
+    return out_of_time(definition) if isinstance(error, AttemptTimeout) and not error.args else error
+
+
+def out_of_time(definition: JobDefinition) -> AttemptTimeout:
+    """The error of an attempt that ran longer than its job allows."""
+    return AttemptTimeout(
+        f"the attempt ran longer than timeout={definition.options.timeout:g} s of job {definition.name!r}"
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """The error in one line, then its traceback, cut to 8 000 characters from the front of the traceback.
+
+    Always fit to be sent: without characters that have no UTF-8.
+    """
+    try:
+        words = str(error)
+    except Exception:  # a user's __str__ may raise
+        words = "(an error that cannot be shown)"
+    first = f"{type(error).__name__}: {words[:1000]}".replace("\n", " ")
+    if isinstance(error, (Steer, AttemptTimeout)) or error.__traceback__ is None:
+        return sendable(first)
+    try:
+        lines = "".join(traceback.format_exception(error))
+    except Exception:
+        return sendable(first)
+    return sendable(f"{first}\n{lines[-_ERROR_LIMIT:]}")
+
+
+def sendable(text: str) -> str:
+    """The text with escapes in place of characters that have no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _failure(attempt: Attempt, definition: JobDefinition, error: BaseException) -> Failed:
+    if isinstance(error, Retry):
+        retry = True
+    else:  # the next tick of a periodic job is its retry
+        retry = definition.periodic is None and (not isinstance(error, Fail) or error.retry)
+    delay_s = error.delay_s if isinstance(error, Retry) else None
+    if delay_s is None:
+        delay_s = next_delay(
+            definition.options.backoff,
+            attempt.retry_count + 1,
+            error,
+            on_problem=lambda problem: _log.warning("backoff failed", job=definition.name, problem=problem),
+        )
+    return Failed(error_text(error), delay_s, retry)

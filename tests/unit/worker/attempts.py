@@ -1,0 +1,26 @@
+"""Attempts made by hand, for tests that need no server."""
+
+import itertools
+from typing import Any
+
+from jobrunner.attempt import Attempt
+
+_numbers = itertools.count(1)
+
+
+def attempt_at(job: str, payload: bytes = b"{}", **fields: Any) -> Attempt:
+    """The first attempt of a task of that job, in queue `q`, with an id and a token of its own."""
+    number = next(_numbers)
+    known: dict[str, Any] = {
+        "queue": "q",
+        "id": f"task{number}",
+        "token": f"token.{number}",
+        "deadline_ms": 1_700_000_030_000.0,
+        "keepalive_ms": 30_000.0,
+        "number": 1,
+        "retry_count": 0,
+        "enqueue_time_ms": 1_700_000_000_000.0,
+        "max_attempts": 5,
+        "headers": None,
+    }
+    return Attempt(**{**known, "type": job, "payload": payload, **fields})

@@ -1,0 +1,421 @@
+"""From an attempt to its outcome: steering, errors, hooks. No server: what a job does is all that counts here."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobrunner import Backoff, Cancel, Fail, Job, PeriodicJob, Retry, Snooze, job
+from jobrunner.broker.keys import Keys
+from jobrunner.outcome import Acknowledged, Cancelled, Failed, Outcome, Released, Snoozed, Succeeded
+from jobrunner.worker.runner import Runner
+from tests.unit.worker.attempts import attempt_at
+
+Act = Callable[[Job], Any]
+acts: dict[str, Act] = {}
+calls: list[str] = []
+
+
+class NoServer:
+    """In the place of a broker: fails the test that talks to it, unless it was told what to answer."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+
+    def run(self, call: Any) -> Any:
+        """The next answer."""
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@job(name="runner.plain", backoff=Backoff(base=7, jitter=0), max_attempts=3)
+class Plain(Job):
+    def run(self) -> Any:
+        return acts["run"](self)
+
+
+@job(name="runner.async", backoff=Backoff(base=7, jitter=0), timeout=0.05)
+class Awaited(Job):
+    async def run(self) -> Any:
+        return await acts["run"](self)
+
+
+@job(name="runner.hooked", max_attempts=3)
+class Hooked(Job):
+    def before(self) -> None:
+        note(self, "before")
+
+    def run(self) -> Any:
+        return note(self, "run")
+
+    def after(self) -> None:
+        note(self, "after")
+
+    def on_failure(self, error: BaseException) -> None:
+        note(self, "on_failure", error)
+
+    def on_dead(self, error: BaseException) -> None:
+        note(self, "on_dead", error)
+
+
+@job(name="runner.async_hooked", max_attempts=1)
+class AsyncHooked(Job):
+    async def before(self) -> None:
+        await anote(self, "before")
+
+    async def run(self) -> Any:
+        return await anote(self, "run")
+
+    async def after(self) -> None:
+        await anote(self, "after")
+
+    async def on_failure(self, error: BaseException) -> None:
+        await anote(self, "on_failure", error)
+
+    async def on_dead(self, error: BaseException) -> None:
+        await anote(self, "on_dead", error)
+
+
+@job(name="runner.early", ack="early", max_attempts=5)
+class Early(Job):
+    def run(self) -> Any:
+        return note(self, "run")
+
+    def on_failure(self, error: BaseException) -> None:
+        note(self, "on_failure", error)
+
+    def on_dead(self, error: BaseException) -> None:
+        note(self, "on_dead", error)
+
+
+@job(name="runner.periodic", every=60)
+class Periodic(PeriodicJob):
+    def run(self) -> Any:
+        return acts["run"](self)
+
+
+class Exploding(msgspec.Struct):
+    """A parameter whose construction fails with an error that msgspec does not wrap."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        raise KeyError("no such n")
+
+
+@job(name="runner.exploding")
+class TakesExploding(Job):
+    value: Exploding
+
+    def run(self) -> None:
+        calls.append("run")
+
+
+class Mute(Exception):
+    """An error that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def note(own: Job, name: str, *args: Any) -> Any:
+    calls.append(name)
+    return acts[name](own, *args) if name in acts else None
+
+
+async def anote(own: Job, name: str, *args: Any) -> Any:
+    await asyncio.sleep(0)
+    noted = note(own, name, *args)
+    return await noted if hasattr(noted, "__await__") else noted
+
+
+def throw(error: BaseException) -> Callable[..., Any]:
+    def act(*_: Any) -> Any:
+        raise error
+
+    return act
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    acts.clear()
+    calls.clear()
+
+
+@pytest.fixture
+def server() -> NoServer:
+    return NoServer()
+
+
+@pytest.fixture
+def runner(server: NoServer) -> Runner:
+    return Runner(server, Keys("t"), lambda token: False)  # type: ignore[arg-type]
+
+
+def outcome_of(runner: Runner, act: Act, job: str = "runner.plain", **fields: Any) -> Outcome:
+    acts["run"] = act
+    return runner.run(attempt_at(job, **fields))
+
+
+@pytest.mark.parametrize(
+    ("returned", "result"),
+    [(None, b""), (0, b"0"), (False, b"false"), ([], b"[]"), ("", b'""'), ({"a": [1]}, b'{"a":[1]}')],
+)
+def test_what_a_job_returns_is_its_result(runner: Runner, returned: Any, result: bytes) -> None:
+    assert outcome_of(runner, lambda _: returned) == Succeeded(result)
+
+
+@pytest.mark.parametrize("say", ["return", "raise"])
+@pytest.mark.parametrize(
+    ("steer", "outcome"),
+    [
+        (Retry("later", in_=3), Failed("Retry: later", 3.0)),
+        (Retry(), Failed("Retry: the job asked for a retry", 7.0)),
+        (Snooze(in_=9), Snoozed(9.0)),
+        (Fail("no"), Failed("Fail: no", 7.0)),
+        (Fail("never", retry=False), Failed("Fail: never", 7.0, retry=False)),
+        (Cancel("not wanted"), Cancelled("not wanted")),
+    ],
+)
+def test_a_job_steers_by_returning_or_raising(runner: Runner, say: str, steer: Any, outcome: Outcome) -> None:
+    assert outcome_of(runner, throw(steer) if say == "raise" else lambda _: steer) == outcome
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("wrong"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), MemoryError()]
+)
+def test_whatever_a_job_raises_is_a_failed_attempt(runner: Runner, error: BaseException) -> None:
+    """MOAB-32: sys.exit() in a job ends the attempt, not the worker and not the task."""
+    outcome = outcome_of(runner, throw(error))
+    assert isinstance(outcome, Failed)
+    assert outcome.retry
+    assert outcome.error.startswith(type(error).__name__)
+
+
+def test_sys_exit_ends_the_attempt_only(runner: Runner) -> None:
+    """MOAB-32"""
+    outcome = outcome_of(runner, lambda _: sys.exit("bye"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("SystemExit: bye")
+
+
+@pytest.mark.parametrize("returned", [(n for n in range(3)), object(), {1: object()}, lambda: None])
+def test_a_result_that_cannot_be_stored_is_a_failure_for_good(runner: Runner, returned: Any) -> None:
+    """MOAB-32: a job that returns a generator did nothing; its task is kept, with the reason."""
+    outcome = outcome_of(runner, lambda _: returned)
+    assert isinstance(outcome, Failed)
+    assert not outcome.retry
+    assert "the result of job 'runner.plain' cannot be stored as JSON" in outcome.error
+
+
+def test_an_unknown_job_is_tried_again_elsewhere(runner: Runner) -> None:
+    """MOSQ-09: another worker may know it; the reason is told, and the queue's policy ends it."""
+    outcome = runner.run(attempt_at("runner.nobody"))
+    assert isinstance(outcome, Failed)
+    assert outcome.retry
+    assert "knows no job 'runner.nobody'" in outcome.error
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"value": 3}', b'{"value": {"n": 1}}', None]
+)
+def test_a_payload_that_cannot_be_read_is_a_failure_for_good(runner: Runner, payload: bytes | None) -> None:
+    outcome = runner.run(attempt_at("runner.exploding", payload))  # type: ignore[arg-type]
+    assert isinstance(outcome, Failed)
+    assert not outcome.retry
+    assert calls == []
+
+
+def test_the_backoff_grows_with_the_failures(runner: Runner) -> None:
+    """MOSQ-31"""
+    delays = [outcome_of(runner, throw(ValueError()), retry_count=n).delay_s for n in range(4)]  # type: ignore[union-attr]
+    assert delays == [7, 14, 28, 56]
+
+
+def test_a_failure_of_a_periodic_job_waits_for_the_next_tick(runner: Runner) -> None:
+    """MOSQ-29"""
+    for error in (ValueError("no"), Fail("no"), Fail("no", retry=True)):
+        outcome = outcome_of(runner, throw(error), job="runner.periodic")
+        assert isinstance(outcome, Failed)
+        assert not outcome.retry, error
+
+
+def test_a_periodic_job_may_ask_for_a_retry(runner: Runner) -> None:
+    assert outcome_of(runner, throw(Retry(in_=1)), job="runner.periodic") == Failed(
+        "Retry: the job asked for a retry", 1.0
+    )
+
+
+def test_the_error_text_is_one_line_and_then_the_traceback(runner: Runner) -> None:
+    outcome = outcome_of(runner, throw(ValueError("two\nlines")))
+    assert isinstance(outcome, Failed)
+    first, second, *_ = outcome.error.split("\n")
+    assert first == "ValueError: two lines"
+    assert second.startswith("Traceback")
+
+
+def test_a_long_error_is_cut(runner: Runner) -> None:
+    outcome = outcome_of(runner, throw(ValueError("x" * 10_000_000)))
+    assert isinstance(outcome, Failed)
+    assert len(outcome.error) < 10_000
+
+
+def test_an_error_that_cannot_be_shown_is_still_a_failed_attempt(runner: Runner) -> None:
+    outcome = outcome_of(runner, throw(Mute()))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("Mute: ")
+
+
+def test_an_error_text_can_always_be_sent(runner: Runner) -> None:
+    """A lone surrogate has no UTF-8; a report that cannot be packed would block all reports behind it."""
+    outcome = outcome_of(runner, throw(ValueError("broken \ud800 name")))
+    assert isinstance(outcome, Failed)
+    assert "broken \\ud800 name" in outcome.error.encode().decode()
+
+
+def test_hooks_run_around_a_good_run(runner: Runner) -> None:
+    assert runner.run(attempt_at("runner.hooked")) == Succeeded()
+    assert calls == ["before", "run", "after"]
+
+
+def test_an_error_in_before_fails_the_attempt(runner: Runner) -> None:
+    acts["before"] = throw(ValueError("not ready"))
+    outcome = runner.run(attempt_at("runner.hooked"))
+    assert isinstance(outcome, Failed)
+    assert calls == ["before", "on_failure"]
+
+
+@pytest.mark.parametrize("error", [ValueError("late"), SystemExit(), Snooze(in_=1)])
+def test_an_error_in_after_changes_nothing(runner: Runner, error: BaseException) -> None:
+    acts["after"] = throw(error)
+    acts["run"] = lambda _: 5
+    assert runner.run(attempt_at("runner.hooked")) == Succeeded(b"5")
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(1, ["on_failure"]), (2, ["on_failure"]), (3, ["on_failure", "on_dead"])]
+)
+def test_on_dead_follows_the_last_failure(runner: Runner, number: int, expected: list[str]) -> None:
+    acts["run"] = throw(ValueError())
+    runner.run(attempt_at("runner.hooked", number=number, max_attempts=3))
+    assert calls[2:] == expected
+
+
+def test_on_dead_follows_a_failure_without_retry(runner: Runner) -> None:
+    acts["run"] = throw(Fail("no", retry=False))
+    runner.run(attempt_at("runner.hooked", number=1, max_attempts=0))
+    assert calls[2:] == ["on_failure", "on_dead"]
+
+
+def test_hooks_that_raise_change_nothing(runner: Runner) -> None:
+    acts.update(run=throw(ValueError("first")), on_failure=throw(SystemExit("second")), on_dead=throw(Mute()))
+    outcome = runner.run(attempt_at("runner.hooked", number=3, max_attempts=3))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("ValueError: first")
+    assert calls == ["before", "run", "on_failure", "on_dead"]
+
+
+@pytest.mark.parametrize("steer", [Snooze(in_=1), Cancel()])
+def test_no_failure_hook_runs_when_nothing_failed(runner: Runner, steer: Any) -> None:
+    acts["run"] = throw(steer)
+    runner.run(attempt_at("runner.hooked", number=3, max_attempts=3))
+    assert calls == ["before", "run"]
+
+
+def test_a_coroutine_is_awaited_and_steers_alike(runner: Runner) -> None:
+    async def snooze(_: Job) -> Any:
+        await asyncio.sleep(0)
+        return Snooze(in_=2)
+
+    acts["run"] = snooze
+    assert asyncio.run(runner.run_async(attempt_at("runner.async"))) == Snoozed(2.0)
+
+
+def test_a_coroutine_that_runs_too_long_fails(runner: Runner) -> None:
+    async def linger(_: Job) -> None:
+        await asyncio.sleep(60)
+
+    acts["run"] = linger
+    outcome = asyncio.run(runner.run_async(attempt_at("runner.async")))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("AttemptTimeout: the attempt ran longer than timeout=0.05 s")
+
+
+def test_a_timeout_of_the_jobs_own_is_an_ordinary_failure(runner: Runner) -> None:
+    async def give_up(_: Job) -> None:
+        async with asyncio.timeout(0.001):
+            await asyncio.sleep(60)
+
+    acts["run"] = give_up
+    outcome = asyncio.run(runner.run_async(attempt_at("runner.async")))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("TimeoutError")
+
+
+def test_a_coroutine_that_raises_cancellederror_failed(runner: Runner) -> None:
+    async def cancel(_: Job) -> None:
+        raise asyncio.CancelledError
+
+    acts["run"] = cancel
+    assert isinstance(asyncio.run(runner.run_async(attempt_at("runner.async"))), Failed)
+
+
+def test_a_coroutine_that_is_cancelled_from_outside_has_no_outcome(runner: Runner) -> None:
+    async def cancelled() -> bool:
+        task = asyncio.ensure_future(runner.run_async(attempt_at("runner.async_hooked")))
+        await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    acts["run"] = lambda own: asyncio.sleep(60)
+    assert asyncio.run(cancelled())
+    assert calls == ["before", "run"]
+
+
+def test_hooks_may_be_coroutines_too(runner: Runner) -> None:
+    acts["run"] = throw(ValueError())
+    asyncio.run(runner.run_async(attempt_at("runner.async_hooked", number=1, max_attempts=1)))
+    acts["run"] = lambda _: 1
+    assert asyncio.run(runner.run_async(attempt_at("runner.async_hooked"))) == Succeeded(b"1")
+    assert calls == ["before", "run", "on_failure", "on_dead", "before", "run", "after"]
+
+
+def test_an_early_acknowledgement_comes_before_the_run_and_nothing_is_reported_after_it(
+    runner: Runner, server: NoServer
+) -> None:
+    """KEU-10"""
+    server.answers = [["ok"]]
+    assert runner.run(attempt_at("runner.early")) == Acknowledged()
+    assert calls == ["run"]
+    assert server.answers == []
+
+
+def test_a_task_whose_early_acknowledgement_is_refused_does_not_run(runner: Runner, server: NoServer) -> None:
+    """KEU-10: another attempt may run it."""
+    from jobrunner.errors import OutcomeUnknown
+
+    for answer in (["lost"], ["gone"], OutcomeUnknown("the connection broke")):
+        server.answers = [answer]
+        assert runner.run(attempt_at("runner.early")) == Released()
+    assert calls == []
+
+
+def test_an_early_task_that_fails_is_given_up_at_once(runner: Runner, server: NoServer) -> None:
+    server.answers = [["ok"]]
+    acts["run"] = throw(ValueError("no"))
+    assert runner.run(attempt_at("runner.early")) == Acknowledged()
+    assert calls == ["run", "on_failure", "on_dead"]
+
+
+def test_an_attempt_ended_from_outside_has_its_hooks_too(runner: Runner) -> None:
+    outcome = runner.timed_out(attempt_at("runner.hooked", number=3, max_attempts=3), ChildProcessError("it died"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error == "ChildProcessError: it died"
+    assert calls == ["on_failure", "on_dead"]
