@@ -14,10 +14,8 @@ SCRIPTS = sorted(path.name.removesuffix(".lua") for path in FOLDER.iterdir() if 
 LIBRARY = sorted(path.name.removesuffix(".lua") for path in (FOLDER / "lib").iterdir())
 LONGEST = 70
 KEYWORDS = frozenset(
-    "and break do else elseif end false for function if in local nil not or repeat return then true until while".split(
-        " "
-    )
-)
+    re.findall(r"\w+", "and break do else elseif end false for function if in local nil not or repeat return then true")
+) | {"until", "while"}
 # Of Lua's own and the server's names only these: cjson damages [] and large numbers, the rest is not everywhere.
 GLOBALS = {"redis", "KEYS", "ARGV", "tonumber", "math", "string", "unpack", "ipairs", "pairs"}
 

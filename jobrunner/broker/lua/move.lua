@@ -22,8 +22,8 @@ if tonumber(max_hops) > 0 and hops > tonumber(max_hops) then return 'hops' end
 if priority == '' then priority = task[5] or '1' end
 
 local set, score, place = join(to_waiting, to_scheduled, to_arrival, priority, now + delay_ms, now)
-redis.call('HSET', key, 'queue', to_queue, 'place', place, 'priority', priority, 'retry_count', 0, 'more', 1, 'hops', hops,
-  'total_attempts', (number(task[3]) or 0) + (number(task[2]) or 0) + 1, unpack(ARGV, 10))
+redis.call('HSET', key, 'queue', to_queue, 'place', place, 'priority', priority, 'retry_count', 0, 'hops', hops,
+  'more', 1, 'total_attempts', (number(task[3]) or 0) + (number(task[2]) or 0) + 1, unpack(ARGV, 10))
 redis.call('HDEL', key, 'error', 'expiries')
 redis.call('ZADD', set, score, id)
 redis.call('HINCRBY', to_counters, 'moved_in', 1)
