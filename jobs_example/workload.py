@@ -32,7 +32,7 @@ class Plan:
     @classmethod
     def full(cls) -> "Plan":
         """Every route of the year."""
-        return cls._of(dataset.flights(), pause=0.05, resamples=60)
+        return cls._of(dataset.flights(), pause=0.05, resamples=40)
 
     @classmethod
     def quick(cls) -> "Plan":

@@ -40,9 +40,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "demo"
 
 
+@pytest.mark.timeout(240)
 def test_a_demo_loses_nothing_and_finds_the_published_figures(folder: Path, wait_until: Callable[..., Any]) -> None:
     demo = a_demo(folder)
-    out, talk = demo.communicate(timeout=110)
+    out, talk = demo.communicate(timeout=220)
 
     assert demo.returncode == 0, talk
     found = json.loads(out)
