@@ -1,0 +1,39 @@
+"""`jobrunner enqueue`: the task it makes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jobrunner.client.client import Client
+from jobrunner.task import TaskState
+
+
+def test_it_enqueues_a_task_and_prints_its_id(says: Callable[..., Any], add: Any, client: Client) -> None:
+    said = says("enqueue", "add", "x=1", "y=2")
+
+    record = client.task(said.out.strip()).record()
+    assert said.code == 0
+    assert (record.type, record.queue, record.payload) == ("add", "maths", b'{"x":1,"y":2}')
+
+
+def test_options_place_the_task(says: Callable[..., Any], add: Any, client: Client) -> None:
+    said = says("enqueue", "add", "x=1", "--in", "1h", "--priority", "2", "--queue", "vip", "--id", "mine", "--json")
+
+    record = client.task("mine", queue="vip").record()
+    assert said.value == {"id": "mine", "queue": "vip", "type": "add"}
+    assert (record.state, record.priority) == (TaskState.SCHEDULED, 2)
+
+
+def test_an_instant_with_a_zone_is_a_due_time(says: Callable[..., Any], add: Any, client: Client) -> None:
+    task_id = says("enqueue", "add", "x=1", "--at", "2100-01-01T01:00:00+01:00").out.strip()
+
+    when = client.task(task_id).record().when
+    assert when is not None
+    assert when.isoformat() == "2100-01-01T00:00:00+00:00"
+
+
+def test_nothing_is_written_for_a_wrong_parameter(says: Callable[..., Any], add: Any, raw: Any) -> None:
+    said = says("enqueue", "add", "x=1.5")
+
+    assert said.code == 2
+    assert "x of job 'add' is '1.5'; it must be int" in said.talk
+    assert raw.dbsize() == 0

@@ -1,0 +1,29 @@
+"""Values that several commands take."""
+
+import io
+
+import click
+import pytest
+
+from jobrunner.cli.options import confirm, duration
+
+
+@pytest.mark.parametrize(
+    ("text", "length_s"), [("90", 90), ("1.5s", 1.5), ("250ms", 0.25), ("5m", 300), ("2H", 7200), (" 1d ", 86400)]
+)
+def test_a_duration_has_a_unit_or_is_in_seconds(text: str, length_s: float) -> None:
+    assert duration(text) == length_s
+
+
+@pytest.mark.parametrize("text", ["", "s", "soon", "-1", "nan", "inf", "1e999", "5 weeks"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="no length of time"):
+        duration(text)
+
+
+def test_without_a_person_nothing_is_deleted_unless_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+
+    confirm("Delete all?", yes=True)
+    with pytest.raises(click.UsageError, match="Delete all: nobody is there to ask; add --yes"):
+        confirm("Delete all?", yes=False)

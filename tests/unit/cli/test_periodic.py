@@ -1,0 +1,64 @@
+"""`jobrunner periodic` and `jobrunner status`."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner.broker.calls import coordination
+from jobrunner.client.client import Client
+from jobrunner.coordinator.definitions import published
+from jobrunner.jobs.declare import job
+from jobrunner.jobs.job import PeriodicJob
+from jobrunner.jobs.registry import forget
+
+
+@pytest.fixture
+def heartbeat() -> Iterator[type[PeriodicJob]]:
+    @job(every=300, queue="beats", priority=2)
+    class Heartbeat(PeriodicJob):
+        def run(self) -> None: ...
+
+    yield Heartbeat
+    forget("Heartbeat")
+
+
+def test_a_job_that_was_published_is_listed(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
+    client.broker.run(coordination.define_periodics(client.keys, published([heartbeat.definition])))
+
+    (listed,) = says("periodic", "list", "--json").value
+
+    assert (listed["name"], listed["schedule"], listed["served"]) == ("Heartbeat", "every 5 minutes", True)
+    assert "every 5 minutes" in says("periodic", "list").out
+    assert "Heartbeat" in says("status").out
+
+
+def test_a_published_job_runs_without_its_code(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
+    client.broker.run(coordination.define_periodics(client.keys, published([heartbeat.definition])))
+    forget("Heartbeat")
+
+    task_id = says("periodic", "run", "Heartbeat").out.strip()
+
+    record = client.task(task_id).record()
+    assert (record.type, record.queue, record.priority) == ("Heartbeat", "beats", 2)
+
+
+def test_a_declared_job_runs_before_it_is_published(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
+    task_id = says("periodic", "run", "Heartbeat").out.strip()
+
+    assert client.task(task_id).record().queue == "beats"
+
+
+def test_an_unknown_periodic_job_is_a_no(says: Callable[..., Any], add: Any) -> None:
+    assert says("periodic", "run", "add").code == 1
+    assert "no periodic job 'Nope'" in says("periodic", "run", "Nope").talk
+
+
+def test_the_status_of_an_unused_prefix_is_empty(says: Callable[..., Any], raw: Any) -> None:
+    said = says("status")
+
+    assert said.code == 0
+    assert [line for line in said.out.splitlines() if line.startswith("no ")] == [
+        "no queues", "no workers", "no periodic jobs",
+    ]  # fmt: skip
+    assert raw.dbsize() == 0

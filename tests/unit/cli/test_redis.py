@@ -1,0 +1,62 @@
+"""`jobrunner redis` and `jobrunner doctor`, on an embedded server of a folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"embedded://{tmp_path}/own"
+
+
+def test_a_look_starts_nothing(says: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    said = says("redis", "status", "--url", url, "--json")
+
+    assert (said.code, said.value["running"], said.value["users"]) == (1, False, 0)
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_server_in_use_is_shown_and_stopped(says: Callable[..., Any], url: str) -> None:
+    with Client(url) as client:
+        client.queues()
+        assert "running  yes, pid" in says("redis", "status", "--url", url).out
+
+        assert says("redis", "stop", "--url", url).out == "stopped\n"
+        assert says("redis", "status", "--url", url).code == 1
+    assert says("redis", "stop", "--url", url).code == 1
+
+
+def test_a_server_that_is_not_embedded_is_not_touched(says: Callable[..., Any], client: Client) -> None:
+    assert says("redis", "stop").code == 2
+
+    assert client.queues() == []
+
+
+def test_a_sound_set_up_passes_the_doctor(says: Callable[..., Any], url: str) -> None:
+    said = says("doctor", "json", "--url", url)
+
+    assert said.code == 0
+    assert not [line for line in said.out.splitlines() if line.startswith("fail")]
+
+
+def test_the_doctor_says_no_when_the_server_is_away(says: Callable[..., Any], tmp_path: Path) -> None:
+    said = says("doctor", "--url", f"unix://{tmp_path}/nothing", "--json")
+
+    assert said.code == 1
+    assert [check["what"] for check in said.value if check["verdict"] == "fail"] == ["server"]
+
+
+def test_the_doctor_finds_a_server_that_evicts_and_a_module_that_is_not_there(
+    says: Callable[..., Any], start_server: Callable[..., Any]
+) -> None:
+    evicting = start_server(maxmemory="100mb", maxmemory_policy="allkeys-lru")
+
+    said = says("doctor", "not_there", "--url", evicting.url, "--json")
+
+    assert said.code == 1
+    assert [check["what"] for check in said.value if check["verdict"] == "fail"] == ["module", "eviction"]

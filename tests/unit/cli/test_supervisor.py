@@ -1,0 +1,57 @@
+"""The supervisor with commands that end at once; with real workers it is tested in tests/acceptance."""
+
+from pathlib import Path
+
+import pytest
+
+from jobrunner.cli import supervisor
+from jobrunner.cli.supervisor import Supervisor
+
+
+@pytest.fixture(autouse=True)
+def _no_signals_no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "on_stop_signals", lambda _: None)
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_S", 0.001)
+
+
+def a_script(folder: Path, ending: str) -> list[str]:
+    """Notes each start as a line of the file `starts`, then does what `ending` says."""
+    return ["sh", "-c", f"echo start >> {folder}/starts; {ending}", "sh"]
+
+
+def starts(folder: Path) -> int:
+    return (folder / "starts").read_text().count("start")
+
+
+def test_when_all_end_well_so_does_it(tmp_path: Path) -> None:
+    assert Supervisor(a_script(tmp_path, "exit 0"), 3).run() == 0
+
+    assert starts(tmp_path) == 3
+
+
+def test_one_that_crashes_is_started_again(tmp_path: Path) -> None:
+    once = f"test -e {tmp_path}/crashed || {{ touch {tmp_path}/crashed; kill -9 $$; }}"
+
+    assert Supervisor(a_script(tmp_path, once), 1).run() == 0
+
+    assert starts(tmp_path) == 2
+
+
+def test_one_that_crashes_five_times_in_a_row_is_given_up(tmp_path: Path) -> None:
+    assert Supervisor(a_script(tmp_path, "exit 7"), 1).run() == 1
+
+    assert starts(tmp_path) == 5
+
+
+def test_misuse_is_not_tried_again(tmp_path: Path) -> None:
+    assert Supervisor(a_script(tmp_path, "exit 2"), 1).run() == 2
+
+    assert starts(tmp_path) == 1
+
+
+def test_when_one_is_given_up_the_others_are_asked_to_stop(tmp_path: Path) -> None:
+    first = f"mkdir {tmp_path}/first 2>/dev/null && exit 2; trap 'exit 0' TERM; while :; do sleep 0.01; done"
+
+    assert Supervisor(a_script(tmp_path, first), 2).run() == 2
+
+    assert starts(tmp_path) == 2

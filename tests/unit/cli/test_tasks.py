@@ -1,0 +1,104 @@
+"""`jobrunner tasks` and `jobrunner dead`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.task import TaskState
+
+
+@pytest.fixture
+def dead_id(client: Client) -> str:
+    """A task that was given up."""
+    queue = client.queue("mail")
+    task_id = queue.push({"to": "ada"}, max_attempts=1)
+    queue.reserve()[0].rollback(error="no such address\ntraceback")
+    return task_id
+
+
+def test_tasks_are_listed_by_state_pending_first(says: Callable[..., Any], client: Client) -> None:
+    queue = client.queue("mail")
+    ids = [queue.push(1), queue.push(2), queue.push(3, in_=60)]
+    queue.reserve()
+
+    listed = says("tasks", "list", "mail", "--json").value
+    waiting = says("tasks", "list", "mail", "--state", "waiting", "--json").value
+
+    assert [(task["id"], task["state"]) for task in listed] == list(
+        zip(ids, ("pending", "waiting", "scheduled"), strict=True)
+    )
+    assert [(task["id"], task["payload"]) for task in waiting] == [(ids[1], 2)]
+    assert len(says("tasks", "list", "mail", "--limit", "2", "--json").value) == 2
+
+
+def test_a_task_is_shown_with_its_error(says: Callable[..., Any], dead_id: str) -> None:
+    shown = says("tasks", "show", dead_id).out
+
+    assert "state     dead" in shown
+    assert "payload   to=ada" in shown
+    assert shown.endswith("no such address\ntraceback\n")
+
+
+def test_a_task_that_is_not_there_is_a_no(says: Callable[..., Any]) -> None:
+    said = says("tasks", "show", "mine", "--queue", "mail")
+
+    assert said.code == 1
+    assert said.talk.startswith("Error: no task mine")
+
+
+def test_an_id_of_ones_own_needs_its_queue(says: Callable[..., Any]) -> None:
+    said = says("tasks", "show", "mine")
+
+    assert said.code == 2
+    assert "--queue NAME" in said.talk
+
+
+def test_a_waiting_task_is_cancelled_and_the_second_time_it_is_gone(says: Callable[..., Any], client: Client) -> None:
+    task_id = client.queue("mail").push(1)
+
+    assert says("tasks", "cancel", task_id, "--json").value == {"id": task_id, "state": "cancelled"}
+    assert client.task(task_id).state is TaskState.CANCELLED
+    assert says("tasks", "cancel", task_id).code == 1
+
+
+def test_a_running_task_is_asked_to_stop(says: Callable[..., Any], client: Client) -> None:
+    task_id = client.queue("mail").push(1)
+    client.queue("mail").reserve()
+
+    assert "asked to stop" in says("tasks", "cancel", task_id).out
+
+
+def test_dead_tasks_are_listed_with_their_errors(says: Callable[..., Any], dead_id: str) -> None:
+    said = says("dead", "list", "mail")
+
+    assert dead_id in said.out
+    assert "no such address" in said.out
+    assert "traceback" not in said.out
+
+
+def test_a_dead_task_is_put_back(says: Callable[..., Any], client: Client, dead_id: str) -> None:
+    said = says("dead", "requeue", "mail", "--id", dead_id, "--id", "other")
+
+    assert (said.code, said.out) == (0, "requeued 1 dead task of queue mail, 2 were named\n")
+    assert client.task(dead_id).state is TaskState.WAITING
+    assert says("dead", "requeue", "mail", "--all").code == 1
+
+
+def test_a_dead_task_is_deleted_by_its_id_and_a_living_one_is_not(
+    says: Callable[..., Any], client: Client, dead_id: str
+) -> None:
+    living = client.queue("mail").push(1)
+
+    said = says("dead", "purge", "mail", "--id", dead_id, "--id", living, "--yes", "--json")
+
+    assert said.value == {"queue": "mail", "deleted": 1}
+    assert client.queue("mail").counts() | {"done": 0} == {
+        "waiting": 1, "scheduled": 0, "pending": 0, "dead": 0, "done": 0,
+    }  # fmt: skip
+
+
+def test_which_dead_tasks_has_to_be_said(says: Callable[..., Any], dead_id: str) -> None:
+    assert says("dead", "requeue", "mail").code == 2
+    assert says("dead", "purge", "mail", "--all", "--id", dead_id, "--yes").code == 2

@@ -1,0 +1,111 @@
+"""What a client reads of workers, periodic jobs and counts."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobrunner.broker.calls import coordination
+from jobrunner.client.client import Client
+from jobrunner.clock import utc_now
+from jobrunner.periodic import PeriodicDefinition
+
+
+def publish(client: Client, name: str, schedule: dict[str, Any]) -> PeriodicDefinition:
+    definition = PeriodicDefinition(
+        name=name,
+        queue="beats",
+        schedule=schedule,
+        payload=b"{}",
+        catch_up="last",
+        overlap="skip",
+        jitter=0.0,
+    )
+    client.broker.run(coordination.define_periodics(client.keys, {name: msgspec.json.encode(definition)}))
+    return definition
+
+
+@pytest.fixture
+def state(client: Client, raw: Any) -> Any:
+    """state(last=…, fired=…): what is remembered of the job `beat`."""
+
+    def remember(**fields: Any) -> None:
+        raw.hset(client.keys.queue("beats").periodic("beat"), mapping=fields)
+
+    return remember
+
+
+def test_a_job_that_never_fired_is_due_at_once(client: Client) -> None:
+    publish(client, "beat", {"every": 60})
+
+    (beat,) = client.periodics()
+
+    assert (beat.schedule, beat.last, beat.fired, beat.task) == ("every minute", None, 0, None)
+    assert abs(beat.next - utc_now()) < timedelta(seconds=30)
+
+
+def test_the_next_tick_keeps_the_grid_of_the_last(client: Client, state: Any) -> None:
+    publish(client, "beat", {"every": 3600})
+    last = utc_now().replace(microsecond=0) - timedelta(hours=2, minutes=30)
+    state(last=round(last.timestamp() * 1000), fired=4, skipped=1, task="t1")
+
+    (beat,) = client.periodics()
+
+    assert (beat.last, beat.next) == (last, last + timedelta(hours=3))
+    assert (beat.fired, beat.skipped, beat.task) == (4, 1, "t1")
+
+
+def test_when_counting_began_is_no_tick(client: Client, state: Any) -> None:
+    publish(client, "beat", {"cron": "0 3 1 1 *", "tz": "UTC"})
+    state(last=round(utc_now().timestamp() * 1000))
+
+    (beat,) = client.periodics()
+
+    assert beat.last is None
+    assert (beat.next.month, beat.next.day, beat.next.hour) == (1, 1, 3)
+
+
+def test_a_job_that_no_worker_named_for_a_minute_is_not_served(client: Client, raw: Any) -> None:
+    publish(client, "beat", {"every": 60})
+    assert client.periodics()[0].served
+
+    raw.zadd(client.keys.periodics_seen, {"beat": (utc_now() - timedelta(minutes=2)).timestamp() * 1000})
+
+    assert not client.periodics()[0].served
+
+
+def test_a_damaged_definition_is_left_out(client: Client, raw: Any) -> None:
+    publish(client, "beat", {"every": 60})
+    raw.hset(client.keys.periodics, "broken", b"{")
+
+    assert [beat.name for beat in client.periodics()] == ["beat"]
+
+
+def test_workers_tell_of_themselves_and_silent_ones_are_left_out(client: Client, raw: Any) -> None:
+    raw.zadd(client.keys.workers, {"silent": 1, "w1": 2})
+    raw.hset(
+        client.keys.worker("w1"),
+        mapping={"host": "h", "pid": 7, "started": 1_000, "queues": "a,b", "concurrency": 10, "executor": "threads",
+                 "in_hand": 3, "finished": 5, "leads": 1},
+    )  # fmt: skip
+
+    (worker,) = client.workers()
+
+    assert (worker.id, worker.host, worker.pid, worker.queues) == ("w1", "h", 7, ("a", "b"))
+    assert (worker.concurrency, worker.executor, worker.in_hand, worker.finished) == (10, "threads", 3, 5)
+    assert (worker.leads, worker.started) == (True, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
+
+
+def test_stats_count_every_queue(client: Client) -> None:
+    client.queue("mail").push_many([1, 2])
+    client.queue("maths").push(1, in_=60)
+
+    stats = client.stats()
+
+    assert (stats["mail"].waiting, stats["maths"].scheduled) == (2, 1)
+    assert stats["mail"].totals["enqueued"] == 2
+
+
+def test_a_prefix_that_was_never_used_has_nothing(client: Client) -> None:
+    assert (client.workers(), client.periodics(), client.stats()) == ([], [], {})

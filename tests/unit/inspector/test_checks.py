@@ -1,0 +1,109 @@
+"""What the doctor says of what it finds."""
+
+from pathlib import Path
+
+import pytest
+
+from jobrunner.broker.calls.server import ServerFacts
+from jobrunner.client.client import Client
+from jobrunner.inspector.overview import QueueView
+from jobrunner.inspector.server_checks import check_server, clock_check, facts_checks, queue_checks, reached_check
+from jobrunner.inspector.setup_checks import folder_check, packages_check, url_source
+
+SOUND = {
+    "name": "valkey", "version": "8.0.1", "maxmemory": 0, "maxmemory_policy": "noeviction", "used_memory": 10,
+    "clients": 1, "aof": True,
+}  # fmt: skip
+
+
+def verdicts(**changed: object) -> dict[str, str]:
+    facts = ServerFacts(**{**SOUND, **changed})  # type: ignore[arg-type]
+    return {check.what: check.verdict for check in facts_checks(facts)}
+
+
+def test_a_sound_server_passes() -> None:
+    assert set(verdicts().values()) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("what", "verdict", "changed"),
+    [
+        ("version", "fail", {"version": "6.0.16"}),
+        ("version", "ok", {"version": "6.2.0"}),
+        ("version", "ok", {"version": "10.0.0"}),
+        ("eviction", "fail", {"maxmemory_policy": "volatile-lru"}),
+        ("memory", "warn", {"maxmemory": 100, "used_memory": 81}),
+        ("memory", "ok", {"maxmemory": 100, "used_memory": 79}),
+        ("durability", "warn", {"aof": False}),
+    ],
+)
+def test_each_fact_has_its_verdict(what: str, verdict: str, changed: dict[str, object]) -> None:
+    assert verdicts(**changed)[what] == verdict
+
+
+def test_a_slow_server_is_worth_a_look() -> None:
+    assert (reached_check(0.3).verdict, reached_check(80.0).verdict) == ("ok", "warn")
+
+
+def test_a_queue_with_tasks_but_no_worker_is_found() -> None:
+    served = QueueView(name="mail", waiting=3, workers=1, totals={})
+    alone = QueueView(name="mail", waiting=3, workers=0, totals={}, dead=2, paused=True)
+
+    assert list(queue_checks(served)) == []
+    assert [check.found for check in queue_checks(alone)] == [
+        "mail: 3 to do and no worker", "mail: paused", "mail: 2 dead",
+    ]  # fmt: skip
+
+
+def test_a_server_that_is_away_ends_the_look(tmp_path: Path) -> None:
+    with Client(f"unix://{tmp_path}/nothing", patience=0) as client:
+        (check,) = check_server(client)
+
+    assert (check.what, check.verdict) == ("server", "fail")
+    assert "no server at" in check.advice
+
+
+def test_this_machines_clock_agrees_with_a_server_on_it(client: Client) -> None:
+    assert clock_check(client).verdict == "ok"
+
+
+def test_a_clock_that_is_off_is_found(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobrunner.inspector.server_checks.unix_ms", lambda: 0)
+
+    assert clock_check(client).verdict == "warn"
+
+
+def test_a_folder_that_does_not_exist_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert folder_check(tmp_path / "new" / "deep").verdict == "ok"
+    assert folder_check(tmp_path / "file" / "below").verdict == "fail"
+
+
+def test_a_package_that_is_not_installed_at_all_is_worth_a_look() -> None:
+    assert packages_check("no-such-distribution-here").verdict == "warn"
+    assert packages_check("click").verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "source"),
+    [
+        ("redis://a", {"JOBRUNNER_URL": "redis://b"}, "--url"),
+        (None, {"JOBRUNNER_URL": "redis://b", "REDIS_URL": "redis://c"}, "JOBRUNNER_URL"),
+        (None, {"REDIS_URL": "redis://c"}, "REDIS_URL"),
+        (None, {}, "nobody: it is the embedded server of this folder"),
+    ],
+)
+def test_the_doctor_says_who_named_the_server(
+    given: str | None, environment: dict[str, str], source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert url_source(given, environment) == source
+
+
+def test_the_project_file_may_name_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nurl = "redis://d"\n')
+    monkeypatch.chdir(tmp_path)
+
+    assert url_source(None, {}) == "[tool.jobrunner] in pyproject.toml"
