@@ -29,7 +29,9 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 def test_only_the_clock_reads_the_time_or_sleeps() -> None:
     offenders = [
-        str(path) for path, tree in modules() if path.name != "clock.py" and set(imported(tree)) & {"time", "time.sleep"}
+        str(path)
+        for path, tree in modules()
+        if path.name != "clock.py" and set(imported(tree)) & {"time", "time.sleep"}
     ]
     assert not offenders, f"{offenders}: import from jobrunner.clock, so that tests can replace it"
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from jobrunner.client.client import Client
 from jobrunner.settings import WorkerSettings
-from jobrunner.worker.deadlines import Deadlines
 from jobrunner.worker.executors.by_kind import ByKind
 from jobrunner.worker.executors.coroutines import CoroutineExecutor
+from jobrunner.worker.executors.deadlines import Deadlines
 from jobrunner.worker.executors.handover import Executor, Finished
 from jobrunner.worker.executors.processes import ProcessSlots
 from jobrunner.worker.executors.threads import ThreadExecutor
