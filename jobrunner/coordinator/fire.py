@@ -5,7 +5,7 @@ this leader computed from; so a tick is fired once even by two processes that bo
 """
 
 import hashlib
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -15,11 +15,14 @@ from jobrunner.broker.calls import coordination
 from jobrunner.broker.calls.tasks import task_options
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.periodic import PeriodicDefinition, read_definition
 from jobrunner.schedule import due_ticks, first_tick, jittered
 
 _READ_EVERY_S = 30.0
 _KNOWN_FOR_MS = 60_000.0
+_REFUSED_PAUSE_S = 5.0
+_AFTER_DISPUTE = timedelta(seconds=0.1)
 _REMEMBERED_MS = 7 * 86_400_000.0
 _log = structlog.get_logger("jobrunner.periodic")
 
@@ -33,11 +36,12 @@ class Fire:
         self._definitions: dict[str, PeriodicDefinition] = {}
         self._last: dict[str, str] = {}
         self._read_at = -_READ_EVERY_S
-        self._damaged: set[str] = set()
+        self._complained: set[str] = set()
 
     def forget(self) -> None:
         """Called when leadership begins: what was known may be old."""
         self._last.clear()
+        self._complained.clear()
         self._read_at = -_READ_EVERY_S
 
     def reread(self) -> None:
@@ -50,9 +54,19 @@ class Fire:
             self._read_definitions(_ms(now))
         pause = _READ_EVERY_S - (monotonic() - self._read_at)
         for definition in self._definitions.values():
-            next_tick = self._fire_due(definition, epoch, now)
-            pause = min(pause, (next_tick - now).total_seconds())
+            pause = min(pause, self._look_after(definition, epoch, now))
         return max(pause, 0.0)
+
+    def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> float:
+        """Fires one job; returns the seconds to its next tick. One that cannot be fired holds up no other."""
+        try:
+            return (self._fire_due(definition, epoch, now) - now).total_seconds()
+        except (ServerUnavailable, OutcomeUnknown):
+            raise
+        except Exception as error:
+            self._complain(definition.name, f"{type(error).__name__}: {error}")
+            self._last.pop(definition.name, None)
+            return _REFUSED_PAUSE_S
 
     def _read_definitions(self, now_ms: float) -> None:
         published, seen = self._broker.run_many(
@@ -68,10 +82,15 @@ class Fire:
             definition = read_definition(raw)
             if definition is not None:
                 self._definitions[name] = definition
-            elif name not in self._damaged:
-                self._damaged.add(name)
-                _log.error("a periodic job has a damaged definition and is not fired", job=name)
+            else:
+                self._complain(name, "its definition is damaged")
         self._read_at = monotonic()
+
+    def _complain(self, name: str, reason: str) -> None:
+        """Once for each job while this worker leads."""
+        if name not in self._complained:
+            self._complained.add(name)
+            _log.error("a periodic job is not fired", job=name, reason=reason)
 
     def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> datetime:
         schedule = definition.parsed()
@@ -86,7 +105,7 @@ class Fire:
         due = due_ticks(schedule, from_ms(float(last)), now, catch_up=definition.catch_up)
         for tick in due.ticks:
             if not self._fire(definition, self._last[definition.name], tick, epoch):
-                return now
+                return now + _AFTER_DISPUTE
         return schedule.next_after(due.last)
 
     def _last_tick(self, definition: PeriodicDefinition) -> str:

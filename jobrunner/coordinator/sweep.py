@@ -6,7 +6,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError, ServerUnavailable
+from jobrunner.errors import JobrunnerError
 
 _LIST_EVERY_S = 15.0
 _AT_ONCE = 100
@@ -31,7 +31,8 @@ class Sweep:
         if monotonic() - self._listed_at >= _LIST_EVERY_S:
             self._list()
         now = monotonic()
-        due = [queue for queue, at in self._due.items() if at <= now][:_AT_ONCE]
+        # Longest due first: queues that are due again and again must not keep the others from their turn.
+        due = sorted((queue for queue, at in self._due.items() if at <= now), key=self._due.__getitem__)[:_AT_ONCE]
         for queue, reply in zip(due, self._upkeep(due), strict=True):
             self._due[queue] = now + self._pause(reply)
         return max(min(self._due.values(), default=now + self._every_s) - monotonic(), 0.0)
@@ -47,8 +48,6 @@ class Sweep:
         return self._broker.run_each([queues.upkeep(self._keys.queue(name)) for name in names])
 
     def _pause(self, reply: queues.Upkeep | JobrunnerError) -> float:
-        if isinstance(reply, ServerUnavailable):
-            raise reply
         if isinstance(reply, JobrunnerError) or reply.next_event_ms is None:
             return self._every_s
         return min(max((reply.next_event_ms - reply.now_ms) / 1000, 0.0), self._every_s)

@@ -1,0 +1,117 @@
+"""Who leads, for how long, and by whose clock."""
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from jobrunner import Client, PeriodicJob, job
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import coordination
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import unix_ms
+from jobrunner.coordinator.coordinator import Coordinator
+from jobrunner.coordinator.definitions import published
+from jobrunner.jobs.registry import forget, lookup
+from tests.conftest import Clock, wait_for
+
+TTL_S = 0.4
+Elect = Callable[[str], Coordinator]
+
+
+@pytest.fixture
+def elect(broker: Broker, keys: Keys) -> Elect:
+    """A candidate with that name."""
+    return lambda name: Coordinator(broker, keys, name, ttl_s=TTL_S, sweep_s=5.0, served=[])
+
+
+def publish(broker: Broker, keys: Keys, name: str) -> None:
+    """Publishes a job that runs each hour, and that no process here declares any more."""
+
+    @job(name=name, queue="q", every=3600, overlap="allow")
+    class Hourly(PeriodicJob):
+        def run(self) -> None: ...
+
+    broker.run(coordination.define_periodics(keys, published([lookup(name)])))
+    forget(name)
+
+
+def test_one_of_two_leads(elect: Elect) -> None:
+    first, second = elect("a"), elect("b")
+    first.step()
+    pause = second.step()
+    assert (first.leads, second.leads) == (True, False)
+    assert pause <= TTL_S / 3
+
+
+def test_a_leader_that_falls_silent_is_followed_when_its_lock_ends(elect: Elect, raw: redis.Redis, keys: Keys) -> None:
+    first, second = elect("a"), elect("b")
+    first.step()
+    second.step()
+    wait_for(lambda: second.step() and second.leads, timeout_s=TTL_S + 1)
+    assert not first.leads, "it knows by its own clock, without asking"
+    assert raw.hget(keys.leader, "worker") == b"b"
+    assert raw.hget(keys.leader, "epoch") == b"2"
+
+
+def test_a_leader_that_resigns_is_followed_at_once(elect: Elect) -> None:
+    first, second = elect("a"), elect("b")
+    first.step()
+    first.resign()
+    assert not first.leads
+    second.step()
+    assert second.leads
+
+
+def test_resigning_takes_leadership_from_nobody_else(elect: Elect, raw: redis.Redis, keys: Keys) -> None:
+    first, second = elect("a"), elect("b")
+    first.step()
+    second.step()
+    second.resign()
+    assert raw.hget(keys.leader, "worker") == b"a"
+
+
+def test_leading_on_needs_a_renewal(elect: Elect, raw: redis.Redis, keys: Keys) -> None:
+    first = elect("a")
+    first.step()
+    before = raw.pttl(keys.leader)
+    wait_for(lambda: raw.pttl(keys.leader) < before - TTL_S / 3 * 1000)
+    first.step()
+    assert raw.pttl(keys.leader) > before - 50
+    assert raw.hget(keys.leader, "epoch") == b"1"
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_the_servers_clock_decides_what_is_due(
+    broker: Broker, elect: Elect, client: Client, clock: Clock, keys: Keys, days: int
+) -> None:
+    """MOAB-13, MOSQ-28: the clock of this machine is a day ahead of the server's, or behind it."""
+    started = clock.set(unix_ms() - days * 86_400_000)
+    publish(broker, keys, "hourly")
+    leader = elect("a")
+    leader.step()
+    clock.set(started + 3_599_000)
+    publish(broker, keys, "hourly")
+    counts = client.queue("q").counts
+    wait_for(lambda: clock.advance(100) and leader.step() and sum(counts().values()) == 2)
+    assert clock.ms is not None
+    assert 3_600_000 <= clock.ms - started < 3_660_000
+    first, second = client.queue("q").ids("waiting") + client.queue("q").ids("scheduled")
+    assert (int(second[:16], 16) - int(first[:16], 16)) >> 16 == 3_600_000
+    assert abs((int(first[:16], 16) >> 16) - started) < 1000
+
+
+def test_a_leader_fires_jobs_whose_code_it_does_not_have(
+    elect: Elect, client: Client, broker: Broker, keys: Keys
+) -> None:
+    """MOSQ-27"""
+    publish(broker, keys, "hourly")
+    elect("a").step()
+    assert len(client.queue("q").ids("waiting")) == 1
+
+
+def test_a_new_definition_is_seen_at_the_next_renewal(elect: Elect, client: Client, broker: Broker, keys: Keys) -> None:
+    leader = elect("a")
+    leader.step()
+    publish(broker, keys, "later")
+    wait_for(lambda: leader.step() and client.queue("q").ids("waiting"), timeout_s=TTL_S + 1)

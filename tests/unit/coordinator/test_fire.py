@@ -1,0 +1,272 @@
+"""Ticks become tasks: each exactly one, whoever and however many fire. Time is passed in; the server's clock stands."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+import redis
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import coordination, leases, queues
+from jobrunner.broker.keys import Keys
+from jobrunner.coordinator.fire import Fire, tick_id
+from jobrunner.periodic import PeriodicDefinition
+from jobrunner.schedule import Cron, Every
+from tests.conftest import Clock
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def start(clock: Clock) -> datetime:
+    """The instant at which the clock stands at first."""
+    return datetime.fromtimestamp(clock.set() / 1000, UTC)
+
+
+@pytest.fixture
+def fire(broker: Broker, keys: Keys) -> Fire:
+    return Fire(broker, keys)
+
+
+class Town:
+    """Publishes jobs, moves the clock, and tells what is in the queue."""
+
+    def __init__(self, broker: Broker, keys: Keys, clock: Clock, start: datetime) -> None:
+        self.broker, self.keys, self.clock, self.start = broker, keys, clock, start
+
+    def publish(self, name: str = "tick", *, queue: str = "q", **fields: Any) -> PeriodicDefinition:
+        known: dict[str, Any] = {"schedule": Every(1).spec(), "catch_up": "last", "overlap": "allow", "jitter": 0.0}
+        made = PeriodicDefinition(name=name, queue=queue, payload=b"{}", **{**known, **fields})
+        self.broker.run(coordination.define_periodics(self.keys, {name: msgspec.json.encode(made)}))
+        return made
+
+    def at(self, seconds: float) -> datetime:
+        """Sets the clock to that many seconds after the start."""
+        instant = self.start + timedelta(seconds=seconds)
+        self.clock.set(instant.timestamp() * 1000)
+        return instant
+
+    def waiting(self, queue: str = "q") -> list[str]:
+        return self.broker.run(queues.ids(self.keys.queue(queue), "waiting", start=0, count=100))
+
+    def ticks(self, queue: str = "q") -> list[float]:
+        """Seconds after the start of the ticks whose tasks wait, read from their ids."""
+        start_ms = self.start.timestamp() * 1000
+        return [((int(task_id[:16], 16) >> 16) - start_ms) / 1000 for task_id in self.waiting(queue)]
+
+    def finish(self, queue: str = "q") -> None:
+        """Runs all that waits."""
+        keys = self.keys.queue(queue)
+        taken = self.broker.run(leases.reserve(keys, 100, token=f"t{self.clock.ms}")).attempts
+        assert taken
+        self.broker.run(leases.commit(keys, [(one.id, one.token, 0, "succeeded", b"") for one in taken]))
+
+    def state(self, name: str = "tick", queue: str = "q") -> dict[str, bytes]:
+        return self.broker.run(coordination.periodic_state(self.keys.queue(queue), name))
+
+
+@pytest.fixture
+def town(broker: Broker, keys: Keys, clock: Clock, start: datetime) -> Town:
+    return Town(broker, keys, clock, start)
+
+
+def test_a_job_that_never_ran_runs_at_once_and_then_at_its_interval(fire: Fire, town: Town) -> None:
+    """MOSQ-27, MOSQ-28"""
+    town.publish()
+    assert fire.step(1, town.at(0)) == 1.0
+    assert town.ticks() == [0]
+    assert fire.step(1, town.at(0.4)) == pytest.approx(0.6)
+    assert town.ticks() == [0]
+    for second in (1, 2, 3):
+        fire.step(1, town.at(second))
+    assert town.ticks() == [0, 1, 2, 3]
+
+
+def test_publishing_alone_creates_no_task(town: Town) -> None:
+    """MOSQ-26"""
+    town.publish()
+    assert town.waiting() == []
+
+
+def test_a_tick_becomes_a_task_like_any_other(fire: Fire, town: Town, raw: redis.Redis, keys: Keys) -> None:
+    """MOSQ-29"""
+    town.publish(priority=2, max_attempts=7, keepalive_ms=900)
+    fire.step(1, town.at(0))
+    (task_id,) = town.waiting()
+    task = raw.hgetall(keys.queue("q").task(task_id))
+    assert task[b"type"] == b"tick"
+    assert (task[b"priority"], task[b"max_attempts"], task[b"keepalive_ms"]) == (b"2", b"7", b"900")
+    assert raw.hgetall(keys.queue("q").counters)[b"enqueued"] == b"1"
+
+
+def test_three_leaders_fire_each_tick_once(broker: Broker, keys: Keys, town: Town) -> None:
+    """MOSQ-28: all three believe that they lead."""
+    leaders = [Fire(broker, keys) for _ in range(3)]
+    town.publish()
+    for half in range(20):
+        now = town.at(half / 2)
+        for leader in leaders[half % 3 :] + leaders[: half % 3]:
+            leader.step(1, now)
+    assert town.ticks() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "missed"), [("last", [10]), ("none", []), (3, [8, 9, 10]), (50, list(range(1, 11)))]
+)
+def test_missed_ticks_are_caught_up_as_the_job_says(fire: Fire, town: Town, catch_up: Any, missed: list[int]) -> None:
+    """MOSQ-28: nothing ran for ten intervals and a bit; the grid does not shift."""
+    town.publish(catch_up=catch_up, schedule=Every(20).spec())
+    fire.step(1, town.at(0))
+    town.finish()
+    now = town.at(215)
+    town.publish(catch_up=catch_up, schedule=Every(20).spec())
+    fire.forget()
+    fire.step(1, now)
+    assert town.ticks() == [tick * 20 for tick in missed]
+    fire.step(1, town.at(220))
+    assert town.ticks()[-1] == 220
+
+
+def test_a_tick_is_skipped_while_the_task_of_an_earlier_one_is_not_finished(fire: Fire, town: Town) -> None:
+    """MOSQ-28: no pile-up behind a slow job."""
+    town.publish(overlap="skip")
+    for second in range(4):
+        fire.step(1, town.at(second))
+    assert town.ticks() == [0]
+    assert town.state()["skipped"] == b"3"
+    town.finish()
+    fire.step(1, town.at(4))
+    assert town.ticks() == [4]
+
+
+def test_overlapping_runs_are_allowed_when_the_job_says_so(fire: Fire, town: Town) -> None:
+    town.publish(overlap="allow")
+    for second in range(3):
+        fire.step(1, town.at(second))
+    assert town.ticks() == [0, 1, 2]
+
+
+def test_a_cron_job_waits_for_its_time(fire: Fire, town: Town, start: datetime) -> None:
+    town.publish(schedule=Cron("* * * * *").spec())
+    until = 60 - start.second
+    assert fire.step(1, town.at(0)) <= until
+    assert town.waiting() == []
+    fire.step(1, town.at(until - 0.001))
+    assert town.waiting() == []
+    fire.step(1, town.at(until))
+    assert town.ticks() == [until]
+
+
+def test_the_start_of_a_cron_job_is_remembered_over_a_change_of_leaders(broker: Broker, keys: Keys, town: Town) -> None:
+    town.publish(schedule=Cron("* * * * *").spec())
+    Fire(broker, keys).step(1, town.at(0))
+    Fire(broker, keys).step(2, town.at(60))
+    assert len(town.waiting()) == 1
+
+
+def test_an_older_leader_is_fenced_off(broker: Broker, keys: Keys, town: Town) -> None:
+    """It was suspended, another one led meanwhile, and it goes on as if nothing had happened."""
+    old, new = Fire(broker, keys), Fire(broker, keys)
+    town.publish()
+    old.step(1, town.at(0))
+    new.step(2, town.at(1))
+    before = town.state()
+    pause = old.step(1, town.at(2))
+    assert town.ticks() == [0, 1]
+    assert town.state() == before
+    assert pause >= 0.05, "it does not spin until it learns that it leads no more"
+
+
+def test_a_clock_that_steps_back_doubles_no_tick(fire: Fire, town: Town) -> None:
+    """MOAB-14"""
+    town.publish()
+    for seconds in (0, 1, 2, -3, 0, 1, 2, 3):
+        fire.step(1, town.at(seconds))
+    assert town.ticks() == [0, 1, 2, 3]
+
+
+def test_a_job_that_no_worker_knows_any_more_is_not_fired(fire: Fire, town: Town) -> None:
+    town.publish("known")
+    town.publish("gone", queue="other")
+    fire.step(1, town.at(0))
+    town.at(120)
+    town.publish("known")
+    fire.forget()
+    fire.step(1, town.at(121))
+    assert len(town.waiting("q")) == 2
+    assert len(town.waiting("other")) == 1
+
+
+def test_a_job_that_is_known_again_is_fired_again_soon(fire: Fire, town: Town, broker: Broker, keys: Keys) -> None:
+    """The worker that knew it comes back: the version of the definitions changes, so the leader reads them."""
+    made = town.publish()
+    fire.step(1, town.at(0))
+    before = broker.run(coordination.lead(keys, "w", ttl_ms=1000)).version
+    town.at(120)
+    assert broker.run(coordination.define_periodics(keys, {"tick": msgspec.json.encode(made)})) == 1
+    assert broker.run(coordination.lead(keys, "w", ttl_ms=1000)).version > before
+    assert broker.run(coordination.define_periodics(keys, {"tick": msgspec.json.encode(made)})) == 0
+
+
+def test_a_job_unknown_for_a_week_is_forgotten(fire: Fire, town: Town, raw: redis.Redis, keys: Keys) -> None:
+    town.publish()
+    fire.step(1, town.at(8 * 86400))
+    assert raw.hlen(keys.periodics) == raw.zcard(keys.periodics_seen) == 0
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"{", b"[]", b'{"name": 3}', b"\xff", b'{"name":"a","queue":"q","schedule":{},"payload":"","catch_up":"x"}'],
+)
+def test_a_damaged_definition_holds_up_no_other(
+    fire: Fire, town: Town, raw: redis.Redis, keys: Keys, damaged: bytes
+) -> None:
+    raw.hset(keys.periodics, "broken", damaged)
+    raw.zadd(keys.periodics_seen, {"broken": 1e15})
+    town.publish()
+    fire.step(1, town.at(0))
+    assert town.ticks() == [0]
+
+
+def test_a_definition_with_an_impossible_queue_holds_up_no_other(fire: Fire, town: Town) -> None:
+    town.publish("a", queue="no queue {at} all")
+    town.publish("b")
+    fire.step(1, town.at(0))
+    assert len(town.waiting()) == 1
+
+
+@pytest.mark.parametrize("last", [b"9" * 40, b"-5", b"x", b""])
+def test_a_damaged_memory_of_the_last_tick_holds_up_no_other(
+    fire: Fire, town: Town, raw: redis.Redis, keys: Keys, last: bytes
+) -> None:
+    raw.hset(keys.queue("q").periodic("a"), "last", last)
+    town.publish("a")
+    town.publish("b", queue="r")
+    for second in range(3):
+        fire.step(1, town.at(second))
+    assert len(town.waiting("r")) == 3
+
+
+def test_a_queue_of_the_wrong_type_holds_up_no_other(fire: Fire, town: Town, raw: redis.Redis, keys: Keys) -> None:
+    raw.set(keys.queue("q").waiting, "not a sorted set")
+    town.publish("a")
+    town.publish("b", queue="r")
+    for second in range(3):
+        fire.step(1, town.at(second))
+    assert len(town.waiting("r")) == 3
+
+
+def test_jitter_moves_the_task_but_not_the_tick(fire: Fire, town: Town, raw: redis.Redis, keys: Keys) -> None:
+    town.publish(jitter=30.0, schedule=Every(60).spec())
+    fire.step(1, town.at(0))
+    ((task_id, due_ms),) = raw.zrange(keys.queue("q").scheduled, 0, -1, withscores=True)
+    start_ms = town.start.timestamp() * 1000
+    assert task_id.decode() == tick_id("tick", round(start_ms), "q")
+    assert 0 < due_ms - start_ms < 30_000
+
+
+def test_a_periodic_job_may_run_in_a_pipelines_queue(fire: Fire, town: Town) -> None:
+    town.publish(queue="orders/raw")
+    fire.step(1, town.at(0))
+    assert town.ticks("orders/raw") == [0]
