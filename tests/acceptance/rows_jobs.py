@@ -1,13 +1,17 @@
 """Jobs and child processes of the tests that prove rows of the model, one by one.
 
 ``python -m tests.acceptance.rows_jobs ids FILE EACH`` makes ids in four processes, forked from one.
-``python -m tests.acceptance.rows_jobs churn URL PREFIX SEED`` does random operations until it is killed.
+``python -m tests.acceptance.rows_jobs count URL PREFIX JOB`` adds to a number of a job 1 000 times in eight processes.
+``python -m tests.acceptance.rows_jobs churn URL PREFIX`` does random operations in two forked processes until they are
+killed, each of which has a successor then; it prints their ids.
 """
 
+import itertools
 import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,11 +21,11 @@ from pathlib import Path
 from jobrunner import Backoff, Client, Job, job
 from jobrunner.client.lease import Lease
 from jobrunner.errors import LeaseError
+from jobrunner.jobs.run import Metadata
 from jobrunner.task import new_id
 from tests.acceptance.ledger import record
 
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
-PROCESSES = 8
 
 
 @dataclass
@@ -60,25 +64,9 @@ class Typed(Job):
         return [*shown, f"counter {self.task.retry_count}"]
 
 
-@job(queue="t", name="RowsSum", keepalive=20)
-class Sum(Job):
-    """Adds to a number that all runs share, at the same time as the other processes do."""
-
-    times: int
-
-    def run(self) -> int:
-        """The process it ran in."""
-        self.metadata.increment("arrived")
-        while self.metadata.get("arrived") < PROCESSES:
-            time.sleep(0.01)
-        for _ in range(self.times):
-            self.metadata.increment("sum")
-        return os.getpid()
-
-
 @job(queue="t", name="RowsSumAndFail", max_attempts=1)
 class SumAndFail(Job):
-    """Adds once, then fails for good."""
+    """Adds to a number that all runs share, then fails for good."""
 
     def run(self) -> None:
         """Fails."""
@@ -86,7 +74,7 @@ class SumAndFail(Job):
         raise ValueError("after the sum")
 
 
-@job(queue="t", name="RowsShown")
+@job(queue="t", name="RowsShown", keepalive=0.6)
 class Shown(Job):
     """Shows its progress until it is asked to stop."""
 
@@ -146,16 +134,35 @@ class ByDefault(Flaky):
     """Stays readable for as long as tasks do by default."""
 
 
+def fork(act: Callable[[], object]) -> int:
+    """A child that does this and ends; its process id."""
+    child = os.fork()
+    if not child:
+        try:
+            act()
+        finally:
+            sys.stderr.flush()
+            os._exit(int(sys.exc_info()[0] is not None))
+    return child
+
+
+def count(url: str, prefix: str, name: str) -> None:
+    """Eight processes that add to the same field of a job's hash, 125 times each."""
+
+    def add() -> None:
+        with Client(url, prefix) as client:
+            metadata = Metadata(client.broker, client.keys, name)
+            for _ in range(125):
+                metadata.increment("sum")
+
+    for child in [fork(add) for _ in range(8)]:
+        assert os.waitpid(child, 0)[1] == 0
+
+
 def make_ids(path: str, each: str) -> None:
     """Four processes, three of them forked off the first, which made ids before; each has a file of ids."""
     Path(path + ".0").write_text(new_id("q") + "\n")
-    children = []
-    for number in range(1, 4):
-        child = os.fork()
-        if not child:
-            _write_ids(f"{path}.{number}", int(each))
-            os._exit(0)
-        children.append(child)
+    children = [fork(lambda number=number: _write_ids(f"{path}.{number}", int(each))) for number in range(1, 4)]
     _write_ids(path + ".0", int(each))
     for child in children:
         assert os.waitpid(child, 0)[1] == 0
@@ -166,9 +173,20 @@ def _write_ids(path: str, count: int) -> None:
         file.writelines(f"{new_id('q')}\n" for _ in range(count))
 
 
-def churn(url: str, prefix: str, seed: str) -> None:
+def churn(url: str, prefix: str) -> None:
+    """Keeps two processes at work."""
+    alive: set[int] = set()
+    for seed in itertools.count():
+        if len(alive) == 2:
+            alive.discard(os.wait()[0])
+        child = fork(lambda seed=seed: _churn(url, prefix, seed))
+        alive.add(child)
+        print(child, flush=True)
+
+
+def _churn(url: str, prefix: str, seed: int) -> None:
     """Pushes, reserves and reports at random in two queues of a pipeline, for ever."""
-    chance = random.Random(int(seed))
+    chance = random.Random(seed)
     with Client(url, prefix) as client:
         queue, other = client.queue("p/a"), client.queue("p/b")
         while True:
@@ -198,4 +216,4 @@ def _report(chance: random.Random, lease: Lease) -> None:
 
 
 if __name__ == "__main__":
-    {"ids": make_ids, "churn": churn}[sys.argv[1]](*sys.argv[2:])
+    {"ids": make_ids, "churn": churn, "count": count}[sys.argv[1]](*sys.argv[2:])
