@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from jobrunner.cli.boundary import Refusal
 from jobrunner.client.client import Client
 from jobrunner.retry import seconds
 from jobrunner.settings import file_settings
@@ -66,9 +67,10 @@ def connected(shared: Shared) -> Client:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks before something is lost. Raises click.UsageError when nobody is there to ask, click.Abort at a no."""
+    """Asks before something is lost. Raises click.UsageError when nobody is there to ask, Refusal at a no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question.removesuffix('?')}: nobody is there to ask; add --yes")
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        raise Refusal("nothing was deleted")

@@ -12,7 +12,7 @@ from jobrunner.cli.group import Group
 from jobrunner.cli.options import Shared, connected, with_shared_options
 from jobrunner.client.client import Client
 from jobrunner.client.handle import TaskHandle
-from jobrunner.errors import InvalidName
+from jobrunner.errors import InvalidName, TaskGone
 from jobrunner.inspector.listing import STATES, list_tasks
 from jobrunner.task import TaskRecord, TaskState
 
@@ -74,7 +74,7 @@ def cancel(shared: Shared, task_id: str, queue: str | None) -> None:
         task = _task(client, task_id, queue)
         if not task.cancel():
             raise Refusal(f"task {task_id} is finished or gone already")
-        running = task.exists and task.state is TaskState.PENDING
+        running = _is_pending(task)
     if shared.as_json:
         answer_json({"id": task_id, "state": "asked to stop" if running else "cancelled"})
     else:
@@ -112,6 +112,13 @@ def _task(client: Client, task_id: str, queue: str | None) -> TaskHandle[Any]:
     if queue is None and tag_of_id(check_id(task_id)) is None:
         raise InvalidName(f"task id {task_id!r} was not made by jobrunner; name its queue too: --queue NAME")
     return client.task(task_id, queue=queue)
+
+
+def _is_pending(task: TaskHandle[Any]) -> bool:
+    try:
+        return task.state is TaskState.PENDING
+    except TaskGone:
+        return False
 
 
 def _line(record: TaskRecord) -> tuple[object, ...]:

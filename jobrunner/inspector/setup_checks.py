@@ -24,7 +24,7 @@ def check_setup(client: Client, url: str | None, modules: tuple[str, ...]) -> It
     """Looks at this machine. `url` is the one given with the command, `modules` those to import."""
     yield python_check()
     yield packages_check()
-    yield ok("url", f"{shown_url(client)}, named by {url_source(url, os.environ)}")
+    yield ok("url", f"{shown_url(client)}, {url_source(url, os.environ)}")
     if client.endpoint.embedded is not None:
         yield folder_check(Path(client.endpoint.shared_url().removeprefix("embedded://")))
         yield program_check()
@@ -55,13 +55,13 @@ def packages_check(distribution: str = "jobrunner") -> Check:
 def url_source(given: str | None, environment: Mapping[str, str]) -> str:
     """Who named the server; the order is that of `client_settings`."""
     if given:
-        return "--url"
+        return "named by --url"
     for name in ("JOBRUNNER_URL", "REDIS_URL"):
         if environment.get(name):
-            return name
+            return f"named by {name}"
     if file_settings().url:
-        return "[tool.jobrunner] in pyproject.toml"
-    return "nobody: it is the embedded server of this folder"
+        return "named by [tool.jobrunner] in pyproject.toml"
+    return "the embedded server of this folder, as no URL is named"
 
 
 def folder_check(folder: Path) -> Check:

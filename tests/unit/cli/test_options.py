@@ -5,6 +5,7 @@ import io
 import click
 import pytest
 
+from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.options import confirm, duration
 
 
@@ -26,4 +27,14 @@ def test_without_a_person_nothing_is_deleted_unless_told_so(monkeypatch: pytest.
 
     confirm("Delete all?", yes=True)
     with pytest.raises(click.UsageError, match="Delete all: nobody is there to ask; add --yes"):
+        confirm("Delete all?", yes=False)
+
+
+@pytest.mark.parametrize("answer", ["n", ""])
+def test_a_no_deletes_nothing(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    person = io.StringIO(f"{answer}\n")
+    monkeypatch.setattr(person, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", person)
+
+    with pytest.raises(Refusal, match="nothing was deleted"):
         confirm("Delete all?", yes=False)

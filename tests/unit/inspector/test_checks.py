@@ -88,10 +88,10 @@ def test_a_package_that_is_not_installed_at_all_is_worth_a_look() -> None:
 @pytest.mark.parametrize(
     ("given", "environment", "source"),
     [
-        ("redis://a", {"JOBRUNNER_URL": "redis://b"}, "--url"),
-        (None, {"JOBRUNNER_URL": "redis://b", "REDIS_URL": "redis://c"}, "JOBRUNNER_URL"),
-        (None, {"REDIS_URL": "redis://c"}, "REDIS_URL"),
-        (None, {}, "nobody: it is the embedded server of this folder"),
+        ("redis://a", {"JOBRUNNER_URL": "redis://b"}, "named by --url"),
+        (None, {"JOBRUNNER_URL": "redis://b", "REDIS_URL": "redis://c"}, "named by JOBRUNNER_URL"),
+        (None, {"REDIS_URL": "redis://c"}, "named by REDIS_URL"),
+        (None, {}, "the embedded server of this folder, as no URL is named"),
     ],
 )
 def test_the_doctor_says_who_named_the_server(
@@ -106,4 +106,4 @@ def test_the_project_file_may_name_the_server(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nurl = "redis://d"\n')
     monkeypatch.chdir(tmp_path)
 
-    assert url_source(None, {}) == "[tool.jobrunner] in pyproject.toml"
+    assert url_source(None, {}) == "named by [tool.jobrunner] in pyproject.toml"
