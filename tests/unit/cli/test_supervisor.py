@@ -50,8 +50,14 @@ def test_misuse_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def test_when_one_is_given_up_the_others_are_asked_to_stop(tmp_path: Path) -> None:
-    first = f"mkdir {tmp_path}/first 2>/dev/null && exit 2; trap 'exit 0' TERM; while :; do sleep 0.01; done"
+    script = f"""
+        cd {tmp_path}
+        mkdir first 2>/dev/null && {{ until test -e ready; do sleep 0.01; done; exit 2; }}
+        trap 'touch asked; exit 0' TERM
+        touch ready
+        while :; do sleep 0.01; done
+    """
 
-    assert Supervisor(a_script(tmp_path, first), 2).run() == 2
+    assert Supervisor(a_script(tmp_path, script), 2).run() == 2
 
-    assert starts(tmp_path) == 2
+    assert (tmp_path / "asked").exists()
