@@ -1,6 +1,7 @@
 """What a job sees of its own run: the task, a log, shared metadata, progress, and whether to stop."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.item import read_headers
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
+from jobrunner.errors import ServerError
 
 _PROGRESS_PAUSE_S = 0.1
 
@@ -63,7 +65,7 @@ class Metadata:
 class Run:
     """One run of a job, in the hands of the executor. Built for every task, so everything costly is made on demand."""
 
-    __slots__ = ("_broker", "_cancelled", "_job", "_keys", "_noted_at", "attempt", "deadline")
+    __slots__ = ("_broker", "_cancelled", "_job", "_keys", "_noted_at", "_told_to_stop", "attempt", "deadline")
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class Run:
         self._keys = keys
         self._cancelled = cancelled
         self._noted_at = -1.0
+        self._told_to_stop = False
 
     @property
     def task(self) -> RunningTask:
@@ -112,14 +115,19 @@ class Run:
     @property
     def cancelled(self) -> bool:
         """Whether the job should stop: someone cancelled the task, or this attempt lost its lease."""
-        return self._cancelled()
+        return self._told_to_stop or self._cancelled()
 
     def progress(self, done: float, total: float, note: str = "") -> None:
-        """Shows how far the run has come; written at most ten times a second, and always when done."""
+        """Shows how far the run has come; written at most ten times a second, and always when done.
+
+        A note that cannot be written is no reason for an attempt to fail. The answer tells whether to stop.
+        """
         now = monotonic()
         if done < total and now - self._noted_at < _PROGRESS_PAUSE_S:
             return
         self._noted_at = now
         keys = self._keys.queue(self.attempt.queue)
         shown = encode({"done": done, "total": total, "note": note}, what="progress")
-        self._broker.run(leases.progress(keys, self.attempt.id, self.attempt.token, shown))
+        with suppress(ServerError):
+            answer = self._broker.run(leases.progress(keys, self.attempt.id, self.attempt.token, shown))
+            self._told_to_stop = answer in ("stop", "lost", "not_reserved")

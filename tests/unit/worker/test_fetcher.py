@@ -1,0 +1,389 @@
+"""Turns of the fetch loop, one `step()` at a time, on a real server with an executor that only keeps what it gets."""
+
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner import Client
+from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError
+from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
+from jobrunner.worker.executors.handover import Finished
+from jobrunner.worker.fetcher import Fetcher
+from jobrunner.worker.stock import Stock
+from jobrunner.worker.turns import Turns
+
+
+class Shelf:
+    """An executor with some slots that begins attempts when told, and never by itself."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Attempt] = []
+        self.nudged = 0
+
+    @property
+    def backlog(self) -> int:
+        return len(self.waiting)
+
+    def submit(self, attempts: list[Attempt]) -> None:
+        self.waiting += attempts
+
+    def nudge(self) -> None:
+        self.nudged += 1
+
+    def take_back(self) -> list[Attempt]:
+        taken, self.waiting = self.waiting, []
+        return taken
+
+    def begin(self, count: int = 1000) -> list[Attempt]:
+        """The next attempts are in slots now."""
+        begun, self.waiting = self.waiting[:count], self.waiting[count:]
+        return begun
+
+
+class Held:
+    """In the place of the lease keeper: knows what it was told."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, float] = {}
+
+    def hold(self, attempts: list[Attempt], since_s: float) -> None:
+        self.tokens.update((attempt.token, since_s) for attempt in attempts)
+
+    def drop(self, attempts: Any) -> None:
+        for attempt in attempts:
+            self.tokens.pop(attempt.token)
+
+
+class Ear:
+    """In the place of the wake-up thread."""
+
+    def __init__(self) -> None:
+        self.is_armed = False
+
+    def arm(self, at_most_s: float) -> None:
+        self.is_armed = True
+
+
+class Bench:
+    """A fetcher with all that it works with."""
+
+    def __init__(
+        self, broker: Any, keys: Keys, *, slots: int = 3, queues: tuple[str, ...] = ("q",), max_tasks: int = 0
+    ) -> None:
+        self.shelf, self.held, self.ear = Shelf(), Held(), Ear()
+        self.finished = Finished(lambda: None)
+        self.turns = Turns(dict.fromkeys(queues, 1), 15.0)
+        self.stock = Stock(slots, 0.03, 500)
+        self.fetcher = Fetcher(
+            broker, keys, turns=self.turns, stock=self.stock, executor=self.shelf, finished=self.finished,
+            held=self.held, wakeup=self.ear, max_tasks=max_tasks,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.step = self.fetcher.step
+
+    def begun(self, steps: int = 1) -> list[Attempt]:
+        for _ in range(steps):
+            self.step()
+        return self.shelf.begin()
+
+
+class Unreachable:
+    """A broker that loses replies, as told."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.losing = False
+
+    def run(self, call: Any) -> Any:
+        return self._broker.run(call)
+
+    def run_each(self, calls: Any) -> list[Any]:
+        replies = self._broker.run_each(calls)
+        if self.losing:
+            raise OutcomeUnknown("the connection broke")
+        return replies
+
+
+@pytest.fixture
+def bench(broker: Broker, keys: Keys) -> Bench:
+    return Bench(broker, keys)
+
+
+def push(client: Client, count: int, queue: str = "q") -> list[str]:
+    return client.queue(queue).push_many(range(count))
+
+
+def test_it_takes_what_its_slots_can_take_in_order(bench: Bench, client: Client) -> None:
+    ids = push(client, 5)
+    assert [attempt.id for attempt in bench.begun()] == ids[:3]
+    assert client.queue("q").counts()["pending"] == 3
+
+
+def test_the_keeper_knows_every_task_it_hands_over(bench: Bench, client: Client) -> None:
+    push(client, 2)
+    assert {attempt.token for attempt in bench.begun()} == set(bench.held.tokens)
+
+
+def test_reports_and_reserves_go_in_one_round_trip(broker: Broker, keys: Keys, client: Client) -> None:
+    class Counting(Unreachable):
+        trips = 0
+
+        def run_each(self, calls: Any) -> list[Any]:
+            self.trips += 1
+            return self._broker.run_each(calls)
+
+    way = Counting(broker)
+    bench = Bench(way, keys)
+    push(client, 6)
+    first, second, third = bench.begun()
+    bench.finished.add(first, Succeeded())
+    bench.finished.add(second, Failed("no", 60.0))
+    bench.finished.add(third, Released())
+    bench.step()
+    assert way.trips == 2
+    assert client.queue("q").counts() == {"waiting": 1, "scheduled": 1, "pending": 3, "dead": 0}
+
+
+def test_each_outcome_ends_where_it_should(bench: Bench, client: Client) -> None:
+    push(client, 3)
+    good, bad, back = bench.begun()
+    bench.finished.add(good, Succeeded(b"1"))
+    bench.finished.add(bad, Failed("no", 60.0))
+    bench.finished.add(back, Released())
+    bench.fetcher.reserving = False
+    bench.step()
+    assert client.queue("q").counts() == {"waiting": 1, "scheduled": 1, "pending": 0, "dead": 0}
+    assert bench.held.tokens == {}
+    assert bench.fetcher.in_hand == 0
+
+
+def test_what_was_acknowledged_early_is_not_reported_again(bench: Bench, client: Client) -> None:
+    push(client, 1)
+    (attempt,) = bench.begun()
+    bench.finished.add(attempt, Acknowledged())
+    bench.step()
+    assert client.queue("q").counts()["pending"] == 1, "nobody told the server anything"
+    assert bench.held.tokens == {}
+    assert (bench.fetcher.in_hand, bench.fetcher.finished_total) == (0, 1)
+
+
+def test_what_is_handed_back_is_no_finished_task(bench: Bench, client: Client) -> None:
+    push(client, 3)
+    for attempt in bench.begun():
+        bench.finished.add(attempt, Released())
+    bench.fetcher.reserving = False
+    bench.step()
+    assert bench.fetcher.finished_total == 0
+    assert bench.stock.depth == 0
+
+
+def test_a_report_whose_reply_was_lost_is_sent_again(broker: Broker, keys: Keys, client: Client) -> None:
+    """MOSQ-02, R10: the second one is told that the task is gone, and that is all."""
+    way = Unreachable(broker)
+    bench = Bench(way, keys)
+    push(client, 1)
+    (attempt,) = bench.begun()
+    bench.finished.add(attempt, Succeeded())
+    way.losing = True
+    for _ in range(2):
+        with pytest.raises(ServerError):
+            bench.step()
+        assert bench.held.tokens, "its lease is kept until the server answered"
+        assert bench.fetcher.in_hand == 1
+    way.losing = False
+    bench.step()
+    assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
+    assert client.queue("q").totals()["succeeded"] == 1
+
+
+class Refusing(Unreachable):
+    """A broker whose server refuses some reports: the first of each call, when told."""
+
+    def run_each(self, calls: Any) -> list[Any]:
+        replies = self._broker.run_each(calls)
+        return [ServerError("refused"), *replies[1:]] if self.losing else replies
+
+
+def test_what_was_reserved_beside_a_refused_report_is_taken_in(broker: Broker, keys: Keys, client: Client) -> None:
+    """Else its attempt would be spent and nobody would run it until its lease ends."""
+    way = Refusing(broker)
+    bench = Bench(way, keys)
+    push(client, 6)
+    for attempt in bench.begun():
+        bench.finished.add(attempt, Succeeded())
+    way.losing = True
+    with pytest.raises(JobrunnerError):
+        bench.step()
+    assert len(bench.shelf.waiting) == 3
+
+
+def test_refused_reports_are_sent_one_by_one(broker: Broker, keys: Keys, client: Client) -> None:
+    """So one that cannot be taken does not hold up the others."""
+    way = Refusing(broker)
+    bench = Bench(way, keys)
+    push(client, 3)
+    for attempt in bench.begun():
+        bench.finished.add(attempt, Succeeded())
+    way.losing = True
+    for _ in range(2):
+        with pytest.raises(JobrunnerError):
+            bench.step()
+    assert bench.fetcher.in_hand == 1
+
+
+def test_reports_that_are_refused_for_ever_are_given_up(broker: Broker, keys: Keys, client: Client) -> None:
+    way = Refusing(broker)
+    bench = Bench(way, keys)
+    push(client, 1)
+    (attempt,) = bench.begun()
+    bench.finished.add(attempt, Succeeded())
+    way.losing = True
+    for _ in range(50):
+        with pytest.raises(JobrunnerError):
+            bench.step()
+    way.losing = False
+    bench.step()
+    assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
+
+
+def test_a_damaged_queue_holds_up_no_other(broker: Broker, keys: Keys, client: Client, raw: redis.Redis) -> None:
+    bench = Bench(broker, keys, queues=("broken", "good"))
+    raw.set(keys.queue("broken").waiting, "not a sorted set")
+    push(client, 1, "good")
+    with pytest.raises(ServerError):
+        bench.step()
+    assert len(bench.begun()) == 1
+
+
+def test_a_turn_after_the_stop_reserves_nothing_and_hands_the_backlog_back(bench: Bench, client: Client) -> None:
+    push(client, 5)
+    bench.step()
+    running = bench.shelf.begin(1)
+    bench.fetcher.reserving = False
+    assert not bench.fetcher.quiet
+    bench.step()
+    assert bench.fetcher.quiet
+    assert client.queue("q").counts() == {"waiting": 4, "scheduled": 0, "pending": 1, "dead": 0}
+    assert bench.fetcher.in_hand == len(running)
+
+
+def test_what_a_reserve_brings_after_the_stop_is_handed_back_unbegun(
+    broker: Broker, keys: Keys, client: Client
+) -> None:
+    """The stop came while the reply was on its way."""
+
+    class Slow(Unreachable):
+        def run_each(self, calls: Any) -> list[Any]:
+            replies = self._broker.run_each(calls)
+            bench.fetcher.reserving = False
+            return replies
+
+    bench = Bench(Slow(broker), keys)
+    push(client, 2)
+    bench.step()
+    assert bench.shelf.waiting == []
+    assert not bench.fetcher.quiet
+    bench.step()
+    assert bench.fetcher.quiet
+    assert client.queue("q").counts() == {"waiting": 2, "scheduled": 0, "pending": 0, "dead": 0}
+
+
+def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broker, keys: Keys, client: Client) -> None:
+    """A job held the interpreter meanwhile: the tasks are somebody else's by now."""
+
+    class Late(Unreachable):
+        def run_each(self, calls: Any) -> list[Any]:
+            replies = self._broker.run_each(calls)
+            for attempt in replies[-1].attempts:
+                attempt.keepalive_ms = 0.0
+            return replies
+
+    bench = Bench(Late(broker), keys)
+    push(client, 2)
+    assert bench.begun() == []
+    assert bench.fetcher.in_hand == 0
+
+
+def test_no_more_tasks_than_asked_for_are_reserved(broker: Broker, keys: Keys, client: Client) -> None:
+    bench = Bench(broker, keys, max_tasks=4)
+    push(client, 10)
+    done = 0
+    for _ in range(5):
+        bench.step()
+        for attempt in bench.shelf.begin():
+            bench.finished.add(attempt, Succeeded())
+            done += 1
+    assert done == bench.fetcher.finished_total == 4
+    assert client.queue("q").counts() == {"waiting": 6, "scheduled": 0, "pending": 0, "dead": 0}
+
+
+def test_it_listens_only_when_it_has_room_and_knows_of_no_work(bench: Bench, client: Client) -> None:
+    push(client, 3)
+    bench.step()
+    bench.shelf.begin()
+    bench.step()
+    assert not bench.ear.is_armed, "every slot is taken"
+    assert bench.step() > 1000
+
+
+def test_an_empty_queue_is_listened_to(bench: Bench) -> None:
+    assert 14 < bench.step() <= 15
+    assert bench.ear.is_armed
+
+
+def test_a_hint_that_comes_while_every_slot_is_taken_is_handed_on(
+    bench: Bench, client: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    push(client, 3)
+    bench.begun()
+    raw.delete(keys.queue("q").wake)
+    bench.fetcher.woken("q")
+    bench.step()
+    assert raw.zcard(keys.queue("q").wake) == 1
+
+
+def test_a_hint_makes_it_look(bench: Bench, client: Client) -> None:
+    bench.step()
+    push(client, 1)
+    assert bench.begun() == []
+    bench.fetcher.woken("q")
+    assert len(bench.begun()) == 1
+
+
+def test_a_scheduled_task_is_looked_for_when_it_is_due(bench: Bench, client: Client) -> None:
+    client.queue("q").push("x", in_=3)
+    assert bench.step() == pytest.approx(3.0, abs=0.3)
+
+
+def test_a_backlog_that_stands_still_goes_back(bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long tasks took all slots; what waits behind them is for others."""
+    monkeypatch.setattr("jobrunner.worker.stock._STUCK_S", 0.0)
+    bench.stock._rate = 1000.0
+    push(client, 20)
+    bench.step()
+    running = bench.shelf.begin(3)
+    assert bench.shelf.backlog == 17
+    bench.step()
+    bench.step()
+    assert bench.shelf.backlog == 0
+    assert bench.fetcher.in_hand == len(running)
+    assert client.queue("q").counts()["waiting"] == 17
+    assert bench.stock.depth == 0, "and it does not fetch them again"
+
+
+def test_queues_take_turns_by_weight(broker: Broker, keys: Keys, client: Client) -> None:
+    bench = Bench(broker, keys, slots=1, queues=("a", "b"))
+    bench.turns = Turns({"a": 3, "b": 1}, 15.0)
+    bench.fetcher._turns = bench.turns
+    push(client, 50, "a")
+    push(client, 50, "b")
+    seen = []
+    for _ in range(12):
+        bench.step()
+        for attempt in bench.shelf.begin():
+            seen.append(attempt.queue)
+            bench.finished.add(attempt, Succeeded())
+    assert (seen.count("a"), seen.count("b")) == (9, 3)
