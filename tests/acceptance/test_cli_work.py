@@ -14,6 +14,7 @@ from jobrunner.task import TaskState
 
 JOBS = """
 import os, signal, threading, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from jobrunner import job
 
@@ -30,7 +31,8 @@ def stop_own_worker() -> str:
 @job()
 def hang() -> None:
     Path("begun").touch()
-    threading.Event().wait()
+    with ThreadPoolExecutor() as pool:  # whose threads the interpreter waits for at its end
+        pool.submit(threading.Event().wait).result()
 """
 
 

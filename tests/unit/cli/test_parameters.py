@@ -48,6 +48,7 @@ def definition() -> Iterator[JobDefinition]:
         ("share=2", 2.0),
         ("sure=true", True),
         ("price=1.10", Decimal("1.10")),
+        ("price=0.12345678901234567890", Decimal("0.12345678901234567890")),
         ("key=12345678-1234-5678-1234-567812345678", UUID("12345678-1234-5678-1234-567812345678")),
         ("since=2030-01-01T00:00:00Z", datetime(2030, 1, 1, tzinfo=UTC)),
         ("days=[1, 2]", [1, 2]),
