@@ -780,15 +780,17 @@ def test_declaring_a_periodic_job_enqueues_nothing(
 
 
 def test_a_periodic_job_runs_although_the_leader_does_not_know_it(
-    fleet: Fleet, ledger: Ledger, raw: redis.Redis, keys: Keys
+    fleet: Fleet, work: Work, ledger: Ledger, raw: redis.Redis, keys: Keys
 ) -> None:
     """MOSQ-27: worker B leads and knows only other jobs; worker A knows P, and runs it."""
     module = fleet.module("rows_known", PERIODIC.format(name="RowsKnown", queue="u", every=0.4, then="pass"))
-    b = fleet.start_one(modules=[JOBS], queues=["t"], leader_ttl=0.6)
-    assert wait_for(lambda: leader_of(fleet, raw, keys)) is b
+    b = work(leader_ttl=0.6)
+    leader = wait_for(lambda: raw.hget(keys.leader, "worker"))
+    assert leader.decode() == b.id
     a = fleet.start_one(modules=[module], queues=["u"], leader_ttl=0.6)
     wait_for(lambda: len(ledger.entries("RowsKnown")) >= 3)
-    assert leader_of(fleet, raw, keys) is b
+    assert raw.hget(keys.leader, "worker") == leader
+    assert registry.find("RowsKnown") is None
     runs = ledger.entries("RowsKnown")
     assert {run.pid for run in runs} == {a.pid}
     assert {run.attempt for run in runs} == {1}
@@ -802,14 +804,13 @@ def tick_s(task_id: str) -> float:
 
 
 def test_each_tick_of_a_periodic_job_is_one_run(
-    fleet: Fleet, ledger: Ledger, client: Client, raw: redis.Redis, keys: Keys
+    fleet: Fleet, work: Work, declare: Callable[..., None], ledger: Ledger, raw: redis.Redis, keys: Keys
 ) -> None:
     """MOSQ-28: at once when it never ran; with three runners, a killed leader, all runners away for a while."""
-    every = 0.5
-    modules = [fleet.module("rows_tick", PERIODIC.format(name="RowsTick", queue="t", every=every, then="pass"))]
+    every = 0.4
+    declare("RowsTick", every=every, then="pass")
     state = keys.queue("t").periodic("RowsTick")
-    options = {"modules": modules, "leader_ttl": 1.0}
-    fleet.start(3, **options)
+    fleet.start(3, modules=["rows_rowstick"], leader_ttl=1.0)
     runs = lambda: ledger.entries("RowsTick")  # noqa: E731
     wait_for(runs, timeout_s=3)
     wait_for(lambda: len(runs()) >= 7)
@@ -831,16 +832,15 @@ def test_each_tick_of_a_periodic_job_is_one_run(
     stopped = len(runs())
     last = float(raw.hget(state, "last") or 0) / 1000
     wait_for(lambda: time.time() > last + 4 * every)  # nobody is there for several ticks
-    fleet.start_one(**options)
+    successor = work(leader_ttl=1.0)
     wait_for(lambda: len(runs()) >= stopped + 3)
+    successor.stop(grace=5)
     missed, *after = [tick_s(run.task) for run in runs()[stopped:]]
     assert missed >= last + 4 * every - 0.01, "a tick was made up for that was not the last one missed"
     assert after == pytest.approx([missed + every * (n + 1) for n in range(len(after))], abs=0.01)
 
     assert set(ledger.times("RowsTick").values()) == {1}, "a tick ran twice"
     assert {run.attempt for run in runs()} == {1}
-    fleet.workers[-1].stop()
-    fleet.workers[-1].wait()
     assert int(raw.hget(state, "fired") or 0) == len(runs())
 
 
