@@ -210,5 +210,5 @@ class Fetcher:
             return 3600.0
         pause = self._turns.until_next()
         if pause > 0:
-            self._wakeup.arm(pause)
+            self._wakeup.arm()
         return pause

@@ -12,6 +12,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.broker.wakeup import WakeListener
 from jobrunner.loop import Complaints, Loop, Signal
 
+_LISTEN_S = 60.0
 _LONGEST_WAIT_S = 3600.0
 
 
@@ -30,7 +31,6 @@ class Wakeup:
         self._on_wake = on_wake
         self._armed = Signal()
         self.is_armed = False
-        self._until_s = 1.0
         self._closing = False
         self._loop = Loop("wakeup", self.step, complaints)
         self._lock = threading.Lock()
@@ -39,13 +39,12 @@ class Wakeup:
         """Starts the thread."""
         self._loop.start()
 
-    def arm(self, at_most_s: float) -> None:
-        """Listens until a hint comes or `at_most_s` passed. Arming twice is arming once."""
+    def arm(self) -> None:
+        """Listens until a hint comes, across polls, which need no command of their own. Arming twice is arming once."""
         with self._lock:
             if self.is_armed:
                 return
             self.is_armed = True
-            self._until_s = at_most_s
         self._armed.set()
 
     def close(self) -> None:
@@ -61,7 +60,7 @@ class Wakeup:
         if not self._armed.wait(_LONGEST_WAIT_S) or self._closing:
             return 0.0
         try:
-            queue = self._listener.wait(self._until_s)
+            queue = self._listener.wait(_LISTEN_S)
         except Exception:
             self._armed.set()
             raise
