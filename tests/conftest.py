@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
@@ -58,7 +60,8 @@ class Server:
             wait_for(lambda: _answers(connection), timeout_s=20)
 
     def connect(self, **options: Any) -> redis.Redis:
-        """A plain client."""
+        """A plain client that tries everything once."""
+        options["retry"] = Retry(NoBackoff(), 0)
         return redis.Redis(unix_socket_path=str(self.socket), protocol=2, **options)
 
     def kill(self) -> None:
@@ -154,9 +157,12 @@ def _hang_up(end: socket.socket) -> None:
 
 
 def _answers(connection: redis.Redis) -> bool:
-    with suppress(redis.exceptions.ConnectionError, redis.exceptions.BusyLoadingError):
+    try:
         return bool(connection.ping())
-    return False
+    except redis.exceptions.AuthenticationError:
+        return True
+    except redis.exceptions.ConnectionError:
+        return False
 
 
 def wait_for(fact: Callable[[], Any], *, timeout_s: float = 10.0) -> Any:

@@ -4,18 +4,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import BusyLoadingError, RedisError
 
 from jobrunner.broker.broker import server_clock
-from jobrunner.broker.call import Call, interpret, is_unknown_script, pack, server_error, wire_words
-from jobrunner.broker.connect import Endpoint, Idle
-from jobrunner.broker.patience import Patience
+from jobrunner.broker.call import Call, interpret, is_unknown_script, pack, raise_if_loading, server_error, wire_words
+from jobrunner.broker.connect import Endpoint, Idle, has_died_async
+from jobrunner.broker.patience import ANSWERED, BROKEN, Patience, may_repeat
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
-_BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class AsyncBroker:
@@ -60,14 +57,20 @@ class AsyncBroker:
                 if fresh:
                     connection = await self.endpoint.open_async()
                     await connection.connect()
-            except _BROKEN as error:
+                elif not may_repeat(calls) and await has_died_async(connection):
+                    await connection.disconnect()
+                    continue
+            except BROKEN as error:
                 await asyncio.sleep(patience.pause_to_connect(error))
                 continue
             except RedisError as error:
                 raise server_error(error) from error
             try:
                 return await self._exchange(connection, calls)
-            except _BROKEN as error:
+            except BusyLoadingError as error:
+                await connection.disconnect()
+                await asyncio.sleep(patience.pause_to_connect(error))
+            except BROKEN as error:
                 await connection.disconnect()
                 await asyncio.sleep(patience.pause_to_repeat(error, calls, stale=not fresh))
             except BaseException:
@@ -79,6 +82,7 @@ class AsyncBroker:
         packed = [pack(wire_words(call, now_ms)) for call in calls]
         await connection.send_packed_command(packed, check_health=False)
         replies = [await _read(connection) for _ in calls]
+        raise_if_loading(replies)
         for position, reply in enumerate(replies):
             if is_unknown_script(reply):
                 words = wire_words(calls[position], now_ms, with_source=True)
@@ -91,7 +95,9 @@ class AsyncBroker:
 async def _read(connection: Any) -> Any:
     try:
         return await connection.read_response()
-    except (RedisConnectionError, RedisTimeoutError):
+    except ANSWERED as error:
+        return error
+    except BROKEN:
         raise
     except RedisError as error:
         return error

@@ -6,9 +6,7 @@ What must hold: a call that may not be repeated is sent once; a connection with 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import BusyLoadingError, RedisError
 
 from jobrunner.broker.call import (
     Call,
@@ -16,15 +14,15 @@ from jobrunner.broker.call import (
     interpret,
     is_unknown_script,
     pack,
+    raise_if_loading,
     server_error,
     wire_words,
 )
-from jobrunner.broker.connect import Endpoint, Idle
-from jobrunner.broker.patience import Patience
+from jobrunner.broker.connect import Endpoint, Idle, has_died
+from jobrunner.broker.patience import ANSWERED, BROKEN, Patience, may_repeat
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
-_BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 def server_clock() -> bytes:
@@ -77,14 +75,20 @@ class Broker:
                 if fresh:
                     connection = self.endpoint.open()
                     connection.connect()
-            except _BROKEN as error:
+                elif not may_repeat(calls) and has_died(connection):
+                    connection.disconnect()
+                    continue
+            except BROKEN as error:
                 patience.wait_to_connect(error)
                 continue
             except RedisError as error:
                 raise server_error(error) from error
             try:
                 return self._exchange(connection, calls)
-            except _BROKEN as error:
+            except BusyLoadingError as error:
+                connection.disconnect()
+                patience.wait_to_connect(error)
+            except BROKEN as error:
                 connection.disconnect()
                 patience.wait_to_repeat(error, calls, stale=not fresh)
             except BaseException:
@@ -97,6 +101,7 @@ class Broker:
             [pack(wire_words(call, now_ms)) for call in calls], check_health=False
         )
         replies = [_read(connection) for _ in calls]
+        raise_if_loading(replies)
         for position, reply in enumerate(replies):
             if is_unknown_script(reply):
                 words = wire_words(calls[position], now_ms, with_source=True)
@@ -109,7 +114,9 @@ class Broker:
 def _read(connection: Any) -> Any:
     try:
         return connection.read_response()
-    except (RedisConnectionError, RedisTimeoutError):
+    except ANSWERED as error:
+        return error
+    except BROKEN:
         raise
     except RedisError as error:
         return error

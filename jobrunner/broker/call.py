@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from redis.exceptions import (
     AuthenticationError,
+    BusyLoadingError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -115,6 +116,12 @@ else:
 def is_unknown_script(reply: object) -> bool:
     """Whether the server has to be sent the script's source."""
     return isinstance(reply, NoScriptError)
+
+
+def raise_if_loading(replies: Sequence[object]) -> None:
+    """Raises BusyLoadingError when the server did nothing at all because it is loading its data."""
+    if replies and all(isinstance(reply, BusyLoadingError) for reply in replies):
+        raise BusyLoadingError(f"it is loading its data ({replies[0]})")
 
 
 def interpret(call: Call[T], reply: object) -> T:

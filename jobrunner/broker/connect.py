@@ -105,6 +105,25 @@ class Idle:
         return taken
 
 
+def has_died(connection: Any) -> bool:
+    """Whether the server ended a connection that rested, or left something unread on it."""
+    try:
+        return bool(connection.can_read(timeout=0))
+    except (redis.ConnectionError, redis.TimeoutError, OSError):
+        return True
+
+
+async def has_died_async(connection: Any) -> bool:
+    """The same for asyncio."""
+    for _ in range(2):
+        await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
+    look = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
+    try:
+        return bool(await look())
+    except (redis.ConnectionError, redis.TimeoutError, OSError):
+        return True
+
+
 def _embedded_folder(url: str) -> Path | None:
     if not url.startswith("embedded:"):
         return None

@@ -3,12 +3,25 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jobrunner.broker.call import Call
+from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from jobrunner.broker.call import Call, server_error
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 
+BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
+"""What says that a connection is of no use any more."""
+ANSWERED = (AuthenticationError, BusyLoadingError)
+"""What redis-py counts as BROKEN although the server has answered."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
+
+
+def may_repeat(calls: Sequence[Call[Any]]) -> bool:
+    """Whether the calls may be sent again when it is not known if they were applied."""
+    return all(call.repeatable for call in calls)
 
 
 class Patience:
@@ -28,7 +41,13 @@ class Patience:
         sleep(self.pause_to_repeat(error, calls, stale=stale))
 
     def pause_to_connect(self, error: Exception) -> float:
-        """Seconds to pause before the next try to connect; raises ServerUnavailable when the time is up."""
+        """Seconds to pause before the next try to connect, or before a server that is loading is asked again.
+
+        Raises ServerUnavailable when the time is up, ServerRefused for a wrong user or password.
+        """
+        for cause in (error, error.__cause__):  # redis-py's asyncio side wraps what the server says to a greeting
+            if isinstance(cause, (AuthenticationError, ResponseError)):
+                raise server_error(cause) from error
         if monotonic() >= self._ends:
             raise ServerUnavailable(
                 f"no server at {self._server}: {error}; start it, or name another with --url or JOBRUNNER_URL"

@@ -1,0 +1,118 @@
+"""A call is a value: bound by name, packed for the wire, its reply read into a value or an error."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+
+from jobrunner.broker import call as call_module
+from jobrunner.broker.call import (
+    Verb,
+    attempt_to_interpret,
+    command,
+    interpret,
+    is_unknown_script,
+    pack,
+    raise_if_loading,
+    server_error,
+    wire_words,
+)
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import ServerFull, ServerRefused
+
+MAIL = Keys("p").queue("mail")
+PURGE = Verb("purge", int)
+
+
+def test_arguments_are_bound_by_name_in_the_order_of_the_script():
+    call = PURGE.with_keys((b"set", b"counters"), count=7, tasks=b"t:", rest=["x"])
+
+    assert list(call.words) == [b"t:", 7, "x"]
+    assert wire_words(call, b"42") == [b"EVALSHA", PURGE.script.sha, 2, b"set", b"counters", b"42", b"t:", 7, "x"]
+    assert wire_words(call, b"", with_source=True)[:2] == [b"EVAL", PURGE.script.source]
+
+
+def test_keys_of_a_queue_are_picked_by_the_names_of_the_script():
+    assert Verb("counts", int).on(MAIL, tasks=b"t:").keys[:2] == (MAIL.waiting, MAIL.scheduled)
+    assert Verb("extend", int).on(MAIL, tasks=b"t:", queue="mail").keys == (MAIL.pending, MAIL.leases)
+
+
+def test_an_argument_that_is_missing_or_unknown_is_a_mistake_of_the_caller():
+    with pytest.raises(KeyError, match="count"):
+        PURGE.with_keys((b"set", b"counters"), tasks=b"t:")
+    with pytest.raises(TypeError, match=r"lua/purge\.lua takes no argument \['more'\]"):
+        PURGE.with_keys((b"set", b"counters"), tasks=b"t:", count=1, more=2)
+
+
+def test_a_script_is_read_at_the_first_use():
+    assert Verb("no such script", int).name == "no such script"
+    with pytest.raises(FileNotFoundError):
+        Verb("no such script", int).with_keys(())
+
+
+def test_a_plain_command_goes_as_it_is():
+    assert wire_words(command("GET", b"k", read=int), b"42") == ["GET", b"k"]
+
+
+@given(st.lists(st.one_of(st.binary(), st.text(), st.integers(), st.floats(allow_nan=False)), min_size=1, max_size=20))
+def test_words_are_packed_alike_in_c_and_in_python(words):
+    assert pack(words) == call_module._pack_in_python(words)
+
+
+def test_words_are_packed_as_the_protocol_says():
+    assert pack(["SET", b"\0\r\n", 7, 1.5, "é"]) == (
+        b"*5\r\n$3\r\nSET\r\n$3\r\n\0\r\n\r\n$1\r\n7\r\n$3\r\n1.5\r\n$2\r\n\xc3\xa9\r\n"
+    )
+
+
+def test_a_reply_is_read_and_an_error_is_raised_or_returned():
+    call = command("GET", read=int)
+
+    assert interpret(call, b"7") == 7
+    with pytest.raises(ServerRefused):
+        interpret(call, ResponseError("ERR no"))
+    assert isinstance(attempt_to_interpret(call, ResponseError("ERR no")), ServerRefused)
+    assert attempt_to_interpret(call, b"7") == 7
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "says"),
+    [
+        (OutOfMemoryError("command not allowed"), ServerFull, "free memory or raise maxmemory"),
+        (ResponseError("OOM command not allowed when used memory > 'maxmemory'"), ServerFull, "took nothing"),
+        (ResponseError("user_script:1: OOM command not allowed"), ServerFull, "took nothing"),
+        (AuthenticationError("WRONGPASS"), ServerRefused, "check user, password and ACL"),
+        (NoPermissionError("NOPERM"), ServerRefused, "check user, password and ACL"),
+        (ReadOnlyError("READONLY"), ServerRefused, "READONLY"),
+        (BusyLoadingError("LOADING"), ServerRefused, "LOADING"),
+        (ResponseError("WRONGTYPE\nstack"), ServerRefused, "WRONGTYPE$"),
+    ],
+)
+def test_an_error_of_the_server_has_its_class_and_says_what_to_do_in_one_line(reply, kind, says):
+    error = server_error(reply)
+
+    assert type(error) is kind
+    assert "\n" not in str(error)
+    with pytest.raises(kind, match=says):
+        raise error
+
+
+def test_a_script_the_server_does_not_know_is_noticed():
+    assert is_unknown_script(NoScriptError("No matching script"))
+    assert not is_unknown_script(ResponseError("ERR"))
+    assert not is_unknown_script(b"1")
+
+
+def test_loading_counts_when_nothing_at_all_was_done():
+    raise_if_loading([])
+    raise_if_loading([b"1", BusyLoadingError("x")])
+    with pytest.raises(BusyLoadingError, match="it is loading its data"):
+        raise_if_loading([BusyLoadingError("x"), BusyLoadingError("y")])

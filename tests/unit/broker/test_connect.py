@@ -1,0 +1,74 @@
+"""From a URL to connections."""
+
+import pytest
+
+from jobrunner.broker.connect import Endpoint, Idle
+from jobrunner.errors import InvalidOption
+
+
+@pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///a/b", "redis://u:p@h:1/2?protocol=3"])
+def test_a_usable_url_is_taken_and_nothing_is_opened(url):
+    assert str(Endpoint(url)).startswith(url.split(":")[0])
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("", "is not one of"),
+        ("localhost:6379", "is not one of"),
+        ("http://h", "is not one of"),
+        ("x" * 500, "is not one of"),
+        ("redis+sentinel://a,b/m", "not supported by this version"),
+        ("redis+cluster://a,b", "not supported by this version"),
+        ("redis://h:port", "cannot be used"),
+        ("embedded:/folder", "embedded:///absolute/folder"),
+        ("embedded://folder", "embedded:///absolute/folder"),
+    ],
+)
+def test_any_other_url_is_refused_with_what_to_write(url, says):
+    with pytest.raises(InvalidOption, match=says) as refusal:
+        Endpoint(url)
+
+    assert len(str(refusal.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:secret@h:1/2", "redis://user:***@h:1/2"),
+        ("redis://:secret@h", "redis://:***@h"),
+        ("unix://user:secret@/a/b", "unix://user:***@/a/b"),
+        ("redis://h", "redis://h"),
+    ],
+)
+def test_a_password_is_never_shown(url, shown):
+    assert str(Endpoint(url)) == shown
+
+
+def test_connections_are_named_and_never_repeat_by_themselves(server, raw):
+    connection = Endpoint(server.url, client_name="me").open()
+    connection.connect()
+
+    assert connection.retry.get_retries() == 0
+    assert "me" in {one["name"] for one in raw.client_list()}
+    connection.disconnect()
+
+
+def test_the_connection_that_rested_least_is_taken_first():
+    idle = Idle()
+    for one in "abc":
+        idle.rest(one)
+
+    assert idle.take() == "c"
+    assert idle.take_all() == ["b", "a"]
+    assert idle.take() is None
+
+
+def test_another_process_finds_no_connections(monkeypatch):
+    idle = Idle()
+    idle.rest("parent's")
+    monkeypatch.setattr("jobrunner.broker.connect.os.getpid", lambda: -1)
+
+    assert idle.take() is None
+    idle.rest("child's")
+    assert idle.take() == "child's"

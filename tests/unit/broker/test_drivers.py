@@ -1,0 +1,462 @@
+"""Both drivers, for threads and for asyncio, through one suite: what they promise in good times and in bad."""
+
+import asyncio
+import multiprocessing
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls import coordination, leases, queues, tasks
+from jobrunner.broker.connect import Endpoint
+from jobrunner.clock import monotonic
+from jobrunner.errors import (
+    ClientClosed,
+    OutcomeUnknown,
+    ServerFull,
+    ServerRefused,
+    ServerUnavailable,
+)
+from jobrunner.task import Task
+
+
+class Awaited:
+    """An AsyncBroker behind the face of a Broker."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self._broker = AsyncBroker(*args, **options)
+
+    def run(self, call: Call[Any]) -> Any:
+        return self._runner.run(self._broker.run(call))
+
+    def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return self._runner.run(self._broker.run_many(calls))
+
+    def close(self) -> None:
+        self._runner.run(self._broker.close())
+
+
+@pytest.fixture(params=[Broker, Awaited], ids=["threads", "asyncio"])
+def connect(request, clock) -> Iterator[Callable[..., Any]]:
+    """connect(url): a driver; connect(url, patience_s=0, timeout_s=0.2)."""
+    made = []
+
+    def make(url: str, *, timeout_s: float = 5.0, **options: Any) -> Any:
+        made.append(request.param(Endpoint(url, timeout_s=timeout_s), now_ms=clock, **options))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+@pytest.fixture
+def mail(keys):
+    return keys.queue("mail")
+
+
+def enqueue(mail, *ids):
+    return tasks.enqueue(mail, [Task(id=one, queue="mail", payload=b"x" * 100) for one in ids])
+
+
+def test_a_call_has_its_value(connect, server, mail):
+    driver = connect(server.url)
+
+    assert driver.run(enqueue(mail, "a", "b")) == [True, True]
+    assert driver.run(queues.counts(mail)).waiting == 2
+    assert driver.run(command("ECHO", "x", read=bytes.decode)) == "x"
+
+
+def test_calls_go_together_and_answer_in_order(connect, cable, mail):
+    driver = connect(cable.url)
+
+    assert driver.run_many([enqueue(mail, "a"), queues.counts(mail), enqueue(mail, "a")])[::2] == [[True], [False]]
+    assert driver.run_many([]) == []
+    assert cable.connections == 1
+
+
+def test_one_connection_serves_calls_that_follow_each_other(connect, cable, mail):
+    driver = connect(cable.url)
+    for _ in range(50):
+        driver.run(queues.counts(mail))
+
+    assert cable.connections == 1
+
+
+def test_a_server_that_forgot_its_scripts_is_sent_them_again(connect, server, raw, mail):
+    driver = connect(server.url)
+    for n in range(3):
+        raw.script_flush()
+        assert driver.run(enqueue(mail, f"{n}")) == [True]
+        raw.script_flush()
+        assert len(driver.run(leases.reserve(mail, 1, token=f"{n}")).attempts) == 1
+        raw.script_flush()
+        found = driver.run_many([enqueue(mail, "x", "y"), queues.counts(mail), queues.counts(mail)])
+        assert [found[1].pending, found[2].waiting] == [n + 1, 2]
+
+
+def test_a_script_is_sent_once_and_named_afterwards(connect, server, raw, mail):
+    driver = connect(server.url)
+    driver.run(enqueue(mail, "a"))
+    before = raw.info("commandstats")["cmdstat_eval"]["calls"]
+    driver.run(enqueue(mail, "b"))
+
+    assert raw.info("commandstats")["cmdstat_eval"]["calls"] == before
+
+
+def test_a_refusal_is_an_error_and_the_calls_beside_it_are_done(connect, cable, raw, mail):
+    driver = connect(cable.url)
+    raw.set(mail.scheduled, "damage")
+
+    with pytest.raises(ServerRefused, match="WRONGTYPE"):
+        driver.run_many([enqueue(mail, "a"), queues.counts(mail), enqueue(mail, "b")])
+
+    assert raw.zrange(mail.waiting, 0, -1) == [b"a", b"b"]
+    assert driver.run(enqueue(mail, "c")) == [True]
+    assert cable.connections == 1, "the connection is as good as before"
+
+
+def test_a_full_server_has_an_error_of_its_own(connect, start_server, mail):
+    full = start_server(maxmemory="1")
+
+    with pytest.raises(ServerFull, match="maxmemory"):
+        connect(full.url).run(enqueue(mail, "a"))
+
+
+def test_a_reader_that_raises_leaves_the_connection_usable(connect, cable):
+    driver = connect(cable.url)
+    with pytest.raises(ValueError, match="invalid"):
+        driver.run(command("ECHO", "x", read=int))
+
+    assert driver.run(command("ECHO", "7", read=int)) == 7
+    assert cable.connections == 1
+
+
+@pytest.mark.parametrize("sent", [0, 1, 30, 200])
+def test_a_call_that_may_be_repeated_is_done_once_when_its_request_is_cut(connect, cable, raw, mail, sent):
+    driver = connect(cable.url)
+    driver.run(enqueue(mail, "before"))
+    cable.cut_request = sent
+
+    assert driver.run(enqueue(mail, "a")) == [True]
+    assert raw.zrange(mail.waiting, 0, -1) == [b"before", b"a"]
+    assert cable.connections == 2
+
+
+@pytest.mark.parametrize("heard", [0, 1, 3])
+def test_a_call_that_may_be_repeated_is_done_once_when_its_reply_is_cut(connect, cable, raw, mail, heard):
+    driver = connect(cable.url)
+    driver.run(enqueue(mail, "before"))
+    cable.cut_reply = heard
+
+    assert driver.run(enqueue(mail, "a")) == [False], "the first sending was applied"
+    assert raw.zrange(mail.waiting, 0, -1) == [b"before", b"a"]
+
+
+def test_a_report_that_is_repeated_finds_the_task_gone(connect, cable, mail):
+    driver = connect(cable.url)
+    driver.run(enqueue(mail, "a"))
+    (attempt,) = driver.run(leases.reserve(mail, 1, token="r")).attempts
+    driver.run(leases.commit(mail, [("ghost", "1", 0, "succeeded", b"")]))
+    cable.cut_reply = 0
+
+    assert driver.run(leases.commit(mail, [("a", attempt.token, 0, "succeeded", b"")])) == ["gone"]
+    assert driver.run(queues.counts(mail)).totals["succeeded"] == 1
+
+
+@pytest.mark.parametrize("cut", ["cut_request", "cut_reply"])
+def test_a_call_that_may_not_be_repeated_is_sent_once(connect, cable, raw, keys, cut):
+    driver = connect(cable.url)
+    increment = coordination.metadata_increment(keys, "job", "n", 1)
+    driver.run(increment)
+    setattr(cable, cut, 0)
+
+    with pytest.raises(OutcomeUnknown, match="it was applied or it was not"):
+        driver.run(increment)
+
+    assert raw.hget(keys.job("job"), "n") == (b"1" if cut == "cut_request" else b"2")
+    assert driver.run(increment) == (2 if cut == "cut_request" else 3)
+
+
+def test_a_reservation_whose_reply_was_lost_comes_back_when_its_lease_ends(connect, cable, clock, mail):
+    clock.set()
+    driver = connect(cable.url)
+    driver.run(enqueue(mail, "a"))
+    driver.run(leases.reserve(mail, 0, token="r0"))
+    cable.cut_reply = 0
+
+    with pytest.raises(OutcomeUnknown, match="during reserve"):
+        driver.run(leases.reserve(mail, 1, token="r1"))
+
+    assert driver.run(leases.reserve(mail, 1, token="r2")).attempts == []
+    clock.advance(30_000)
+    (attempt,) = driver.run(leases.reserve(mail, 1, token="r3")).attempts
+    assert (attempt.id, attempt.number) == ("a", 2)
+
+
+def test_one_call_that_may_not_be_repeated_decides_for_those_beside_it(connect, cable, keys, mail):
+    driver = connect(cable.url)
+    driver.run(queues.counts(mail))
+    cable.cut_reply = 0
+
+    with pytest.raises(OutcomeUnknown):
+        driver.run_many([queues.counts(mail), coordination.metadata_increment(keys, "job", "n", 1)])
+
+
+def test_a_connection_that_died_while_it_rested_spoils_no_call(connect, start_server, keys, mail):
+    own = start_server()
+    driver = connect(own.url)
+    driver.run_many([queues.counts(mail), coordination.metadata_increment(keys, "job", "n", 1)])
+    own.kill()
+    own.start()
+
+    assert driver.run(coordination.metadata_increment(keys, "job", "n", 1)) == 1
+    own.kill()
+    own.start()
+    assert driver.run(enqueue(mail, "a")) == [True]
+
+
+def test_a_server_that_is_not_there_is_unavailable_when_patience_is_over(connect, tmp_path, mail):
+    driver = connect(f"unix://{tmp_path}/none", patience_s=0.15)
+    began = monotonic()
+
+    with pytest.raises(ServerUnavailable, match=r"no server at unix:///.*; start it"):
+        driver.run(queues.counts(mail))
+
+    assert 0.15 <= monotonic() - began < 5
+
+
+def test_without_patience_there_is_one_try(connect, mail):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    began = monotonic()
+
+    with pytest.raises(ServerUnavailable):
+        connect(f"redis://127.0.0.1:{port}", patience_s=0).run(queues.counts(mail))
+    assert monotonic() - began < 1
+
+
+def test_a_server_that_comes_back_in_time_is_waited_for(connect, start_server, mail):
+    own = start_server()
+    own.kill()
+    later = threading.Timer(0.2, own.start)
+    later.start()
+
+    assert connect(own.url, patience_s=20).run(enqueue(mail, "a")) == [True]
+    later.join()
+
+
+def test_a_driver_that_was_closed_does_nothing(connect, server, raw, mail):
+    driver = connect(server.url)
+    driver.run(queues.counts(mail))
+    mine = {one["id"] for one in raw.client_list() if one["name"] == "jobrunner"}
+    driver.close()
+
+    with pytest.raises(ClientClosed, match="closed"):
+        driver.run(enqueue(mail, "a"))
+    assert not raw.exists(mail.waiting)
+    assert not mine & {one["id"] for one in raw.client_list()}
+    driver.close()
+
+
+def test_a_wrong_password_is_refused_at_once_and_told_to_nobody(connect, start_server, mail):
+    own = start_server(requirepass="right")
+    driver = connect(own.url.replace("unix://", "unix://:secret@"), patience_s=20)
+    began = monotonic()
+
+    with pytest.raises(ServerRefused, match="check user, password") as refusal:
+        driver.run(queues.counts(mail))
+
+    assert monotonic() - began < 10
+    assert "secret" not in str(refusal.value)
+
+
+def test_a_password_that_is_missing_is_refused_at_once(connect, start_server, mail):
+    own = start_server(requirepass="right")
+
+    with pytest.raises(ServerRefused, match="check user, password"):
+        connect(own.url, patience_s=20).run(queues.counts(mail))
+    assert connect(own.url.replace("unix://", "unix://:right@")).run(queues.counts(mail)).waiting == 0
+
+
+def test_a_user_without_the_right_is_refused(connect, server, raw, mail):
+    raw.acl_setuser("viewer", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-evalsha", "-eval"])
+    try:
+        with pytest.raises(ServerRefused, match="ACL"):
+            connect(server.url.replace("unix://", "unix://viewer:any@")).run(queues.counts(mail))
+    finally:
+        raw.acl_deluser("viewer")
+
+
+def test_a_server_that_does_not_answer_in_time_is_given_up(connect, start_server, keys, mail):
+    own = start_server()
+    driver = connect(own.url, timeout_s=0.1, patience_s=0.3)
+    driver.run(coordination.metadata_increment(keys, "job", "n", 1))
+    with own.connect() as raw:
+        raw.client_pause(2000)
+
+    with pytest.raises(OutcomeUnknown):
+        driver.run(coordination.metadata_increment(keys, "job", "n", 1))
+    with pytest.raises((OutcomeUnknown, ServerUnavailable)):
+        driver.run(queues.counts(mail))
+
+
+class Loading:
+    """A server that is loading its data: answers so to every script until it has been asked `times` times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.asked = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(line,), daemon=True).start()
+
+    def _answer(self, line: socket.socket) -> None:
+        while words := line.recv(65536):
+            for verb in re.findall(rb"\*\d+\r\n\$\d+\r\n(\w+)", words):
+                line.sendall(self._reply(verb.upper()))
+
+    def _reply(self, verb: bytes) -> bytes:
+        if verb == b"CLIENT":
+            return b"+OK\r\n"
+        self.asked += 1
+        return b"-LOADING the dataset\r\n" if self.asked <= self.times else b":7\r\n"
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def loading():
+    made = []
+
+    def make(times: int) -> Loading:
+        made.append(Loading(times))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_server_that_is_loading_is_waited_for_even_by_what_may_not_be_repeated(connect, loading, keys):
+    own = loading(3)
+
+    assert connect(own.url).run(coordination.metadata_increment(keys, "job", "n", 1)) == 7
+    assert own.asked == 4
+
+
+def test_a_server_that_loads_for_longer_than_patience_is_unavailable(connect, loading, keys):
+    with pytest.raises(ServerUnavailable, match="it is loading its data"):
+        connect(loading(10**9).url, patience_s=0.1).run(coordination.metadata_increment(keys, "job", "n", 1))
+
+
+def test_threads_share_a_driver(server, keys):
+    driver = Broker(Endpoint(server.url))
+    increment = coordination.metadata_increment(keys, "job", "n", 1)
+    threads = [threading.Thread(target=lambda: [driver.run(increment) for _ in range(100)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert driver.run(increment) == 801
+    driver.close()
+
+
+def test_coroutines_share_a_driver(server, keys):
+    async def all_of_them() -> int:
+        driver = AsyncBroker(Endpoint(server.url))
+        increment = coordination.metadata_increment(keys, "job", "n", 1)
+        await asyncio.gather(*(driver.run(increment) for _ in range(50)))
+        total = await driver.run(increment)
+        await driver.close()
+        return total
+
+    assert asyncio.run(all_of_them()) == 51
+
+
+def test_a_coroutine_that_is_cancelled_leaves_no_reply_behind(start_server, mail):
+    own = start_server()
+
+    async def cancelled_in_mid_call() -> bytes:
+        driver = AsyncBroker(Endpoint(own.url))
+        await driver.run(command("PING", read=bytes))
+        with own.connect() as raw:
+            raw.client_pause(200)
+        waiting = asyncio.create_task(driver.run(command("ECHO", "wrong", read=bytes)))
+        await asyncio.sleep(0)
+        while not waiting.done():
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+        found = await driver.run(command("ECHO", "right", read=bytes))
+        await driver.close()
+        return found
+
+    assert asyncio.run(cancelled_in_mid_call()) == b"right"
+
+
+def _in_child(driver: Broker, keys: Any, pipe: Any) -> None:
+    increment = coordination.metadata_increment(keys, "job", "n", 1)
+    pipe.send([driver.run(increment) for _ in range(50)])
+
+
+def test_a_forked_child_has_connections_of_its_own(cable, keys):
+    driver = Broker(Endpoint(cable.url))
+    increment = coordination.metadata_increment(keys, "job", "n", 1)
+    driver.run(increment)
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_in_child, args=(driver, keys, theirs))
+    child.start()
+    mine = [driver.run(increment) for _ in range(50)]
+    assert ours.poll(20)
+    seen = ours.recv()
+    child.join()
+
+    assert sorted(mine + seen) == list(range(2, 102))
+    assert cable.connections == 2, "the parent's is still its own"
+    assert os.getpid() != child.pid
+    driver.close()
+
+
+def test_a_blocking_connection_waits_longer_than_any_other(server, keys):
+    driver = Broker(Endpoint(server.url, timeout_s=0.05))
+    connection = driver.open_blocking()
+    connection.send_command("BLPOP", keys.prefix + "nothing", "0.3")
+
+    assert connection.read_response() is None
+    connection.disconnect()
+    driver.close()
+
+
+def test_run_each_has_errors_among_its_values(broker, raw, mail):
+    raw.set(mail.scheduled, "damage")
+
+    first, second, third = broker.run_each([enqueue(mail, "a"), queues.counts(mail), enqueue(mail, "b")])
+
+    assert (first, third) == ([True], [True])
+    assert isinstance(second, ServerRefused)
+
+
+def test_the_clock_of_a_driver_is_the_clock_of_its_scripts(connect, server, clock, raw, mail):
+    clock.set(1_234_567_890_123.5)
+    connect(server.url).run(enqueue(mail, "a"))
+
+    assert raw.hget(mail.task("a"), "enqueue_time") == b"1234567890123.5"
