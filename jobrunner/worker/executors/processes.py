@@ -111,6 +111,8 @@ class ProcessSlot:
             child.stop(attempt.token)
 
     def _ready_child(self) -> "ChildProcess":
+        if self._child is not None and self._child.has_ended:
+            self._end_child()
         with self._lock:
             if self._closed:
                 raise EOFError("was not started")
@@ -165,7 +167,7 @@ class ChildProcess:
             left = ends - monotonic()
             if left <= 0:
                 raise TimeoutError
-            ended = self._process.poll() is not None  # what it started may hold its end of the socket
+            ended = self.has_ended  # what it started may hold its end of the socket
             self._socket.settimeout(min(left, _LOOK_S))
             try:
                 part = self._socket.recv(size - len(parts))
@@ -178,6 +180,11 @@ class ChildProcess:
                 raise EOFError
             parts += part
         return bytes(parts)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the child died, or was killed."""
+        return self._process.poll() is not None
 
     def stop(self, token: str) -> None:
         """Tells the child, once, that an attempt should stop."""

@@ -64,7 +64,7 @@ class Ear:
     def __init__(self) -> None:
         self.is_armed = False
 
-    def arm(self, at_most_s: float) -> None:
+    def arm(self) -> None:
         self.is_armed = True
 
 

@@ -1,0 +1,176 @@
+"""The loop owns thread, stop, crash report and back-off; the flag that wakes it."""
+
+import itertools
+import threading
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from jobrunner import loop as module
+from jobrunner.errors import ServerUnavailable
+from jobrunner.loop import Complaints, Loop, Signal
+from tests.conftest import wait_for
+
+
+class Watch:
+    """The monotonic clock."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    structlog.reset_defaults()
+    made = Watch()
+    monkeypatch.setattr(module, "monotonic", made)
+    return made
+
+
+class Step:
+    """Fails while it is told to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.turns = 0
+
+    def __call__(self) -> float:
+        self.turns += 1
+        if self.error is not None:
+            raise self.error
+        return 0.25
+
+
+def test_a_turn_says_when_the_next_is() -> None:
+    assert Loop("l", Step()).turn() == 0.25
+
+
+def test_the_pause_after_errors_doubles_and_has_an_end(watch: Watch) -> None:
+    loop = Loop("l", Step(ValueError("no")))
+    pauses = [loop.turn() for _ in range(12)]
+    assert 0.02 <= pauses[0] <= 0.05
+    assert all(later > earlier * 0.9 for earlier, later in itertools.pairwise(pauses[:6]))
+    assert all(1.5 <= pause <= 3.0 for pause in pauses[7:]), "so a server that is back is noticed within 3 s"
+
+
+def test_a_good_turn_ends_the_pauses(watch: Watch) -> None:
+    step = Step(ValueError("no"))
+    loop = Loop("l", step)
+    for _ in range(8):
+        loop.turn()
+    step.error = None
+    assert loop.turn() == 0.25
+    step.error = ValueError("again")
+    assert loop.turn() <= 0.05
+
+
+def test_an_error_is_told_once_in_ten_seconds_and_its_end_once(watch: Watch) -> None:
+    step = Step(ValueError("no"))
+    loop = Loop("l", step)
+    with capture_logs() as said:
+        for _ in range(25):
+            loop.turn()
+            watch.now += 1
+        step.error = None
+        loop.turn()
+        loop.turn()
+    assert [entry["event"] for entry in said] == ["loop failed"] * 3 + ["recovered"]
+    assert said[0]["error"] == "ValueError: no"
+
+
+def test_a_server_that_is_away_is_one_trouble_of_all_loops(watch: Watch) -> None:
+    complaints = Complaints()
+    steps = [Step(ServerUnavailable("away")) for _ in range(4)]
+    loops = [Loop(str(n), step, complaints) for n, step in enumerate(steps)]
+    with capture_logs() as said:
+        for _ in range(25):
+            for loop in loops:
+                loop.turn()
+            watch.now += 1
+        for step in steps:
+            step.error = None
+        for loop in loops:
+            loop.turn()
+    assert [entry["event"] for entry in said] == ["loop failed"] * 3 + ["recovered"]
+
+
+def test_a_server_that_comes_and_goes_is_told_of_once_in_ten_seconds(watch: Watch) -> None:
+    step = Step()
+    loop = Loop("l", step)
+    with capture_logs() as said:
+        for turn in range(18):
+            step.error = ServerUnavailable("away") if turn % 2 else None
+            loop.turn()
+            watch.now += 0.5
+    assert [entry["event"] for entry in said] == ["loop failed", "recovered"]
+
+
+def test_another_error_is_told_beside_the_servers(watch: Watch) -> None:
+    complaints = Complaints()
+    with capture_logs() as said:
+        Loop("a", Step(ServerUnavailable("away")), complaints).turn()
+        Loop("b", Step(KeyError("a bug")), complaints).turn()
+        Loop("c", Step(KeyError("another")), complaints).turn()
+    assert len(said) == 3
+
+
+def test_it_repeats_until_it_is_stopped() -> None:
+    step = Step()
+    loop = Loop("l", step)
+    loop.start()
+    wait_for(lambda: step.turns >= 2)
+    assert loop.stop()
+    turns = step.turns
+    loop.wake()
+    assert step.turns == turns
+
+
+def test_a_wake_begins_the_next_turn() -> None:
+    turned = threading.Semaphore(0)
+
+    def step() -> float:
+        turned.release()
+        return 3600.0
+
+    loop = Loop("l", step)
+    loop.start()
+    assert turned.acquire(timeout=5)
+    loop.wake()
+    assert turned.acquire(timeout=5)
+    assert loop.stop()
+
+
+def test_a_wake_during_a_turn_is_not_lost() -> None:
+    turned = threading.Semaphore(0)
+
+    def step() -> float:
+        if not turned._value:  # type: ignore[attr-defined]
+            loop.wake()
+        turned.release()
+        return 3600.0
+
+    loop = Loop("l", step)
+    loop.start()
+    wait_for(lambda: turned._value == 2)  # type: ignore[attr-defined]
+    assert loop.stop()
+
+
+def test_stopping_tells_whether_the_turn_has_ended() -> None:
+    release = threading.Event()
+    loop = Loop("l", lambda: float(release.wait(20)))
+    loop.start()
+    assert not loop.stop(0.05)
+    release.set()
+    assert loop.stop()
+
+
+def test_a_signal_is_taken_once() -> None:
+    signal = Signal()
+    signal.set()
+    signal.set()
+    assert signal.wait(1)
+    assert not signal.wait(0)
+    assert not signal.wait(0.001)

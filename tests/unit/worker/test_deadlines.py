@@ -1,0 +1,117 @@
+"""Timeouts of jobs on threads: the error falls into the job it is meant for, and into nothing else."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import job
+from jobrunner.attempt import Attempt
+from jobrunner.broker.keys import Keys
+from jobrunner.outcome import Failed, Outcome, Succeeded
+from jobrunner.worker.executors.deadlines import Deadlines
+from jobrunner.worker.runner import Runner
+from tests.conftest import wait_for
+from tests.unit.worker.attempts import attempt_at
+
+
+@job(name="deadlines.brief", timeout=0.05, max_attempts=1)
+def brief(seconds: float) -> str:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        pass
+    return "done"
+
+
+@job(name="deadlines.swallowing", timeout=0.05)
+def swallowing() -> str:
+    from jobrunner.errors import AttemptTimeout
+
+    try:
+        brief(5.0)
+    except AttemptTimeout:
+        return "cleaned up"
+    return "not interrupted"
+
+
+@job(name="deadlines.unlimited")
+def unlimited() -> str:
+    brief(0.1)
+    return "done"
+
+
+@pytest.fixture
+def deadlines() -> Iterator[Deadlines]:
+    made = Deadlines(Runner(None, Keys("t"), lambda token: False))  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+def run(deadlines: Deadlines, attempt: Attempt) -> Outcome:
+    return deadlines.new_run()(attempt)
+
+
+def test_an_attempt_that_runs_too_long_is_ended(deadlines: Deadlines) -> None:
+    began = time.monotonic()
+    outcome = run(deadlines, attempt_at("deadlines.brief", b'{"seconds": 30}'))
+    assert isinstance(outcome, Failed)
+    assert outcome.error == "AttemptTimeout: the attempt ran longer than timeout=0.05 s of job 'deadlines.brief'"
+    assert time.monotonic() - began < 10
+
+
+def test_one_in_time_is_left_alone(deadlines: Deadlines) -> None:
+    assert run(deadlines, attempt_at("deadlines.brief", b'{"seconds": 0}')) == Succeeded(b'"done"')
+    time.sleep(0.1)  # the error would fall here, after the deadline
+
+
+def test_a_job_without_a_timeout_has_none(deadlines: Deadlines) -> None:
+    assert run(deadlines, attempt_at("deadlines.unlimited")) == Succeeded(b'"done"')
+
+
+def test_a_job_may_clean_up(deadlines: Deadlines) -> None:
+    assert run(deadlines, attempt_at("deadlines.swallowing")) == Succeeded(b'"cleaned up"')
+
+
+def test_each_of_many_threads_gets_its_own(deadlines: Deadlines) -> None:
+    outcomes: list[tuple[bool, Outcome]] = []
+
+    def work(n: int) -> None:
+        attempt_run = deadlines.new_run()
+        for turn in range(4):
+            late = (n + turn) % 2 == 0
+            payload = b'{"seconds": 20}' if late else b'{"seconds": 0}'
+            outcomes.append((late, attempt_run(attempt_at("deadlines.brief", payload))))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 32
+    assert all(isinstance(outcome, Failed) is late for late, outcome in outcomes)
+
+
+def test_attempts_right_at_their_deadline_end_one_way_or_the_other(deadlines: Deadlines) -> None:
+    """The error may fall between the end of the job and the disarming, or be on its way then."""
+    for n in range(60):
+        payload = b'{"seconds": %f}' % (0.0495 + n * 0.00002)
+        outcome = run(deadlines, attempt_at("deadlines.brief", payload))
+        assert isinstance(outcome, (Succeeded, Failed))
+    time.sleep(0.06)  # one that had been left behind would fall here
+
+
+def test_finished_attempts_are_forgotten(deadlines: Deadlines) -> None:
+    """Else an hour's timeout on short tasks would fill the memory."""
+    for _ in range(100):
+        run(deadlines, attempt_at("deadlines.brief", b'{"seconds": 0}'))
+    assert not deadlines._guards
+
+
+def test_closing_ends_the_watching_thread(deadlines: Deadlines) -> None:
+    run(deadlines, attempt_at("deadlines.brief", b'{"seconds": 0}'))
+    thread: Any = deadlines._thread
+    assert thread.is_alive()
+    deadlines.close()
+    wait_for(lambda: not thread.is_alive())

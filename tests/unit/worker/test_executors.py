@@ -1,0 +1,300 @@
+"""Slots on threads, coroutines and processes: all that is submitted is run once, nobody waits behind a long one."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, job
+from jobrunner.attempt import Attempt
+from jobrunner.outcome import Failed, Outcome, Released, Succeeded
+from jobrunner.worker.executors.by_kind import ByKind
+from jobrunner.worker.executors.coroutines import CoroutineExecutor
+from jobrunner.worker.executors.handover import Executor, Finished, RunAttempt
+from jobrunner.worker.executors.processes import ProcessSlots
+from jobrunner.worker.executors.threads import ThreadExecutor
+from jobrunner.worker.executors.wire import read_outcome, write_greeting, write_outcome
+from jobrunner.worker.runner import Runner
+from tests.acceptance.fleet import is_alive
+from tests.conftest import Server, wait_for
+from tests.unit.worker import child_jobs
+from tests.unit.worker.attempts import attempt_at
+
+MODULE = child_jobs.__name__
+
+
+@job(name="executors.awaited")
+async def awaited() -> int:
+    return 1
+
+
+@job(name="executors.plain")
+def plain() -> int:
+    return 2
+
+
+class Slots:
+    """Runs attempts by calling a function."""
+
+    def __init__(self, run: RunAttempt) -> None:
+        self._run = run
+        self.closed = False
+
+    def new_run(self) -> RunAttempt:
+        return self._run
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def finished() -> Finished:
+    return Finished(lambda: None)
+
+
+@pytest.fixture
+def threads(finished: Finished) -> Iterator[Callable[..., ThreadExecutor]]:
+    made: list[ThreadExecutor] = []
+
+    def start(run: RunAttempt, slots: int = 4) -> ThreadExecutor:
+        made.append(ThreadExecutor(slots, Slots(run), finished))
+        return made[-1]
+
+    yield start
+    for executor in made:
+        executor.close()
+
+
+def drain(finished: Finished, count: int) -> list[tuple[Attempt, Outcome]]:
+    """Waits for so many reports."""
+    reports: list[tuple[Attempt, Outcome]] = []
+    wait_for(lambda: (reports.extend(finished.drain()), len(reports) >= count)[1])
+    return reports
+
+
+def test_all_that_is_submitted_is_run_once(threads: Any, finished: Finished) -> None:
+    executor = threads(lambda attempt: Succeeded(attempt.id.encode()))
+    attempts = [attempt_at("x") for _ in range(500)]
+    for first in range(0, 500, 7):
+        executor.submit(attempts[first : first + 7])
+    reports = drain(finished, 500)
+    assert sorted(attempt.id for attempt, _ in reports) == sorted(attempt.id for attempt in attempts)
+    assert all(outcome == Succeeded(attempt.id.encode()) for attempt, outcome in reports)
+
+
+def test_as_many_run_at_a_time_as_there_are_slots(threads: Any, finished: Finished) -> None:
+    go, running = threading.Event(), []
+
+    def run(attempt: Attempt) -> Outcome:
+        running.append(attempt)
+        go.wait(10)
+        return Succeeded()
+
+    executor = threads(run, slots=4)
+    executor.submit([attempt_at("x") for _ in range(6)])
+    wait_for(lambda: len(running) == 4)
+    assert executor.backlog == 2
+    go.set()
+    drain(finished, 6)
+
+
+def test_a_long_task_keeps_nobody_waiting_behind_it(threads: Any, finished: Finished) -> None:
+    go = threading.Event()
+
+    def run(attempt: Attempt) -> Outcome:
+        if attempt.type == "long":
+            go.wait(10)
+        return Succeeded()
+
+    executor = threads(run, slots=2)
+    executor.submit([attempt_at("long"), *(attempt_at("short") for _ in range(50))])
+    assert len(drain(finished, 50)) == 50
+    go.set()
+    drain(finished, 1)
+
+
+def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, finished: Finished) -> None:
+    """Short tasks are left to few threads; when they stand still all the same, another one is woken."""
+    go = threading.Event()
+
+    def run(attempt: Attempt) -> Outcome:
+        if attempt.type == "long":
+            go.wait(10)
+        return Succeeded()
+
+    executor = threads(run, slots=2)
+    for _ in range(30):
+        executor.submit([attempt_at("short") for _ in range(20)])
+        drain(finished, 20)
+    assert executor._typical_s < 0.0005
+    wait_for(lambda: len(executor._parked) == 2)
+    executor.submit([attempt_at("long"), attempt_at("short")])
+    wait_for(lambda: (executor.nudge(), len(finished))[1])
+    go.set()
+    drain(finished, 2)
+
+
+def test_an_error_that_nobody_foresaw_costs_no_slot(threads: Any, finished: Finished) -> None:
+    def run(attempt: Attempt) -> Outcome:
+        raise SystemExit("unforeseen")
+
+    executor = threads(run, slots=1)
+    executor.submit([attempt_at("x"), attempt_at("x")])
+    reports = drain(finished, 2)
+    assert all(isinstance(outcome, Failed) and outcome.error.startswith("SystemExit") for _, outcome in reports)
+
+
+def test_what_was_not_begun_can_be_taken_back(threads: Any, finished: Finished) -> None:
+    go = threading.Event()
+    executor = threads(lambda attempt: Succeeded(str(go.wait(10)).encode()), slots=1)
+    attempts = [attempt_at("x") for _ in range(3)]
+    executor.submit(attempts)
+    wait_for(lambda: executor.backlog == 2)
+    assert executor.take_back() == attempts[1:]
+    go.set()
+    assert len(drain(finished, 1)) == 1
+
+
+def test_closing_ends_the_threads(finished: Finished) -> None:
+    before = set(threading.enumerate())
+    slots = Slots(lambda attempt: Succeeded())
+    executor = ThreadExecutor(3, slots, finished)
+    executor.submit([attempt_at("x")])
+    drain(finished, 1)
+    executor.close()
+    assert slots.closed
+    wait_for(lambda: set(threading.enumerate()) <= before)
+
+
+async def succeed(attempt: Attempt) -> Outcome:
+    return Succeeded(attempt.id.encode())
+
+
+def test_coroutines_are_run_once_each(finished: Finished) -> None:
+    executor = CoroutineExecutor(5, succeed, finished)
+    attempts = [attempt_at("x") for _ in range(100)]
+    for first in range(0, 100, 9):
+        executor.submit(attempts[first : first + 9])
+    reports = drain(finished, 100)
+    assert sorted(attempt.id for attempt, _ in reports) == sorted(attempt.id for attempt in attempts)
+    executor.close()
+
+
+def test_as_many_coroutines_run_at_a_time_as_asked_for(finished: Finished) -> None:
+    import asyncio
+
+    running: list[Attempt] = []
+
+    async def wait(attempt: Attempt) -> Outcome:
+        running.append(attempt)
+        await asyncio.sleep(60)
+        return Succeeded()
+
+    executor = CoroutineExecutor(2, wait, finished)
+    executor.submit([attempt_at("x") for _ in range(5)])
+    wait_for(lambda: len(running) == 2)
+    assert executor.backlog == 3
+    executor.close()
+    assert not executor._thread.is_alive()
+    assert finished.drain() == [], "what close() cancels is handed back, not reported"
+
+
+def test_an_unforeseen_error_in_a_coroutine_is_reported(finished: Finished) -> None:
+    async def fail(attempt: Attempt) -> Outcome:
+        raise KeyError("unforeseen")
+
+    executor = CoroutineExecutor(1, fail, finished)
+    executor.submit([attempt_at("x"), attempt_at("x")])
+    assert all(isinstance(outcome, Failed) for _, outcome in drain(finished, 2))
+    executor.close()
+
+
+def test_each_kind_of_job_goes_its_way(threads: Any, finished: Finished) -> None:
+    started: list[CoroutineExecutor] = []
+
+    def new_coroutines() -> Executor:
+        started.append(CoroutineExecutor(2, succeed, finished))
+        return started[-1]
+
+    executor = ByKind(threads(lambda attempt: Succeeded(b"thread")), new_coroutines)
+    executor.submit([attempt_at("executors.plain")])
+    assert drain(finished, 1)[0][1] == Succeeded(b"thread")
+    assert not started, "the event loop starts with the first coroutine job"
+    executor.submit([attempt_at("executors.plain"), attempt_at("executors.awaited"), attempt_at("executors.unknown")])
+    by_type = {attempt.type: outcome for attempt, outcome in drain(finished, 3)}
+    assert by_type["executors.plain"] == by_type["executors.unknown"] == Succeeded(b"thread")
+    assert by_type["executors.awaited"] != Succeeded(b"thread")
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    "outcome", [Succeeded(b"\x00\xff"), Failed("é", 1.5, retry=False), Released(), Succeeded()], ids=repr
+)
+def test_outcomes_come_through_the_wire_as_they_went_in(outcome: Outcome) -> None:
+    assert read_outcome(write_outcome(outcome)) == outcome
+
+
+@pytest.fixture
+def children(server: Server, client: Client) -> Iterator[Callable[..., ProcessSlots]]:
+    made: list[ProcessSlots] = []
+
+    def start(*modules: str, is_stopped: Callable[[str], bool] = lambda token: False) -> ProcessSlots:
+        greeting = write_greeting(server.url, client.keys.prefix, modules)
+        made.append(ProcessSlots(greeting, Runner(client.broker, client.keys, is_stopped), is_stopped))
+        return made[-1]
+
+    yield start
+    for slots in made:
+        slots.close()
+
+
+def test_a_child_that_cannot_load_its_modules_says_why(children: Any) -> None:
+    outcome = children("no_such_module").new_run()(attempt_at("executors.plain"))
+    assert isinstance(outcome, Failed)
+    assert "AttemptCrashed: the process of the attempt cannot start: module 'no_such_module'" in outcome.error
+
+
+def test_a_child_is_used_again(children: Any) -> None:
+    run = children(MODULE).new_run()
+    first, second = (run(attempt_at("child.pid")) for _ in range(2))
+    assert isinstance(first, Succeeded)
+    assert first == second
+
+
+def test_a_child_that_died_while_it_had_nothing_to_do_costs_no_attempt(children: Any) -> None:
+    run = children(MODULE).new_run()
+    first = run(attempt_at("child.pid"))
+    os.kill(int(first.result), signal.SIGKILL)
+    wait_for(lambda: not is_alive(int(first.result)))
+    second = run(attempt_at("child.pid"))
+    assert isinstance(second, Succeeded)
+    assert second != first
+
+
+def test_a_closing_slot_hands_back_what_its_child_ran(children: Any) -> None:
+    slots = children(MODULE)
+    run = slots.new_run()
+    run(attempt_at("child.pid"))
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(target=lambda: outcomes.append(run(attempt_at("child.sleep"))))
+    thread.start()
+    time.sleep(0.1)  # it may be anywhere between the start of the exchange and its end
+    slots.close()
+    thread.join(5)
+    assert outcomes == [Released()]
+    assert run(attempt_at("child.pid")) == Released(), "a closed slot starts nothing"
+
+
+def test_a_job_may_end_the_processes_it_started(children: Any) -> None:
+    """Signals that the child itself does not follow must not be ignored in what its jobs start."""
+    assert children(MODULE).new_run()(attempt_at("child.terminate")) == Succeeded(b"-15")
+
+
+def test_a_child_whose_own_child_holds_the_socket_is_seen_to_have_ended(children: Any) -> None:
+    outcome = children(MODULE).new_run()(attempt_at("child.fork_and_die"))
+    assert isinstance(outcome, Failed)
+    assert "exited with code 3" in outcome.error

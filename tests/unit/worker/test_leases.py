@@ -1,0 +1,103 @@
+"""The keeper's process as the worker sees it: started, told, heard, replaced, ended."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from jobrunner import Client
+from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leases as calls
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic
+from jobrunner.worker.leases import Leases
+from tests.conftest import Server, wait_for
+
+
+@pytest.fixture
+def held(server: Server, keys: Keys) -> Iterator[Leases]:
+    made = Leases(server.url, keys.prefix)
+    made.start()
+    made.wait_ready()
+    yield made
+    made.close()
+
+
+def reserve(client: Client, broker: Broker, keys: Keys, count: int, keepalive_s: float) -> list[Attempt]:
+    client.queue("q").push_many(range(count))
+    return broker.run(
+        calls.reserve(keys.queue("q"), count, token=os.urandom(4).hex(), keepalive_ms=round(keepalive_s * 1000))
+    ).attempts
+
+
+def ends(raw: redis.Redis, keys: Keys, attempt: Attempt) -> float:
+    found = raw.zscore(keys.queue("q").pending, attempt.id)
+    assert found is not None
+    return found
+
+
+def pid_of(held: Leases) -> int:
+    assert held._keeper is not None
+    return held._keeper.pid
+
+
+def test_what_is_held_is_kept_and_what_is_dropped_is_not(
+    held: Leases, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    """MOAB-27"""
+    kept, dropped = reserve(client, broker, keys, 2, keepalive_s=2)
+    held.hold([kept, dropped], monotonic())
+    held.drop([dropped])
+    assert held.attempts() == [kept]
+    wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
+    assert ends(raw, keys, dropped) == dropped.deadline_ms
+
+
+def test_it_hears_who_should_stop(held: Leases, client: Client, broker: Broker, keys: Keys) -> None:
+    asked, other = reserve(client, broker, keys, 2, keepalive_s=0.6)
+    held.hold([asked, other], monotonic())
+    client.task(asked.id).cancel()
+    wait_for(lambda: held.is_stopped(asked.token))
+    assert not held.is_stopped(other.token)
+    held.drop([asked])
+    assert not held.is_stopped(asked.token), "nothing is remembered of what is over"
+
+
+def test_all_can_be_asked_to_stop(held: Leases, client: Client, broker: Broker, keys: Keys) -> None:
+    attempts = reserve(client, broker, keys, 2, keepalive_s=30)
+    held.hold(attempts, monotonic())
+    held.stop_all()
+    assert all(held.is_stopped(attempt.token) for attempt in attempts)
+
+
+def test_a_killed_keeper_is_replaced_and_told_everything(
+    held: Leases, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    attempts = reserve(client, broker, keys, 3, keepalive_s=20)
+    held.hold(attempts, monotonic())
+    os.kill(pid_of(held), signal.SIGKILL)
+    wait_for(lambda: all(ends(raw, keys, attempt) > attempt.deadline_ms for attempt in attempts))
+
+
+def test_telling_a_dead_keeper_is_no_error(
+    held: Leases, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    """The watcher tells the next one."""
+    dropped, kept = reserve(client, broker, keys, 2, keepalive_s=20)
+    os.kill(pid_of(held), signal.SIGKILL)
+    for attempt in (dropped, kept):
+        held.hold([attempt], monotonic())
+    held.drop([dropped])
+    wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
+    assert ends(raw, keys, dropped) == dropped.deadline_ms
+
+
+def test_close_ends_the_process_and_starts_no_other(held: Leases) -> None:
+    pid = pid_of(held)
+    held.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not held._watcher.is_alive()
