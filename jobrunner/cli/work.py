@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -111,13 +112,19 @@ def _work_here(shared: Shared, wanted: Wanted, lifeline: int | None) -> int:
     if shared.as_json:
         click.echo(json.dumps(asdict(summary)))
     worker.client.close()
-    return _leave(summary)
+    return _leave(summary, wanted.grace)
 
 
-def _leave(summary: WorkerSummary) -> int:
-    if not summary.released:
-        return 0
-    # What was handed back may run on in a thread that nothing ends; the interpreter would wait for some of them.
+def _leave(summary: WorkerSummary, grace_s: float) -> int:
+    # The interpreter waits for threads that jobs left behind, and nothing can end those. What was handed back runs on
+    # for certain; other threads get as long as tasks get.
+    end = threading.Timer(0 if summary.released else grace_s, _end_at_once)
+    end.daemon = True
+    end.start()
+    return 0
+
+
+def _end_at_once() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

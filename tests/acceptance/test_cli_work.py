@@ -29,6 +29,10 @@ def stop_own_worker() -> str:
     return "finished"
 
 @job()
+def leave_a_thread() -> None:
+    threading.Thread(target=threading.Event().wait).start()
+
+@job()
 def hang() -> None:
     Path("begun").touch()
     with ThreadPoolExecutor() as pool:  # whose threads the interpreter waits for at its end
@@ -132,6 +136,15 @@ def test_what_outlasts_the_grace_period_is_handed_back(
 
     assert worker.wait(20) == 0
     assert (task.state, task.attempts) == (TaskState.WAITING, 0)
+
+
+def test_a_thread_that_a_job_left_behind_does_not_keep_it(jobs: Any, client: Client) -> None:
+    task = enqueue(jobs, "leave_a_thread")
+
+    said = jobs.run("work", "jobs_here", "--burst", "--grace", "500ms")
+
+    assert said.code == 0, said.talk
+    assert client.task(task).state is TaskState.SUCCEEDED
 
 
 def test_without_a_module_it_says_where_to_name_one(shell: Any) -> None:
