@@ -31,7 +31,13 @@ def test_the_first_job_of_the_readme_runs_on_the_embedded_server(project: Path) 
     )
     try:
         app = subprocess.run(
-            [sys.executable, "app.py"], cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "app.py"],
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     finally:
         worker.send_signal(signal.SIGTERM)
