@@ -18,7 +18,9 @@ from jobrunner.attempt import Attempt
 from jobrunner.clock import sleep
 
 _LONG_AGO = 0.0
-_START_S = 30.0
+_SHORT_MS = 15_000.0
+_START_S = 10.0
+_FAREWELL_S = 0.2
 _BETWEEN_STARTS_S = 0.5
 _log = structlog.get_logger("jobrunner.leases")
 
@@ -42,19 +44,24 @@ class Leases:
         self._watcher = threading.Thread(target=self._watch, name="jobrunner-leases", daemon=True)
 
     def start(self) -> None:
-        """Starts the keeper; `wait_ready` tells when it keeps leases."""
+        """Starts the keeper."""
         self._watcher.start()
 
-    def wait_ready(self) -> None:
-        """Waits until the keeper runs, so that the shortest lease finds it awake."""
-        if not self._ready.wait(_START_S):
-            _log.error("the lease keeper does not start; tasks longer than their lease will run again", waited=_START_S)
-
     def hold(self, attempts: list[Attempt], since_s: float) -> None:
-        """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock)."""
+        """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock).
+
+        Waits for a keeper that is still starting when a lease might end before it has.
+        """
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
             self._tell(_hold_line(attempts[0].queue, since_s, attempts))
+        if not self._ready.is_set() and min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Waits until the keeper runs."""
+        if not self._ready.wait(_START_S):
+            _log.error("the lease keeper does not start; tasks longer than their lease will run again", waited=_START_S)
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
         """Attempts that are over."""
@@ -88,9 +95,9 @@ class Leases:
             with suppress(OSError):
                 keeper.stdin.close()
             try:
-                keeper.wait(5)
+                keeper.wait(_FAREWELL_S)
             except subprocess.TimeoutExpired:
-                keeper.kill()
+                keeper.kill()  # it may be starting still; it has nothing to lose
         self._watcher.join(1)
 
     def _watch(self) -> None:

@@ -112,7 +112,6 @@ class Worker:
             raise
         self._build(weights)
         try:
-            self._held.wait_ready()
             self._presence.step()
         except BaseException:
             self._shut_down()

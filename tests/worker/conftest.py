@@ -1,0 +1,43 @@
+"""Workers in the process of the test, on its server and prefix."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, Worker
+from jobrunner.client.current import forget, use
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+def current(client: Client) -> Iterator[Client]:
+    """The test's client as the one that jobs are enqueued through."""
+    yield use(client)
+    forget()
+
+
+@pytest.fixture
+def start(current: Client) -> Iterator[Start]:
+    """start(queues=[…], concurrency=…, …): a worker that works; it stops with the test."""
+    started: list[Worker] = []
+
+    def begin(**options: Any) -> Worker:
+        started.append(Worker(client=current, **options))
+        started[-1].start()
+        return started[-1]
+
+    yield begin
+    for worker in started:
+        worker.stop(grace=0)
+
+
+@pytest.fixture
+def run(current: Client) -> Callable[..., Any]:
+    """run(queues=[…], …): a worker that works until nothing is waiting or pending; returns its summary."""
+
+    def work(*, drain: bool = False, **options: Any) -> Any:
+        return Worker(client=current, **options).run(burst=not drain, drain=drain)
+
+    return work

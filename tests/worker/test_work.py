@@ -1,0 +1,334 @@
+"""How a worker takes, shares and leaves work."""
+
+import asyncio
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner import Backoff, Client, Worker, job
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import InvalidName, ModuleNotLoadable, ServerUnavailable, UnknownOption, UnsafeServer
+from tests.acceptance.fleet import children_of
+from tests.conftest import Server, wait_for
+from tests.worker.conftest import Start
+
+Run = Callable[..., Any]
+Audit = Callable[..., dict[str, int]]
+lock = threading.Lock()
+running: Counter[str] = Counter()
+most: Counter[str] = Counter()
+order: list[str] = []
+gates: dict[str, threading.Event] = {}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    yield
+    for gate in gates.values():
+        gate.set()
+    for kept in (running, most, order, gates):
+        kept.clear()
+
+
+@job(name="work.step", queue="w", keepalive=20, backoff=Backoff(base=0.01, factor=1))
+def step(name: str = "", seconds: float = 0.0) -> None:
+    """Notes how many run at a time."""
+    with lock:
+        order.append(name)
+        running["all"] += 1
+        most["all"] = max(most["all"], running["all"])
+    time.sleep(seconds)
+    with lock:
+        running["all"] -= 1
+
+
+@job(name="work.gated", queue="w", keepalive=20)
+def gated(name: str) -> None:
+    """Runs until its gate opens."""
+    order.append(name)
+    gates.setdefault(name, threading.Event()).wait(30)
+
+
+@job(name="work.awaited", queue="w", keepalive=20)
+async def awaited(seconds: float) -> None:
+    running["all"] += 1
+    most["all"] = max(most["all"], running["all"])
+    await asyncio.sleep(seconds)
+    running["all"] -= 1
+
+
+@job(name="work.failing", queue="w", max_attempts=2, backoff=Backoff(base=0.2, factor=1))
+def failing() -> None:
+    order.append("failing")
+    raise ValueError("no")
+
+
+@job(name="work.other", queue="w2")
+def other(name: str) -> None:
+    order.append(name)
+
+
+def test_all_tasks_go_through_a_few_slots(run: Run, client: Client, current: Client, audit: Audit) -> None:
+    """MOAB-17, MDQ-02: 25 tasks through 5 slots, never more than 5 at a time."""
+    step.enqueue_many([step.bind(str(n), seconds=0.02) for n in range(25)])
+    assert run(queues=["w"], concurrency=5).finished == 25
+    assert most["all"] == 5
+    assert sorted(order, key=int) == [str(n) for n in range(25)]
+    assert not any(audit("w").values())
+
+
+def test_coroutines_go_through_their_slots_as_well(run: Run, current: Client) -> None:
+    awaited.enqueue_many([awaited.bind(0.02) for _ in range(25)])
+    assert run(queues=["w"], concurrency=5).finished == 25
+    assert most["all"] == 5
+
+
+def test_one_slot_keeps_the_order(run: Run, current: Client) -> None:
+    """MOAB-15, MOAB-01"""
+    step.enqueue_many([step.bind(str(n)) for n in range(300)])
+    run(queues=["w"], concurrency=1)
+    assert order == [str(n) for n in range(300)]
+
+
+def test_a_worker_that_waits_begins_at_once(start: Start, current: Client) -> None:
+    """MOAB-09"""
+    worker = start(queues=["w"], poll=60)
+    for _ in range(5):
+        wait_for(lambda: worker._wakeup.is_armed)
+        began = time.monotonic()
+        step.enqueue().result(timeout=10)
+        assert time.monotonic() - began < 1.0, "by its hint, not by the poll"
+
+
+def test_a_delayed_task_begins_when_it_is_due(start: Start, current: Client) -> None:
+    """MOSQ-23"""
+    start(queues=["w"], poll=60)
+    began = time.monotonic()
+    step.using(in_=0.3).enqueue().result(timeout=10)
+    assert 0.3 <= time.monotonic() - began < 1.5
+
+
+def test_a_failed_task_is_tried_again_when_its_backoff_is_over(start: Start, current: Client) -> None:
+    start(queues=["w"], poll=60)
+    task = failing.enqueue()
+    wait_for(lambda: task.state == "dead", timeout_s=5)
+    assert order == ["failing"] * 2
+
+
+def test_a_resumed_queue_is_served_at_once(start: Start, current: Client) -> None:
+    """MDQ-22, MDQ-23"""
+    queue = current.queue("w")
+    queue.pause()
+    worker = start(queues=["w"], poll=60)
+    task = step.enqueue()
+    wait_for(lambda: worker._wakeup.is_armed)
+    assert task.state == "waiting"
+    queue.resume()
+    task.result(timeout=5)
+
+
+def test_a_hint_that_a_busy_worker_took_goes_to_an_idle_one(
+    start: Start, current: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    """The busy one listens still, as it did when it was idle; what it hears it cannot use."""
+    busy = start(queues=["w"], concurrency=1, poll=60)
+    wait_for(lambda: busy._wakeup.is_armed)
+    gated.enqueue("long")
+    wait_for(lambda: order == ["long"])
+    busy._wakeup.arm()
+    idle = start(queues=["w"], concurrency=1, poll=60)
+    wait_for(lambda: idle._wakeup.is_armed)
+    for _ in range(5):
+        step.enqueue("short").result(timeout=5)
+    assert busy.in_hand == 1
+
+
+def test_a_long_task_keeps_no_short_one_waiting(start: Start, current: Client) -> None:
+    """Short tasks make a worker fetch ahead; then long ones take its slots: what it holds ahead goes to another."""
+    first = start(queues=["w"], concurrency=2, poll=60)
+    for task in step.enqueue_many([step.bind("warm") for _ in range(2000)]):
+        task.result(timeout=10)
+    assert first._fetcher._stock.depth > 2
+    gated.enqueue_many([gated.bind("long1"), gated.bind("long2")])
+    short = step.enqueue_many([step.bind("short") for _ in range(40)])
+    wait_for(lambda: {"long1", "long2"} <= set(order))
+    start(queues=["w"], concurrency=2, poll=60)
+    for task in short:
+        task.result(timeout=5)
+    assert first.in_hand == 2, "the long ones still run"
+
+
+def test_a_long_task_keeps_no_short_one_waiting_in_its_own_worker(start: Start, current: Client) -> None:
+    start(queues=["w"], concurrency=3, poll=60)
+    gated.enqueue_many([gated.bind("long1"), gated.bind("long2")])
+    for task in step.enqueue_many([step.bind("short") for _ in range(500)]):
+        task.result(timeout=5)
+
+
+def test_short_tasks_are_fetched_in_large_batches(run: Run, current: Client, raw: redis.Redis) -> None:
+    """At most one round trip for ten tasks, and reporting them is in it."""
+    step.enqueue_many([step.bind(str(n)) for n in range(3000)])
+    before = raw.info("commandstats")["cmdstat_evalsha"]["calls"]
+    run(queues=["w"])
+    spent = raw.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    assert len(order) == 3000
+    assert spent / 2 <= 300, f"{spent} scripts for 3000 tasks: about half of them reserves, half reports"
+
+
+def test_queues_are_served_by_their_weights(start: Start, current: Client) -> None:
+    other.enqueue_many([other.bind("light") for _ in range(100)])
+    step.enqueue_many([step.bind("heavy") for _ in range(100)])
+    start(queues={"w": 4, "w2": 1}, concurrency=1, prefetch=0)
+    wait_for(lambda: len(order) == 200)
+    assert 60 <= order[:100].count("heavy") <= 90
+
+
+def test_without_queues_it_serves_those_of_all_jobs(run: Run, current: Client) -> None:
+    other.enqueue("2")
+    step.enqueue("1")
+    run()
+    assert sorted(order) == ["1", "2"]
+
+
+def test_burst_leaves_what_is_scheduled(run: Run, current: Client, audit: Audit) -> None:
+    step.enqueue("now")
+    step.using(in_=60).enqueue("later")
+    assert run(queues=["w"]).finished == 1
+    assert audit("w")["scheduled"] == 1
+
+
+def test_drain_waits_for_what_is_scheduled(run: Run, current: Client) -> None:
+    failing.enqueue()
+    step.using(in_=0.3).enqueue("later")
+    assert run(queues=["w"], drain=True).finished == 3
+    assert order[0] == "failing"
+    assert sorted(order) == ["failing", "failing", "later"]
+
+
+def test_burst_does_not_wait_for_a_paused_queue(run: Run, current: Client) -> None:
+    step.enqueue("x")
+    current.queue("w").pause()
+    assert run(queues=["w"]).finished == 0
+
+
+def test_burst_waits_for_what_another_worker_runs(start: Start, run: Run, current: Client) -> None:
+    start(queues=["w"], concurrency=1)
+    gated.enqueue("long")
+    wait_for(lambda: order == ["long"])
+    threading.Timer(0.3, gates.setdefault("long", threading.Event()).set).start()
+    began = time.monotonic()
+    run(queues=["w"], concurrency=1)
+    assert time.monotonic() - began > 0.2
+
+
+@pytest.mark.parametrize("most_tasks", [1, 7, 30])
+def test_no_more_tasks_are_run_than_asked_for(current: Client, most_tasks: int, audit: Audit) -> None:
+    step.enqueue_many([step.bind(str(n)) for n in range(40)])
+    summary = Worker(queues=["w"], client=current, max_tasks=most_tasks).run()
+    assert summary.finished == most_tasks == len(order)
+    assert audit("w") == {"waiting": 40 - most_tasks, "scheduled": 0, "pending": 0, "dead": 0}
+
+
+def test_a_worker_is_stopped_from_another_thread(current: Client) -> None:
+    worker = Worker(queues=["w"], client=current)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    step.enqueue().result(timeout=10)
+    worker.ask_to_stop()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_stopping_twice_is_stopping_once(start: Start) -> None:
+    worker = start(queues=["w"])
+    threads = [threading.Thread(target=worker.stop) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    worker.stop()
+
+
+def test_a_stopped_worker_leaves_no_thread_and_no_process(current: Client, raw: redis.Redis) -> None:
+    """TITAN-23"""
+    threads, children = set(threading.enumerate()), set(children_of(os.getpid()))
+    worker = Worker(queues=["w"], client=current, concurrency=3)
+    worker.start()
+    awaited.enqueue(0.0).result(timeout=10)
+    step.enqueue().result(timeout=10)
+    worker.stop()
+    wait_for(lambda: set(threading.enumerate()) <= threads)
+    wait_for(lambda: set(children_of(os.getpid())) <= children)
+    assert current.queue("w").counts()["pending"] == 0
+
+
+def test_stopping_hands_back_what_was_not_begun_and_waits_for_what_was(
+    start: Start, current: Client, audit: Audit
+) -> None:
+    """MOSQ-11: no attempt is spent."""
+    worker = start(queues=["w"], concurrency=2)
+    step.enqueue_many([step.bind(str(n), seconds=0.1) for n in range(20)])
+    wait_for(lambda: len(order) >= 2)
+    worker.stop(grace=10)
+    left = audit("w")
+    assert left["pending"] == 0
+    assert left["waiting"] == 20 - len(order)
+    assert current.queue("w").totals()["succeeded"] == len(order)
+
+
+def test_a_module_that_cannot_be_loaded_starts_nothing(current: Client) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(ModuleNotLoadable, match="no_such_module"):
+        Worker(["no_such_module"], client=current).start()
+    wait_for(lambda: set(threading.enumerate()) <= before)
+
+
+def test_an_impossible_queue_starts_nothing(current: Client) -> None:
+    with pytest.raises(InvalidName):
+        Worker(queues=["{}"], client=current).start()
+
+
+def test_an_unknown_option_names_the_nearest(current: Client) -> None:
+    with pytest.raises(UnknownOption, match="did you mean 'grace'"):
+        Worker(client=current, grase=3)
+
+
+def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path: Any) -> None:
+    with Client(f"unix://{tmp_path}/none", patience=0.1) as away, pytest.raises(ServerUnavailable):
+        Worker(queues=["w"], client=away).run(burst=True)
+
+
+def test_a_server_that_may_delete_tasks_is_refused(start_server: Callable[..., Server]) -> None:
+    """MOAB-07"""
+    server = start_server(maxmemory="100mb", maxmemory_policy="allkeys-lru")
+    with Client(server.url) as client:
+        with pytest.raises(UnsafeServer, match="allkeys-lru"):
+            Worker(queues=["w"], client=client).run(burst=True)
+        assert Worker(queues=["w"], client=client, allow_eviction=True).run(burst=True).finished == 0
+
+
+def test_it_says_what_it_is_and_takes_itself_off_the_list(
+    start: Start, current: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    worker = start(queues=["w"], concurrency=3)
+    said = raw.hgetall(keys.worker(worker.id))
+    assert (said[b"queues"], said[b"concurrency"], said[b"executor"]) == (b"w", b"3", b"threads")
+    assert raw.zrange(keys.workers, 0, -1) == [worker.id.encode()]
+    wait_for(lambda: raw.exists(keys.leader))
+    worker.stop()
+    assert not raw.exists(keys.worker(worker.id), keys.workers, keys.leader)
+
+
+def test_what_it_said_of_itself_is_back_after_the_server_lost_it(
+    start: Start, current: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    """R8"""
+    start(queues=["w"], heartbeat=0.1)
+    raw.flushall()
+    wait_for(lambda: raw.zcard(keys.workers) and raw.sismember(keys.queues, "w"))
