@@ -25,6 +25,6 @@ local function take_out(ids)
   return #doomed
 end
 
-walk_line(defaults.paused and 0 or tonumber(count), take_out)
+walk_line(math.min(count, defaults.at_most), take_out)
 if redis.call('ZCARD', waiting) > 0 then wake_one(wake) end
 return reply

@@ -41,11 +41,11 @@ local function hand_out(ids)
   return at / 2
 end
 
-local wanted = defaults.paused and 0 or tonumber(count)
-local taken, is_cut_short = walk_line(wanted, hand_out)
+count = tonumber(count)
+local taken, is_cut_short = walk_line(math.min(count, defaults.at_most), hand_out)
 if is_cut_short then
   reply[2] = reply[1]
-elseif taken < wanted or wanted == 0 then
+elseif taken < count or count == 0 then
   reply[2] = next_event(defaults)
 elseif redis.call('ZCARD', waiting) > 0 then
   wake_one(wake)

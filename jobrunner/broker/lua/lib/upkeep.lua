@@ -3,8 +3,7 @@
 local SLICE = 500
 
 local function promote(now)
-  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0,
-    SLICE)
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, SLICE)
   if #due == 0 then return 0 end
   local places, ids = {}, {}
   for i = 1, #due, 2 do
@@ -62,7 +61,10 @@ end
 
 local function upkeep(now)
   local defaults = read_defaults()
-  local moved = promote(now) + recover(now, defaults)
+  local promoted = promote(now)
+  -- What stands behind a full slice of overdue tasks would overtake the rest of these: no more is handed out.
+  defaults.at_most = defaults.paused and 0 or promoted == SLICE and SLICE or math.huge
+  local moved = promoted + recover(now, defaults)
   if moved > 0 then wake_one(wake) end
   return defaults, moved + trim_dead(now, defaults)
 end
