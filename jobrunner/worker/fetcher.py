@@ -4,6 +4,7 @@ from typing import Any
 
 import structlog
 
+from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
@@ -23,6 +24,7 @@ from jobrunner.worker.wakeup import Wakeup
 
 _BUSY_PAUSE_S = 0.005
 _REFUSED_PAUSE_S = 1.0
+_NO_KEEPER_PAUSE_S = 0.05
 _NOTIFY_BUSY = 256
 _DEAF_S = 0.2
 _REFUSALS = 50
@@ -53,6 +55,7 @@ class Fetcher:
         self._unsettled: list[Report] = []
         self._refusals = 0
         self._heard_at = 0.0
+        self._leases_are_short = False
         self._woken: set[str] = set()
         self.reserving = True
         self.quiet = False
@@ -146,12 +149,16 @@ class Fetcher:
 
     def _wanted(self, backlog: int) -> int:
         """How many to reserve now."""
-        if not self.reserving:
+        if not self.reserving or self._lacks_keeper():
             return 0
         wanted = self._stock.wanted(backlog)
         if self._max_tasks:
             wanted = min(wanted, self._max_tasks - self.finished_total - self.in_hand)
         return max(wanted, 0)
+
+    def _lacks_keeper(self) -> bool:
+        """Whether leases would end before a keeper that is still starting renews them: then nothing is reserved."""
+        return self._leases_are_short and not self._held.is_ready
 
     def _settled(self, settling: list[Settlement], replies: list[Any]) -> JobrunnerError | None:
         kept: list[Report] = []
@@ -186,13 +193,20 @@ class Fetcher:
             attempt for attempt in attempts if attempt.keepalive_ms > late_ms
         ]  # the others are not ours any more
         if attempts:
-            self._stock.took(len(attempts))
-            self._held.hold(attempts, asked_at)
-            if self.reserving:
-                self._executor.submit(attempts)
-            else:
-                self._finished.add_all(attempts, Released())
+            self._begin(queue, attempts, asked_at)
         return None
+
+    def _begin(self, queue: str, attempts: list[Attempt], asked_at: float) -> None:
+        self._stock.took(len(attempts))
+        self._held.hold(attempts, asked_at)
+        if not self._held.can_keep(attempts):
+            self._leases_are_short = True
+            self._turns.wake(queue)
+            self._finished.add_all(attempts, Released())
+        elif self.reserving:
+            self._executor.submit(attempts)
+        else:
+            self._finished.add_all(attempts, Released())
 
     def _pause(self) -> float:
         backlog = self._executor.backlog
@@ -207,7 +221,7 @@ class Fetcher:
         if len(self._finished):
             return 0.0
         if not wanted:
-            return 3600.0
+            return _NO_KEEPER_PAUSE_S if self._lacks_keeper() else 3600.0
         pause = self._turns.until_next()
         if pause > 0:
             self._wakeup.arm()

@@ -19,7 +19,6 @@ from jobrunner.clock import sleep
 
 _LONG_AGO = 0.0
 _SHORT_MS = 15_000.0
-_START_S = 10.0
 _FAREWELL_S = 0.2
 _BETWEEN_STARTS_S = 0.5
 _log = structlog.get_logger("jobrunner.leases")
@@ -47,21 +46,21 @@ class Leases:
         """Starts the keeper."""
         self._watcher.start()
 
-    def hold(self, attempts: list[Attempt], since_s: float) -> None:
-        """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock).
+    @property
+    def is_ready(self) -> bool:
+        """Whether the keeper runs."""
+        return self._ready.is_set()
 
-        Waits for a keeper that is still starting when a lease might end before it has.
-        """
+    def can_keep(self, attempts: list[Attempt]) -> bool:
+        """Whether none of these leases can end before the keeper renews it; one that is short might, while the keeper
+        is still starting."""
+        return self.is_ready or min(attempt.keepalive_ms for attempt in attempts) >= _SHORT_MS
+
+    def hold(self, attempts: list[Attempt], since_s: float) -> None:
+        """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock)."""
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
             self._tell(_hold_line(attempts[0].queue, since_s, attempts))
-        if not self._ready.is_set() and min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS:
-            self.wait_ready()
-
-    def wait_ready(self) -> None:
-        """Waits until the keeper runs."""
-        if not self._ready.wait(_START_S):
-            _log.error("the lease keeper does not start; tasks longer than their lease will run again", waited=_START_S)
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
         """Attempts that are over."""

@@ -187,6 +187,7 @@ def test_nothing_that_a_killed_worker_started_outlives_it(fleet: Fleet, ledger: 
     """Not even a child whose job holds the interpreter lock, so that no thread of it could notice."""
     worker = fleet.start_one(executor=executor, concurrency=2)
     Hold(path="/nowhere").enqueue()
+    wait_for(lambda: len(ledger.times("start")) == 1)
     HoldInterpreter(seconds=60).enqueue()
     wait_for(lambda: len(ledger.times("start")) == 2)
     started = worker.children()

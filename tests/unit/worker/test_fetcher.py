@@ -49,6 +49,10 @@ class Held:
 
     def __init__(self) -> None:
         self.tokens: dict[str, float] = {}
+        self.is_ready = True
+
+    def can_keep(self, attempts: list[Attempt]) -> bool:
+        return self.is_ready
 
     def hold(self, attempts: list[Attempt], since_s: float) -> None:
         self.tokens.update((attempt.token, since_s) for attempt in attempts)
@@ -305,6 +309,21 @@ def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broke
     push(client, 2)
     assert bench.begun() == []
     assert bench.fetcher.in_hand == 0
+
+
+def test_what_the_keeper_cannot_keep_yet_is_handed_back_at_once(bench: Bench, client: Client) -> None:
+    """No attempt is spent, and the queue is looked at again soon."""
+    push(client, 2)
+    bench.held.is_ready = False
+    assert bench.begun() == []
+    bench.step()
+    assert client.queue("q").counts() == {"waiting": 2, "scheduled": 0, "pending": 0, "dead": 0}
+    assert 0 < bench.step() < 1
+    assert client.queue("q").totals()["enqueued"] == 2
+    assert bench.shelf.waiting == []
+    bench.held.is_ready = True
+    assert len(bench.begun()) == 2
+    assert bench.fetcher.finished_total == 0
 
 
 def test_no_more_tasks_than_asked_for_are_reserved(broker: Broker, keys: Keys, client: Client) -> None:

@@ -15,13 +15,14 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
 from jobrunner.worker.leases import Leases
 from tests.conftest import Server, wait_for
+from tests.unit.worker.attempts import attempt_at
 
 
 @pytest.fixture
 def held(server: Server, keys: Keys) -> Iterator[Leases]:
     made = Leases(server.url, keys.prefix)
     made.start()
-    made.wait_ready()
+    wait_for(made._ready.is_set)
     yield made
     made.close()
 
@@ -101,3 +102,14 @@ def test_close_ends_the_process_and_starts_no_other(held: Leases) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not held._watcher.is_alive()
+
+
+def test_short_leases_wait_for_a_keeper_that_is_still_starting(server: Server, keys: Keys) -> None:
+    held = Leases(server.url, keys.prefix)
+    assert not held.can_keep([attempt_at("x"), attempt_at("x", keepalive_ms=2000.0)])
+    assert held.can_keep([attempt_at("x", keepalive_ms=30_000.0)])
+    held.start()
+    wait_for(lambda: held.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
+    os.kill(pid_of(held), signal.SIGKILL)
+    wait_for(lambda: not held.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
+    held.close()
