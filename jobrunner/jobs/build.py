@@ -1,6 +1,7 @@
 """From a job with its parameters to the task that is sent."""
 
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ def build_task(definition: JobDefinition, values: Any, placement: Placement) -> 
     delay_ms, at_ms = due(placement.in_, placement.at)
     priority = check_priority(placement.priority)
     return Task(
-        id=new_id(split_queue(queue)[0]) if placement.id is None else check_id(placement.id),
+        id=new_id(_tag_of(queue)) if placement.id is None else check_id(placement.id),
         queue=queue,
         type=definition.name,
         payload=definition.parameters.write(values),
@@ -42,6 +43,15 @@ def build_task(definition: JobDefinition, values: Any, placement: Placement) -> 
         max_attempts=options.max_attempts,
         expires_in_ms=_ms(options.expires_in),
     )
+
+
+def _tag_of(queue: object) -> str:
+    return _tag_of_name(queue) if isinstance(queue, str) else split_queue(queue)[0]
+
+
+@lru_cache(maxsize=1024)
+def _tag_of_name(queue: str) -> str:
+    return split_queue(queue)[0]
 
 
 def _ms(length_s: float | None) -> int | None:
