@@ -17,14 +17,15 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class Wakeup:
-    """A thread that blocks on the server while it is armed, and tells which queue woke it."""
+    """A thread that blocks on the server while it is armed, and tells which queue woke it ('' for none, None for: all
+    may have, as hints were lost with the connection)."""
 
     def __init__(
         self,
         broker: Broker,
         keys: Keys,
         queues: Iterable[str],
-        on_wake: Callable[[str], None],
+        on_wake: Callable[[str | None], None],
         complaints: Complaints | None = None,
     ) -> None:
         self._listener = WakeListener(broker, [keys.queue(name) for name in queues])
@@ -63,6 +64,7 @@ class Wakeup:
             queue = self._listener.wait(_LISTEN_S)
         except Exception:
             self._armed.set()
+            self._on_wake(None)
             raise
         with self._lock:
             self.is_armed = False

@@ -195,8 +195,11 @@ class Worker:
         given = list(self._given_queues) if self._given_queues is not None else []
         return read_weights(given or sorted({job.options.queue for job in all_jobs()}) or ["default"])
 
-    def _on_wake(self, queue: str) -> None:
-        self._fetcher.woken(queue)
+    def _on_wake(self, queue: str | None) -> None:
+        if queue is None:
+            self._turns.wake_all()
+        else:
+            self._fetcher.woken(queue)
         self._fetch_loop.wake()
 
     def _describe(self) -> dict[str, Word]:

@@ -51,6 +51,7 @@ def test_a_killed_worker_loses_none_of_fifty_running_tasks(fleet: Fleet, ledger:
     assert audit("t")["pending"] == 50
 
 
+@pytest.mark.slow
 def test_workers_killed_again_and_again_lose_nothing(
     fleet: Fleet, ledger: Ledger, current: Client, audit: Audit, raw: redis.Redis, keys: Keys
 ) -> None:
@@ -284,6 +285,7 @@ def _run_through_a_crash(server: Server, client: Client, fleet: Fleet) -> None:
         assert len(complaints) <= 1, worker.log.read_text()
 
 
+@pytest.mark.slow
 def test_replies_that_are_lost_cost_no_task(
     fleet: Fleet, ledger: Ledger, cable: Cable, current: Client, audit: Audit
 ) -> None:

@@ -26,6 +26,7 @@ from jobrunner.worker.verdict import out_of_time
 
 _START_S = 30.0
 _LOOK_S = 0.25
+_LATE_S = 1.0
 _LAST_WORDS_S = 0.2
 
 
@@ -88,6 +89,8 @@ class ProcessSlot:
     def _run(self, attempt: Attempt) -> Outcome:
         definition = find(attempt.type)
         timeout_s = None if definition is None else definition.options.timeout
+        if timeout_s is not None and definition is not None and definition.is_async:
+            timeout_s += _LATE_S  # a coroutine is cancelled in its child, and may clean up
         try:
             child = self._ready_child()
             answer = child.exchange(write_attempt(attempt), timeout_s, lambda: self._pass_on_stop(child, attempt))

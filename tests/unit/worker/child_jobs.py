@@ -1,5 +1,6 @@
 """Jobs that run in children of a process slot."""
 
+import asyncio
 import os
 import subprocess
 import time
@@ -34,3 +35,9 @@ def fork_and_die() -> None:
         time.sleep(3)
         os._exit(0)
     os._exit(3)
+
+
+@job(name="child.brief", timeout=0.1, max_attempts=1)
+async def brief() -> None:
+    """Is cancelled."""
+    await asyncio.sleep(60)

@@ -1,5 +1,6 @@
 """Slots on threads, coroutines and processes: all that is submitted is run once, nobody waits behind a long one."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -185,8 +186,6 @@ def test_coroutines_are_run_once_each(finished: Finished) -> None:
 
 
 def test_as_many_coroutines_run_at_a_time_as_asked_for(finished: Finished) -> None:
-    import asyncio
-
     running: list[Attempt] = []
 
     async def wait(attempt: Attempt) -> Outcome:
@@ -298,3 +297,25 @@ def test_a_child_whose_own_child_holds_the_socket_is_seen_to_have_ended(children
     outcome = children(MODULE).new_run()(attempt_at("child.fork_and_die"))
     assert isinstance(outcome, Failed)
     assert "exited with code 3" in outcome.error
+
+
+def test_a_coroutine_in_a_child_may_clean_up_when_its_time_is_over(children: Any) -> None:
+    run = children(MODULE).new_run()
+    first = run(attempt_at("child.pid"))
+    outcome = run(attempt_at("child.brief"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith("AttemptTimeout: the attempt ran longer than timeout=0.1 s")
+    assert run(attempt_at("child.pid")) == first, "the child was not killed for it"
+
+
+def test_threads_of_an_event_loop_end_with_it(finished: Finished) -> None:
+    async def use_a_thread(attempt: Attempt) -> Outcome:
+        await asyncio.to_thread(time.sleep, 0)
+        return Succeeded()
+
+    before = set(threading.enumerate())
+    executor = CoroutineExecutor(1, use_a_thread, finished)
+    executor.submit([attempt_at("x")])
+    drain(finished, 1)
+    executor.close()
+    wait_for(lambda: set(threading.enumerate()) <= before)

@@ -1,0 +1,97 @@
+"""The thread that listens for hints, on a line that can be cut."""
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.worker.wakeup import Wakeup
+from tests.conftest import Cable, wait_for
+
+
+class Heard(list[str | None]):
+    """What the thread told."""
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def wakeup(cable: Cable, keys: Keys, heard: Heard) -> Iterator[Wakeup]:
+    broker = Broker(Endpoint(cable.url), patience_s=0)
+    made = Wakeup(broker, keys, ["a", "b"], heard.append)
+    made.start()
+    yield made
+    made.close()
+    broker.close()
+
+
+def hint(raw: redis.Redis, keys: Keys, queue: str) -> None:
+    raw.zadd(keys.queue(queue).wake, {"1": 0})
+
+
+def test_a_hint_tells_its_queue_once(wakeup: Wakeup, heard: Heard, raw: redis.Redis, keys: Keys) -> None:
+    wakeup.arm()
+    hint(raw, keys, "b")
+    wait_for(lambda: heard == ["b"])
+    assert not wakeup.is_armed
+    assert not raw.exists(keys.queue("b").wake), "a hint is for one"
+
+
+def test_a_hint_that_was_there_before_is_heard(wakeup: Wakeup, heard: Heard, raw: redis.Redis, keys: Keys) -> None:
+    hint(raw, keys, "a")
+    wakeup.arm()
+    wait_for(lambda: heard == ["a"])
+
+
+def test_nothing_is_heard_by_one_that_does_not_listen(
+    wakeup: Wakeup, heard: Heard, raw: redis.Redis, keys: Keys
+) -> None:
+    hint(raw, keys, "a")
+    wakeup.arm()
+    wait_for(lambda: heard == ["a"])
+    hint(raw, keys, "a")
+    assert raw.exists(keys.queue("a").wake)
+
+
+def test_arming_twice_is_arming_once(wakeup: Wakeup, heard: Heard, raw: redis.Redis, keys: Keys) -> None:
+    wakeup.arm()
+    wakeup.arm()
+    hint(raw, keys, "a")
+    wait_for(lambda: heard == ["a"])
+    hint(raw, keys, "a")
+    wakeup.arm()
+    wait_for(lambda: heard == ["a", "a"])
+
+
+def test_a_broken_line_means_that_hints_may_be_lost(
+    wakeup: Wakeup, cable: Cable, heard: Heard, raw: redis.Redis, keys: Keys
+) -> None:
+    """All queues are looked at, and it listens again by itself."""
+    wakeup.arm()
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    cable.drop()
+    wait_for(lambda: None in heard)
+    assert wakeup.is_armed
+    wait_for(lambda: cable.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
+    hint(raw, keys, "b")
+    wait_for(lambda: heard[-1] == "b")
+
+
+def test_closing_ends_a_wait(wakeup: Wakeup, heard: Heard, raw: redis.Redis) -> None:
+    wakeup.arm()
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    wakeup.close()
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 0)
+    assert "a" not in heard
+
+
+def test_closing_one_that_does_not_listen_ends_it_too(wakeup: Wakeup) -> None:
+    wakeup.close()
+    assert wakeup._loop._thread is not None
+    assert not wakeup._loop._thread.is_alive()
