@@ -88,7 +88,6 @@ def test_closing_ends_a_wait(wakeup: Wakeup, heard: Heard, raw: redis.Redis) -> 
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
     wakeup.close()
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 0)
-    assert "a" not in heard
 
 
 def test_closing_one_that_does_not_listen_ends_it_too(wakeup: Wakeup) -> None:
