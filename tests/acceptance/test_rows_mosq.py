@@ -695,6 +695,7 @@ def leader_of(fleet: Fleet, raw: redis.Redis, keys: Keys) -> WorkerProcess | Non
     return by_pid.get(held.decode().split(".")[-2]) if held else None
 
 
+@pytest.mark.slow  # in real time: a busy machine fails it
 def test_one_of_many_runners_promotes_and_another_follows_it(
     fleet: Fleet, ledger: Ledger, client: Client, raw: redis.Redis, keys: Keys, audit: Audit
 ) -> None:
@@ -804,6 +805,7 @@ def tick_s(task_id: str) -> float:
     return (int(task_id[:16], 16) >> 16) / 1000
 
 
+@pytest.mark.slow  # in real time: a busy machine fails it
 def test_each_tick_of_a_periodic_job_is_one_run(
     fleet: Fleet, work: Work, declare: Callable[..., None], ledger: Ledger, raw: redis.Redis, keys: Keys
 ) -> None:
@@ -879,6 +881,7 @@ def test_a_periodic_job_that_is_slow_does_not_pile_up(
     assert int(raw.hget(keys.queue("t").periodic("RowsSlow"), "skipped") or 0) >= 4
 
 
+@pytest.mark.slow  # in real time: a busy machine fails it
 def test_a_periodic_job_that_fails_waits_for_its_next_tick(
     declare: Callable[..., None], work: Work, ledger: Ledger, client: Client, raw: redis.Redis, keys: Keys, audit: Audit
 ) -> None:
