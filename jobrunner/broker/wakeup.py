@@ -1,6 +1,7 @@
 """Waiting in the server for a hint that there may be work: a blocking pop on wake keys, on a connection of its own."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -13,6 +14,7 @@ from jobrunner.broker.keys import QueueKeys
 from jobrunner.errors import ServerUnavailable
 
 _LATE_S = 5.0
+_BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class WakeListener:
@@ -30,7 +32,7 @@ class WakeListener:
         """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
         try:
             return self._wait(max(at_most_s, 0.01))
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        except _BROKEN as error:
             self.close()
             raise ServerUnavailable(f"no server at {self._broker.endpoint}: {error}") from error
         except RedisError as error:
@@ -47,12 +49,19 @@ class WakeListener:
             connection.disconnect()
 
     def _wait(self, at_most_s: float) -> str:
-        if self._connection is None:
-            self._connection = self._broker.open_blocking()
-            self._connection.connect()
-        command = pack(["BZPOPMIN", *self._names, f"{at_most_s:.3f}"])
-        self._connection.send_packed_command([command], check_health=False)
-        if not self._connection.can_read(timeout=at_most_s + _LATE_S):  # the way to the server is cut, silently
+        connection = self._send(pack(["BZPOPMIN", *self._names, f"{at_most_s:.3f}"]))
+        if not connection.can_read(timeout=at_most_s + _LATE_S):  # the way to the server is cut, silently
             raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
-        reply = self._connection.read_response()
+        reply = connection.read_response()
         return self._names[reply[0]] if reply else ""
+
+    def _send(self, command: bytes) -> Any:
+        if self._connection is not None:
+            with suppress(*_BROKEN):  # it rested, and the server may have been restarted since
+                self._connection.send_packed_command([command], check_health=False)
+                return self._connection
+            self.close()
+        connection = self._connection = self._broker.open_blocking()
+        connection.connect()
+        connection.send_packed_command([command], check_health=False)
+        return connection

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from jobrunner import Backoff, Job, Snooze, job
+from jobrunner import Backoff, Job, job
 from tests.acceptance.ledger import record
 
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
@@ -130,17 +130,6 @@ class UntilCancelled(Traced):
         return "stopped"
 
 
-@job(queue="t", name="Count", keepalive=5)
-class Count(Job):
-    """Adds to a number that all runs share."""
-
-    times: int
-
-    def run(self) -> None:
-        for _ in range(self.times):
-            self.metadata.increment("sum")
-
-
 @job(queue="t", name="Twice", backoff=AT_ONCE)
 class Twice(Traced):
     """Fails twice, then succeeds; says what it saw."""
@@ -158,16 +147,6 @@ class Always(Traced):
 
     def act(self) -> None:
         raise ValueError("never")
-
-
-@job(queue="t", name="SnoozeOnce")
-class SnoozeOnce(Traced):
-    """Snoozes until its time is over."""
-
-    until: float
-
-    def act(self) -> Any:
-        return Snooze(in_=0.05) if time.monotonic() < self.until else self.task.attempt
 
 
 @job(queue="t", name="Nap", keepalive=5)

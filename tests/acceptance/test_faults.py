@@ -93,6 +93,23 @@ def test_sigterm_lets_running_tasks_finish_and_doubles_nothing(
     assert not any(audit("t").values())
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_ctrl_c_reaches_every_process_and_running_tasks_finish(
+    fleet: Fleet, ledger: Ledger, tmp_path: Path, executor: str
+) -> None:
+    """A terminal sends it to the lease keeper and to the children too; leases longer than the keepalive are kept."""
+    worker = fleet.start_one(executor=executor, concurrency=2, grace=20)
+    tasks = [Hold(path=str(tmp_path / "go")).enqueue() for _ in range(2)]
+    wait_for(lambda: len(ledger.times("start")) == 2)
+    os.killpg(worker.pid, signal.SIGINT)
+    wait_for(lambda: "worker stopping" in worker.log.read_text())
+    ends = [task.record().when for task in tasks]
+    wait_for(lambda: all(task.record().when > end for task, end in zip(tasks, ends, strict=True)))
+    (tmp_path / "go").touch()
+    assert worker.summary() == {"finished": 2, "released": 0}
+    assert ledger.times("end") == {task.id: 1 for task in tasks}
+
+
 def test_what_does_not_finish_in_time_is_handed_back_without_an_attempt(
     fleet: Fleet, ledger: Ledger, tmp_path: Path, audit: Audit
 ) -> None:

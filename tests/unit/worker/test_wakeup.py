@@ -83,6 +83,19 @@ def test_a_broken_line_means_that_hints_may_be_lost(
     wait_for(lambda: heard[-1] == "b")
 
 
+def test_a_connection_that_broke_while_it_rested_is_no_trouble(
+    wakeup: Wakeup, cable: Cable, heard: Heard, raw: redis.Redis, keys: Keys
+) -> None:
+    wakeup.arm()
+    hint(raw, keys, "a")
+    wait_for(lambda: heard == ["a"])
+    wakeup._listener._connection._sock.close()
+    hint(raw, keys, "b")
+    wakeup.arm()
+    wait_for(lambda: len(heard) == 2)
+    assert heard == ["a", "b"]
+
+
 def test_closing_ends_a_wait(wakeup: Wakeup, heard: Heard, raw: redis.Redis) -> None:
     wakeup.arm()
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
