@@ -99,11 +99,14 @@ def test_one_slot_keeps_the_order(run: Run, current: Client) -> None:
 def test_a_worker_that_waits_begins_at_once(start: Start, current: Client) -> None:
     """MOAB-09"""
     worker = start(queues=["w"], poll=60)
+    waits = []
     for _ in range(5):
         wait_for(lambda: worker._wakeup.is_armed)
         began = time.monotonic()
         step.enqueue().result(timeout=10)
-        assert time.monotonic() - began < 1.0, "by its hint, not by the poll"
+        waits.append(time.monotonic() - began)
+    assert min(waits) < 0.2
+    assert max(waits) < 5, "by its hint, not by the poll"
 
 
 def test_a_delayed_task_begins_when_it_is_due(start: Start, current: Client) -> None:
