@@ -335,3 +335,10 @@ def test_what_it_said_of_itself_is_back_after_the_server_lost_it(
     start(queues=["w"], heartbeat=0.1)
     raw.flushall()
     wait_for(lambda: raw.zcard(keys.workers) and raw.sismember(keys.queues, "w"))
+
+
+def test_workers_that_were_killed_long_ago_are_forgotten(start: Start, raw: redis.Redis, keys: Keys) -> None:
+    now_ms = raw.time()[0] * 1000
+    raw.zadd(keys.workers, {"killed yesterday": now_ms - 86_500_000, "silent": now_ms - 60_000})
+    worker = start(queues=["w"])
+    assert raw.zrange(keys.workers, 0, -1) == [b"silent", worker.id.encode()]
