@@ -8,7 +8,7 @@ import pytest
 
 from jobrunner.broker.embedded import EmbeddedServer
 from jobrunner.broker.embedded_files import ServerFiles
-from jobrunner.broker.embedded_process import ask, cause_of_death, find_binary
+from jobrunner.broker.embedded_process import ask, cause_of_death, find_binary, server_environment
 from jobrunner.errors import EmbeddedServerError
 
 HEAD = "5762:M 21 Nov 2026 13:46:44.588"
@@ -88,6 +88,14 @@ def test_a_locale_that_does_not_exist_does_not_keep_the_server_from_starting(
     monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
 
     assert ask(EmbeddedServer(folder).acquire(), "PING") == "+PONG"
+
+
+def test_the_allocator_is_tuned_beside_what_the_user_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert server_environment()["GLIBC_TUNABLES"] == "glibc.malloc.tcache_count=20000"
+
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.perturb=1")
+    assert server_environment()["GLIBC_TUNABLES"] == "glibc.malloc.perturb=1:glibc.malloc.tcache_count=20000"
 
 
 @pytest.mark.parametrize(
