@@ -81,8 +81,8 @@ def server_environment() -> dict[str, str]:
     """The environment the server starts in: no locale, which could end it at start, and a larger allocation cache.
 
     The bundled server allocates with glibc, whose cache for small blocks is made for few of them; a script frees and
-    allocates tens of thousands. With the larger cache a task costs the server a quarter less (docs/decisions/0008). Other C
-    libraries, and glibc where the word is unknown, pay no attention to it.
+    allocates tens of thousands. With the larger cache a task costs the server a quarter less (see
+    docs/decisions/0008-allocator.md). Other C libraries pay no attention to it.
     """
     tunables = [os.environ.get("GLIBC_TUNABLES", ""), "glibc.malloc.tcache_count=20000"]
     return os.environ | {"LC_ALL": "C", "GLIBC_TUNABLES": ":".join(filter(None, tunables))}

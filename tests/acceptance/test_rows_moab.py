@@ -427,11 +427,22 @@ def test_the_queue_pushes_nothing_to_a_worker_that_does_not_ask(queue: Queue, cl
     assert audit("q") == states(waiting=24, pending=1)
 
 
-@pytest.mark.slow  # in real time: a busy machine fails it
 def test_an_idle_worker_is_cheap(fleet: Fleet, raw: redis.Redis) -> None:
-    """MOAB-17: at most 12 calls about its queue while it polls ten times, and less than 2 % of a CPU."""
+    """MOAB-17: at most 12 calls about its queue while it polls ten times, and less than 2 % of a CPU.
+
+    The best of five looks counts: its processes may still be starting, and a busy machine adds to what they use.
+    """
     idle = fleet.start_one(modules=[JOBS], queues=["idle"], poll=0.3)
-    processes = [idle.pid, *idle.children()]
+    for looks_left in reversed(range(5)):
+        calls, burnt = _watch(raw, [idle.pid, *idle.children()])
+        assert len(calls) >= 5, "the worker does not look at its queue"
+        if burnt < 0.02 and len(calls) <= 12:
+            return
+        assert looks_left, f"{len(calls)} calls in ten polls, {burnt:.1%} of a CPU: {calls}"
+
+
+def _watch(raw: redis.Redis, processes: list[int]) -> tuple[list[str], float]:
+    """The calls about the queue "idle" in three seconds, and the part of a CPU the processes used."""
     calls, lasted_s, burnt = list[str](), 0.0, _cpu_s(processes)
     with raw.monitor() as monitor:
         began = time.monotonic()
@@ -441,10 +452,7 @@ def test_an_idle_worker_is_cheap(fleet: Fleet, raw: redis.Redis) -> None:
                 break
             if command["client_type"] != "lua" and "{idle}" in command["command"]:
                 calls.append(command["command"][:50])
-    burnt = _cpu_s(processes) - burnt
-    assert len(calls) >= 5, "the worker does not look at its queue"
-    assert burnt < 0.02 * lasted_s
-    assert len(calls) <= 12, f"{len(calls)} calls in ten polls: {calls}"
+    return calls, (_cpu_s(processes) - burnt) / lasted_s
 
 
 def _cpu_s(pids: list[int]) -> float:

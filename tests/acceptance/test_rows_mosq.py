@@ -36,6 +36,8 @@ Work = Callable[..., Worker]
 EMPTY = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0}
 JOBS = "tests.acceptance.rows_jobs"
 HOUR_MS = 3_600_000
+SLACK_S = 4.0
+"""What a busy machine may add to a span of time before it counts as broken."""
 PERIODIC = """
 import time
 from datetime import timedelta
@@ -695,7 +697,6 @@ def leader_of(fleet: Fleet, raw: redis.Redis, keys: Keys) -> WorkerProcess | Non
     return by_pid.get(held.decode().split(".")[-2]) if held else None
 
 
-@pytest.mark.slow  # in real time: a busy machine fails it
 def test_one_of_many_runners_promotes_and_another_follows_it(
     fleet: Fleet, ledger: Ledger, client: Client, raw: redis.Redis, keys: Keys, audit: Audit
 ) -> None:
@@ -708,19 +709,18 @@ def test_one_of_many_runners_promotes_and_another_follows_it(
     due = [rows_jobs.Flaky(failures=0).enqueue(at=at) for _ in range(200)]
     client.queue("u").push("first", at=at)
     wait_for(lambda: raw.zcard(unserved.waiting) == 2)
-    assert (datetime.now(UTC) - at).total_seconds() < 1
-    wait_for(lambda: len(ledger.times("run")) == 200)
+    assert (datetime.now(UTC) - at).total_seconds() < SLACK_S
+    wait_for(lambda: client.queue("t").counts() == EMPTY)
+    assert audit("t") == EMPTY
+    assert ledger.times("run") == {task.id: 1 for task in due}
 
     leader = wait_for(lambda: leader_of(fleet, raw, keys))
     leader.kill()
     killed_at = time.monotonic()
     client.queue("u").push_many([Item("second", in_=0.2), Item("third", in_=0.3)])
     wait_for(lambda: raw.zcard(unserved.waiting) == 4, timeout_s=5)
-    assert time.monotonic() - killed_at < 1.0 + 0.3 + 0.7
+    assert time.monotonic() - killed_at < 1.0 + 0.3 + SLACK_S
     assert wait_for(lambda: leader_of(fleet, raw, keys)) is not leader
-    wait_for(lambda: all(task.state == "succeeded" for task in due))
-    assert ledger.times("run") == {task.id: 1 for task in due}
-    assert audit("t") == EMPTY
 
 
 def test_many_overdue_tasks_are_promoted_in_slices(
@@ -805,7 +805,13 @@ def tick_s(task_id: str) -> float:
     return (int(task_id[:16], 16) >> 16) / 1000
 
 
-@pytest.mark.slow  # in real time: a busy machine fails it
+def _are_ticks(made: list[float], start: float, every: float) -> bool:
+    """Whether these are ticks of one grid, each later than the one before; a busy machine may miss some."""
+    steps = [(tick - start) / every for tick in made]
+    on_grid = steps == pytest.approx([round(step) for step in steps], abs=0.01 / every)
+    return on_grid and all(earlier + 0.5 < later for earlier, later in itertools.pairwise(steps))
+
+
 def test_each_tick_of_a_periodic_job_is_one_run(
     fleet: Fleet, work: Work, declare: Callable[..., None], ledger: Ledger, raw: redis.Redis, keys: Keys
 ) -> None:
@@ -820,14 +826,11 @@ def test_each_tick_of_a_periodic_job_is_one_run(
         return [first[task] for task in sorted(first)]
 
     def is_grid(made: list[Entry], start: float) -> bool:
-        grid = [start + every * n for n in range(len(made))]
-        return [tick_s(run.task) for run in made] == pytest.approx(grid, abs=0.01)
+        return _are_ticks([tick_s(run.task) for run in made], start, every)
 
     fleet.start(3, modules=["rows_rowstick"], leader_ttl=1.0)
-    wait_for(runs, timeout_s=3)
     wait_for(lambda: len(runs()) >= 7)
     assert is_grid(runs(), tick_s(runs()[0].task))
-    assert 6 * every - 0.5 < runs()[6].at - runs()[0].at < 6 * every + 0.5
     assert {run.attempt for run in runs()} == {1}
 
     leader = wait_for(lambda: leader_of(fleet, raw, keys))
@@ -835,7 +838,7 @@ def test_each_tick_of_a_periodic_job_is_one_run(
     killed_at = time.monotonic()
     known = tick_s(runs()[-1].task)
     wait_for(lambda: len(runs(known)) >= 3)
-    assert runs(known)[0].at - killed_at < 1.0 + every + 0.7
+    assert runs(known)[0].at - killed_at < 1.0 + every + SLACK_S
 
     survivors = [worker for worker in fleet.workers if worker.alive]
     for worker in survivors:
@@ -881,7 +884,6 @@ def test_a_periodic_job_that_is_slow_does_not_pile_up(
     assert int(raw.hget(keys.queue("t").periodic("RowsSlow"), "skipped") or 0) >= 4
 
 
-@pytest.mark.slow  # in real time: a busy machine fails it
 def test_a_periodic_job_that_fails_waits_for_its_next_tick(
     declare: Callable[..., None], work: Work, ledger: Ledger, client: Client, raw: redis.Redis, keys: Keys, audit: Audit
 ) -> None:
@@ -901,7 +903,7 @@ def test_a_periodic_job_that_fails_waits_for_its_next_tick(
     runs = ledger.entries("RowsFails")
     ticks = [tick_s(run.task) for run in runs]
     assert not retried
-    assert ticks == pytest.approx([ticks[0] + every * n for n in range(len(ticks))], abs=0.01)
+    assert _are_ticks(ticks, ticks[0], every)
     assert {run.attempt for run in runs} == {1}
     assert audit("t") == EMPTY | {"dead": len(runs)}
     assert client.task(runs[0].task).error.startswith("ValueError: always")
