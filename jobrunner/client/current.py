@@ -3,6 +3,9 @@
 import asyncio
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from jobrunner.client.aio import AsyncClient
@@ -10,6 +13,7 @@ from jobrunner.client.client import Client
 
 _lock = threading.RLock()
 _state: dict[str, Client] = {}
+_here: ContextVar[Client] = ContextVar("jobrunner_client")
 _async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient]" = weakref.WeakKeyDictionary()
 
 
@@ -28,8 +32,20 @@ def use(client: Client) -> Client:
     return client
 
 
+@contextmanager
+def within(client: Client) -> Iterator[None]:
+    """Makes `client` the current one in this context only: a worker's jobs enqueue where the worker takes from."""
+    before = _here.set(client)
+    try:
+        yield
+    finally:
+        _here.reset(before)
+
+
 def current_client() -> Client:
-    """The client of this process; made with default settings at the first use."""
+    """The client of the worker whose job this is, else of this process; made with default settings at the first use."""
+    if (client := _here.get(None)) is not None:
+        return client
     with _lock:
         if "client" not in _state:
             _state["client"] = Client()
@@ -37,7 +53,7 @@ def current_client() -> Client:
 
 
 def current_async_client() -> AsyncClient:
-    """The asyncio client of the running event loop, with the settings of the client of this process."""
+    """The asyncio client of the running event loop, with the settings of the current client."""
     loop = asyncio.get_running_loop()
     settings = current_client().settings
     client = _async_clients.get(loop)

@@ -100,12 +100,16 @@ class Fire:
             if tick > now:
                 self._remember_start(definition, now)
                 return tick
-            self._fire(definition, "", tick, epoch)
+            self._fire(definition, "", tick, epoch, definition.overlap)
             return schedule.next_after(tick)
         due = due_ticks(schedule, from_ms(float(last)), now, catch_up=definition.catch_up)
+        overlap = definition.overlap
         for tick in due.ticks:
-            if not self._fire(definition, self._last[definition.name], tick, epoch):
+            word = self._fire(definition, self._last[definition.name], tick, epoch, overlap)
+            if word not in ("fired", "skipped"):
                 return now + _AFTER_DISPUTE
+            if word == "fired":  # ticks that are made up for together do not stand in each other's way
+                overlap = "allow"
         return schedule.next_after(due.last)
 
     def _last_tick(self, definition: PeriodicDefinition) -> str:
@@ -121,7 +125,7 @@ class Fire:
         self._broker.run(coordination.start_periodic(keys, definition.name, _ms(now)))
         self._last.pop(definition.name, None)
 
-    def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int) -> bool:
+    def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, overlap: str) -> str:
         tick_ms = _ms(tick)
         keys = self._keys.queue(definition.queue)
         task = definition.task(tick_id(definition.name, tick_ms, keys.tag))
@@ -136,15 +140,15 @@ class Fire:
                 epoch=epoch,
                 task_id=task.id,
                 priority=1 if definition.priority is None else definition.priority,
-                overlap=definition.overlap,
+                overlap=overlap,
                 fields=[*fields, *task_options(task)],
             )
         )
         if word in ("fired", "skipped"):
             self._last[definition.name] = str(tick_ms)
-            return True
-        self._last.pop(definition.name, None)
-        return False
+        else:
+            self._last.pop(definition.name, None)
+        return word
 
 
 def tick_id(name: str, tick_ms: int, tag: str) -> str:

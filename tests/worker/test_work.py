@@ -14,6 +14,7 @@ import redis
 from jobrunner import Backoff, Client, Worker, job
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidName, ModuleNotLoadable, ServerUnavailable, UnknownOption, UnsafeServer
+from jobrunner.jobs.build import NOW
 from tests.acceptance.fleet import children_of
 from tests.conftest import Server, wait_for
 from tests.worker.conftest import Start
@@ -342,3 +343,23 @@ def test_workers_that_were_killed_long_ago_are_forgotten(start: Start, raw: redi
     raw.zadd(keys.workers, {"killed yesterday": now_ms - 86_500_000, "silent": now_ms - 60_000})
     worker = start(queues=["w"])
     assert raw.zrange(keys.workers, 0, -1) == [b"silent", worker.id.encode()]
+
+
+@job(name="work.passes_on", queue="passes", keepalive=20)
+def passes_on() -> None:
+    step.enqueue(name="from a thread")
+
+
+@job(name="work.passes_on_async", queue="passes", keepalive=20)
+async def passes_on_async() -> None:
+    await step.aenqueue(name="from a coroutine")
+    await asyncio.to_thread(step.enqueue, name="from a thread of it")
+
+
+def test_jobs_enqueue_through_the_client_of_their_worker(current: Client, server: Server) -> None:
+    with Client(server.url, "elsewhere") as elsewhere:
+        for made in (passes_on, passes_on_async):
+            elsewhere.enqueue(made.bind().task(NOW))
+        Worker(queues=["passes"], client=elsewhere).run(burst=True)
+        assert elsewhere.queue("w").counts()["waiting"] == 3
+    assert current.queue("w").counts()["waiting"] == 0

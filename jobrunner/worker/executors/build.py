@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from jobrunner.client.client import Client
+from jobrunner.client.current import within
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.executors.by_kind import ByKind
 from jobrunner.worker.executors.coroutines import CoroutineExecutor
@@ -30,5 +31,11 @@ def build_executor(
     if settings.executor == "processes":
         greeting = write_greeting(client.endpoint.shared_url(), client.keys.prefix, modules)
         return ThreadExecutor(settings.concurrency, ProcessSlots(greeting, runner, is_stopped), finished)
-    plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished)
-    return ByKind(plain, lambda: CoroutineExecutor(settings.concurrency, runner.run_async, finished))
+    with within(client):
+        plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished)
+
+    def coroutines() -> CoroutineExecutor:
+        with within(client):
+            return CoroutineExecutor(settings.concurrency, runner.run_async, finished)
+
+    return ByKind(plain, coroutines)

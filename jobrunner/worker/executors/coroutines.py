@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import Any
 
 import structlog
@@ -29,6 +30,7 @@ class CoroutineExecutor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._loop = _new_loop()
+        self._context = copy_context()  # jobs see what is current where the executor was made
         self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
         self._thread.start()
 
@@ -76,7 +78,7 @@ class CoroutineExecutor:
             except IndexError:
                 return
             self._free -= 1
-            task = self._loop.create_task(self._run_one(attempt))
+            task = self._loop.create_task(self._run_one(attempt), context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from contextlib import suppress
+from contextvars import copy_context
 
 import structlog
 
@@ -33,7 +34,8 @@ class ThreadExecutor:
         self._typical_s = 1.0
         for number in range(concurrency):
             name = f"jobrunner-slot-{number}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+            enter = copy_context().run  # jobs see what is current where the executor was made
+            threading.Thread(target=enter, args=(self._work,), name=name, daemon=True).start()
 
     @property
     def backlog(self) -> int:

@@ -140,6 +140,25 @@ def test_a_tick_is_skipped_while_the_task_of_an_earlier_one_is_not_finished(fire
     assert town.ticks() == [4]
 
 
+def test_ticks_that_are_made_up_for_together_are_no_overlap(fire: Fire, town: Town) -> None:
+    """MOSQ-28: the task of the newest tick that is still there keeps later ticks out, not those of its own batch."""
+    town.publish(overlap="skip", catch_up=3, schedule=Every(20).spec())
+    fire.step(1, town.at(0))
+    town.publish(overlap="skip", catch_up=3, schedule=Every(20).spec())
+    fire.forget()
+    fire.step(1, town.at(205))
+    assert town.ticks() == [0]
+
+    town.finish()
+    town.at(310)
+    town.publish(overlap="skip", catch_up=3, schedule=Every(20).spec())
+    fire.forget()
+    fire.step(1, town.at(310))
+    assert town.ticks() == [260, 280, 300]
+    fire.step(1, town.at(320))
+    assert town.ticks() == [260, 280, 300]
+
+
 def test_overlapping_runs_are_allowed_when_the_job_says_so(fire: Fire, town: Town) -> None:
     town.publish(overlap="allow")
     for second in range(3):
