@@ -118,5 +118,6 @@ def _figures(done: Drain) -> dict[str, float]:
         "round_trips": done.used.round_trips / done.tasks,
         "script_calls": done.used.script_calls / done.tasks,
         "commands": done.used.commands / done.tasks,
+        "command_us": done.used.command_us / done.tasks,
         "cpu_us": done.used.cpu_us / done.tasks,
     }

@@ -27,14 +27,18 @@ class Usage:
     script_calls: int
     commands: int
     """Those that scripts call included."""
+    command_us: float
+    """Time in commands by INFO commandstats, microseconds: in scripts or in plain commands, whichever is more, since
+    what a script calls is counted in both."""
     cpu_us: float
-    """All threads of the server, in user and kernel mode, microseconds."""
+    """All threads of the server, in user and kernel mode, microseconds: also reading, replying and the file."""
 
     def __sub__(self, earlier: Self) -> "Usage":
         return Usage(
             round_trips=self.round_trips - earlier.round_trips,
             script_calls=self.script_calls - earlier.script_calls,
             commands=self.commands - earlier.commands,
+            command_us=self.command_us - earlier.command_us,
             cpu_us=self.cpu_us - earlier.cpu_us,
         )
 
@@ -70,11 +74,14 @@ class PrivateServer:
     def usage(self) -> Usage:
         """Totals since the server started."""
         about = self._about("stats", "cpu", "commandstats")
-        stats = (about.get(f"cmdstat_{name}", {}) for name in ("evalsha", "eval", "fcall"))
+        scripts = [about.get(f"cmdstat_{name}", {}) for name in ("evalsha", "eval", "fcall")]
+        in_scripts = sum(stat.get("usec", 0) for stat in scripts)
+        in_all = sum(stat["usec"] for name, stat in about.items() if name.startswith("cmdstat_"))
         return Usage(
             round_trips=min(about["total_reads_processed"], about["total_writes_processed"]),
-            script_calls=sum(stat.get("calls", 0) for stat in stats),
+            script_calls=sum(stat.get("calls", 0) for stat in scripts),
             commands=about["total_commands_processed"],
+            command_us=max(in_scripts, in_all - in_scripts),
             cpu_us=(about["used_cpu_user"] + about["used_cpu_sys"]) * 1e6,
         )
 
