@@ -41,9 +41,7 @@ class Drain:
 
     tasks: int
     seconds: float = 0.0
-    used: Usage = field(
-        default_factory=lambda: Usage(round_trips=0, script_calls=0, commands=0, command_us=0.0, cpu_us=0.0)
-    )
+    used: Usage = field(default_factory=Usage)
     void: str | None = None
 
 

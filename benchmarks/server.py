@@ -22,23 +22,29 @@ _HOST = "127.0.0.1"
 class Usage:
     """What the server did: totals since its start, or the difference of two totals."""
 
-    round_trips: int
+    round_trips: int = 0
     """At most this many: each takes the server one read and one write or more; this is the smaller number."""
-    script_calls: int
-    commands: int
+    script_calls: int = 0
+    commands: int = 0
     """Those that scripts call included."""
-    command_us: float
-    """Time in commands by INFO commandstats, microseconds: in scripts or in plain commands, whichever is more, since
-    what a script calls is counted in both."""
-    cpu_us: float
-    """All threads of the server, in user and kernel mode, microseconds: also reading, replying and the file."""
+    script_us: float = 0.0
+    plain_us: float = 0.0
+    """Time in plain commands, those that scripts call included, by INFO commandstats; microseconds as all times."""
+    cpu_us: float = 0.0
+    """All threads of the server, in user and kernel mode: also reading, replying and the file."""
+
+    @property
+    def command_us(self) -> float:
+        """Time in commands: in scripts or plain ones, whichever is more, since what a script calls counts in both."""
+        return max(self.script_us, self.plain_us)
 
     def __sub__(self, earlier: Self) -> "Usage":
         return Usage(
             round_trips=self.round_trips - earlier.round_trips,
             script_calls=self.script_calls - earlier.script_calls,
             commands=self.commands - earlier.commands,
-            command_us=self.command_us - earlier.command_us,
+            script_us=self.script_us - earlier.script_us,
+            plain_us=self.plain_us - earlier.plain_us,
             cpu_us=self.cpu_us - earlier.cpu_us,
         )
 
@@ -81,7 +87,8 @@ class PrivateServer:
             round_trips=min(about["total_reads_processed"], about["total_writes_processed"]),
             script_calls=sum(stat.get("calls", 0) for stat in scripts),
             commands=about["total_commands_processed"],
-            command_us=max(in_scripts, in_all - in_scripts),
+            script_us=in_scripts,
+            plain_us=in_all - in_scripts,
             cpu_us=(about["used_cpu_user"] + about["used_cpu_sys"]) * 1e6,
         )
 
