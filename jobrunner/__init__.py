@@ -15,6 +15,7 @@ from jobrunner.jobs.job import Job, PeriodicJob
 # Steering a run
 from jobrunner.outcome import Cancel, Fail, Retry, Snooze
 from jobrunner.retry import Backoff
+from jobrunner.settings import RateLimit
 from jobrunner.task import TaskState
 from jobrunner.worker.worker import Worker
 
@@ -30,6 +31,7 @@ __all__ = [
     "Lease",
     "PeriodicJob",
     "Queue",
+    "RateLimit",
     "Retry",
     "Snooze",
     "TaskHandle",

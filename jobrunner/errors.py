@@ -21,6 +21,8 @@
     │   ├── ServerFull                  it is at maxmemory; nothing was written
     │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
+    ├── QueueFull                       the queue has reached its max_size; nothing was added
+    ├── DuplicateTask                   a unique task is there already; nothing was added
     ├── LeaseError                      a report on a lease that is over; nothing was changed
     │   ├── NotReserved                 nobody holds the task
     │   └── LeaseLost                   another attempt holds it, or it was moved
@@ -108,6 +110,18 @@ class UnsafeServer(ServerError):
 
 class EmbeddedServerError(ServerUnavailable):
     """The private server of a folder cannot be started or reached."""
+
+
+class QueueFull(JobrunnerError):
+    """The queue has reached its max_size; nothing was added."""
+
+
+class DuplicateTask(JobrunnerError):
+    """A unique task like this one is there already; nothing was added."""
+
+    def __init__(self, message: str, task_id: str) -> None:
+        super().__init__(message)
+        self.task_id = task_id
 
 
 class LeaseError(JobrunnerError):

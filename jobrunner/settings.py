@@ -30,15 +30,56 @@ class ClientSettings:
     """How long a call waits for a server that is away before it raises."""
 
 
+_UNITS_S = {"SECONDS": 1, "MINUTES": 60, "HOURS": 3600}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimit:
+    """A token bucket: at most `max_tokens` at once, and an empty bucket is full again after the interval.
+
+    Tokens flow continuously, so RateLimit(max_tokens=15, interval=1, interval_unit="HOURS") gives one each 240 s. (The
+    dequeuing settings of the Moab queue.)
+    """
+
+    max_tokens: int
+    interval: int = 1
+    interval_unit: str = "SECONDS"
+
+    def __post_init__(self) -> None:
+        check_whole(self.max_tokens, "max_tokens", minimum=1)
+        check_whole(self.interval, "interval", minimum=1)
+        if self.interval_unit not in _UNITS_S:
+            raise InvalidOption(f"interval_unit={self.interval_unit!r}: choose one of {', '.join(_UNITS_S)}")
+
+    @property
+    def seconds(self) -> int:
+        """The time in which an empty bucket becomes full."""
+        return self.interval * _UNITS_S[self.interval_unit]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """What `q.configure` sets; the same defaults stand in lua/lib/limits.lua."""
+    """What `q.configure` sets; the same defaults stand in lua/lib/limits.lua. Times in seconds."""
 
     keepalive: float = 30.0
     max_attempts: int = 5
     backoff: Backoff = field(default_factory=Backoff)
     dead_ttl: float = 30 * 86400.0
+    """0: the dead are deleted at once."""
     dead_max: int = 0
+    dead_to: str | None = None
+    """Queue of the same pipeline that gets what would be dead here."""
+    max_inflight: int = 0
+    """Leases at a time, whoever holds them; 0: no limit."""
+    rate: RateLimit | None = None
+    max_size: int | None = None
+    """Tasks that may be waiting and scheduled; more are refused with QueueFull."""
+    expires_in: float | None = None
+    """A task that was not begun so long after it was enqueued is dead, unless it says otherwise itself."""
+    history: float | None = None
+    """How long finished tasks stay readable and can be replayed."""
+    history_max: int | None = None
+    """How many of them at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,10 @@ key                                  type   content
 ``P:{tag}:Q:scheduled``              zset   task id → due time, Unix ms
 ``P:{tag}:Q:pending``                zset   task id → end of its lease, Unix ms
 ``P:{tag}:Q:dead``                   zset   task id → time of death, Unix ms
+``P:{tag}:Q:done``                     zset   task id → time finished, Unix ms; only of a queue that keeps history
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
 ``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults
+``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/bucket.lua)
 ``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
@@ -90,8 +92,10 @@ class QueueKeys:
     scheduled: bytes
     pending: bytes
     dead: bytes
+    done: bytes
     leases: bytes
     settings: bytes
+    bucket: bytes
     counters: bytes
     arrival: bytes
     wake: bytes
@@ -135,8 +139,10 @@ class Keys:
             scheduled=own + b"scheduled",
             pending=own + b"pending",
             dead=own + b"dead",
+            done=own + b"done",
             leases=own + b"leases",
             settings=own + b"settings",
+            bucket=own + b"bucket",
             counters=own + b"counters",
             arrival=own + b"arrival",
             wake=own + b"wake",

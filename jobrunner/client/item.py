@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.codec import decode, encode
-from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, PayloadTooLarge
+from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, PayloadTooLarge, QueueFull
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration, check_options
 
@@ -55,6 +55,8 @@ def check_verdict(word: str, task_id: str) -> str:
         raise NotReserved(f"nobody holds task {task_id}: its lease ended or never was; its report changed nothing")
     if word == "lost":
         raise LeaseLost(f"task {task_id} is held by another attempt, or was moved; this report changed nothing")
+    if word == "full":
+        raise QueueFull(f"task {task_id} stays where it is: the queue it should move to has reached its max_size")
     return word
 
 

@@ -112,7 +112,7 @@ class Queue:
 
         Options: keepalive, max_attempts, backoff, dead_ttl, dead_max. Raises UnknownOption, InvalidOption.
         """
-        self._enqueue(queues.configure(self.keys, write_settings(options)))
+        self._enqueue(queues.configure(self.keys, write_settings(options, self.name)))
 
     @property
     def settings(self) -> QueueSettings:

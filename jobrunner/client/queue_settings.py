@@ -1,51 +1,130 @@
 """Settings of a queue, to and from the hash they are stored in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from jobrunner.broker.keys import split_queue
 from jobrunner.client.item import milliseconds
 from jobrunner.errors import InvalidOption
-from jobrunner.retry import Backoff
-from jobrunner.settings import QueueSettings, check_options, check_whole
+from jobrunner.retry import Backoff, seconds
+from jobrunner.settings import QueueSettings, RateLimit, check_options, check_whole
+
+Stored = Mapping[str, bytes]
+Fields = dict[str, str | int | float]
 
 
-def write_settings(options: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """The fields of the settings hash; '' for an option that goes back to its default."""
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How one setting is stored: its fields, and the ways there and back. `read` may raise for what is damaged."""
+
+    fields: tuple[str, ...]
+    write: Callable[[Any, str], tuple[Any, ...]]
+    read: Callable[..., Any]
+
+
+def write_settings(options: Mapping[str, Any], queue: str) -> Fields:
+    """The fields of the settings hash of a queue; '' for an option that goes back to its default.
+
+    Raises UnknownOption, InvalidOption, InvalidName.
+    """
     check_options(options, QueueSettings.__slots__, "setting of a queue")
-    fields: dict[str, str | int | float] = {}
+    fields: Fields = {}
     for name, value in options.items():
-        field = _STORED_AS.get(name, name)
-        if value is None:
-            fields[field] = ""
-        elif name == "backoff":
-            if not isinstance(value, Backoff):
-                raise InvalidOption(f"backoff={value!r}: give a Backoff(...)")
-            shape = [value.base, value.factor, value.cap, value.jitter]
-            fields[field] = msgspec.json.encode(shape).decode()
-        elif name in ("max_attempts", "dead_max"):
-            fields[field] = check_whole(value, name, minimum=0)
-        else:
-            fields[field] = milliseconds(value, name) or 1
+        form = _FORMS[name]
+        written = ("",) * len(form.fields) if value is None else form.write(value, name)
+        fields.update(zip(form.fields, written, strict=True))
+    _check_forward(options.get("dead_to"), queue)
     return fields
 
 
-_STORED_AS = {"keepalive": "keepalive_ms", "dead_ttl": "dead_ttl_ms"}
-
-
-def read_settings(stored: Mapping[str, bytes]) -> QueueSettings:
+def read_settings(stored: Stored) -> QueueSettings:
     """The settings in force; a damaged field reads as its default."""
     read: dict[str, Any] = {}
-    for name in QueueSettings.__slots__:
-        raw = stored.get(_STORED_AS.get(name, name))
-        if raw is None:
+    for name, form in _FORMS.items():
+        raw = [stored.get(field) for field in form.fields]
+        if None in raw:
             continue
         try:
-            if name == "backoff":
-                read[name] = Backoff(*msgspec.json.decode(raw, type=list[float]))
-            else:
-                read[name] = float(raw) / 1000 if name in _STORED_AS else int(raw)
+            read[name] = form.read(*raw)
         except (ValueError, TypeError, msgspec.MsgspecError):
             continue
     return QueueSettings(**read)
+
+
+def _check_forward(to: str | None, queue: str) -> None:
+    if to is None:
+        return
+    tag, _ = split_queue(to)
+    if tag != split_queue(queue)[0] or to == queue:
+        raise InvalidOption(
+            f"dead_to={to!r}: give another queue of the pipeline that {queue!r} is in, by its full name; the dead are "
+            "forwarded in one step, and that is possible within one pipeline only"
+        )
+
+
+def _length(value: Any, name: str) -> tuple[Any, ...]:
+    return (milliseconds(value, name),)
+
+
+def _length_or_none_at_all(value: Any, name: str) -> tuple[Any, ...]:
+    return (0,) if seconds(value, option=name) == 0 else _length(value, name)
+
+
+def _count(value: Any, name: str) -> tuple[Any, ...]:
+    return (check_whole(value, name, minimum=0),)
+
+
+def _size(value: Any, name: str) -> tuple[Any, ...]:
+    return (check_whole(value, name, minimum=1),)
+
+
+def _limit(value: Any, name: str) -> tuple[Any, ...]:
+    return (check_whole(value, name, minimum=0) or "",)
+
+
+def _name(value: Any, _: str) -> tuple[Any, ...]:
+    split_queue(value)
+    return (value,)
+
+
+def _backoff(value: Any, name: str) -> tuple[Any, ...]:
+    if not isinstance(value, Backoff):
+        raise InvalidOption(f"{name}={value!r}: give a Backoff(...)")
+    return (msgspec.json.encode([value.base, value.factor, value.cap, value.jitter]).decode(),)
+
+
+def _rate(value: Any, name: str) -> tuple[Any, ...]:
+    if not isinstance(value, RateLimit):
+        raise InvalidOption(f"{name}={value!r}: give a RateLimit(max_tokens=…, interval=…, interval_unit=…), or None")
+    return value.max_tokens, value.seconds * 1_000_000, value.interval, value.interval_unit
+
+
+def _read_length(raw: bytes) -> float:
+    return float(raw) / 1000
+
+
+def _read_backoff(raw: bytes) -> Backoff:
+    return Backoff(*msgspec.json.decode(raw, type=list[float]))
+
+
+def _read_rate(max_tokens: bytes, _: bytes, interval: bytes, unit: bytes) -> RateLimit:
+    return RateLimit(max_tokens=int(max_tokens), interval=int(interval), interval_unit=unit.decode())
+
+
+_FORMS = {
+    "keepalive": _Form(("keepalive_ms",), _length, _read_length),
+    "max_attempts": _Form(("max_attempts",), _count, int),
+    "backoff": _Form(("backoff",), _backoff, _read_backoff),
+    "dead_ttl": _Form(("dead_ttl_ms",), _length_or_none_at_all, _read_length),
+    "dead_max": _Form(("dead_max",), _count, int),
+    "dead_to": _Form(("dead_to",), _name, bytes.decode),
+    "max_inflight": _Form(("max_inflight",), _limit, int),
+    "rate": _Form(("max_tokens", "interval_us", "interval", "interval_unit"), _rate, _read_rate),
+    "max_size": _Form(("max_size",), _size, int),
+    "expires_in": _Form(("expires_in_ms",), _length, _read_length),
+    "history": _Form(("history_ms",), _length, _read_length),
+    "history_max": _Form(("history_max",), _size, int),
+}

@@ -26,7 +26,8 @@ def test_a_dead_task_waits_again_as_if_it_were_new(mail, clock):
     found = mail.hash("a")
     assert found["retry_count"] == b"0"
     assert found["error"] == b"boom", "why it died may be asked until it fails again"
-    assert not {"died_at", "expiries", "expires_in_ms", "cancel_requested"} & found.keys()
+    assert found["expires_in_ms"] == b"never", "someone asked for it now, however long ago it was enqueued"
+    assert not {"died_at", "expiries", "cancel_requested"} & found.keys()
     assert mail.totals()["requeued"] == 1
     assert mail.wakes()
     (attempt,) = mail.reserve()

@@ -114,8 +114,8 @@ def move(
     max_hops: int = 0,
 ) -> Call[str]:
     """Into another queue of the same tag. `fields` are set in the same step: field, value, ..."""
-    leaving = (keys.pending, keys.leases, keys.counters)
-    entering = (to.waiting, to.scheduled, to.counters, to.arrival, to.wake)
+    leaving = (keys.pending, keys.leases, keys.settings, keys.counters, keys.wake)
+    entering = (to.waiting, to.scheduled, to.settings, to.counters, to.arrival, to.wake)
     return _move.with_keys(
         leaving + entering,
         rest=fields,

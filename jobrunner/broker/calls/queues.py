@@ -16,6 +16,7 @@ class QueueCounts:
     scheduled: int
     pending: int
     dead: int
+    done: int
     paused: bool
     totals: dict[str, int]
 
@@ -30,10 +31,10 @@ class Upkeep:
 
 
 def _counts(reply: list[Any]) -> QueueCounts:
-    waiting, scheduled, pending, dead, paused, *totals = reply
+    waiting, scheduled, pending, dead, done, paused, *totals = reply
     pairs = zip(totals[::2], totals[1::2], strict=True)
     return QueueCounts(
-        waiting, scheduled, pending, dead, bool(paused), {name.decode(): int(total) for name, total in pairs}
+        waiting, scheduled, pending, dead, done, bool(paused), {name.decode(): int(total) for name, total in pairs}
     )
 
 
@@ -68,8 +69,9 @@ def wake(keys: QueueKeys) -> Call[int]:
 
 
 def purge(keys: QueueKeys, state: str, *, count: int = 1000) -> Call[int]:
-    """Deletes up to `count` tasks that are waiting, scheduled or dead. Reply: how many."""
-    return _purge.with_keys((getattr(keys, state), keys.counters), tasks=keys.tasks, count=count)
+    """Deletes up to `count` tasks that are waiting, scheduled, dead or done. Reply: how many."""
+    counter = "history_purged" if state == "done" else "purged"
+    return _purge.with_keys((getattr(keys, state), keys.counters), tasks=keys.tasks, count=count, counter=counter)
 
 
 def settings(keys: QueueKeys) -> Call[dict[str, bytes]]:

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from jobrunner.broker.call import Call, Verb, Word
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
+from jobrunner.errors import QueueFull
 from jobrunner.task import Task, TaskRecord, read_record
 
 
@@ -33,7 +34,10 @@ _delete = Verb("delete", _text)
 
 
 def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
-    """All tasks into one queue, or none. Reply: beside the tasks, whether each is new (False: its id exists)."""
+    """All tasks into one queue, or none. Reply: beside the tasks, whether each is new (False: its id exists).
+
+    The reply is read as QueueFull when the queue may not hold so many more.
+    """
     sent = list(tasks)
     alike = len(set(map(_traits, sent))) == 1
     shared = _fields(sent[0]) if alike else []
@@ -43,7 +47,7 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
         own = [] if alike else _fields(task)
         words += (len(own), *own)
     call = _enqueue.on(keys, rest=words, tasks=keys.tasks, shared=2 + len(shared))
-    return replace(call, read=partial(_are_new, len(sent)))
+    return replace(call, read=partial(_are_new, keys.name, len(sent)))
 
 
 _traits = attrgetter("type", "priority", "keepalive_ms", "max_attempts", "expires_in_ms", "encoding", "headers")
@@ -54,11 +58,21 @@ def _fields(task: Task) -> list[Word]:
     return ["type", task.type, *task_options(task)]
 
 
-def _are_new(total: int, known: list[int]) -> list[bool]:
+def _are_new(queue: str, total: int, known: list[int] | bytes) -> list[bool]:
+    if known == b"full":
+        raise full(queue, total)
     flags = [True] * total
     for position in known:
-        flags[position - 1] = False
+        flags[int(position) - 1] = False
     return flags
+
+
+def full(queue: str, more: int) -> QueueFull:
+    """The error for tasks that a queue has no room for."""
+    return QueueFull(
+        f"queue {queue!r} has no room for {more} more: its max_size is reached and nothing was added; try again later, "
+        "or raise max_size"
+    )
 
 
 def task_options(task: Task) -> list[Word]:

@@ -1,13 +1,13 @@
-local pending, leases, counters, awaited = unpack(KEYS)
+local pending, done, leases, settings, counters, awaited, wake = unpack(KEYS)
 local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
--- commit: pending → finished; the hash is deleted, or kept for a while with the result.
--- KEYS  pending, leases: zsets · counters: hash · awaited: zset
+-- commit: pending → finished; the hash is deleted, or kept for a while with the result, or as history.
+-- KEYS  pending, done, leases: zsets · settings, counters: hashes · awaited, wake: zsets
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
 --       channels that tell waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome,
 --       result, and for each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full.
--- include clock batch full lease awaited
+-- include number clock batch full lease awaited history wake capped
 
 local now = read_clock(now_ms)
 local ended = exact(now)
@@ -35,18 +35,21 @@ local function keep(key, keep_ms, outcome, result)
 end
 
 if #live > 0 then write_even_when_full() end
-local someone_waits = redis.call('EXISTS', awaited) == 1
-local doomed, totals = {}, {}
+local someone_waits, history = redis.call('EXISTS', awaited) == 1, read_history()
+local doomed, kept, totals = {}, {}, {}
 for _, n in ipairs(live) do
   local key, group = tasks .. ids[n], groups[n]
-  local keep_ms, outcome, result = ARGV[group + 1], ARGV[group + 2], ARGV[group + 3]
+  local keep_ms, outcome, result = keep_for(ARGV[group + 1], history), ARGV[group + 2], ARGV[group + 3]
+  kept[#kept + 1] = ids[n]
   if someone_waits and tell_waiting(ids[n], outcome) and keep_ms == '0' then keep_ms = AWAITED_KEEP_MS end
   if keep_ms == '0' then doomed[#doomed + 1] = key else keep(key, keep_ms, outcome, result) end
   totals[outcome] = (totals[outcome] or 0) + 1
 end
 unlink(doomed)
+if history then note_done(kept, now, history) end
 for outcome, total in pairs(totals) do redis.call('HINCRBY', counters, outcome, total) end
 end_leases(ids, live)
+wake_if_capped(wake)
 
 local reply = {}
 for n, reason in pairs(refused) do reply[#reply + 1], reply[#reply + 2] = n, reason end

@@ -2,15 +2,17 @@ local settings, wake = unpack(KEYS)
 local now_ms = unpack(ARGV, 1, 1)
 -- configure: sets and removes settings of a queue in one step and wakes a sleeper; the others stay as they are.
 -- KEYS  settings: hash · wake: zset
--- ARGV  now_ms: unused · then field, value, ...; an empty value removes the field
+-- ARGV  now_ms: Unix ms or '' · then field, value, ...; an empty value removes the field, '+N' means in N ms
 -- reply 1
--- include wake
+-- include clock wake
 
 for i = 2, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
+  local value = ARGV[i + 1]
+  if string.sub(value, 1, 1) == '+' then value = exact(read_clock(now_ms) + value) end
+  if value == '' then
     redis.call('HDEL', settings, ARGV[i])
   else
-    redis.call('HSET', settings, ARGV[i], ARGV[i + 1])
+    redis.call('HSET', settings, ARGV[i], value)
   end
 end
 wake_one(wake)

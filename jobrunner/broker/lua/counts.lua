@@ -1,13 +1,13 @@
-local waiting, scheduled, pending, dead, leases, settings, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, dead, done, leases, settings, counters, wake = unpack(KEYS)
 local now_ms, tasks = unpack(ARGV)
 -- counts: how many tasks are in each state, after upkeep; O(1) but for the slice upkeep moves.
--- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, counters: hashes · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
--- reply {waiting, scheduled, pending, dead, paused ('1' or ''), counter, total, counter, total, ...}
--- include number clock place wake full drop limits bury upkeep
+-- reply {waiting, scheduled, pending, dead, done, paused ('1' or ''), counter, total, counter, total, ...}
+-- include number clock place wake batch full drop limits bury history upkeep
 
 local defaults = upkeep(read_clock(now_ms))
 local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),
-  redis.call('ZCARD', dead), defaults.paused or ''}
+  redis.call('ZCARD', dead), redis.call('ZCARD', done), defaults.paused and '1' or ''}
 for _, word in ipairs(redis.call('HGETALL', counters)) do reply[#reply + 1] = word end
 return reply

@@ -1,13 +1,13 @@
-local waiting, scheduled, counters, arrival, wake = unpack(KEYS)
+local waiting, scheduled, settings, counters, arrival, wake = unpack(KEYS)
 local now_ms, tasks, shared = unpack(ARGV, 1, 3)
 -- enqueue: nothing → waiting, or scheduled when due later. All tasks of the call or none.
--- KEYS  waiting, scheduled: zsets · counters: hash · arrival: string · wake: zset
+-- KEYS  waiting, scheduled: zsets · settings, counters: hashes · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · shared: how many of the following words are
 --       field, value, ... of every task · then for each task
 --       id, payload, priority ('' = default), due ('' now, '+N' in N ms, 'N' at Unix ms N), count of words,
 --       field, value, ... of its own
--- reply the positions (1 = first) of tasks whose id exists already: those are left as they are
--- include number clock place wake batch
+-- reply the positions (1 = first) of tasks whose id exists already: those are left as they are; or 'full'
+-- include number clock place wake batch size
 
 local now = read_clock(now_ms)
 local last = tonumber(redis.call('GET', arrival)) or 0
@@ -21,7 +21,8 @@ while ARGV[at] do
   keys[total] = tasks .. ARGV[at]
   at = at + 5 + ARGV[at + 4]
 end
-local all_new, written = count_existing(keys) == 0, {}
+local old, written = count_existing(keys), {}
+if is_full(settings, waiting, scheduled, total - old) then return 'full' end
 
 local function write(key, at, place)
   local own = tonumber(ARGV[at + 4])
@@ -36,7 +37,7 @@ at = 4 + shared
 for position = 1, total do
   local key, id, priority, due = keys[position], ARGV[at], ARGV[at + 2], ARGV[at + 3]
   if due ~= '' then due = string.sub(due, 1, 1) == '+' and now + due or tonumber(due) end
-  if written[key] or not all_new and redis.call('EXISTS', key) == 1 then
+  if written[key] or old > 0 and redis.call('EXISTS', key) == 1 then
     known[#known + 1] = position
   elseif due ~= '' and due > now then
     due = slot_at(scheduled, due)

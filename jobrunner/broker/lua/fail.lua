@@ -11,7 +11,7 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(5, 5)
 local verdicts, live = judge(ids, numbers, now, queue)
-local queue_limit = read_defaults().max_attempts
+local defaults = read_defaults(now)
 if #live > 0 then write_even_when_full() end
 
 local function fail_one(id, at)
@@ -23,9 +23,9 @@ local function fail_one(id, at)
   end
   local attempts = (number(task[2]) or 0) + 1
   redis.call('HINCRBY', counters, 'failed', 1)
-  if ARGV[at + 3] == 'dead' or is_spent(attempts, number(task[3]) or queue_limit) then
+  if ARGV[at + 3] == 'dead' or is_spent(attempts, number(task[3]) or defaults.max_attempts) then
     redis.call('HSET', key, 'retry_count', attempts, 'more', 1)
-    bury(id, now, error_text)
+    bury(id, now, error_text, defaults)
     tell_waiting(id, 'dead')
     return 'dead'
   end

@@ -1,30 +1,33 @@
-local waiting, scheduled, pending, dead, leases, settings, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake = unpack(KEYS)
 local now_ms, tasks, count = unpack(ARGV)
 -- pop: waiting → out of the queue, the first `count` in line: at most once, nothing comes back.
--- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
--- reply list of {id, type, payload, headers, encoding}; empty when nothing waits or the queue is paused
--- include number clock place wake batch full drop limits bury upkeep line
+-- reply list of {id, type, payload, headers, encoding}; empty when nothing waits, the queue is paused or has no tokens
+-- include number clock place wake batch full drop limits bury history upkeep line bucket
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)
-local reply = {}
+local reply, history = {}, read_history()
 
 local function take_out(ids)
-  local doomed = {}
+  local taken, doomed = {}, {}
   for _, id in ipairs(ids) do
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'headers', 'encoding', 'enqueue_time',
       'expires_in_ms')
-    if not is_unfit(id, task.err or not (task[1] or task[2] or task[5]), task[6], task[5], now) then
+    local is_damaged = task.err or not (task[1] or task[2] or task[5])
+    if not is_unfit(id, is_damaged, task[6], task[5], now, defaults) then
       reply[#reply + 1] = {id, task[1], task[2], task[3], task[4]}
-      doomed[#doomed + 1] = tasks .. id
+      taken[#taken + 1], doomed[#doomed + 1] = id, tasks .. id
     end
   end
-  unlink(doomed)
-  if #doomed > 0 then redis.call('HINCRBY', counters, 'succeeded', #doomed) end
-  return #doomed
+  if history then retire(taken, now, history) else unlink(doomed) end
+  if #taken > 0 then redis.call('HINCRBY', counters, 'succeeded', #taken) end
+  return #taken
 end
 
-walk_line(math.min(count, defaults.at_most), take_out)
+local level = read_bucket(defaults, now)
+local taken = walk_line(math.min(count, defaults.at_most, read_room(defaults, level)), take_out)
+pay(defaults, level, taken)
 if redis.call('ZCARD', waiting) > 0 then wake_one(wake) end
 return reply

@@ -1,8 +1,9 @@
 local set, counters = unpack(KEYS)
-local now_ms, tasks, count = unpack(ARGV)
+local now_ms, tasks, count, counter = unpack(ARGV)
 -- purge: deletes the first tasks of one set, index and hash together; called until nothing is left.
--- KEYS  set: zset, any of waiting, scheduled, dead · counters: hash
--- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many
+-- KEYS  set: zset, any of waiting, scheduled, dead, done · counters: hash
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many ·
+--       counter: the total it counts for
 -- reply how many were deleted
 
 local ids = redis.call('ZRANGE', set, 0, tonumber(count) - 1)
@@ -11,5 +12,5 @@ redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
 local keys = {}
 for i, id in ipairs(ids) do keys[i] = tasks .. id end
 redis.call('UNLINK', unpack(keys))
-redis.call('HINCRBY', counters, 'purged', #ids)
+redis.call('HINCRBY', counters, counter, #ids)
 return #ids

@@ -23,8 +23,8 @@ local function requeue_one(id)
   end
   last = arrival_after(last, now)
   local place = place_of(task[2], last)
-  redis.call('HDEL', key, 'died_at', 'expiries', 'expires_in_ms', 'cancel_requested')
-  redis.call('HSET', key, 'retry_count', 0, 'place', place)
+  redis.call('HDEL', key, 'died_at', 'expiries', 'cancel_requested')
+  redis.call('HSET', key, 'retry_count', 0, 'place', place, 'expires_in_ms', 'never', 'more', 1)
   redis.call('ZADD', waiting, place, id)
   redis.call('ZREM', dead, id)
   done = done + 1

@@ -1,14 +1,14 @@
-local waiting, scheduled, pending, dead, leases, settings, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake = unpack(KEYS)
 local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 -- reserve: waiting → pending, the first `count` in line, each under a lease of its own.
--- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many · first_lease: number of the
 --       first lease, new for each call; the others count on · keepalive_ms: for tasks that name none ('' = the queue's)
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
 --       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms}
--- No lease when empty or paused.
--- include number clock place wake batch full drop limits bury upkeep event line
+-- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
+-- include number clock place wake batch full drop limits bury history upkeep event line bucket
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)
@@ -29,7 +29,8 @@ local function hand_out(ids)
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'enqueue_time', 'more')
     local type, payload, enqueue_time, more = task[1], task[2], task[3], task[4] and read_more(id)
     local is_damaged = not (type or payload)
-    if not ((is_damaged or more) and is_unfit(id, is_damaged, more and more[6], enqueue_time, now)) then
+    local in_doubt = is_damaged or more or defaults.expires_in
+    if not (in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, now, defaults)) then
       ends[at + 1], ends[at + 2] = more and more[3] and now + (number(more[3]) or keepalive) or usual_end, id
       numbers[at + 1], numbers[at + 2], at = lease, id, at + 2
       reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = id, type, payload, enqueue_time
@@ -42,11 +43,14 @@ local function hand_out(ids)
 end
 
 count = tonumber(count)
-local taken, is_cut_short = walk_line(math.min(count, defaults.at_most), hand_out)
+local level = read_bucket(defaults, now)
+local room = read_room(defaults, level, defaults.max_inflight > 0 and redis.call('ZCARD', pending) or 0)
+local taken, is_cut_short = walk_line(math.min(count, defaults.at_most, room), hand_out)
+pay(defaults, level, taken)
 if is_cut_short then
   reply[2] = reply[1]
 elseif taken < count or count == 0 then
-  reply[2] = next_event(defaults)
+  reply[2] = next_event(defaults, lifts_at(defaults, level, now))
 elseif redis.call('ZCARD', waiting) > 0 then
   wake_one(wake)
 end

@@ -4,14 +4,23 @@ local DEFAULT_KEEPALIVE_MS = 30000
 local DEFAULT_DEAD_TTL_MS = 2592000000
 local DEFAULT_DEAD_MAX = 0
 
-local function read_defaults()
-  local set = redis.call('HMGET', settings, 'paused', 'keepalive_ms', 'max_attempts', 'dead_ttl_ms', 'dead_max')
+-- `paused` is '1', or the Unix ms at which the pause ends by itself.
+local function read_defaults(now)
+  local set = redis.call('HMGET', settings, 'paused', 'keepalive_ms', 'max_attempts', 'dead_ttl_ms', 'dead_max',
+    'max_inflight', 'max_tokens', 'interval_us', 'expires_in_ms', 'dead_to')
+  local resumes = set[1] ~= '1' and number(set[1]) or nil
   return {
-    paused = set[1],
+    paused = set[1] and (not resumes or resumes > now),
+    resumes = resumes,
     keepalive = number(set[2]) or DEFAULT_KEEPALIVE_MS,
     max_attempts = number(set[3]) or DEFAULT_MAX_ATTEMPTS,
     dead_ttl = number(set[4]) or DEFAULT_DEAD_TTL_MS,
     dead_max = number(set[5]) or DEFAULT_DEAD_MAX,
+    max_inflight = number(set[6]) or 0,
+    max_tokens = number(set[7]),
+    interval = number(set[8]),
+    expires_in = number(set[9]),
+    dead_to = set[10],
   }
 end
 

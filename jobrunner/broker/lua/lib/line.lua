@@ -1,13 +1,14 @@
 -- Whether a task in line cannot be handed out: damage is dropped, a task past its time to start is dead.
-local function is_unfit(id, is_damaged, expires_in, enqueue_time, now)
+local function is_unfit(id, is_damaged, expires_in, enqueue_time, now, defaults)
   if is_damaged then
     drop(id)
     return true
   end
-  expires_in, enqueue_time = number(expires_in), number(enqueue_time)
-  if not expires_in or not enqueue_time or enqueue_time + expires_in > now then return false end
+  local limit, since = defaults.expires_in, number(enqueue_time)
+  if expires_in then limit = number(expires_in) end  -- its own decides, also when that is none
+  if not limit or not since or since + limit > now then return false end
   redis.call('HINCRBY', counters, 'expired', 1)
-  bury(id, now, 'expired before it started')
+  bury(id, now, 'expired before it started', defaults)
   return true
 end
 

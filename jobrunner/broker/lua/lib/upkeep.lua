@@ -26,7 +26,7 @@ local function recover_one(now, id, defaults)
   redis.call('HSET', key, 'expiries', expiries, 'retry_count', attempts, 'more', 1)
   if is_spent(attempts, max_attempts) or is_spent(expiries, number(task[5]) or max_attempts) then
     local lease = 'the lease of attempt ' .. attempts
-    bury(id, now, lease .. ' ended without a report: its worker died, hung or was cut off')
+    bury(id, now, lease .. ' ended without a report: its worker died, hung or was cut off', defaults)
   else
     redis.call('ZADD', waiting, number(task[4]) or now, id)
   end
@@ -60,11 +60,11 @@ local function trim_dead(now, defaults)
 end
 
 local function upkeep(now)
-  local defaults = read_defaults()
+  local defaults = read_defaults(now)
   local promoted = promote(now)
   -- What stands behind a full slice of overdue tasks would overtake the rest of these: no more is handed out.
   defaults.at_most = defaults.paused and 0 or promoted == SLICE and SLICE or math.huge
   local moved = promoted + recover(now, defaults)
   if moved > 0 then wake_one(wake) end
-  return defaults, moved + trim_dead(now, defaults)
+  return defaults, moved + trim_dead(now, defaults) + trim_done(now, read_history())
 end

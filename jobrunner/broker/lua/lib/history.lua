@@ -1,0 +1,46 @@
+-- History: finished tasks of a queue that keeps them, by age and by number. `done` is outside the four sets and no
+-- reserve reads it; index and hash of an entry end together, also when nobody looks after the queue again.
+local AGE_OF_HISTORY_WITHOUT_AGE_MS = 604800000
+
+local function read_history()
+  local set = redis.call('HMGET', settings, 'history_ms', 'history_max')
+  local age, most = number(set[1]), number(set[2])
+  if age or most then return {age = age or AGE_OF_HISTORY_WITHOUT_AGE_MS, most = most or 0} end
+end
+
+-- How long the hash of a finished task stays: as its job says, or as long as history, whichever is longer.
+local function keep_for(keep_ms, history)
+  if not history then return keep_ms end
+  return exact(math.max(tonumber(keep_ms), history.age))
+end
+
+local function note_done(ids, now, history)
+  if #ids == 0 then return end
+  local entries, ended = {}, exact(now)
+  for n, id in ipairs(ids) do entries[2 * n - 1], entries[2 * n] = ended, id end
+  call_sliced('ZADD', done, entries)
+  redis.call('PEXPIRE', done, exact(history.age))
+end
+
+-- Finished without a report of its own: hashes stay as long as history, with nothing but the time.
+local function retire(ids, now, history)
+  for _, id in ipairs(ids) do
+    redis.call('PEXPIRE', tasks .. id, exact(history.age))
+    redis.call('HSET', tasks .. id, 'finished_at', exact(now))
+  end
+  note_done(ids, now, history)
+end
+
+-- Deletes what is too old or too many, a bounded slice. Returns how many.
+local function trim_done(now, history)
+  local all = history and redis.call('ZCARD', done) or 0
+  if all == 0 then return 0 end
+  local old = redis.call('ZRANGEBYSCORE', done, '-inf', exact(now - history.age), 'LIMIT', 0, 500)
+  local over = all - #old - history.most
+  if history.most > 0 and over > 0 then old = redis.call('ZRANGE', done, 0, math.min(#old + over, 500) - 1) end
+  if #old == 0 then return 0 end
+  redis.call('ZREM', done, unpack(old))
+  for n, id in ipairs(old) do old[n] = tasks .. id end
+  unlink(old)
+  return #old
+end

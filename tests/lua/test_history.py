@@ -1,0 +1,110 @@
+"""History: finished tasks of a queue that keeps them, outside the four sets."""
+
+import pytest
+
+from jobrunner.broker.calls import leases, queues, tasks
+
+
+@pytest.fixture
+def kept(mail):
+    mail.configure(history_ms=10_000)
+    return mail
+
+
+def counts(mail):
+    found = mail.run(queues.counts(mail.keys))
+    return found.waiting, found.scheduled, found.pending, found.dead, found.done
+
+
+def test_a_commit_leaves_an_entry_and_the_hash_with_an_end_of_life(kept, clock):
+    """KEU-19, KEU-36"""
+    held = kept.lease("a", payload=b"x")
+    clock.advance(7)
+    assert kept.commit(held, result=b'{"n":1}') == ["ok"]
+
+    assert kept.scores("done") == {"a": clock.ms}
+    found = kept.hash("a")
+    assert (found["payload"], found["result"], found["finished_at"]) == (b"x", b'{"n":1}', b"%d" % clock.ms)
+    assert counts(kept) == (0, 0, 0, 0, 1)
+    assert 9_000 < kept.raw.pttl(kept.keys.task("a")) <= 10_000
+    assert 9_000 < kept.raw.pttl(kept.keys.done) <= 10_000
+
+
+def test_what_is_popped_or_deleted_is_history_too(kept, clock):
+    kept.enqueue("a", "b", payload=b"x")
+    kept.run(leases.pop(kept.keys, 1))
+    kept.reserve()
+    kept.run(tasks.delete(kept.keys, "b"))
+    assert kept.ids("done") == ["a", "b"]
+    for one in "ab":
+        assert kept.hash(one)["finished_at"] == b"%d" % clock.ms
+        assert kept.hash(one)["payload"] == b"x"
+        assert kept.raw.pttl(kept.keys.task(one)) > 9_000
+
+
+def test_a_job_that_keeps_its_tasks_longer_than_history_does(kept):
+    kept.commit(kept.lease("a"), keep_ms=60_000)
+    assert kept.raw.pttl(kept.keys.task("a")) > 50_000
+
+
+def test_entries_end_by_age_index_and_hash_together(kept, clock):
+    """KEU-22"""
+    kept.commit(kept.lease("a"))
+    clock.advance(5_000)
+    kept.commit(kept.lease("b"))
+    clock.advance(4_999)
+    assert counts(kept)[-1] == 2
+    clock.advance(1)
+    assert counts(kept)[-1] == 1
+    assert (kept.ids("done"), kept.hash("a")) == (["b"], {})
+
+
+def test_entries_end_by_number_the_oldest_first(kept, clock):
+    """KEU-23"""
+    kept.configure(history_max=100)
+    for n in range(150):
+        clock.advance(1)
+        kept.commit(kept.lease(f"t{n:03}"))
+    assert counts(kept)[-1] == 100
+    assert kept.ids("done") == [f"t{n:03}" for n in range(50, 150)]
+    assert kept.hash("t049") == {}
+    assert kept.hash("t050")
+
+
+def test_a_number_alone_is_an_age_too(mail):
+    """I-11"""
+    mail.configure(history_max=5)
+    mail.commit(mail.lease("a"))
+    assert mail.ids("done") == ["a"]
+    assert 0 < mail.raw.pttl(mail.keys.done) <= 7 * 86_400_000
+
+
+def test_history_is_never_handed_out_nor_reported_on(kept):
+    """KEU-21"""
+    held = kept.lease("a")
+    kept.commit(held)
+    before = kept.snapshot()
+    assert kept.reserve(9) == []
+    assert kept.run(leases.pop(kept.keys, 9)) == []
+    assert kept.fail(held) == kept.commit(held) == kept.release(held) == ["gone"]
+    assert kept.snapshot() == before
+
+
+def test_a_queue_without_history_keeps_none(mail):
+    mail.commit(mail.lease("a"))
+    assert mail.ids("done") == []
+
+
+def test_history_that_is_switched_off_ends_by_itself(kept):
+    kept.commit(kept.lease("a"))
+    kept.run(queues.configure(kept.keys, {"history_ms": ""}))
+    kept.commit(kept.lease("b"))
+    assert kept.ids("done") == ["a"]
+    assert kept.raw.pttl(kept.keys.done) > 0
+
+
+def test_history_can_be_purged(kept):
+    kept.commit(kept.lease("a"))
+    assert kept.run(queues.purge(kept.keys, "done")) == 1
+    assert (kept.ids("done"), kept.hash("a")) == ([], {})
+    assert "purged" not in kept.totals()

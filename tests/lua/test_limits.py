@@ -1,0 +1,274 @@
+"""Limits of a queue: room for leases, tokens, pauses, size: judged where tasks are handed out or added."""
+
+import pytest
+
+from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.errors import QueueFull
+from jobrunner.task import Task
+
+HOUR_US = 3_600_000_000
+
+
+def limit(mail, **fields):
+    mail.run(queues.configure(mail.keys, fields))
+
+
+def fill(mail, count):
+    mail.run(tasks.enqueue(mail.keys, [Task(id=f"t{n:04}", queue="mail", payload=b"") for n in range(count)]))
+
+
+def test_there_are_never_more_leases_than_max_inflight(mail):
+    limit(mail, max_inflight=5)
+    fill(mail, 8)
+
+    held = mail.reserve(3)
+    assert len(mail.reserve(9)) == 2
+    assert mail.reserve(9) == []
+
+    mail.commit(held[0])
+    mail.fail(held[1])
+    mail.release(held[2])
+    assert [attempt.id for attempt in mail.reserve(9)] == ["t0001", "t0002", "t0005"]
+
+
+def test_a_lease_that_ended_makes_room_in_the_same_call(mail, clock):
+    limit(mail, max_inflight=1, keepalive_ms=1000)
+    fill(mail, 2)
+    mail.reserve(1)
+
+    clock.advance(1000)
+
+    assert [attempt.id for attempt in mail.reserve(9)] == ["t0000"]
+
+
+def test_a_lowered_limit_takes_nothing_back_and_hands_nothing_out(mail):
+    fill(mail, 10)
+    held = mail.reserve(8)
+    limit(mail, max_inflight=5)
+
+    mail.commit(*held[:3])
+    assert mail.reserve(9) == []
+    mail.commit(held[3])
+    assert len(mail.reserve(9)) == 1
+
+
+def test_what_leaves_a_capped_queue_wakes_a_sleeper(mail, line):
+    limit(mail, max_inflight=1)
+    fill(mail, 9)
+    for leave in (mail.commit, mail.fail, mail.release, lambda held: mail.run(tasks.delete(mail.keys, held.id))):
+        (held,) = mail.reserve()
+        mail.wakes()
+        leave(held)
+        assert mail.wakes()
+    mail.reserve()
+    mail.wakes()
+
+
+def test_an_uncapped_queue_wakes_nobody_for_a_commit(mail):
+    fill(mail, 1)
+    (held,) = mail.reserve()
+    mail.wakes()
+    mail.commit(held)
+    assert not mail.wakes()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "interval_us", "each_us"), [(15, HOUR_US, 240e6), (1000, 1e6, 1e3), (2000, 60e6, 30e3)]
+)
+def test_a_full_bucket_may_be_spent_at_once_and_refills_evenly(mail, clock, tokens, interval_us, each_us):
+    """MDQ-14, MDQ-16: a token of 15 an hour is there at 240 s, and not a microsecond before."""
+    limit(mail, max_tokens=tokens, interval_us=int(interval_us))
+    fill(mail, tokens + 10)
+
+    assert len(mail.reserve(tokens + 10)) == tokens
+    clock.advance((each_us - 1) / 1000)
+    assert mail.reserve(9) == []
+    clock.advance(1 / 1000)
+    assert len(mail.reserve(9)) == 1
+    clock.advance(3 * each_us / 1000)
+    assert len(mail.reserve(9)) == 3
+
+
+def test_a_bucket_is_never_fuller_than_full(mail, clock):
+    """MDQ-13: five hours of 15 an hour are 15."""
+    limit(mail, max_tokens=15, interval_us=HOUR_US)
+    fill(mail, 99)
+    assert len(mail.reserve(99)) == 15
+    clock.advance(5 * 3_600_000)
+    assert len(mail.reserve(99)) == 15
+
+
+@pytest.mark.parametrize(("tokens", "interval_s", "total"), [(1, 1, 61), (10, 10, 70)])
+def test_one_rate_with_two_bursts(mail, clock, tokens, interval_s, total):
+    """MDQ-18: in 60 s, asked each second, at most the bucket and 60 more."""
+    limit(mail, max_tokens=tokens, interval_us=interval_s * 1_000_000)
+    fill(mail, 200)
+    taken = 0
+    for _ in range(61):
+        taken += len(mail.reserve(200))
+        clock.advance(1000)
+    assert taken == total
+
+
+def test_a_window_has_no_edge(mail, clock):
+    """MDQ-12: ten at 9.9 s leave nothing for 10.1 s."""
+    limit(mail, max_tokens=10, interval_us=10_000_000)
+    fill(mail, 30)
+    clock.advance(9900)
+    assert len(mail.reserve(10)) == 10
+    clock.advance(200)
+    assert mail.reserve(10) == []
+
+
+def test_no_token_is_burnt_by_another_limit(mail):
+    """MDQ-19: three leases cost three tokens, an empty answer none."""
+    limit(mail, max_tokens=100, interval_us=1_000_000, max_inflight=3)
+    fill(mail, 50)
+    assert len(mail.reserve(50)) == 3
+    assert mail.reserve(50) == []
+    assert float(mail.raw.hget(mail.keys.bucket, "level")) == 97 * 1_000_000
+
+
+def test_a_task_that_cannot_be_handed_out_costs_no_token(mail):
+    limit(mail, max_tokens=2, interval_us=HOUR_US)
+    fill(mail, 4)
+    mail.raw.delete(mail.keys.task("t0000"))
+    assert [attempt.id for attempt in mail.reserve(9)] == ["t0001", "t0002"]
+
+
+@pytest.mark.parametrize("step_ms", [-5000, -3_600_000])
+def test_a_clock_that_steps_back_neither_fills_nor_drains(mail, clock, step_ms):
+    """MDQ-29"""
+    limit(mail, max_tokens=10, interval_us=10_000_000)
+    fill(mail, 40)
+    assert len(mail.reserve(7)) == 7
+    clock.advance(step_ms)
+    assert len(mail.reserve(9)) == 3
+    clock.advance(1000)
+    assert len(mail.reserve(9)) == 1
+
+
+def test_a_bucket_keeps_its_level_when_the_rate_changes(mail, clock):
+    limit(mail, max_tokens=10, interval_us=10_000_000)
+    fill(mail, 40)
+    mail.reserve(10)
+    limit(mail, max_tokens=20, interval_us=HOUR_US)
+    assert mail.reserve(9) == []
+    clock.advance(180_000)
+    assert len(mail.reserve(9)) == 1
+
+
+def test_popping_takes_tokens_but_no_room(mail):
+    limit(mail, max_tokens=3, interval_us=HOUR_US, max_inflight=1)
+    fill(mail, 9)
+    assert len(mail.run(leases.pop(mail.keys, 9))) == 3
+    assert mail.run(leases.pop(mail.keys, 9)) == []
+
+
+def test_the_answer_foretells_when_a_limit_lifts(mail, clock):
+    limit(mail, max_tokens=1, interval_us=4_000_000)
+    fill(mail, 3)
+    assert mail.ask(1).next_event_ms is None or mail.ids("waiting")
+    assert mail.ask(1).next_event_ms == clock.ms + 4000
+    limit(mail, max_tokens=1, interval_us=1_000)
+    clock.advance(1)
+    mail.reserve(1)
+    found = mail.ask(5).next_event_ms
+    assert found is not None
+    assert clock.ms < found <= clock.ms + 11
+
+
+def test_a_pause_with_an_end_ends(mail, clock):
+    fill(mail, 1)
+    limit(mail, paused="+5000")
+    assert mail.run(queues.counts(mail.keys)).paused
+    assert mail.ask(1).next_event_ms == clock.ms + 5000
+    clock.advance(4999.999)
+    assert mail.reserve() == []
+    clock.advance(0.001)
+    assert not mail.run(queues.counts(mail.keys)).paused
+    assert len(mail.reserve()) == 1
+
+
+def test_a_full_queue_refuses_the_whole_batch(mail, clock):
+    limit(mail, max_size=3)
+    fill(mail, 2)
+    before = mail.snapshot()
+    with pytest.raises(QueueFull, match="queue 'mail' has no room for 2 more: its max_size is reached"):
+        mail.enqueue("x", "y")
+    assert mail.snapshot() == before
+
+    assert mail.enqueue("x") == [True]
+    assert mail.enqueue("x") == [False], "what is there already needs no room"
+    with pytest.raises(QueueFull):
+        mail.enqueue("late", delay_ms=1000)
+    mail.reserve(1)
+    assert mail.enqueue("y") == [True]
+
+
+def test_a_move_into_a_full_queue_is_refused_and_the_lease_stays(line):
+    """KEU-34"""
+    raw, packed = line("orders/raw"), line("orders/packed")
+    raw.enqueue("a")
+    packed.enqueue("b")
+    limit(packed, max_size=1)
+    (held,) = raw.reserve()
+    moved = raw.run(leases.move(raw.keys, packed.keys, task_id=held.id, token=held.token))
+    assert moved == "full"
+    assert raw.ids("pending") == ["a"]
+    assert raw.commit(held) == ["ok"]
+
+
+def test_a_task_without_a_word_of_its_own_expires_as_its_queue_says(mail, clock):
+    """MOABX-05: also while it was delayed."""
+    limit(mail, expires_in_ms=1000)
+    mail.enqueue("now")
+    mail.enqueue("later", delay_ms=2000)
+    mail.enqueue("patient", expires_in_ms=9000)
+    clock.advance(2000)
+    assert [attempt.id for attempt in mail.reserve(9)] == ["patient"]
+    assert sorted(mail.ids("dead")) == ["later", "now"]
+    assert mail.hash("later")["error"] == b"expired before it started"
+    mail.run(tasks.requeue(mail.keys, ["now"]))
+    assert [attempt.id for attempt in mail.reserve(9)] == ["now"]
+
+
+def test_where_no_dead_are_kept_they_are_gone_at_once(mail):
+    """MOABX-03"""
+    limit(mail, dead_ttl_ms=0)
+    held = mail.lease("a")
+    assert mail.fail(held, fate="dead") == ["dead"]
+    assert (mail.hash("a"), mail.ids("dead")) == ({}, [])
+    assert (mail.totals()["dead"], mail.totals()["trimmed"]) == (1, 1)
+
+
+def test_the_dead_are_forwarded_in_the_same_step(line, clock):
+    """D-13"""
+    raw, failed = line("orders/raw"), line("orders/failed")
+    limit(raw, dead_to="orders/failed", max_attempts=1, keepalive_ms=1000)
+    raw.enqueue("told", "silent", payload=b"x")
+    told, _ = raw.reserve(2)
+    raw.fail(told, error="why")
+    clock.advance(1000)
+    assert raw.reserve(9) == []
+
+    assert failed.ids("waiting") == ["told", "silent"]
+    assert raw.ids("dead") == raw.ids("pending") == []
+    assert failed.wakes()
+    found = failed.hash("told")
+    assert (found["queue"], found["error"], found["retry_count"]) == (b"orders/failed", b"why", b"0")
+    assert (raw.totals()["dead"], raw.totals()["moved_out"], failed.totals()["moved_in"]) == (2, 2, 2)
+    assert failed.reserve()[0].payload == b"x"
+
+
+def test_two_queues_that_forward_to_each_other_come_to_an_end(line):
+    there, back = line("loop/a"), line("loop/b")
+    limit(there, dead_to="loop/b", max_attempts=1)
+    limit(back, dead_to="loop/a", max_attempts=1)
+    there.enqueue("a")
+    for _ in range(50):
+        for here in (there, back):
+            here.fail(*here.reserve())
+    assert there.ids("waiting") == ["a"]
+    there.fail(*there.reserve())
+    assert there.ids("dead") == ["a"]
