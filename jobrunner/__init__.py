@@ -11,6 +11,7 @@ from jobrunner.client.lease import Lease
 from jobrunner.client.queue import Queue
 from jobrunner.jobs.declare import job
 from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.unique import Unique
 
 # Steering a run
 from jobrunner.outcome import Cancel, Fail, Retry, Snooze
@@ -36,6 +37,7 @@ __all__ = [
     "Snooze",
     "TaskHandle",
     "TaskState",
+    "Unique",
     "Worker",
     "configure",
     "job",

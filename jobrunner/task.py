@@ -54,6 +54,15 @@ class TaskState(StrEnum):
         return self in (TaskState.DEAD, TaskState.SUCCEEDED, TaskState.CANCELLED)
 
 
+class Lock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What makes a task unique: tasks with the same digest are alike. `lasts`: 'started', 'finished' or 'expired'."""
+
+    digest: str
+    lasts: str
+    ttl_ms: int
+    on_clash: str
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is enqueued. `delay_ms` counts from the server's now; `at_ms` is an instant; at most one is given."""
 
@@ -69,6 +78,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_in_ms: int | None = None
     headers: bytes | None = None
     encoding: str = ""
+    lock: Lock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ key                                  type   content
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
 ``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts
 ``P:{tag}:task:<id>``                hash   one task (see task.py)
+``P:{tag}:unique:<digest>``            string end of the lock (Unix ms), blank, id of the unique task that has it
 ``P:{tag}:awaited``                  zset   task id → when someone last said to wait for its end, Unix ms
 ``P:{tag}:finished:<id>``            pubsub how the task ended, when someone waits for that
 ``P:queues``                         set    full names of all queues ever used
@@ -103,6 +104,10 @@ class QueueKeys:
     def task(self, task_id: str) -> bytes:
         """The hash of one task."""
         return self.tasks + task_id.encode()
+
+    def unique(self, digest: str) -> bytes:
+        """The lock of a unique task."""
+        return b"%bunique:%b" % (self.base, digest.encode())
 
     def periodic(self, name: str) -> bytes:
         """The state of a periodic job that runs on this queue."""

@@ -8,7 +8,7 @@ from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, check_id, tag_of_id
-from jobrunner.client.client import batch_calls, batches
+from jobrunner.client.batch import Batch, batches
 from jobrunner.client.handle import gone, read_result, timed_out
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidName
@@ -111,7 +111,11 @@ class AsyncClient:
     async def enqueue_many(self, sent: Iterable[Task]) -> list[AsyncTaskHandle[Any]]:
         """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given."""
         handles: list[AsyncTaskHandle[Any]] = []
-        for batch in batches(sent):
-            await self.broker.run_many(batch_calls(self.keys, batch, self.settings.payload_limit))
-            handles += [AsyncTaskHandle(self.broker, self.keys, task.id, task.queue) for task in batch]
+        for tasks_of_batch in batches(sent):
+            batch = Batch(self.keys, tasks_of_batch, self.settings.payload_limit)
+            ids = batch.ids(await self.broker.run_many(batch.calls))
+            handles += [
+                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue)
+                for task_id, task in zip(ids, tasks_of_batch, strict=True)
+            ]
         return handles

@@ -1,25 +1,21 @@
 """The client: one connection pool, one prefix; enqueues tasks and hands out handles and queues."""
 
 import atexit
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from jobrunner.broker.broker import Broker, server_clock
-from jobrunner.broker.call import Call
-from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, check_id, tag_of_id
+from jobrunner.client.batch import Batch, batches, enqueue_call, id_of
 from jobrunner.client.handle import TaskHandle
-from jobrunner.client.item import check_size
 from jobrunner.client.queue import Queue
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_workers
 from jobrunner.errors import InvalidName
 from jobrunner.settings import client_settings
 from jobrunner.task import Task
-
-BATCH = 1000
 
 
 class Client:
@@ -92,42 +88,24 @@ class Client:
         """Sends one task. The same id again leaves the first task as it was."""
         call = enqueue_call(self.keys, [task], self.settings.payload_limit)
         if task.queue in self._registered:
-            self.broker.run(call)
+            placed = self.broker.run(call)
         else:
-            self.broker.run_many([queues.register(self.keys, [task.queue]), call])
+            placed = self.broker.run_many([queues.register(self.keys, [task.queue]), call])[1]
             self._registered.add(task.queue)
-        return TaskHandle(self.broker, self.keys, task.id, task.queue)
+        return TaskHandle(self.broker, self.keys, id_of(task, placed), task.queue)
 
     def enqueue_many(self, sent: Iterable[Task]) -> list[TaskHandle[Any]]:
         """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given.
 
-        Each batch is all or nothing. Nothing is sent when a payload of the first batch is too large.
+        Each batch is all or nothing, but for unique tasks, which are added one by one. Nothing is sent when a payload
+        of the first batch is too large. DuplicateTask is raised after the batch it is in was sent.
         """
         handles: list[TaskHandle[Any]] = []
-        for batch in batches(sent):
-            self.broker.run_many(batch_calls(self.keys, batch, self.settings.payload_limit))
-            handles += [TaskHandle(self.broker, self.keys, task.id, task.queue) for task in batch]
+        for tasks_of_batch in batches(sent):
+            batch = Batch(self.keys, tasks_of_batch, self.settings.payload_limit)
+            ids = batch.ids(self.broker.run_many(batch.calls))
+            handles += [
+                TaskHandle(self.broker, self.keys, task_id, task.queue)
+                for task_id, task in zip(ids, tasks_of_batch, strict=True)
+            ]
         return handles
-
-
-def enqueue_call(keys: Keys, sent: list[Task], limit: int) -> Call[list[bool]]:
-    """The call that enqueues tasks of one queue. Raises PayloadTooLarge."""
-    for task in sent:
-        check_size(task.payload, limit)
-    return tasks.enqueue(keys.queue(sent[0].queue), sent)
-
-
-def batch_calls(keys: Keys, batch: list[Task], limit: int) -> list[Call[Any]]:
-    """The calls of one batch: the registry, then one for each queue. Raises PayloadTooLarge."""
-    by_queue: dict[str, list[Task]] = {}
-    for task in batch:
-        by_queue.setdefault(task.queue, []).append(task)
-    calls = [enqueue_call(keys, sent, limit) for sent in by_queue.values()]
-    return [queues.register(keys, sorted(by_queue)), *calls]
-
-
-def batches(sent: Iterable[Task]) -> Iterator[list[Task]]:
-    """Slices of up to BATCH tasks."""
-    rest = iter(sent)
-    while batch := list(itertools.islice(rest, BATCH)):
-        yield batch

@@ -42,6 +42,7 @@ def build_task(definition: JobDefinition, values: Any, placement: Placement) -> 
         keepalive_ms=_ms(options.keepalive),
         max_attempts=options.max_attempts,
         expires_in_ms=_ms(options.expires_in),
+        lock=None if options.unique is None else options.unique.lock(definition.name, values),
     )
 
 

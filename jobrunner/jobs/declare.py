@@ -10,6 +10,7 @@ from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.options import refuse_unknown, settle
 from jobrunner.jobs.params import Parameters
 from jobrunner.jobs.registry import JobDefinition, register
+from jobrunner.jobs.unique import Unique
 from jobrunner.retry import BackoffPolicy
 from jobrunner.schedule import CatchUp
 from jobrunner.settings import Duration
@@ -69,6 +70,10 @@ class Declaration:
         for parameter in values.__struct_fields__:
             if parameter in _RESERVED:
                 raise InvalidName(f"job {name!r}: parameter {parameter!r} hides an attribute of Job; rename it")
+        if options.unique is not None:
+            if periodic is not None:
+                raise InvalidOption(f"job {name!r}: a periodic job is kept single by overlap=…, not by unique=…")
+            options.unique.check(values.__struct_fields__, name)
         if periodic is not None and _required(values):
             raise InvalidOption(f"job {name!r}: nobody gives a periodic job its parameters; add defaults")
         return JobDefinition(
@@ -99,6 +104,7 @@ def job(
     ack: str | None = None,
     keep: Duration | None = None,
     expires_in: Duration | None = None,
+    unique: bool | Duration | Unique | None = None,
     every: Duration | None = None,
     cron: str | None = None,
     tz: str | None = None,
@@ -119,6 +125,7 @@ def job(
     ack           "late" (default) or "early": at most once
     keep          how long a finished task stays readable; default 60 s, 0 deletes at once
     expires_in    a task not started by then goes to dead
+    unique        True, seconds, or Unique(by, until, ttl, on_clash): no second task like one that is there
     every / cron + tz, catch_up, overlap, jitter: of periodic jobs
 
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateJob when the name is taken.
@@ -128,6 +135,7 @@ def job(
     options = {
         "name": name, "queue": queue, "priority": priority, "max_attempts": max_attempts, "backoff": backoff,
         "keepalive": keepalive, "timeout": timeout, "ack": ack, "keep": keep, "expires_in": expires_in,
+        "unique": unique,
         "every": every, "cron": cron, "tz": tz, "catch_up": catch_up, "overlap": overlap, "jitter": jitter,
     }  # fmt: skip
     return Declaration({option: value for option, value in options.items() if value is not None} | unknown)

@@ -6,6 +6,7 @@ from typing import Any
 
 from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.errors import InvalidOption
+from jobrunner.jobs.unique import Unique, read_unique
 from jobrunner.retry import Backoff, BackoffPolicy, seconds
 from jobrunner.schedule import CatchUp, Cron, Every, Schedule, parse_catch_up
 from jobrunner.settings import check_options, check_whole
@@ -27,6 +28,7 @@ class JobOptions:
     ack: str = "late"
     keep: float = DEFAULT_KEEP_S
     expires_in: float | None = None
+    unique: Unique | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +43,10 @@ class PeriodicOptions:
 
 _PERIODIC = ("every", "cron", "tz", "catch_up", "overlap", "jitter")
 _KNOWN = ("name", *(known.name for known in fields(JobOptions)), *_PERIODIC)
-_NOT_YET = ("unique",)
 
 
 def refuse_unknown(given: Mapping[str, Any]) -> None:
-    """Raises UnknownOption for what is no option of @job, InvalidOption for one that this version lacks."""
-    for name in _NOT_YET:
-        if name in given:
-            raise InvalidOption(f"option {name}={given[name]!r}: this version cannot keep tasks unique; leave it out")
+    """Raises UnknownOption for what is no option of @job."""
     check_options(given, _KNOWN, "option of @job")
 
 
@@ -74,6 +72,7 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
     for option in ("keepalive", "timeout", "expires_in"):
         if option in given:
             given[option] = _positive(given[option], option)
+    given["unique"] = read_unique(given.get("unique"))
     if "keep" in given:
         given["keep"] = seconds(given["keep"], option="keep")
     return JobOptions(**given)

@@ -27,6 +27,7 @@ def _record(reply: list[bytes]) -> TaskRecord | None:
 
 
 _enqueue = Verb("enqueue", lambda reply: reply)
+_unique = Verb("unique", lambda reply: reply)
 _show = Verb("show", _record)
 _cancel = Verb("cancel", _text)
 _requeue = Verb("requeue", _texts)
@@ -48,6 +49,33 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
         words += (len(own), *own)
     call = _enqueue.on(keys, rest=words, tasks=keys.tasks, shared=2 + len(shared))
     return replace(call, read=partial(_are_new, keys.name, len(sent)))
+
+
+def enqueue_unique(keys: QueueKeys, task: Task) -> Call[tuple[str, str]]:
+    """One task under its lock. Reply: ('new', 'replaced', 'rescheduled' or 'clash', id of the task that is there)."""
+    lock = task.lock
+    assert lock is not None, "only a task with a lock is enqueued so"
+    call = _unique.with_keys(
+        (keys.waiting, keys.scheduled, keys.settings, keys.counters, keys.arrival, keys.wake, keys.unique(lock.digest)),
+        rest=["payload", task.payload, *_fields(task)],
+        tasks=keys.tasks,
+        base=keys.base,
+        tag=keys.tag,
+        queue=keys.name,
+        id=task.id,
+        priority="" if task.priority is None else task.priority,
+        due=_due(task),
+        lasts=lock.lasts,
+        ttl_ms=lock.ttl_ms,
+        on_clash=lock.on_clash if lock.on_clash in ("replace", "reschedule") else "",
+    )
+    return replace(call, read=partial(_placed, keys.name))
+
+
+def _placed(queue: str, reply: list[bytes] | bytes) -> tuple[str, str]:
+    if isinstance(reply, bytes):
+        raise full(queue, 1)
+    return reply[0].decode(), reply[1].decode()
 
 
 _traits = attrgetter("type", "priority", "keepalive_ms", "max_attempts", "expires_in_ms", "encoding", "headers")

@@ -18,6 +18,7 @@ from jobrunner.errors import (
 from jobrunner.jobs import registry
 from jobrunner.jobs.declare import job
 from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.unique import Unique
 from jobrunner.schedule import Cron, Every
 
 
@@ -94,7 +95,10 @@ def test_only_the_hooks_a_job_defines_are_called() -> None:
         ({"timeout": "5s"}, InvalidOption, "timeout"),
         ({"ack": "never"}, InvalidOption, "'late'"),
         ({"keep": -1}, InvalidOption, "keep"),
-        ({"unique": True}, InvalidOption, "unique"),
+        ({"unique": "x"}, InvalidOption, "unique='x'"),
+        ({"unique": 0}, InvalidOption, "ttl=0"),
+        ({"unique": Unique(by=["nope"])}, InvalidOption, "by='nope' is none of its parameters"),
+        ({"unique": True, "every": 3}, InvalidOption, "overlap"),
         ({"tz": "Europe/Madrid"}, InvalidOption, "every=… or cron=…"),
     ],
 )

@@ -1,0 +1,87 @@
+"""Unique tasks as a user enqueues them."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, Unique, job
+from jobrunner.client.current import forget, use
+from jobrunner.errors import DuplicateTask, InvalidOption
+from jobrunner.jobs.build import NOW
+
+
+@pytest.fixture(autouse=True)
+def current(client: Client) -> Iterator[Client]:
+    yield use(client)
+    forget()
+
+
+@job(name="unique.plain", queue="u", unique=True)
+def plain(x: int, y: list[int] | None = None) -> None: ...
+
+
+@job(name="unique.by", queue="u", unique=Unique(by=["x"], on_clash="replace"))
+def by_x(x: int, note: str = "") -> None: ...
+
+
+@job(name="unique.raising", queue="u", unique=Unique(on_clash="raise", ttl=60))
+def raising(x: int) -> None: ...
+
+
+@job(name="unique.free", queue="u")
+def free(x: int) -> None: ...
+
+
+def test_a_clash_is_answered_with_the_task_that_is_there(current: Client) -> None:
+    first = plain.enqueue(1, y=[2])
+    assert plain.enqueue(1, y=[2]).id == first.id
+    assert plain.enqueue(1, y=[3]).id != first.id
+    assert current.queue("u").counts()["waiting"] == 2
+    first.cancel()
+    assert plain.enqueue(1, y=[2]).id != first.id
+
+
+def test_only_the_parameters_named_count(current: Client) -> None:
+    first = by_x.enqueue(1, note="old")
+    assert by_x.enqueue(1, note="new").id == first.id
+    assert first.record().payload == b'{"x":1,"note":"new"}'
+
+
+def test_a_clash_may_be_an_error_that_names_the_task(current: Client) -> None:
+    first = raising.enqueue(1)
+    with pytest.raises(DuplicateTask, match=first.id) as caught:
+        raising.enqueue(1)
+    assert caught.value.task_id == first.id
+
+
+def test_unique_and_other_tasks_go_in_one_batch(current: Client) -> None:
+    calls: list[Any] = [plain.bind(1), free.bind(1), plain.bind(1), free.bind(2), plain.bind(2)]
+    handles = current.enqueue_many([call.task(NOW) for call in calls])
+    ids = [handle.id for handle in handles]
+    assert ids[0] == ids[2]
+    assert len(set(ids)) == 4
+    assert current.queue("u").counts()["waiting"] == 4
+
+
+def test_a_batch_with_a_clash_that_should_raise_sends_the_rest(current: Client) -> None:
+    with pytest.raises(DuplicateTask):
+        raising.enqueue_many([raising.bind(1), raising.bind(1), raising.bind(2)])
+    assert current.queue("u").counts()["waiting"] == 2
+
+
+def test_it_is_the_same_for_asyncio(current: Client) -> None:
+    async def main() -> None:
+        first = await plain.aenqueue(7)
+        assert (await plain.aenqueue(7)).id == first.id
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "options", [{"until": "never"}, {"on_clash": "explode"}, {"ttl": -1}, {"by": "x"}, {"by": [1]}], ids=str
+)
+def test_a_wrong_choice_is_an_error_that_names_it(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match=f"^{next(iter(options))}"):
+        Unique(**options)
