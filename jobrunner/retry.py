@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeGuard
 
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import AttemptCrashed, AttemptTimeout, InvalidOption
 
 _CENTURY_S = 36_525 * 86_400
 
@@ -92,6 +92,40 @@ def next_delay(
         if on_problem is not None:
             on_problem(f"backoff {_shown(policy)} is replaced by the default: {_shown(problem)}")
         return Backoff().delay(retry_count, rng)
+
+
+RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException, int], bool]
+"""Which errors are worth another attempt: classes of them, or a callable (error, attempt) -> bool."""
+
+
+def check_retry_on(policy: object) -> RetryOn:
+    """Returns what can be a RetryOn. Raises InvalidOption."""
+    classes = policy if isinstance(policy, tuple) else (policy,)
+    if classes and all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
+        return policy  # type: ignore[return-value]
+    if callable(policy) and not isinstance(policy, type):
+        return policy
+    raise InvalidOption(f"retry_on={_shown(policy)}: give error classes, or a callable (error, attempt) -> bool")
+
+
+def is_retried(
+    policy: RetryOn | None, error: BaseException, attempt: int, *, on_problem: Callable[[str], object] | None = None
+) -> bool:
+    """Whether the error of that attempt (1 is the first) is worth another one.
+
+    Classes are about what the job raises: a timeout or a crash is tried again whatever they say. A callable is asked
+    about these too; one that raises costs no retry.
+    """
+    if policy is None:
+        return True
+    if isinstance(policy, (type, tuple)):
+        return isinstance(error, (policy, AttemptTimeout, AttemptCrashed))  # a tuple in a tuple is fine
+    try:
+        return bool(policy(error, attempt))
+    except Exception as problem:
+        if on_problem is not None:
+            on_problem(f"retry_on {_shown(policy)} is ignored: {_shown(problem)}")
+        return True
 
 
 def seconds(value: object, *, option: str, minimum: float = 0) -> float:

@@ -75,6 +75,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_ms: float | None = None
     keepalive_ms: int | None = None
     max_attempts: int | None = None
+    max_expiries: int | None = None
     expires_in_ms: int | None = None
     headers: bytes | None = None
     encoding: str = ""

@@ -41,6 +41,7 @@ def build_task(definition: JobDefinition, values: Any, placement: Placement) -> 
         at_ms=at_ms,
         keepalive_ms=_ms(options.keepalive),
         max_attempts=options.max_attempts,
+        max_expiries=options.max_expiries,
         expires_in_ms=_ms(options.expires_in),
         lock=None if options.unique is None else options.unique.lock(definition.name, values),
     )

@@ -11,7 +11,7 @@ from jobrunner.jobs.options import refuse_unknown, settle
 from jobrunner.jobs.params import Parameters
 from jobrunner.jobs.registry import JobDefinition, register
 from jobrunner.jobs.unique import Unique
-from jobrunner.retry import BackoffPolicy
+from jobrunner.retry import BackoffPolicy, RetryOn
 from jobrunner.schedule import CatchUp
 from jobrunner.settings import Duration
 
@@ -99,6 +99,8 @@ def job(
     priority: int | None = None,
     max_attempts: int | None = None,
     backoff: BackoffPolicy | None = None,
+    retry_on: RetryOn | None = None,
+    max_expiries: int | None = None,
     keepalive: Duration | None = None,
     timeout: Duration | None = None,
     ack: str | None = None,
@@ -120,6 +122,8 @@ def job(
     priority      0 to 2, higher first; default 1
     max_attempts  tries before the task is dead; default 5, 1 = no retry, 0 = no limit
     backoff       Backoff(base, factor, cap, jitter) or a callable (retry_count, error) -> delay
+    retry_on      error classes that are tried again, or a callable (error, attempt) -> bool; default: every error
+    max_expiries  leases that may end without a report, as after a crash, before the task is dead; default max_attempts
     keepalive     length of the lease; the worker renews it
     timeout       of one attempt
     ack           "late" (default) or "early": at most once
@@ -134,6 +138,7 @@ def job(
         raise UsageError("@job is written with parentheses: @job() or @job(queue=…)")
     options = {
         "name": name, "queue": queue, "priority": priority, "max_attempts": max_attempts, "backoff": backoff,
+        "retry_on": retry_on, "max_expiries": max_expiries,
         "keepalive": keepalive, "timeout": timeout, "ack": ack, "keep": keep, "expires_in": expires_in,
         "unique": unique,
         "every": every, "cron": cron, "tz": tz, "catch_up": catch_up, "overlap": overlap, "jitter": jitter,

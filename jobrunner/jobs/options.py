@@ -7,7 +7,7 @@ from typing import Any
 from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.errors import InvalidOption
 from jobrunner.jobs.unique import Unique, read_unique
-from jobrunner.retry import Backoff, BackoffPolicy, seconds
+from jobrunner.retry import Backoff, BackoffPolicy, RetryOn, check_retry_on, seconds
 from jobrunner.schedule import CatchUp, Cron, Every, Schedule, parse_catch_up
 from jobrunner.settings import check_options, check_whole
 from jobrunner.task import check_priority
@@ -23,6 +23,8 @@ class JobOptions:
     priority: int | None = None
     max_attempts: int | None = None
     backoff: BackoffPolicy = field(default_factory=Backoff)
+    retry_on: RetryOn | None = None
+    max_expiries: int | None = None
     keepalive: float | None = None
     timeout: float | None = None
     ack: str = "late"
@@ -62,8 +64,11 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
     if "queue" in given:
         split_queue(given["queue"])
     check_priority(given.get("priority"))
-    if "max_attempts" in given:
-        check_whole(given["max_attempts"], "max_attempts", minimum=0)
+    for option in ("max_attempts", "max_expiries"):
+        if option in given:
+            check_whole(given[option], option, minimum=0)
+    if "retry_on" in given:
+        check_retry_on(given["retry_on"])
     if given.get("ack", "late") not in ("late", "early"):
         raise InvalidOption(f"ack={given['ack']!r}: choose 'late' (after the run) or 'early' (before it: at most once)")
     if not (isinstance(given.get("backoff", Backoff()), Backoff) or callable(given["backoff"])):

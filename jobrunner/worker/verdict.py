@@ -8,7 +8,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptTimeout
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.outcome import Cancel, Cancelled, Fail, Failed, Outcome, Retry, Snooze, Snoozed, Steer
-from jobrunner.retry import is_spent, next_delay
+from jobrunner.retry import is_retried, is_spent, next_delay
 
 _ERROR_LIMIT = 8000
 _log = structlog.get_logger("jobrunner.runner")
@@ -64,11 +64,22 @@ def sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def _is_retried(attempt: Attempt, definition: JobDefinition, error: BaseException) -> bool:
+    if isinstance(error, Fail):
+        return error.retry
+    return is_retried(
+        definition.options.retry_on,
+        error,
+        attempt.number,
+        on_problem=lambda problem: _log.warning("retry_on failed", job=definition.name, problem=problem),
+    )
+
+
 def _failure(attempt: Attempt, definition: JobDefinition, error: BaseException) -> Failed:
     if isinstance(error, Retry):
         retry = True
     else:  # the next tick of a periodic job is its retry
-        retry = definition.periodic is None and (not isinstance(error, Fail) or error.retry)
+        retry = definition.periodic is None and _is_retried(attempt, definition, error)
     delay_s = error.delay_s if isinstance(error, Retry) else None
     if delay_s is None:
         delay_s = next_delay(

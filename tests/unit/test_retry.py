@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobrunner.errors import InvalidOption
-from jobrunner.retry import Backoff, BackoffPolicy, is_spent, next_delay, seconds
+from jobrunner.errors import AttemptCrashed, AttemptTimeout, InvalidOption
+from jobrunner.retry import Backoff, BackoffPolicy, check_retry_on, is_retried, is_spent, next_delay, seconds
 
 
 class Top(random.Random):
@@ -234,3 +234,34 @@ def test_attempts_are_spent_at_their_maximum_and_never_without_one(
 ) -> None:
     """I-6: attempts ≤ max_attempts; 0 is no limit."""
     assert is_spent(attempts, max_attempts) is spent
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "retried"),
+    [
+        (None, ValueError(), True),
+        (OSError, ConnectionError(), True),
+        (OSError, ValueError(), False),
+        ((OSError, KeyError), KeyError(), True),
+        ((OSError, KeyError), ValueError(), False),
+        (OSError, AttemptTimeout(), True),
+        ((OSError,), AttemptCrashed(), True),
+        (lambda error, attempt: attempt < 3 and "busy" in str(error), ValueError("busy"), True),
+        (lambda error, attempt: attempt < 2, ValueError("busy"), False),
+        (lambda error, attempt: False, AttemptTimeout(), False),
+    ],
+)
+def test_errors_are_tried_again_as_retry_on_says(policy: object, error: BaseException, retried: bool) -> None:
+    assert is_retried(check_retry_on(policy) if policy else None, error, 2) is retried
+
+
+def test_a_retry_on_that_raises_costs_no_retry() -> None:
+    told: list[str] = []
+    assert is_retried(lambda _error, _attempt: 1 / 0 > 0, ValueError(), 1, on_problem=told.append)
+    assert "division by zero" in told[0]
+
+
+@pytest.mark.parametrize("policy", [3, "ValueError", (), (ValueError, 3), int])
+def test_what_can_judge_no_error_is_refused(policy: object) -> None:
+    with pytest.raises(InvalidOption, match="retry_on="):
+        check_retry_on(policy)

@@ -324,3 +324,22 @@ def test_the_task_as_its_job_sees_it(client: Client) -> None:
 
     task = enqueue("self", act)
     assert task.result(timeout=10) == [task.id, "outcomes", 1, 0, 3, True]
+
+
+@job(name="outcomes.picky", queue="outcomes", retry_on=ConnectionError, backoff=Backoff(base=0.01, factor=1))
+def picky() -> None:
+    acts["picky"](None)  # type: ignore[arg-type]
+
+
+def test_an_error_that_is_not_worth_it_is_dead_at_once() -> None:
+    acts["picky"] = throw(ValueError("for good"))
+    task = picky.enqueue()
+    with pytest.raises(TaskFailed, match="for good"):
+        task.result(timeout=10)
+    assert task.attempts == 1
+
+    left = [throw(ConnectionError("busy"))]
+    acts["picky"] = lambda own: left.pop()(own) if left else None
+    task = picky.enqueue()
+    assert task.result(timeout=10) is None
+    assert task.attempts == 2

@@ -78,7 +78,9 @@ def _placed(queue: str, reply: list[bytes] | bytes) -> tuple[str, str]:
     return reply[0].decode(), reply[1].decode()
 
 
-_traits = attrgetter("type", "priority", "keepalive_ms", "max_attempts", "expires_in_ms", "encoding", "headers")
+_traits = attrgetter(
+    "type", "priority", "keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "encoding", "headers"
+)
 """All that becomes a field of the hash beside the payload; most batches have it in common and send it once."""
 
 
@@ -110,6 +112,8 @@ def task_options(task: Task) -> list[Word]:
         words += ("keepalive_ms", task.keepalive_ms)
     if task.max_attempts is not None:
         words += ("max_attempts", task.max_attempts)
+    if task.max_expiries is not None:
+        words += ("max_expiries", task.max_expiries)
     if task.expires_in_ms is not None:
         words += ("expires_in_ms", task.expires_in_ms)
     if task.encoding:
