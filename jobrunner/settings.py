@@ -16,6 +16,9 @@ from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.retry import Backoff, seconds
 
 Duration = timedelta | int | float
+DURABILITIES = ("none", "fsync", "replicated")
+_LONGEST_WAIT_S = 4.0
+"""Shorter than a read may take before its connection counts as broken."""
 EMBEDDED_URL = "embedded://"
 
 
@@ -28,6 +31,11 @@ class ClientSettings:
     payload_limit: int = 1024 * 1024
     patience: float = 2.0
     """How long a call waits for a server that is away before it raises."""
+    durability: str = "none"
+    """When an enqueue returns: "none" as soon as the server has it, "fsync" when it is on the server's disk,
+    "replicated" when a replica has it."""
+    durability_timeout: float = 2.0
+    """How long it waits for that before it raises OutcomeUnknown."""
 
 
 _UNITS_S = {"SECONDS": 1, "MINUTES": 60, "HOURS": 3600}
@@ -130,6 +138,14 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
         check_whole(options["payload_limit"], "payload_limit", minimum=1)
     if "patience" in options:
         options["patience"] = seconds(options["patience"], option="patience")
+    if options.get("durability", "none") not in DURABILITIES:
+        raise InvalidOption(f"durability={options['durability']!r}: choose one of {', '.join(DURABILITIES)}")
+    if "durability_timeout" in options:
+        options["durability_timeout"] = seconds(options["durability_timeout"], option="durability_timeout")
+        if not 0 < options["durability_timeout"] <= _LONGEST_WAIT_S:
+            raise InvalidOption(
+                f"durability_timeout={options['durability_timeout']!r}: give more than 0, at most {_LONGEST_WAIT_S:g} s"
+            )
     named = prefix or environment.get("JOBRUNNER_PREFIX") or stored.prefix or "jobrunner"
     return ClientSettings(url=chosen, prefix=named, **options)
 

@@ -11,6 +11,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 from jobrunner.broker.call import (
     Call,
     attempt_to_interpret,
+    confirmed,
     interpret,
     is_unknown_script,
     pack,
@@ -34,9 +35,15 @@ class Broker:
     """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`."""
 
     def __init__(
-        self, endpoint: Endpoint, *, patience_s: float = 2.0, now_ms: Callable[[], bytes] = server_clock
+        self,
+        endpoint: Endpoint,
+        *,
+        patience_s: float = 2.0,
+        now_ms: Callable[[], bytes] = server_clock,
+        confirmation: Call[None] | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._confirmation = confirmation
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
@@ -49,6 +56,15 @@ class Broker:
     def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """The values of several calls, in order, in one round trip. Raises for the first that was refused."""
         return [interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
+
+    def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Like run_many, but returns only when what was written is as safe as this driver's user asked for.
+
+        Raises OutcomeUnknown when that is not confirmed in time.
+        """
+        if self._confirmation is None:
+            return self.run_many(calls)
+        return confirmed(self.run_each([*calls, self._confirmation]))
 
     def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Like run_many, but a call that was refused has its error in place of a value."""

@@ -22,7 +22,7 @@ from redis.exceptions import (
 
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.scripts import Script, load
-from jobrunner.errors import JobrunnerError, ServerFull, ServerRefused
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerFull, ServerRefused
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -137,6 +137,19 @@ def attempt_to_interpret(call: Call[T], reply: object) -> T | JobrunnerError:
         return interpret(call, reply)
     except JobrunnerError as error:
         return error
+
+
+def confirmed(values: Sequence[Any]) -> list[Any]:
+    """The values of calls whose last one confirms the others. Raises what was refused, OutcomeUnknown if only that."""
+    *written, confirmation = values
+    for value in written:
+        if isinstance(value, JobrunnerError):
+            raise value
+    if isinstance(confirmation, ServerRefused):
+        raise OutcomeUnknown(f"written, but the server cannot say how safely: {confirmation}") from confirmation
+    if isinstance(confirmation, JobrunnerError):
+        raise confirmation
+    return written
 
 
 def server_error(error: Exception) -> JobrunnerError:

@@ -7,6 +7,7 @@ from typing import Any, Self
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
+from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, check_id, tag_of_id
 from jobrunner.client.batch import Batch, batches, enqueue_call, id_of
@@ -37,7 +38,12 @@ class Client:
         self.settings = client_settings(url, prefix, **options)
         self.keys = Keys(self.settings.prefix)
         self.endpoint = Endpoint(self.settings.url)
-        self.broker = Broker(self.endpoint, patience_s=self.settings.patience, now_ms=now_ms)
+        self.broker = Broker(
+            self.endpoint,
+            patience_s=self.settings.patience,
+            now_ms=now_ms,
+            confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
+        )
         self._registered: set[str] = set()
         atexit.register(self.close)
 
@@ -88,9 +94,9 @@ class Client:
         """Sends one task. The same id again leaves the first task as it was."""
         call = enqueue_call(self.keys, [task], self.settings.payload_limit)
         if task.queue in self._registered:
-            placed = self.broker.run(call)
+            (placed,) = self.broker.write([call])
         else:
-            placed = self.broker.run_many([queues.register(self.keys, [task.queue]), call])[1]
+            placed = self.broker.write([queues.register(self.keys, [task.queue]), call])[1]
             self._registered.add(task.queue)
         return TaskHandle(self.broker, self.keys, id_of(task, placed), task.queue)
 
@@ -103,7 +109,7 @@ class Client:
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
             batch = Batch(self.keys, tasks_of_batch, self.settings.payload_limit)
-            ids = batch.ids(self.broker.run_many(batch.calls))
+            ids = batch.ids(self.broker.write(batch.calls))
             handles += [
                 TaskHandle(self.broker, self.keys, task_id, task.queue)
                 for task_id, task in zip(ids, tasks_of_batch, strict=True)

@@ -1,8 +1,10 @@
 """Calls about the server itself."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from jobrunner.broker.call import Call, command
+from jobrunner.errors import OutcomeUnknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,28 @@ class ServerFacts:
 def facts() -> Call[ServerFacts]:
     """What the server says of itself."""
     return command("INFO", read=_facts)
+
+
+def confirmation(durability: str, timeout_s: float) -> Call[None] | None:
+    """The command behind a write that waits until it is safe: on disk ("fsync"), or on a replica ("replicated").
+
+    Its reply is read as OutcomeUnknown when that takes longer than `timeout_s`: the write was done, and may be lost
+    with the server. None for "none". WAITAOF needs Redis 7.2 or Valkey, and an append-only file.
+    """
+    timeout_ms = max(round(timeout_s * 1000), 1)
+    if durability == "fsync":
+        return command("WAITAOF", 1, 0, timeout_ms, read=partial(_confirmed, "on the server's disk", timeout_s))
+    if durability == "replicated":
+        return command("WAIT", 1, timeout_ms, read=partial(_confirmed, "on a replica", timeout_s))
+    return None
+
+
+def _confirmed(where: str, timeout_s: float, reply: int | list[int]) -> None:
+    if (reply[0] if isinstance(reply, list) else reply) < 1:
+        raise OutcomeUnknown(
+            f"written, but not {where} within {timeout_s:g} s: it is lost if the server is lost now; send it again "
+            "with the same id, or look at the server"
+        )
 
 
 def ping() -> Call[bool]:

@@ -1,0 +1,96 @@
+"""How safe a task is when enqueueing returns."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from jobrunner import Client
+from jobrunner.errors import InvalidOption, OutcomeUnknown
+from jobrunner.task import Task, new_id
+from tests.conftest import Server, wait_for
+
+ON_DISK = {"appendonly": "yes", "appendfsync": "everysec"}
+
+
+@pytest.fixture(scope="module")
+def master() -> Iterator[Server]:
+    server = Server(**ON_DISK)
+    yield server
+    server.remove()
+
+
+def task() -> Task:
+    return Task(id=new_id("q"), queue="q", payload=b"{}")
+
+
+def test_fsync_returns_when_the_task_is_on_disk(master: Server) -> None:
+    """MOAB-07"""
+    with Client(master.url, "fsync", durability="fsync", durability_timeout=4) as client:
+        ids = {client.enqueue(task()).id for _ in range(3)} | {
+            handle.id for handle in client.enqueue_many([task() for _ in range(20)])
+        }
+        master.kill()
+        master.start()
+        assert client.queue("q").counts()["waiting"] == 23
+        assert set(client.queue("q").ids("waiting")) == ids
+
+
+def test_replicated_without_a_replica_says_that_the_outcome_is_unknown(master: Server) -> None:
+    """MOAB-07: nothing is reported as safe that is not."""
+    with Client(master.url, "alone", durability="replicated", durability_timeout=0.05) as client:
+        with pytest.raises(OutcomeUnknown, match=r"written, but not on a replica within 0\.05 s"):
+            client.enqueue(task())
+        assert client.queue("q").counts()["waiting"] == 1
+
+
+def test_replicated_returns_when_a_replica_has_it(master: Server) -> None:
+    """MOAB-07: and says so when the replica is gone."""
+    port = _listen(master)
+    replica = Server(replicaof=f"127.0.0.1 {port}")
+    try:
+        with master.connect() as raw:
+            wait_for(lambda: raw.info("replication").get("slave0", {}).get("state") == "online", timeout_s=20)
+        with Client(master.url, "two", durability="replicated", durability_timeout=3) as client:
+            first = client.enqueue(task())
+            with replica.connect() as copy:
+                assert copy.exists(client.keys.queue("q").task(first.id))
+            replica.kill()
+            with pytest.raises(OutcomeUnknown, match="not on a replica within 3 s"):
+                client.enqueue(task())
+    finally:
+        replica.remove()
+
+
+def test_a_server_without_a_file_cannot_confirm_and_the_task_is_there(server: Server, client: Client) -> None:
+    told = r"cannot say how safely.*appendonly is disabled"
+    with (
+        Client(server.url, client.keys.prefix, durability="fsync") as careful,
+        pytest.raises(OutcomeUnknown, match=told),
+    ):
+        careful.enqueue(task())
+    assert client.queue("q").counts()["waiting"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"durability": "forever"}, "durability='forever': choose one of none, fsync, replicated"),
+        ({"durability_timeout": 0}, "more than 0"),
+        ({"durability_timeout": 60}, "at most 4 s"),
+    ],
+)
+def test_a_wrong_option_is_an_error_that_names_it(options: dict[str, object], told: str) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        Client("redis://nowhere", **options)
+
+
+def _listen(server: Server) -> int:
+    """A free port of the loopback on which the server answers from now on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    with server.connect() as raw:
+        raw.config_set("port", str(port))
+        raw.config_set("bind", "127.0.0.1")
+    return port
