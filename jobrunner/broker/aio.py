@@ -7,7 +7,17 @@ from typing import Any, TypeVar
 from redis.exceptions import BusyLoadingError, RedisError
 
 from jobrunner.broker.broker import server_clock
-from jobrunner.broker.call import Call, interpret, is_unknown_script, pack, raise_if_loading, server_error, wire_words
+from jobrunner.broker.call import (
+    Call,
+    attempt_to_interpret,
+    confirmed,
+    interpret,
+    is_unknown_script,
+    pack,
+    raise_if_loading,
+    server_error,
+    wire_words,
+)
 from jobrunner.broker.connect import Endpoint, Idle, has_died_async
 from jobrunner.broker.patience import ANSWERED, BROKEN, Patience, may_repeat
 from jobrunner.errors import ClientClosed
@@ -19,9 +29,15 @@ class AsyncBroker:
     """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`."""
 
     def __init__(
-        self, endpoint: Endpoint, *, patience_s: float = 2.0, now_ms: Callable[[], bytes] = server_clock
+        self,
+        endpoint: Endpoint,
+        *,
+        patience_s: float = 2.0,
+        now_ms: Callable[[], bytes] = server_clock,
+        confirmation: Call[None] | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._confirmation = confirmation
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
@@ -36,9 +52,20 @@ class AsyncBroker:
         replies = await self._replies(calls)
         return [interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
-    async def open(self) -> Any:
-        """A connection of one's own, for commands that wait in the server; the caller disconnects it."""
-        return await self.endpoint.open_async()
+    async def open_blocking(self) -> Any:
+        """A connection for commands that wait in the server; the caller disconnects it."""
+        return await self.endpoint.open_async(blocking=True)
+
+    async def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Like run_many, but returns only when what was written is as safe as this driver's user asked for.
+
+        Raises OutcomeUnknown when that is not confirmed in time.
+        """
+        if self._confirmation is None:
+            return await self.run_many(calls)
+        sent = [*calls, self._confirmation]
+        replies = await self._replies(sent)
+        return confirmed([attempt_to_interpret(call, reply) for call, reply in zip(sent, replies, strict=True)])
 
     async def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""

@@ -53,10 +53,12 @@ class Endpoint:
         pool = redis.ConnectionPool.from_url(self._url(), **options)
         return pool.make_connection()
 
-    async def open_async(self) -> Any:
+    async def open_async(self, *, blocking: bool = False) -> Any:
         """The same for asyncio."""
         url = await asyncio.to_thread(self._url)
         options = self._options | {"retry": redis_asyncio.retry.Retry(NoBackoff(), 0)}
+        if blocking:
+            options["socket_timeout"] = None
         pool: Any = redis_asyncio.ConnectionPool.from_url(url, **options)
         return pool.make_connection()
 

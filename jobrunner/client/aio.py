@@ -6,6 +6,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, check_id, tag_of_id
 from jobrunner.client.batch import Batch, batches
@@ -76,12 +77,23 @@ class AsyncClient:
         self.settings = client_settings(url, prefix, **options)
         self.keys = Keys(self.settings.prefix)
         self.endpoint = Endpoint(self.settings.url)
-        self.broker = AsyncBroker(self.endpoint, patience_s=self.settings.patience)
+        self.broker = AsyncBroker(
+            self.endpoint,
+            patience_s=self.settings.patience,
+            confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
+        )
 
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
         """A client with the settings of another one."""
-        return cls(settings.url, settings.prefix, payload_limit=settings.payload_limit, patience=settings.patience)
+        return cls(
+            settings.url,
+            settings.prefix,
+            payload_limit=settings.payload_limit,
+            patience=settings.patience,
+            durability=settings.durability,
+            durability_timeout=settings.durability_timeout,
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,7 +125,7 @@ class AsyncClient:
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
             batch = Batch(self.keys, tasks_of_batch, self.settings.payload_limit)
-            ids = batch.ids(await self.broker.run_many(batch.calls))
+            ids = batch.ids(await self.broker.write(batch.calls))
             handles += [
                 AsyncTaskHandle(self.broker, self.keys, task_id, task.queue)
                 for task_id, task in zip(ids, tasks_of_batch, strict=True)

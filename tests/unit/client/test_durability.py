@@ -1,11 +1,12 @@
 """How safe a task is when enqueueing returns."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from jobrunner import Client
+from jobrunner import AsyncClient, Client
 from jobrunner.errors import InvalidOption, OutcomeUnknown
 from jobrunner.task import Task, new_id
 from tests.conftest import Server, wait_for
@@ -34,6 +35,19 @@ def test_fsync_returns_when_the_task_is_on_disk(master: Server) -> None:
         master.start()
         assert client.queue("q").counts()["waiting"] == 23
         assert set(client.queue("q").ids("waiting")) == ids
+
+
+def test_it_is_the_same_for_asyncio(master: Server) -> None:
+    async def main() -> None:
+        async with AsyncClient(master.url, "aio", durability="fsync", durability_timeout=4) as client:
+            await client.enqueue(task())
+        async with AsyncClient(master.url, "aio", durability="replicated", durability_timeout=0.05) as client:
+            with pytest.raises(OutcomeUnknown, match="not on a replica"):
+                await client.enqueue(task())
+
+    asyncio.run(main())
+    with Client(master.url, "aio") as client:
+        assert client.queue("q").counts()["waiting"] == 2
 
 
 def test_replicated_without_a_replica_says_that_the_outcome_is_unknown(master: Server) -> None:
