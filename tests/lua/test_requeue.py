@@ -14,6 +14,33 @@ def bury(mail, *ids, **options):
     mail.fail(*mail.reserve(len(ids)), fate="dead", error="boom")
 
 
+def test_the_dead_may_come_back_one_behind_the_other(mail, clock):
+    bury(mail, "a", "b", "c", "d")
+    call = tasks.requeue(mail.keys, ["a", "nope", "b", "c"], start_ms=100, step_ms=50)
+
+    assert mail.run(call) == ["ok", "gone", "ok", "ok"]
+
+    assert mail.scores("scheduled") == {"a": clock.ms + 100, "b": clock.ms + 150, "c": clock.ms + 200}
+    assert mail.ids("dead") == ["d"]
+    assert mail.reserve(9) == []
+    clock.advance(150)
+    assert [attempt.id for attempt in mail.reserve(9)] == ["a", "b"]
+
+
+def test_a_dead_task_may_come_back_with_another_payload(mail):
+    bury(mail, "a", payload=b"wrong")
+
+    assert mail.run(tasks.requeue(mail.keys, ["a"], fields=["payload", b"right"])) == ["ok"]
+
+    assert mail.reserve()[0].payload == b"right"
+
+
+def test_a_task_that_is_not_dead_keeps_its_payload(mail):
+    mail.enqueue("a", payload=b"old")
+    assert mail.run(tasks.requeue(mail.keys, ["a"], fields=["payload", b"new"])) == ["not_dead"]
+    assert mail.hash("a")["payload"] == b"old"
+
+
 def test_a_dead_task_waits_again_as_if_it_were_new(mail, clock):
     bury(mail, "a", expires_in_ms=50)
     mail.wakes()

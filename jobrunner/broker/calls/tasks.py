@@ -152,9 +152,27 @@ def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int) -> Call[str]:
     return _cancel.on(keys, tasks=keys.tasks, finished=keys.finished, id=task_id, keep_ms=max(keep_ms, 1))
 
 
-def requeue(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
-    """Reply beside the ids: 'ok', 'not_dead' or 'gone'."""
-    return _requeue.on(keys, rest=task_ids, tasks=keys.tasks)
+def requeue(
+    keys: QueueKeys,
+    task_ids: Sequence[str],
+    *,
+    start_ms: float = 0,
+    step_ms: float = 0,
+    fields: Sequence[Word] = (),
+) -> Call[list[str]]:
+    """Reply beside the ids: 'ok', 'not_dead' or 'gone'.
+
+    The first is due `start_ms` from now, each further one `step_ms` behind the one before; `fields` (field, value, ...)
+    are set in the same step.
+    """
+    return _requeue.on(
+        keys,
+        rest=[*fields, *task_ids],
+        tasks=keys.tasks,
+        start_ms=start_ms,
+        step_ms=step_ms,
+        changed=len(fields),
+    )
 
 
 def delete(keys: QueueKeys, task_id: str) -> Call[str]:

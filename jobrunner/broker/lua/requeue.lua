@@ -1,15 +1,16 @@
-local waiting, dead, counters, arrival, wake = unpack(KEYS)
-local now_ms, tasks = unpack(ARGV, 1, 2)
--- requeue: dead → waiting, behind all that wait, with its counts at zero.
--- KEYS  waiting, dead: zsets · counters: hash · arrival: string · wake: zset
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then ids
+local waiting, scheduled, dead, counters, arrival, wake = unpack(KEYS)
+local now_ms, tasks, start_ms, step_ms, changed = unpack(ARGV, 1, 5)
+-- requeue: dead → waiting, behind all that wait, with its counts at zero; or → scheduled, one behind the other.
+-- KEYS  waiting, scheduled, dead: zsets · counters: hash · arrival: string · wake: zset
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · start_ms: from now to when the first is due ·
+--       step_ms: from one to the next · changed: how many of the following words are field, value, ... to set ·
+--       then these, then ids
 -- reply list beside the ids: 'ok', 'not_dead' or 'gone' (nothing changed)
 -- Works on a server that is full.
--- include number clock place wake drop
+-- include number clock place join wake drop
 
 local now = read_clock(now_ms)
-local last = tonumber(redis.call('GET', arrival)) or 0
-local done = 0
+local due, first, done = now + start_ms, 6 + changed, 0
 
 local function requeue_one(id)
   local key = tasks .. id
@@ -21,20 +22,19 @@ local function requeue_one(id)
     redis.call('ZREM', dead, id)
     return 'gone'
   end
-  last = arrival_after(last, now)
-  local place = place_of(task[2], last)
-  redis.call('HDEL', key, 'died_at', 'expiries', 'cancel_requested')
-  redis.call('HSET', key, 'retry_count', 0, 'place', place, 'expires_in_ms', 'never', 'more', 1)
-  redis.call('ZADD', waiting, place, id)
+  redis.call('HDEL', key, 'died_at', 'expiries', 'cancel_requested')  -- first, as it frees: see lib/full.lua
+  local set, score, place = join(waiting, scheduled, arrival, task[2], due, now)
+  redis.call('HSET', key, 'retry_count', 0, 'place', place, 'expires_in_ms', 'never', 'more', 1,
+    unpack(ARGV, 6, first - 1))
+  redis.call('ZADD', set, score, id)
   redis.call('ZREM', dead, id)
-  done = done + 1
+  done, due = done + 1, due + step_ms
   return 'ok'
 end
 
 local replies = {}
-for i = 3, #ARGV do replies[i - 2] = requeue_one(ARGV[i]) end
+for i = first, #ARGV do replies[i - first + 1] = requeue_one(ARGV[i]) end
 if done > 0 then
-  redis.call('SET', arrival, exact(last))
   redis.call('HINCRBY', counters, 'requeued', done)
   wake_one(wake)
 end
