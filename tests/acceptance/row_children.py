@@ -66,6 +66,15 @@ def push_numbers(told: Connection, url: str, prefix: str, queue: str, name: str,
             client.queue(queue).push([name, number])
 
 
+def push_priorities(told: Connection, url: str, prefix: str, queue: str, seed: int, count: int) -> None:
+    """Pushes [seed, 0, priority], [seed, 1, priority], ..., one by one."""
+    chance = random.Random(seed)
+    with Client(url, prefix) as client:
+        for number in range(count):
+            priority = chance.randrange(3)
+            client.queue(queue).push([seed, number, priority], priority=priority)
+
+
 def take_until_empty(told: Connection, url: str, prefix: str, queue: str, n: int) -> None:
     """Connects, says so, waits for a word, then reserves until nothing is there. Tells the ids."""
     with Client(url, prefix) as client:

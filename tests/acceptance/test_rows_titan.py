@@ -1,22 +1,43 @@
-"""The contract of Titan's message queue, rows TITAN-08 to TITAN-14 and TITAN-19 to TITAN-22, one test each."""
+"""The contract of Titan's message queue, rows TITAN-01 to TITAN-23, one test each."""
 
 import random
+import threading
+import time
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from jobrunner import Client, Item, Job, job
+from jobrunner import Client, Item, Job, Worker, job
 from jobrunner.broker.calls.leases import commit
 from jobrunner.broker.keys import Keys
+from jobrunner.client.current import forget, use
 from jobrunner.client.queue import Queue
-from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, OutcomeUnknown, ServerError, ServerRefused
+from jobrunner.errors import (
+    ClientClosed,
+    InvalidOption,
+    LeaseLost,
+    NotReserved,
+    OutcomeUnknown,
+    QueueFull,
+    ServerError,
+    ServerFull,
+    ServerRefused,
+    TaskTimeout,
+)
 from jobrunner.task import new_id
-from tests.conftest import Cable, Clock, Server
+from tests.acceptance import rows_jobs
+from tests.acceptance.ledger import VARIABLE, Ledger
+from tests.acceptance.row_children import Child, push_priorities
+from tests.conftest import Cable, Clock, Server, wait_for
 
 Audit = Callable[..., dict[str, int]]
 LEASE_S = 1.0
+SLACK_S = 4.0
+"""What a busy machine may add to a span of time before it counts as broken."""
 EMPTY = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0}
 
 
@@ -296,3 +317,242 @@ def test_after_a_failed_reservation_the_job_can_be_got_by_a_later_one(
         assert queue.counts() == EMPTY
     finally:
         refusal.close()
+
+
+def test_a_queue_imposes_one_order_on_all_jobs(
+    queue: Queue, clock: Clock, server: Server, keys: Keys, raw: redis.Redis
+) -> None:
+    """TITAN-01: four processes push at once; no two jobs share a place, and a serial order explains what each saw."""
+    clock.ms = None
+    pushers = [Child(push_priorities, server.url, keys.prefix, "t", seed, 250) for seed in range(4)]
+    assert [pusher.hear() for pusher in pushers] == [None] * 4
+    places = [place for _, place in raw.zrange(keys.queue("t").waiting, 0, -1, withscores=True)]
+    assert len(places) == len(set(places)) == 1000
+    served = [(lease.payload, places[n]) for n, lease in enumerate(queue.reserve(1000))]
+    for priority in range(3):
+        alike = [(seed, number, place) for (seed, number, own), place in served if own == priority]
+        assert alike == sorted(alike, key=lambda job: job[2])
+        for seed in range(4):
+            numbers = [number for own, number, _ in alike if own == seed]
+            assert numbers == sorted(numbers)
+            assert numbers, "the test has too few jobs"
+    assert [own for (_, _, own), _ in served] == sorted((own for (_, _, own), _ in served), reverse=True)
+
+
+def test_push_adds_a_job(queue: Queue, client: Client) -> None:
+    """TITAN-02: exactly one, behind those that are there, under the id that the push returned."""
+    ids = []
+    for number in range(10):
+        ids.append(queue.push(number))
+        assert queue.counts() == EMPTY | {"waiting": number + 1}
+        assert client.task(ids[-1]).state == "waiting"
+    assert len(set(ids)) == 10
+    assert queue.ids("waiting") == ids
+    assert take(queue) == list(range(10))
+
+
+def test_dequeue_has_two_steps(queue: Queue, clock: Clock) -> None:
+    """TITAN-03: reserved it is still there, for a timeout or a retry by somebody else; deleted it is gone."""
+    queue.push("X")
+    (first,) = queue.reserve(keepalive=LEASE_S)
+    assert queue.counts() == EMPTY | {"pending": 1}
+    clock.advance(LEASE_S * 1000)
+    (second,) = queue.reserve()
+    second.rollback(delay=1)
+    clock.advance(1000)
+    (third,) = queue.reserve()
+    assert {first.payload, second.payload, third.payload} == {"X"}
+    assert (second.attempts, third.attempts) == (2, 3)
+    assert queue.delete(third.id) is True
+    assert queue.counts() == EMPTY
+
+
+def test_reserve_returns_jobs_in_the_order_of_the_queue(queue: Queue, clock: Clock) -> None:
+    """TITAN-04: one by one or many at once, the same order."""
+    chance = random.Random(4)
+    pushed = [(chance.randrange(3), number) for number in range(300)]
+    order = [number for _, number in sorted(pushed, key=lambda job: -job[0])]
+    for _ in range(2):
+        for priority, number in pushed:
+            queue.push(number, priority=priority)
+            clock.advance(0.25)
+    served = list[int]()
+    while found := take(queue, chance.choice((1, 7))):
+        served += found
+    low, mid, high = (sum(own == priority for own, _ in pushed) for priority in range(3))
+    assert served == [*order[:high] * 2, *order[high:][:mid] * 2, *order[high + mid :] * 2]
+    assert low
+
+
+def test_the_timeout_begins_when_a_job_is_reserved(queue: Queue, clock: Clock) -> None:
+    """TITAN-05: five seconds in line take nothing off the one second of its reservation."""
+    queue.push("X", keepalive=LEASE_S)
+    clock.advance(5000)
+    (lease,) = queue.reserve()
+    clock.advance(LEASE_S * 1000 - 0.001)
+    assert queue.reserve() == []
+    assert lease.extend() is True
+    clock.advance(LEASE_S * 1000 - 0.001)
+    assert lease.commit() is True
+
+
+def test_a_job_that_was_not_deleted_is_put_back(queue: Queue, clock: Clock) -> None:
+    """TITAN-06: at the timeout and not before, again and again until its attempts are spent, for whoever asks."""
+    queue.configure(max_attempts=4)
+    job_id = queue.push("X")
+    for attempt in range(1, 5):
+        (lease,) = queue.reserve(keepalive=LEASE_S)
+        assert (lease.id, lease.payload, lease.attempts) == (job_id, "X", attempt)
+        clock.advance(LEASE_S * 1000 - 0.001)
+        assert queue.counts() == EMPTY | {"pending": 1}
+        clock.advance(0.001)
+        assert queue.counts() == EMPTY | {"waiting" if attempt < 4 else "dead": 1}
+    assert queue.totals()["recovered"] == 4
+
+
+def test_order_is_by_priority_then_by_a_logical_time(queue: Queue, clock: Clock) -> None:
+    """TITAN-07: the server's clock runs, stands, and goes back a second and an hour between two pushes."""
+    for number, step in enumerate((0, 5, -1000, 0, 0.001, -3_600_000, 0, 60_000)):
+        clock.advance(step)
+        for priority in (0, 2, 1):
+            queue.push([priority, number], priority=priority)
+    assert take(queue) == [[priority, number] for priority in (2, 1, 0) for number in range(8)]
+
+
+def test_a_push_whose_reply_is_lost_may_be_made_again(
+    queue: Queue, clock: Clock, cable: Cable, keys: Keys, client: Client
+) -> None:
+    """TITAN-15: its outcome is unknown, and said so; with the same id there is exactly one job then."""
+    with Client(cable.url, keys.prefix, now_ms=clock, patience=0) as cut_off:
+        far = cut_off.queue("t")
+        far.push("before")
+        assert far.counts()["waiting"] == 1
+        for number, (direction, size) in enumerate(
+            [("cut_reply", 0), ("cut_reply", 2), *(("cut_request", size) for size in (0, 1, 50, 300))]
+        ):
+            job_id = f"mine-{number}"
+            setattr(cable, direction, size)
+            with pytest.raises(OutcomeUnknown, match="applied or it was not"):
+                far.push(number, id=job_id)
+            assert client.task(job_id, queue="t").exists is (direction == "cut_reply")
+            assert far.push("again", id=job_id) == job_id
+            assert queue.counts()["waiting"] == number + 2
+    assert take(queue) == ["before", 0, 1, *["again"] * 4]
+
+
+def test_a_push_that_is_refused_queues_nothing(start_server: Callable[..., Server], clock: Clock) -> None:
+    """TITAN-15: an ACL that denies one command of the script after another; a server at its maxmemory; a full queue."""
+    clock.set()
+    refusal = Refusal(start_server(), clock)
+    try:
+        queue, limited = refusal.client.queue("t"), refusal.limited.queue("t")
+        limited.push("before")
+        for command in ("get", "exists", "hget", "hset", "zadd"):
+            refusal.deny(command)
+            for options in ({}, {"in_": 5}):
+                with pytest.raises(ServerRefused):
+                    limited.push_many([Item("X", **options), Item("Y", **options)])
+            refusal.allow(command)
+            assert queue.counts() == EMPTY | {"waiting": 1}, f"after {command} was denied"
+        refusal.raw.config_set("maxmemory", 1)
+        with pytest.raises(ServerFull):
+            queue.push("X")
+        refusal.raw.config_set("maxmemory", 0)
+        queue.configure(max_size=2)
+        with pytest.raises(QueueFull):
+            queue.push_many(["X", "Y"])
+        assert take(queue) == ["before"]
+        assert queue.totals() == {"enqueued": 1, "succeeded": 1}
+    finally:
+        refusal.close()
+
+
+def test_a_consumer_can_tell_a_job_it_has_seen(
+    queue: Queue, clock: Clock, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """TITAN-16: pushed twice under one id it is one job, and its handler gets that id at every attempt."""
+    assert [queue.push(payload, id="order-7") for payload in ("first", "second")] == ["order-7"] * 2
+    assert queue.push_many([Item("third", id="order-7"), Item("other", id="order-8")]) == ["order-7", "order-8"]
+    (lease, _) = queue.reserve(2, keepalive=LEASE_S)
+    assert queue.push("fourth", id="order-7") == "order-7"
+    clock.advance(LEASE_S * 1000)
+    again, other = queue.reserve(2)
+    assert [(one.id, one.payload) for one in (lease, again, other)] == [
+        ("order-7", "first"), ("order-7", "first"), ("order-8", "other"),
+    ]  # fmt: skip
+    assert (again.commit(), other.commit()) == (True, True)
+    assert queue.push("a new one", id="order-7") == "order-7"
+    assert take(queue) == ["a new one"]
+
+    clock.ms = None
+    ledger = Ledger(tmp_path / "ledger")
+    monkeypatch.setenv(VARIABLE, str(ledger.path))
+    use(client)
+    try:
+        rows_jobs.Flaky(failures=2).enqueue(id="order-9")
+        rows_jobs.Flaky(failures=0).enqueue(id="order-9")
+        Worker([], ["t"], client=client).run(drain=True)
+    finally:
+        forget()
+    assert [(entry.task, entry.attempt) for entry in ledger.entries("run")] == [("order-9", n) for n in (1, 2, 3)]
+
+
+def test_a_delayed_job_is_not_enqueued_now(queue: Queue) -> None:
+    """TITAN-17: with a delay of nothing or less it is."""
+    queue.push("later", in_=1)
+    queue.push_many([Item("later", in_=0.001), Item("later", in_=timedelta(days=1))])
+    assert queue.counts() == EMPTY | {"scheduled": 3}
+    assert queue.reserve() == queue.pop() == []
+    for delay in (0, -1, timedelta(seconds=-5), None):
+        queue.push("now", in_=delay)
+    assert queue.counts() == EMPTY | {"scheduled": 3, "waiting": 4}
+    assert take(queue) == ["now"] * 4
+
+
+def test_a_delayed_job_is_available_after_its_delay_and_never_before(queue: Queue, clock: Clock) -> None:
+    """TITAN-18: of a hundred none a microsecond before its time, all at it; and so on the server's clock."""
+    queue.push_many([Item(number, in_=1) for number in range(100)])
+    clock.advance(999.999)
+    assert queue.reserve(100) == []
+    clock.advance(0.001)
+    assert take(queue) == list(range(100))
+
+    clock.ms = None
+    pushed = [(time.monotonic(), queue.push(number, in_=0.5)) for number in range(100)]
+    seen = dict[str, float]()
+    while len(seen) < 100:
+        for lease in queue.reserve(100, wait=5):
+            seen[lease.id] = time.monotonic()
+            lease.commit()
+    delays = [seen[job_id] - pushed_at for pushed_at, job_id in pushed]
+    assert min(delays) >= 0.5
+    assert max(delays) < 0.5 + SLACK_S
+
+
+def test_close_releases_the_connections(
+    queue: Queue, server: Server, keys: Keys, clock: Clock, raw: redis.Redis
+) -> None:
+    """TITAN-23: its connections and threads are gone; every use after it is an error that says so and sends nothing."""
+    threads = set(threading.enumerate())
+    known = {entry["id"] for entry in raw.client_list()}
+    opened = Client(server.url, keys.prefix, now_ms=clock)
+    own = opened.queue("t")
+    task_id = own.push("X")
+    (lease,) = own.reserve(wait=1)
+    assert own.reserve(wait=0.01) == []
+    with pytest.raises(TaskTimeout):
+        opened.task(task_id).result(timeout=0.01)
+    assert {entry["id"] for entry in raw.client_list()} > known
+    opened.close()
+    wait_for(lambda: {entry["id"] for entry in raw.client_list()} <= known)
+    assert set(threading.enumerate()) <= threads
+    asked = raw.info("stats")["total_connections_received"]
+    for use_it in (own.reserve, own.counts, lambda: own.push("Y"), lease.commit, lease.extend, own.pop, opened.queues,
+                   lambda: own.reserve(wait=1), opened.task(task_id).record, lambda: own.delete(task_id)):  # fmt: skip
+        with pytest.raises(ClientClosed, match="open a new one"):
+            use_it()
+    opened.close()
+    assert raw.info("stats")["total_connections_received"] == asked
+    assert queue.counts() == EMPTY | {"pending": 1}
+    with Client(server.url, keys.prefix, now_ms=clock) as reopened:
+        assert reopened.queue("t").delete(task_id) is True

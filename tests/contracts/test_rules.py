@@ -79,7 +79,7 @@ def test_every_error_stands_in_the_tree_of_the_docstring() -> None:
 ROWS = [
     *(f"MOSQ-{n:02}" for n in range(1, 34)),
     *(f"MOAB-{n:02}" for n in range(1, 34)),
-    *(f"TITAN-{n:02}" for n in (*range(8, 15), *range(19, 23))),
+    *(f"TITAN-{n:02}" for n in range(1, 24)),
 ]
 
 
