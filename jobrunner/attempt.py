@@ -25,6 +25,8 @@ class Attempt(msgspec.Struct, gc=False):
     max_attempts: int
     headers: bytes | None
     encoding: bytes | None = None
+    then: bytes | None = None
+    """Whom a task of a flow tells of its end; its report brings that along."""
 
     @property
     def deadline(self) -> datetime:
@@ -76,6 +78,7 @@ def _add_more(
     headers: bytes | None,
     encoding: bytes | None,
     _expires_in_ms: bytes | None,
+    then: bytes | None,
 ) -> None:
     attempt.retry_count = _whole(retry_count, 0)
     attempt.number = attempt.retry_count + 1
@@ -85,6 +88,7 @@ def _add_more(
         attempt.deadline_ms = now_ms + attempt.keepalive_ms
     attempt.headers = headers
     attempt.encoding = encoding
+    attempt.then = then
 
 
 def _whole(raw: bytes | None, default: int) -> int:

@@ -19,6 +19,7 @@ finished_at, outcome, result   of a finished task that is kept for a while; no o
 attempts            of a task that was cancelled before it ran
 total_attempts, hops           lifetime figures across moves
 cancel_requested               flag
+then, results, outcomes        of a task of a flow: whom to tell of its end; what it was given (see join.py)
 =================== ==========================================================================================
 """
 
@@ -79,6 +80,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_in_ms: int | None = None
     headers: bytes | None = None
     encoding: str = ""
+    then: bytes | None = None
+    """Whom to tell of its end (see join.py)."""
     lock: Lock | None = None
 
 

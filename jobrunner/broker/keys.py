@@ -21,6 +21,8 @@ key                                  type   content
 ``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts
 ``P:{tag}:task:<id>``                hash   one task (see task.py)
 ``P:{tag}:unique:<digest>``            string end of the lock (Unix ms), blank, id of the unique task that has it
+``P:{tag}:outbox``                   hash   ends of tasks of flows that are not yet told to the joins (see join.py)
+``P:{tag}:join:<id>``                hash   one join of a flow (see join.py); always expires
 ``P:{tag}:awaited``                  zset   task id → when someone last said to wait for its end, Unix ms
 ``P:{tag}:finished:<id>``            pubsub how the task ended, when someone waits for that
 ``P:queues``                         set    full names of all queues ever used
@@ -89,6 +91,7 @@ class QueueKeys:
     tasks: bytes
     finished: bytes
     awaited: bytes
+    outbox: bytes
     waiting: bytes
     scheduled: bytes
     pending: bytes
@@ -108,6 +111,10 @@ class QueueKeys:
     def unique(self, digest: str) -> bytes:
         """The lock of a unique task."""
         return b"%bunique:%b" % (self.base, digest.encode())
+
+    def join(self, join_id: str) -> bytes:
+        """One join of a flow."""
+        return self.base + b"join:" + join_id.encode()
 
     def periodic(self, name: str) -> bytes:
         """The state of a periodic job that runs on this queue."""
@@ -140,6 +147,7 @@ class Keys:
             tasks=base + b"task:",
             finished=base + b"finished:",
             awaited=base + b"awaited",
+            outbox=base + b"outbox",
             waiting=own + b"waiting",
             scheduled=own + b"scheduled",
             pending=own + b"pending",
@@ -156,6 +164,10 @@ class Keys:
     def tag_base(self, tag: str) -> bytes:
         """What the keys of every queue and task of one tag begin with."""
         return b"%b{%b}:" % (self._root, check_name(tag, "queue name").encode())
+
+    def outbox(self, tag: str) -> bytes:
+        """Where ends of tasks of flows wait to be told."""
+        return self.tag_base(tag) + b"outbox"
 
     def job(self, name: str) -> bytes:
         """The metadata hash of a job."""

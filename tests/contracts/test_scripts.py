@@ -17,7 +17,7 @@ KEYWORDS = frozenset(
     re.findall(r"\w+", "and break do else elseif end false for function if in local nil not or repeat return then true")
 ) | {"until", "while"}
 # Of Lua's own and the server's names only these: cjson damages [] and large numbers, the rest is not everywhere.
-GLOBALS = {"redis", "KEYS", "ARGV", "tonumber", "math", "string", "unpack", "ipairs", "pairs"}
+GLOBALS = {"redis", "KEYS", "ARGV", "tonumber", "math", "string", "table", "unpack", "ipairs", "pairs"}
 
 
 def source(name: str) -> str:

@@ -61,13 +61,19 @@ def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
     return _pop.on(keys, tasks=keys.tasks, count=count)
 
 
-def commit(keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, bytes]]) -> Call[list[str]]:
-    """Reports: id, token, keep_ms, outcome ('succeeded' or 'cancelled'), result. Reply: 'ok', or why it was refused."""
+CommitReport = tuple[str, str, int, str, bytes] | tuple[str, str, int, str, bytes, bytes]
+
+
+def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
+    """Reports: id, token, keep_ms, outcome ('succeeded' or 'cancelled'), result, and of a task of a flow its `then`.
+
+    Reply: 'ok', or why it was refused.
+    """
     words: list[Word] = []
     total = 0
-    for said, group in groupby(reports, itemgetter(2, 3, 4)):
+    for said, group in groupby(reports, itemgetter(slice(2, None))):
         leases = [word for report in group for word in report[:2]]
-        words += (len(leases) // 2, *said, *leases)
+        words += (len(leases) // 2, *said[:3], said[3] if len(said) > 3 else b"", *leases)
         total += len(leases) // 2
     call = _commit.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, finished=keys.finished)
     return replace(call, read=partial(_commit_verdicts, total))

@@ -41,11 +41,11 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
     """
     sent = list(tasks)
     alike = len(set(map(_traits, sent))) == 1
-    shared = _fields(sent[0]) if alike else []
+    shared = task_fields(sent[0]) if alike else []
     words: list[Word] = ["queue", keys.name, *shared]
     for task in sent:
-        words += (task.id, task.payload, "" if task.priority is None else task.priority, _due(task))
-        own = [] if alike else _fields(task)
+        words += (task.id, task.payload, "" if task.priority is None else task.priority, due_word(task))
+        own = [] if alike else task_fields(task)
         words += (len(own), *own)
     call = _enqueue.on(keys, rest=words, tasks=keys.tasks, shared=2 + len(shared))
     return replace(call, read=partial(_are_new, keys.name, len(sent)))
@@ -57,14 +57,14 @@ def enqueue_unique(keys: QueueKeys, task: Task) -> Call[tuple[str, str]]:
     assert lock is not None, "only a task with a lock is enqueued so"
     call = _unique.with_keys(
         (keys.waiting, keys.scheduled, keys.settings, keys.counters, keys.arrival, keys.wake, keys.unique(lock.digest)),
-        rest=["payload", task.payload, *_fields(task)],
+        rest=["payload", task.payload, *task_fields(task)],
         tasks=keys.tasks,
         base=keys.base,
         tag=keys.tag,
         queue=keys.name,
         id=task.id,
         priority="" if task.priority is None else task.priority,
-        due=_due(task),
+        due=due_word(task),
         lasts=lock.lasts,
         ttl_ms=lock.ttl_ms,
         on_clash=lock.on_clash if lock.on_clash in ("replace", "reschedule") else "",
@@ -79,12 +79,13 @@ def _placed(queue: str, reply: list[bytes] | bytes) -> tuple[str, str]:
 
 
 _traits = attrgetter(
-    "type", "priority", "keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "encoding", "headers"
+    "type", "priority", "keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "encoding", "headers", "then"
 )
 """All that becomes a field of the hash beside the payload; most batches have it in common and send it once."""
 
 
-def _fields(task: Task) -> list[Word]:
+def task_fields(task: Task) -> list[Word]:
+    """The fields of a task's hash that its script does not set itself, as field, value, ..."""
     return ["type", task.type, *task_options(task)]
 
 
@@ -120,6 +121,8 @@ def task_options(task: Task) -> list[Word]:
         words += ("encoding", task.encoding)
     if task.headers is not None:
         words += ("headers", task.headers)
+    if task.then is not None:
+        words += ("then", task.then)
     if words:
         words += ("more", 1)
     if task.priority is not None:
@@ -127,7 +130,8 @@ def task_options(task: Task) -> list[Word]:
     return words
 
 
-def _due(task: Task) -> str:
+def due_word(task: Task) -> str:
+    """When a task is due, as scripts read it."""
     if task.delay_ms is not None:
         return f"+{task.delay_ms!r}" if task.delay_ms > 0 else ""
     return "" if task.at_ms is None else repr(task.at_ms)
@@ -148,7 +152,7 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
 
 
 def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int) -> Call[str]:
-    """Reply: 'ok', 'reserved' (it runs: asked to stop) or 'gone'."""
+    """Reply: 'ok', 'posted' (ok, of a flow that has to be told), 'reserved' (it runs: asked to stop) or 'gone'."""
     return _cancel.on(keys, tasks=keys.tasks, finished=keys.finished, id=task_id, keep_ms=max(keep_ms, 1))
 
 

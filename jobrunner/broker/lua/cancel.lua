@@ -1,15 +1,16 @@
-local waiting, scheduled, pending, dead, leases, counters, awaited = unpack(KEYS)
+local waiting, scheduled, pending, dead, leases, counters, awaited, outbox = unpack(KEYS)
 local now_ms, tasks, finished, id, keep_ms = unpack(ARGV)
 -- cancel: waiting, scheduled or dead → cancelled; a task under a lease is asked to stop and stays where it is.
--- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · awaited: zset
+-- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · awaited: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters ·
 --       id · keep_ms: how long the cancelled task stays readable
--- reply 'ok', 'reserved' (asked to stop) or 'gone' (finished, cancelled before, or never was)
--- include number clock drop full awaited
+-- reply 'ok', 'posted' (ok, and the outbox has word of it), 'reserved' (asked to stop) or 'gone' (finished, cancelled
+--       before, or never was)
+-- include number clock drop full awaited post
 
 local now = read_clock(now_ms)
 local key = tasks .. id
-local task = redis.pcall('HMGET', key, 'id', 'retry_count')
+local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'then')
 local exists = not task.err and task[1]
 local lease_end = redis.call('ZSCORE', pending, id)
 write_even_when_full()
@@ -31,4 +32,4 @@ redis.call('HSET', key, 'outcome', 'cancelled', 'finished_at', exact(now), 'atte
   (number(task[2]) or 0) + (lease_end and 1 or 0))
 redis.call('HINCRBY', counters, 'cancelled', 1)
 tell_waiting(id, 'cancelled')
-return 'ok'
+return post(task[3], 'cancelled', '') and 'posted' or 'ok'

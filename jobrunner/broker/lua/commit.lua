@@ -1,26 +1,27 @@
-local pending, done, leases, settings, counters, awaited, wake = unpack(KEYS)
+local pending, done, leases, settings, counters, awaited, wake, outbox = unpack(KEYS)
 local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 -- commit: pending → finished; the hash is deleted, or kept for a while with the result, or as history.
--- KEYS  pending, done, leases: zsets · settings, counters: hashes · awaited, wake: zsets
+-- KEYS  pending, done, leases: zsets · settings, counters: hashes · awaited, wake: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
 --       channels that tell waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome,
---       result, and for each report id, number of its lease
+--       result, onward ('' = of no flow; else the task's field `then`), and for each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full.
--- include number clock batch full lease awaited history wake capped
+-- include number clock batch full lease awaited history wake capped post
 
 local now = read_clock(now_ms)
 local ended = exact(now)
 local AWAITED_KEEP_MS = '5000'
 
-local ids, numbers, groups, reports = {}, {}, {}, 0
+local ids, numbers, groups, reports, is_of_flow = {}, {}, {}, 0, false
 local at = 5
 while ARGV[at] do
-  local behind = at + 4 + 2 * ARGV[at]
-  for i = at + 4, behind - 1, 2 do
+  local behind = at + 5 + 2 * ARGV[at]
+  for i = at + 5, behind - 1, 2 do
     reports = reports + 1
     ids[reports], numbers[reports], groups[reports] = ARGV[i], ARGV[i + 1], at
   end
+  if ARGV[at + 4] ~= '' then is_of_flow = true end
   at = behind
 end
 local refused, live = judge(ids, numbers, now, queue)
@@ -46,6 +47,9 @@ for _, n in ipairs(live) do
   totals[outcome] = (totals[outcome] or 0) + 1
 end
 unlink(doomed)
+if is_of_flow then
+  for _, n in ipairs(live) do post(ARGV[groups[n] + 4], ARGV[groups[n] + 2], ARGV[groups[n] + 3]) end
+end
 if history then note_done(kept, now, history) end
 for outcome, total in pairs(totals) do redis.call('HINCRBY', counters, outcome, total) end
 end_leases(ids, live)

@@ -1,10 +1,11 @@
-local waiting, scheduled, pending, dead, done, leases, settings, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, dead, done, leases, settings, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks = unpack(ARGV)
 -- counts: how many tasks are in each state, after upkeep; O(1) but for the slice upkeep moves.
--- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, counters: hashes · wake: zset ·
+--       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {waiting, scheduled, pending, dead, done, paused ('1' or ''), counter, total, counter, total, ...}
--- include number clock place wake batch full drop limits bury history upkeep
+-- include number clock place wake batch full drop limits post bury history upkeep
 
 local defaults = upkeep(read_clock(now_ms))
 local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),

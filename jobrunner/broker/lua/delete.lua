@@ -1,17 +1,18 @@
-local pending, done, leases, settings, counters, wake = unpack(KEYS)
+local pending, done, leases, settings, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, id = unpack(ARGV)
 -- delete: acknowledges an outstanding reservation and removes the task for good (Titan's contract; no token).
--- KEYS  pending, done, leases: zsets · settings, counters: hashes · wake: zset
+-- KEYS  pending, done, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id
 -- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and nobody holds it: nothing changed)
--- include number clock batch history wake capped
+-- include number clock batch history wake capped post
 
 local now = read_clock(now_ms)
 local key = tasks .. id
-local task = redis.pcall('HMGET', key, 'id', 'finished_at')
+local task = redis.pcall('HMGET', key, 'id', 'finished_at', 'then')
 if task.err or not task[1] or task[2] then return 'gone' end
 local lease_end = redis.call('ZSCORE', pending, id)
 if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end
+post(task[3], 'succeeded', '')
 local history = read_history()
 if history then retire({id}, now, history) else redis.call('UNLINK', key) end
 redis.call('ZREM', pending, id)

@@ -1,12 +1,13 @@
-local scheduled, pending, dead, leases, settings, counters, wake, awaited = unpack(KEYS)
+local scheduled, pending, dead, leases, settings, counters, wake, awaited, outbox = unpack(KEYS)
 local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 -- fail: pending → scheduled after a delay, or → dead when told so or when the attempts are spent.
--- KEYS  scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake, awaited: zsets
+-- KEYS  scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake, awaited: zsets ·
+--       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the channels
 --       that tell waiters · then for each report: id, number of its lease, delay_ms, 'retry' or 'dead', error (text)
 -- reply list beside the reports: 'scheduled', 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place wake batch full limits bury drop lease awaited
+-- include number clock place wake batch full limits post bury drop lease awaited
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(5, 5)

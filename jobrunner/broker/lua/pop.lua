@@ -1,10 +1,11 @@
-local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, count = unpack(ARGV)
 -- pop: waiting → out of the queue, the first `count` in line: at most once, nothing comes back.
--- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
+--       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
 -- reply list of {id, type, payload, headers, encoding}; empty when nothing waits, the queue is paused or has no tokens
--- include number clock place wake batch full drop limits bury history upkeep line bucket
+-- include number clock place wake batch full drop limits post bury history upkeep line bucket
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)
@@ -14,9 +15,10 @@ local function take_out(ids)
   local taken, doomed = {}, {}
   for _, id in ipairs(ids) do
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'headers', 'encoding', 'enqueue_time',
-      'expires_in_ms')
+      'expires_in_ms', 'then')
     local is_damaged = task.err or not (task[1] or task[2] or task[5])
     if not is_unfit(id, is_damaged, task[6], task[5], now, defaults) then
+      post(task[7], 'succeeded', '')
       reply[#reply + 1] = {id, task[1], task[2], task[3], task[4]}
       taken[#taken + 1], doomed[#doomed + 1] = id, tasks .. id
     end

@@ -1,16 +1,21 @@
-local set, counters = unpack(KEYS)
+local set, counters, outbox = unpack(KEYS)
 local now_ms, tasks, count, counter = unpack(ARGV)
 -- purge: deletes the first tasks of one set, index and hash together; called until nothing is left.
--- KEYS  set: zset, any of waiting, scheduled, dead, done · counters: hash
+-- KEYS  set: zset, any of waiting, scheduled, dead, done · counters, outbox: hashes
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many ·
 --       counter: the total it counts for
 -- reply how many were deleted
+-- include post
 
 local ids = redis.call('ZRANGE', set, 0, tonumber(count) - 1)
 if #ids == 0 then return 0 end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
 local keys = {}
-for i, id in ipairs(ids) do keys[i] = tasks .. id end
+for i, id in ipairs(ids) do
+  keys[i] = tasks .. id
+  local task = redis.pcall('HMGET', keys[i], 'then', 'finished_at', 'died_at')
+  if not task.err and not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
+end
 redis.call('UNLINK', unpack(keys))
 redis.call('HINCRBY', counters, counter, #ids)
 return #ids

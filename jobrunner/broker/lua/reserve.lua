@@ -1,14 +1,15 @@
-local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 -- reserve: waiting → pending, the first `count` in line, each under a lease of its own.
--- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
+--       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many · first_lease: number of the
 --       first lease, new for each call; the others count on · keepalive_ms: for tasks that name none ('' = the queue's)
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
---       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms}
+--       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then}
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
--- include number clock place wake batch full drop limits bury history upkeep event line bucket
+-- include number clock place wake batch full drop limits post bury history upkeep event line bucket
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)
@@ -19,7 +20,7 @@ local lease, last = tonumber(first_lease), #reply
 
 local function read_more(id)
   return redis.call('HMGET', tasks .. id, 'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding',
-    'expires_in_ms')
+    'expires_in_ms', 'then')
 end
 
 local function hand_out(ids)

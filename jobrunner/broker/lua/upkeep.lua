@@ -1,10 +1,11 @@
-local waiting, scheduled, pending, dead, done, leases, settings, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, dead, done, leases, settings, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks = unpack(ARGV)
 -- upkeep: due scheduled → waiting, ended leases → waiting or dead, dead past their time → deleted; a bounded slice.
--- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, counters: hashes · wake: zset
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, counters: hashes · wake: zset ·
+--       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {now, next event or '' (Unix ms), how many tasks were moved}
--- include number clock place wake batch full drop limits bury history upkeep event
+-- include number clock place wake batch full drop limits post bury history upkeep event
 
 local now = read_clock(now_ms)
 local defaults, moved = upkeep(now)

@@ -78,7 +78,7 @@ def test_queues_of_a_pipeline_share_tasks_and_nothing_else():
     raw, clean = keys.queue("orders/raw"), keys.queue("orders/clean")
     shared = {field.name for field in fields(QueueKeys) if getattr(raw, field.name) == getattr(clean, field.name)}
 
-    assert shared == {"tag", "base", "tasks", "finished", "awaited"}
+    assert shared == {"tag", "base", "tasks", "finished", "awaited", "outbox"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ end
 -- it out of the set it is in.
 local function bury(id, now, reason, defaults)
   redis.call('HINCRBY', counters, 'dead', 1)
+  post(redis.pcall('HGET', tasks .. id, 'then'), 'dead', '')
   local hops = defaults.dead_to and (number(redis.call('HGET', tasks .. id, 'hops')) or 0)
   if hops and hops < MAX_FORWARDS then return forward(id, now, reason, defaults.dead_to, hops) end
   if defaults.dead_ttl == 0 then

@@ -1,0 +1,91 @@
+"""A join: what waits for the ends of several tasks, and the task it enqueues then.
+
+A task of a flow has a field `then`, opaque to the server: whom to tell of its end. The script that ends it leaves word
+of it in the outbox of its tag, the relay takes it to the joins, and a join whose rule is met enqueues its task in the
+step in which the last member arrives. Each of these steps may be repeated at any time and changes nothing then.
+
+The hash of a join has these fields:
+
+=================== ==========================================================================================
+field               content
+=================== ==========================================================================================
+rule                `success`: fires when all members succeeded; `complete`: when all ended, whatever how; `dead`: when
+                    the first died; `pass`: tells its own `then` when all ended, with the array of their results;
+                    `tally`: only counts
+total, ttl_ms       how many members there are; how long it lives after the last arrival
+m0, m1, ...         members that ended: outcome, a colon, result
+succeeded, dead, cancelled   how many ended so; a death is replaced when the task is put back and ends otherwise
+results             absent: the results are those of the members; `[]`: none; `*`: the array that its one member brings
+id, priority, due, names, f:<name>   the prepared task: `due` as in lua/enqueue.lua, names of the fields of its hash
+                    and their values; `f:then` also of `pass`
+fired               id of the task, once it is enqueued, or how the join ended without one; nothing arrives after that
+=================== ==========================================================================================
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from jobrunner.task import Task
+
+Rule = Literal["success", "complete", "dead", "pass", "tally"]
+NO_RESULTS = b"[]"
+AS_BROUGHT = b"*"
+
+
+class Place(NamedTuple):
+    """Where a join is: a queue whose hash tag it has (that of its task, if it has one), and its id."""
+
+    queue: str
+    join: str
+
+
+class Arrival(NamedTuple):
+    """Whom to tell of an end: a join, and which of its members it is."""
+
+    queue: str
+    join: str
+    member: int
+
+
+class Ended(NamedTuple):
+    """An entry of an outbox: an end that is to be told. `onward` is the `then` of the task."""
+
+    tag: str
+    outcome: str
+    onward: bytes
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A join as it is prepared. `task` carries its own `then`; `onward` is that of a `pass`."""
+
+    id: str
+    queue: str
+    rule: Rule
+    total: int
+    ttl_ms: int
+    task: Task | None = None
+    onward: bytes = b""
+    results: bytes = b""
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(self.queue, self.id)
+
+
+_arrivals = msgspec.json.Decoder(list[Arrival])
+
+
+def write_onward(arrivals: Iterable[Arrival]) -> bytes:
+    """The field `then`."""
+    return msgspec.json.encode(list(arrivals))
+
+
+def read_onward(raw: bytes) -> list[Arrival]:
+    """Whom to tell. Raises ValueError for a damaged field."""
+    return _arrivals.decode(raw)

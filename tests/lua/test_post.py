@@ -1,0 +1,168 @@
+"""A task of a flow leaves word of its end in the outbox, in the very step that ends it; another task leaves none."""
+
+import pytest
+
+from jobrunner.broker.calls import flows, leases, queues, tasks
+from jobrunner.broker.keys import Keys
+from jobrunner.join import Arrival, Ended, write_onward
+
+THEN = write_onward([Arrival("mail", "j", 0)])
+
+
+def outbox(mail):
+    return {field.decode(): result for field, result in mail.raw.hgetall(mail.keys.outbox).items()}
+
+
+def told(outcome):
+    return f"{outcome}:{THEN.decode()}"
+
+
+def lease(mail, **options):
+    return mail.lease("a", then=THEN, **options)
+
+
+def test_an_attempt_brings_along_whom_to_tell(mail):
+    assert lease(mail).then == THEN
+    assert mail.lease("b").then is None
+    assert mail.lease("c", headers=b"{}").then is None
+
+
+def test_a_commit_leaves_word_with_its_result(mail):
+    held, plain = lease(mail), mail.lease("b")
+    reports = [(held.id, held.token, 0, "succeeded", b"[1]", THEN), (plain.id, plain.token, 0, "succeeded", b"2")]
+    assert mail.run(leases.commit(mail.keys, reports)) == ["ok", "ok"]
+    assert outbox(mail) == {told("succeeded"): b"[1]"}
+
+
+def test_a_commit_that_is_refused_leaves_none(mail, clock):
+    held = lease(mail)
+    clock.advance(30_000)
+    assert mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "succeeded", b"", THEN)])) == ["not_reserved"]
+    assert outbox(mail) == {}
+
+
+def test_a_job_that_cancels_itself_leaves_word(mail):
+    held = lease(mail)
+    mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "cancelled", b"", THEN)]))
+    assert outbox(mail) == {told("cancelled"): b""}
+
+
+def test_a_failure_leaves_word_only_when_it_is_the_last(mail, clock):
+    assert mail.fail(lease(mail)) == ["scheduled"]
+    assert outbox(mail) == {}
+    clock.advance(1)
+    assert mail.fail(*mail.reserve(), fate="dead") == ["dead"]
+    assert outbox(mail) == {told("dead"): b""}
+
+
+def test_a_lease_that_ended_leaves_word_when_the_attempts_are_spent(mail, clock):
+    lease(mail, max_attempts=1)
+    clock.advance(30_000)
+    mail.run(queues.upkeep(mail.keys))
+    assert mail.ids("dead") == ["a"]
+    assert outbox(mail) == {told("dead"): b""}
+
+
+def test_a_task_that_expires_in_line_leaves_word(mail, clock):
+    mail.enqueue("a", then=THEN, expires_in_ms=10)
+    clock.advance(11)
+    assert mail.reserve() == []
+    assert outbox(mail) == {told("dead"): b""}
+
+
+def test_a_dead_task_that_is_not_kept_leaves_word_all_the_same(mail):
+    mail.configure(dead_ttl_ms=0)
+    mail.fail(lease(mail), fate="dead")
+    assert not mail.hash("a")
+    assert outbox(mail) == {told("dead"): b""}
+
+
+def test_a_dead_task_that_is_forwarded_leaves_word_and_may_succeed_there(line):
+    raw, lost = line("orders/raw"), line("orders/lost")
+    raw.configure(dead_to="orders/lost")
+    raw.fail(raw.lease("a", then=THEN), fate="dead")
+    assert outbox(raw) == {told("dead"): b""}
+    (held,) = lost.reserve()
+    assert held.then == THEN
+
+
+def test_a_dead_task_that_is_put_back_leaves_word_of_its_other_end(mail):
+    mail.fail(lease(mail), fate="dead")
+    mail.run(tasks.requeue(mail.keys, ["a"]))
+    (held,) = mail.reserve()
+    mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "succeeded", b"", held.then)]))
+    assert set(outbox(mail)) == {told("dead"), told("succeeded")}
+
+
+@pytest.mark.parametrize("delay_ms", [None, 1000])
+def test_a_task_that_is_cancelled_leaves_word(mail, delay_ms):
+    mail.enqueue("a", then=THEN, delay_ms=delay_ms)
+    assert mail.run(tasks.cancel(mail.keys, "a", keep_ms=1000)) == "posted"
+    assert outbox(mail) == {told("cancelled"): b""}
+
+
+def test_tasks_that_are_purged_leave_word(mail):
+    mail.enqueue("a", then=THEN)
+    mail.enqueue("b")
+    assert mail.run(queues.purge(mail.keys, "waiting")) == 2
+    assert outbox(mail) == {told("cancelled"): b""}
+
+
+def test_the_dead_have_left_theirs_when_they_are_purged(mail):
+    mail.fail(lease(mail), fate="dead")
+    mail.run(queues.purge(mail.keys, "dead"))
+    assert outbox(mail) == {told("dead"): b""}
+
+
+def test_history_that_is_purged_leaves_none(mail):
+    mail.configure(history_ms=60_000)
+    mail.commit(lease(mail))  # without its `then`: as if the word was told already
+    assert mail.run(queues.purge(mail.keys, "done")) == 1
+    assert outbox(mail) == {}
+
+
+def test_a_task_that_is_popped_or_deleted_leaves_word(mail):
+    mail.enqueue("a", then=THEN)
+    mail.run(leases.pop(mail.keys, 1))
+    assert outbox(mail) == {told("succeeded"): b""}
+    mail.raw.delete(mail.keys.outbox)
+    lease(mail)
+    mail.run(tasks.delete(mail.keys, "a"))
+    assert outbox(mail) == {told("succeeded"): b""}
+
+
+def test_a_task_that_moves_keeps_whom_to_tell(line):
+    raw, clean = line("orders/raw"), line("orders/clean")
+    held = raw.lease("a", then=THEN)
+    raw.run(leases.move(raw.keys, clean.keys, task_id="a", token=held.token))
+    assert outbox(raw) == {}
+    (moved,) = clean.reserve()
+    assert moved.then == THEN
+
+
+def test_a_server_that_is_full_takes_the_word(mail):
+    held = lease(mail)
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        assert mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "succeeded", b"1", THEN)])) == ["ok"]
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+    assert outbox(mail) == {told("succeeded"): b"1"}
+
+
+def test_an_outbox_is_read_and_emptied_by_entry(mail, keys: Keys):
+    held = lease(mail)
+    mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "succeeded", b"1", THEN)]))
+    (word,) = mail.run(flows.outbox(keys, "mail", count=10))
+    assert word == Ended("mail", "succeeded", THEN, b"1")
+    assert mail.run(flows.forget(keys, "mail", [word])) == 1
+    assert mail.run(flows.outbox(keys, "mail", count=10)) == []
+    assert not mail.raw.exists(mail.keys.outbox)
+
+
+def test_a_task_of_no_flow_leaves_nothing(mail):
+    mail.commit(mail.lease("a"))
+    mail.fail(mail.lease("b"), fate="dead")
+    mail.enqueue("c")
+    assert mail.run(tasks.cancel(mail.keys, "c", keep_ms=1)) == "ok"
+    assert not mail.raw.exists(mail.keys.outbox)
