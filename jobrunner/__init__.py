@@ -4,7 +4,7 @@
 # Enqueueing
 from jobrunner.client.aio import AsyncClient, AsyncTaskHandle
 from jobrunner.client.client import Client
-from jobrunner.client.current import configure
+from jobrunner.client.current import async_client, configure
 from jobrunner.client.handle import TaskHandle
 from jobrunner.client.item import Item
 from jobrunner.client.lease import Lease
@@ -39,6 +39,7 @@ __all__ = [
     "TaskState",
     "Unique",
     "Worker",
+    "async_client",
     "configure",
     "job",
 ]

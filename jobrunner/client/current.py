@@ -3,8 +3,8 @@
 import asyncio
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,6 +13,7 @@ from jobrunner.client.client import Client
 
 _lock = threading.RLock()
 _state: dict[str, Client] = {}
+_pins: list[tuple[Client, AsyncClient | None]] = []
 _here: ContextVar[Client] = ContextVar("jobrunner_client")
 _async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient]" = weakref.WeakKeyDictionary()
 
@@ -23,8 +24,10 @@ def configure(url: str | None = None, prefix: str | None = None, **options: Any)
 
 
 def use(client: Client) -> Client:
-    """Makes `client` the one of this process; the one before is closed."""
+    """Makes `client` the one of this process; the one before is closed. Changes nothing while another is pinned."""
     with _lock:
+        if _pins:
+            return client
         before = _state.get("client")
         _state["client"] = client
     if before is not None and before is not client:
@@ -42,11 +45,28 @@ def within(client: Client) -> Iterator[None]:
         _here.reset(before)
 
 
+@contextmanager
+def pinned(client: Client, twin: AsyncClient | None = None) -> Iterator[None]:
+    """Makes `client` the one of this process until the block ends, whatever an application configures meanwhile.
+
+    For tests: what was there before is back afterwards, untouched. `twin` is its asyncio client, of any event loop.
+    """
+    with _lock:
+        _pins.append((client, twin))
+    try:
+        yield
+    finally:
+        with _lock:
+            _pins.remove((client, twin))
+
+
 def current_client() -> Client:
     """The client of the worker whose job this is, else of this process; made with default settings at the first use."""
     if (client := _here.get(None)) is not None:
         return client
     with _lock:
+        if _pins:
+            return _pins[-1][0]
         if "client" not in _state:
             _state["client"] = Client()
         return _state["client"]
@@ -55,11 +75,29 @@ def current_client() -> Client:
 def current_async_client() -> AsyncClient:
     """The asyncio client of the running event loop, with the settings of the current client."""
     loop = asyncio.get_running_loop()
-    settings = current_client().settings
+    current = current_client()
+    for pin, twin in reversed(_pins):
+        if pin is current and twin is not None:
+            return twin
     client = _async_clients.get(loop)
-    if client is None or client.settings != settings:
-        client = _async_clients[loop] = AsyncClient.like(settings)
+    if client is None or client.settings != current.settings:
+        client = _async_clients[loop] = AsyncClient.like(current.settings)
+    client.broker.now_ms = current.broker.now_ms
     return client
+
+
+@asynccontextmanager
+async def async_client() -> AsyncIterator[AsyncClient]:
+    """The asyncio client of the running event loop, which `aenqueue` uses too; closed at the end of the block.
+
+    For the lifespan of an application.
+    """
+    try:
+        yield current_async_client()
+    finally:
+        client = _async_clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
 
 
 def forget() -> None:

@@ -1,0 +1,12 @@
+"""For the tests of applications: what `jobrunner.testing.plugin` offers to pytest, usable without it too.
+
+See docs/testing.md.
+"""
+
+from jobrunner.testing.enqueued import Enqueued, EnqueuedTask
+from jobrunner.testing.inline import inline
+from jobrunner.testing.servers import open_server
+from jobrunner.testing.travel import Travel
+from jobrunner.testing.worker import JobrunnerWorker
+
+__all__ = ["Enqueued", "EnqueuedTask", "JobrunnerWorker", "Travel", "inline", "open_server"]

@@ -1,0 +1,191 @@
+"""inline(): jobs run at once, in the thread that enqueues them, without server and worker.
+
+They run through the worker's own Runner: parameters are written and read, hooks, steering and `self.task` work.
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from contextvars import copy_context
+from datetime import timedelta
+from functools import wraps
+from typing import Any, Self, TypeVar
+
+from jobrunner.attempt import Attempt
+from jobrunner.client.current import pinned
+from jobrunner.clock import unix_ms, utc_now
+from jobrunner.errors import TaskFailed
+from jobrunner.jobs.registry import JobDefinition, find
+from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Snoozed, Steer, Succeeded
+from jobrunner.retry import is_spent
+from jobrunner.settings import QueueSettings
+from jobrunner.task import Task, TaskState
+from jobrunner.testing.memory import Entry, MemoryClient
+from jobrunner.worker.runner import Runner
+
+_LEASE = "1"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class inline:  # noqa: N801  # used like a function
+    """While it is entered, or while the function that it decorates runs, `enqueue` runs the job at once.
+
+    One attempt is made, also of a task that is enqueued for later. What the job raises, or `Fail`, goes on to whoever
+    enqueued; with `propagate=False` it does not, and the handle tells: `scheduled` when a worker would try again, else
+    `dead`. Retry, Snooze and Cancel are no errors.
+    """
+
+    def __init__(self, *, propagate: bool = True) -> None:
+        self._propagate = propagate
+        self._entered: list[ExitStack] = []
+
+    def __enter__(self) -> Self:
+        client = _InlineClient(self._propagate)
+        with ExitStack() as stack:
+            stack.enter_context(pinned(client, client.twin))
+            self._entered.append(stack.pop_all())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.pop().close()
+
+    def __call__(self, function: F) -> F:
+        """Decorates a function or a coroutine function."""
+
+        @wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        @wraps(function)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        return async_wrapper if inspect.iscoroutinefunction(function) else wrapper  # type: ignore[return-value]
+
+
+class _InlineClient(MemoryClient):
+    def __init__(self, propagate: bool) -> None:
+        super().__init__("inline()")
+        self._propagate = propagate
+
+    def take(self, task: Task) -> Entry:
+        entry, runner, attempt = self._begin(task)
+        outcome = _run_to_end(runner, attempt) if _is_async(task) else runner.run(attempt)
+        return self._end(entry, outcome, runner.error)
+
+    async def take_async(self, task: Task) -> Entry:
+        entry, runner, attempt = self._begin(task)
+        outcome = await runner.run_async(attempt) if _is_async(task) else runner.run(attempt)
+        return self._end(entry, outcome, runner.error)
+
+    def _begin(self, task: Task) -> tuple[Entry, "_NotingRunner", Attempt]:
+        entry = super().take(task)
+        entry.state, entry.attempts = TaskState.PENDING, 1
+        return entry, _NotingRunner(self.broker, self.keys, lambda _: False), _attempt(task)
+
+    def _end(self, entry: Entry, outcome: Outcome, error: BaseException | None) -> Entry:
+        _settle(entry, outcome)
+        if error is not None and not isinstance(error, Exception):
+            raise error  # the end of the test run, or of this test: no matter of the job
+        if self._propagate and error is not None and (isinstance(error, Fail) or not isinstance(error, Steer)):
+            raise error
+        if self._propagate and isinstance(outcome, Failed) and error is None:
+            raise TaskFailed(f"task {entry.task.id} ({entry.task.type}) failed: {outcome.error.partition(chr(10))[0]}")
+        return entry
+
+
+class _NotingRunner(Runner):
+    """The worker's runner, which also keeps what the job raised."""
+
+    error: BaseException | None = None
+
+    def prepare(self, attempt: Attempt) -> tuple[JobDefinition, Any] | Failed:
+        found = super().prepare(attempt)
+        if not isinstance(found, Failed):
+            _, job = found
+            for name in ("before", "run"):
+                job.__dict__[name] = self._noting(getattr(job, name))
+        return found
+
+    def _noting(self, method: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            try:
+                returned = method()
+            except BaseException as error:
+                self.error = error
+                raise
+            if isinstance(returned, Steer):
+                self.error = returned
+            return self._await(returned) if hasattr(returned, "__await__") else returned
+
+        return call
+
+    async def _await(self, returned: Any) -> Any:
+        try:
+            returned = await returned
+        except asyncio.CancelledError:  # a timeout, or the end of who enqueued
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+        if isinstance(returned, Steer):
+            self.error = returned
+        return returned
+
+
+def _attempt(task: Task) -> Attempt:
+    usual = QueueSettings()
+    keepalive_ms = usual.keepalive * 1000 if task.keepalive_ms is None else task.keepalive_ms
+    now_ms = unix_ms()
+    return Attempt(
+        queue=task.queue, id=task.id, token=_LEASE, deadline_ms=now_ms + keepalive_ms, keepalive_ms=keepalive_ms,
+        type=task.type, payload=task.payload, number=1, retry_count=0, enqueue_time_ms=now_ms,
+        max_attempts=usual.max_attempts if task.max_attempts is None else task.max_attempts, headers=task.headers,
+    )  # fmt: skip
+
+
+def _settle(entry: Entry, outcome: Outcome) -> None:
+    entry.when = utc_now()
+    if isinstance(outcome, Succeeded):
+        entry.state, entry.result = TaskState.SUCCEEDED, outcome.result
+    elif isinstance(outcome, Acknowledged):
+        entry.is_kept = False
+    elif isinstance(outcome, Cancelled):
+        entry.state, entry.error = TaskState.CANCELLED, outcome.reason
+    elif isinstance(outcome, Failed):
+        attempt = _attempt(entry.task)
+        entry.error, entry.retry_count = outcome.error, 1
+        lives = outcome.retry and not is_spent(1, attempt.max_attempts)
+        entry.state = TaskState.SCHEDULED if lives else TaskState.DEAD
+        entry.when += timedelta(seconds=outcome.delay_s) if lives else timedelta(0)
+    elif isinstance(outcome, Snoozed):
+        entry.state, entry.attempts = TaskState.SCHEDULED, 0
+        entry.when += timedelta(seconds=outcome.delay_s)
+    else:
+        entry.state, entry.attempts = TaskState.WAITING, 0
+
+
+def _is_async(task: Task) -> bool:
+    definition = find(task.type)
+    return definition is not None and definition.is_async
+
+
+def _run_to_end(runner: Runner, attempt: Attempt) -> Outcome:
+    """Runs a coroutine job for a caller that cannot await: in a loop of its own, in another thread if one runs here."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(runner.run_async(attempt))
+    outcomes: list[Outcome] = []
+
+    def run() -> None:
+        outcomes.append(asyncio.run(runner.run_async(attempt)))
+
+    thread = threading.Thread(target=copy_context().run, args=(run,), name="jobrunner-inline")
+    thread.start()
+    thread.join()
+    return outcomes[0]

@@ -1,0 +1,250 @@
+"""A client without a server: what is enqueued stays in this process. `inline` runs it, `enqueued` records it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.client.aio import AsyncClient, AsyncTaskHandle
+from jobrunner.client.client import Client
+from jobrunner.client.handle import TaskHandle, gone, read_result
+from jobrunner.client.item import check_size
+from jobrunner.clock import utc_now
+from jobrunner.errors import TaskTimeout, UsageError
+from jobrunner.settings import ClientSettings, Duration
+from jobrunner.task import Task, TaskRecord, TaskState
+
+_PREFIX = "testing"
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """A task that was enqueued, and what became of it."""
+
+    task: Task
+    state: TaskState
+    when: datetime | None = None
+    attempts: int = 0
+    retry_count: int = 0
+    error: str = ""
+    result: bytes | None = None
+    is_kept: bool = True
+    enqueue_time: datetime = field(default_factory=utc_now)
+
+    def record(self) -> TaskRecord:
+        """The task as it stands. Raises TaskGone."""
+        task = self.task
+        if not self.is_kept:
+            raise gone(task.id)
+        return TaskRecord(
+            id=task.id, type=task.type, queue=task.queue, state=self.state, when=self.when,
+            enqueue_time=self.enqueue_time, attempts=self.attempts, retry_count=self.retry_count,
+            priority=1 if task.priority is None else task.priority,
+            error=self.error, payload=task.payload, result=self.result,
+        )  # fmt: skip
+
+    def value(self) -> Any:
+        """What the job returned. Raises as TaskHandle.result does; a task that is not over is never going to be."""
+        record = self.record()
+        if not record.state.is_final:
+            raise TaskTimeout(f"task {record.id} ({record.type}) is {record.state}, and no worker runs it in this test")
+        return read_result(record)
+
+    def cancel(self) -> bool:
+        """Cancels the task. Returns False when it is finished."""
+        if self.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
+            return False
+        self.state = TaskState.CANCELLED
+        return True
+
+    def requeue(self) -> bool:
+        """Puts a dead task back to wait, with its counts at zero. Returns False when it is not dead."""
+        if self.state is not TaskState.DEAD:
+            return False
+        self.state, self.attempts, self.retry_count = TaskState.WAITING, 0, 0
+        return True
+
+
+class MemoryHandle(TaskHandle[Any]):
+    """A handle on an entry."""
+
+    def __init__(self, client: "MemoryClient", entry: Entry) -> None:
+        super().__init__(client.broker, client.keys, entry.task.id, entry.task.queue)
+        self._entry = entry
+
+    @property
+    def exists(self) -> bool:
+        return self._entry.is_kept
+
+    def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
+        return self._entry.value()
+
+    def cancel(self) -> bool:
+        return self._entry.cancel()
+
+    def requeue(self) -> bool:
+        return self._entry.requeue()
+
+    def _read(self, *, awaited: bool) -> TaskRecord:  # noqa: ARG002
+        return self._entry.record()
+
+
+class AsyncMemoryHandle(AsyncTaskHandle[Any]):
+    """The same for asyncio."""
+
+    def __init__(self, twin: "AsyncMemoryClient", entry: Entry) -> None:
+        super().__init__(twin.broker, twin.keys, entry.task.id, entry.task.queue)
+        self._entry = entry
+
+    async def record(self) -> TaskRecord:
+        return self._entry.record()
+
+    async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
+        return self._entry.value()
+
+    async def cancel(self) -> bool:
+        return self._entry.cancel()
+
+    async def requeue(self) -> bool:
+        return self._entry.requeue()
+
+
+class MemoryBroker(Broker):
+    """Keeps the metadata of jobs, takes notes of progress and early acknowledgements; refuses all that needs a server.
+
+    `where` names what there is instead of one.
+    """
+
+    def __init__(self, endpoint: Endpoint, keys: Keys, where: str) -> None:
+        super().__init__(endpoint)
+        self._hashes: dict[bytes, dict[str, bytes]] = {}
+        self._metadata = keys.job("")
+        self._where = where
+
+    def run(self, call: Call[Any]) -> Any:
+        script = call.script
+        if script is None:
+            return call.read(self._command(*call.words))
+        if script.name == "progress":
+            return call.read(b"ok")
+        return call.read([]) if script.name == "commit" else self._refuse(script.name)
+
+    def run_many(self, calls: Iterable[Call[Any]]) -> list[Any]:
+        return [self.run(call) for call in calls]
+
+    def write(self, calls: Iterable[Call[Any]]) -> list[Any]:
+        return self.run_many(calls)
+
+    def run_each(self, calls: Iterable[Call[Any]]) -> list[Any]:
+        return self.run_many(calls)
+
+    def open_blocking(self) -> NoReturn:
+        self._refuse("a connection")
+
+    def close(self) -> None:
+        """Nothing to end: it may be used on."""
+
+    def _command(self, verb: Any, key: Any = b"", *words: Any) -> Any:
+        if not key.startswith(self._metadata):
+            self._refuse(str(verb))
+        fields = self._hashes.setdefault(key, {})
+        if verb == "HGET":
+            return fields.get(words[0])
+        if verb == "HGETALL":
+            return [word for name, value in fields.items() for word in (name.encode(), value)]
+        if verb == "HSET":
+            fields[words[0]] = words[1]
+            return 1
+        if verb == "HINCRBY":
+            total = int(fields.get(words[0], b"0")) + words[1]
+            fields[words[0]] = b"%d" % total
+            return total
+        return self._refuse(str(verb))
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UsageError(f"{self._where} has no server for {what!r}; use the fixture jobrunner_client for this test")
+
+
+class MemoryClient(Client):
+    """Takes tasks in with `take`; all else that a client does needs a server and is refused."""
+
+    def __init__(self, where: str) -> None:
+        self.settings = ClientSettings(url="unix:///no-server", prefix=_PREFIX)
+        self.keys = Keys(_PREFIX)
+        self.endpoint = Endpoint(self.settings.url)
+        self.broker = MemoryBroker(self.endpoint, self.keys, where)
+        self.entries: dict[str, Entry] = {}
+        self.twin = AsyncMemoryClient(self)
+        self._where = where
+
+    def __repr__(self) -> str:
+        return f"<the client of {self._where}>"
+
+    def close(self) -> None:
+        """Nothing to end: it may be used on."""
+
+    def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:  # noqa: ARG002
+        """A handle on a task that was enqueued here. Raises TaskGone."""
+        return MemoryHandle(self, self.entry(task_id))
+
+    def queues(self) -> list[str]:
+        """Queues that something was enqueued into."""
+        return sorted({entry.task.queue for entry in self.entries.values()})
+
+    def enqueue(self, task: Task) -> TaskHandle[Any]:
+        """Takes one task in. The same id again leaves the first task as it was."""
+        known = self.entries.get(task.id)
+        return MemoryHandle(self, self.take(task) if known is None else known)
+
+    def enqueue_many(self, sent: Iterable[Task]) -> list[TaskHandle[Any]]:
+        """Takes tasks in, one after the other."""
+        return [self.enqueue(task) for task in sent]
+
+    def entry(self, task_id: str) -> Entry:
+        """What became of a task. Raises TaskGone."""
+        if task_id not in self.entries:
+            raise gone(task_id)
+        return self.entries[task_id]
+
+    def take(self, task: Task) -> Entry:
+        """Takes a new task in. Raises PayloadTooLarge."""
+        check_size(task.payload, self.settings.payload_limit)
+        state = TaskState.SCHEDULED if task.delay_ms or task.at_ms is not None else TaskState.WAITING
+        entry = self.entries[task.id] = Entry(task=task, state=state)
+        return entry
+
+    async def take_async(self, task: Task) -> Entry:
+        """The same, called by a coroutine."""
+        return self.take(task)
+
+
+class AsyncMemoryClient(AsyncClient):
+    """The asyncio twin of a MemoryClient, for any event loop."""
+
+    def __init__(self, of: MemoryClient) -> None:
+        super().__init__(of.settings.url, of.settings.prefix)
+        self._of = of
+
+    async def close(self) -> None:
+        """Nothing to end: it may be used on."""
+
+    def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:  # noqa: ARG002
+        """A handle on a task that was enqueued here. Raises TaskGone."""
+        return AsyncMemoryHandle(self, self._of.entry(task_id))
+
+    async def queues(self) -> list[str]:
+        """Queues that something was enqueued into."""
+        return self._of.queues()
+
+    async def enqueue(self, task: Task) -> AsyncTaskHandle[Any]:
+        """Takes one task in. The same id again leaves the first task as it was."""
+        known = self._of.entries.get(task.id)
+        return AsyncMemoryHandle(self, await self._of.take_async(task) if known is None else known)
+
+    async def enqueue_many(self, sent: Iterable[Task]) -> list[AsyncTaskHandle[Any]]:
+        """Takes tasks in, one after the other."""
+        return [await self.enqueue(task) for task in sent]

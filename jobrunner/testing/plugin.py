@@ -1,0 +1,78 @@
+"""The pytest plugin: fixtures for the tests of applications. Installed with jobrunner; see docs/testing.md."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.client.current import pinned
+from jobrunner.testing.enqueued import Enqueued
+from jobrunner.testing.inline import inline as run_inline
+from jobrunner.testing.servers import open_server, remove_keys
+from jobrunner.testing.travel import Travel
+from jobrunner.testing.worker import JobrunnerWorker
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the ini option and the command line option that choose the server."""
+    about = "server of the fixture jobrunner_client: embedded (a real one; default) or fake (fakeredis[lua])"
+    parser.addini("jobrunner_server", about)
+    parser.getgroup("jobrunner").addoption("--jobrunner-server", choices=("embedded", "fake"), help=about)
+
+
+@pytest.fixture(scope="session")
+def jobrunner_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """URL of the server that the tests of this session share. Define it yourself to use one of your own."""
+    chosen = pytestconfig.getoption("jobrunner_server") or pytestconfig.getini("jobrunner_server") or "embedded"
+    with open_server(chosen) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def _jobrunner_prefixes(pytestconfig: pytest.Config) -> Iterator[str]:
+    session = getattr(pytestconfig, "workerinput", {}).get("testrunuid", "test")[:8]
+    worker = getattr(pytestconfig, "workerinput", {}).get("workerid", "main")
+    return (f"{session}-{worker}-{number}" for number in itertools.count(1))
+
+
+@pytest.fixture
+def travel() -> Travel:
+    """The clock of jobrunner_client and jobrunner_worker: travel.forward(timedelta(hours=3)), travel.to(instant)."""
+    return Travel()
+
+
+@pytest.fixture
+def jobrunner_client(
+    jobrunner_url: str, _jobrunner_prefixes: Iterator[str], travel: Travel, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Client]:
+    """The client that jobs are enqueued through in this test, under a prefix of its own.
+
+    Clients and processes that are made without a URL find the same place, by the environment.
+    """
+    prefix = next(_jobrunner_prefixes)
+    monkeypatch.setenv("JOBRUNNER_URL", jobrunner_url)
+    monkeypatch.setenv("JOBRUNNER_PREFIX", prefix)
+    with Client(jobrunner_url, prefix, now_ms=travel) as client:
+        with pinned(client):
+            yield client
+        remove_keys(client.broker, prefix)
+
+
+@pytest.fixture
+def jobrunner_worker(jobrunner_client: Client, travel: Travel) -> JobrunnerWorker:
+    """jobrunner_worker.run(): a worker runs what jobrunner_client enqueued, until nothing is waiting or pending."""
+    return JobrunnerWorker(jobrunner_client, travel)
+
+
+@pytest.fixture
+def enqueued() -> Iterator[Enqueued]:
+    """What this test enqueues; it is recorded and not sent."""
+    with Enqueued().recording() as recorder:
+        yield recorder
+
+
+@pytest.fixture
+def inline() -> type[run_inline]:
+    """`with inline():` jobs run at once where they are enqueued. The same as jobrunner.testing.inline."""
+    return run_inline

@@ -1,0 +1,125 @@
+"""A worker for tests: runs what is there and returns."""
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from jobrunner.broker.call import command
+from jobrunner.broker.calls import coordination, queues
+from jobrunner.client.client import Client
+from jobrunner.clock import from_ms
+from jobrunner.coordinator.definitions import published
+from jobrunner.coordinator.fire import Fire
+from jobrunner.errors import ServerError, TaskGone, UsageError
+from jobrunner.jobs.registry import all_jobs
+from jobrunner.testing.travel import Travel
+from jobrunner.worker.worker import Worker, WorkerSummary
+
+_LOOK_S = 0.005
+_MOST_JOURNEYS = 1000
+_NOTHING = WorkerSummary(0, 0, 0.0)
+_BY_HAND = 0
+
+
+class JobrunnerWorker:
+    """Runs a client's tasks with a real Worker until nothing is left. Periodic jobs fire by the clock of `travel`.
+
+    Their schedules begin when this is made: a tick is what comes after.
+    """
+
+    def __init__(self, client: Client, travel: Travel) -> None:
+        self._client = client
+        self._travel = travel
+        self._fire = Fire(client.broker, client.keys)
+        travel.before.append(self._fire_periodic)
+        self._fire_periodic()
+
+    def run(self, *, drain: bool = False, queues: Iterable[str] | None = None, **options: Any) -> WorkerSummary:
+        """Runs until nothing is waiting or pending. With `drain` until nothing is scheduled either: the clock travels
+        to each due time, so retries and tasks of next month run now.
+
+        `queues`: default those of all jobs, and others with tasks of jobs in them. `options` are those of Worker.
+        Raises UsageError when tasks go on to be scheduled without end.
+        """
+        self._fire_periodic()
+        served = self._queues() if queues is None else list(queues)
+        if not self._any_left(served, drain):
+            return _NOTHING
+        worker = Worker(queues=served, client=self._client, **options)
+        if not drain:
+            return worker.run(burst=True)
+        return self._drain(worker, served)
+
+    __call__ = run
+
+    def _drain(self, worker: Worker, served: list[str]) -> WorkerSummary:
+        over = threading.Event()
+        journeys: list[float] = []
+
+        def travel() -> None:
+            while not over.wait(_LOOK_S):
+                if len(journeys) >= _MOST_JOURNEYS:
+                    worker.ask_to_stop()
+                    return
+                with suppress(ServerError):
+                    self._to_next_due(served, journeys)
+
+        traveller = threading.Thread(target=travel, name="jobrunner-travel", daemon=True)
+        traveller.start()
+        try:
+            summary = worker.run(drain=True)
+        finally:
+            over.set()
+            traveller.join()
+        if len(journeys) >= _MOST_JOURNEYS:
+            raise UsageError(f"tasks are scheduled again without end: {_MOST_JOURNEYS} times so far; use run() here")
+        return summary
+
+    def _to_next_due(self, served: list[str], journeys: list[float]) -> None:
+        counted = self._counts(served)
+        if any(found.pending or (found.waiting and not found.paused) for found in counted):
+            return
+        due_ms = min((due for name in served if (due := self._first_due(name)) is not None), default=None)
+        if due_ms is not None:
+            journeys.append(due_ms)
+            self._travel.forward(max(due_ms - self._travel.now_ms + 1, 1) / 1000)
+            self._fire_periodic()
+
+    def _fire_periodic(self) -> None:
+        periodics = [job for job in all_jobs() if job.periodic is not None]
+        if not periodics:
+            return
+        keys, now_ms = self._client.keys, self._travel.now_ms
+        begun = [
+            coordination.start_periodic(keys.queue(job.options.queue), job.name, round(now_ms)) for job in periodics
+        ]
+        named = queues.register(keys, sorted({job.options.queue for job in periodics}))
+        self._client.broker.run_many([*begun, named, coordination.define_periodics(keys, published(periodics))])
+        self._fire.forget()
+        self._fire.step(_BY_HAND, from_ms(now_ms))
+
+    def _queues(self) -> list[str]:
+        of_jobs = {job.options.queue for job in all_jobs()}
+        others = {name for name in self._client.queues() if name not in of_jobs and self._has_jobs(name)}
+        return sorted(of_jobs | others)
+
+    def _has_jobs(self, name: str) -> bool:
+        keys = self._client.keys.queue(name)
+        for state in ("waiting", "scheduled"):
+            for task_id in self._client.broker.run(queues.ids(keys, state, start=0, count=1)):
+                with suppress(TaskGone):
+                    return bool(self._client.task(task_id, queue=name).record().type)
+        return False
+
+    def _any_left(self, served: list[str], drain: bool) -> bool:
+        counted = self._counts(served)
+        return any(found.waiting or found.pending or (drain and found.scheduled) for found in counted)
+
+    def _counts(self, served: list[str]) -> list[queues.QueueCounts]:
+        return self._client.broker.run_many([queues.counts(self._client.keys.queue(name)) for name in served])
+
+    def _first_due(self, name: str) -> float | None:
+        first = command("ZRANGE", self._client.keys.queue(name).scheduled, 0, 0, "WITHSCORES", read=lambda reply: reply)
+        reply = self._client.broker.run(first)
+        return float(reply[1]) if reply else None

@@ -1,0 +1,66 @@
+"""The pages for users of frameworks and of the pytest plugin, copied out and run as a reader would."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```(?:python|ini)\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+UNSET = ("JOBRUNNER_URL", "REDIS_URL", "JOBRUNNER_PREFIX", "DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS")
+# By its module and not by its entry point, so that a repository that was not installed is tested too.
+PLUGIN = ["-p", "no:jobrunner", "-p", "jobrunner.testing.plugin", "-p", "no:cacheprovider"]
+
+
+def copy_out(page: str, folder: Path) -> list[str]:
+    """Writes the files of a page, which name themselves in their first line."""
+    blocks = FENCE.findall((ROOT / "docs" / page).read_text())
+    for name, text in blocks:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return [name for name, _ in blocks]
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A Python process in the reader's folder."""
+    environment = {name: value for name, value in os.environ.items() if name not in UNSET}
+    environment["PYTHONPATH"] = f"{cwd}:{ROOT}"
+    return subprocess.run(
+        [sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "server", "tests"),
+    [
+        ("testing.md", "embedded", 8),
+        ("testing.md", "fake", 8),
+        ("recipes/django.md", "embedded", 3),
+        ("recipes/fastapi.md", "embedded", 4),
+        ("recipes/fastapi.md", "fake", 4),
+    ],
+)
+def test_the_code_of_the_page_passes_its_tests(page: str, server: str, tests: int, tmp_path: Path) -> None:
+    names = copy_out(page, tmp_path)
+    written = sum((tmp_path / name).read_text().count("def test_") for name in names)
+    done = run("-m", "pytest", *PLUGIN, f"--jobrunner-server={server}", cwd=tmp_path)
+    assert re.search(rf"\b{tests} passed\b", done.stdout), done.stdout + done.stderr
+    assert (done.returncode, written) == (0, tests), done.stdout
+
+
+def test_djangos_worker_runs_what_a_view_enqueued(tmp_path: Path) -> None:
+    copy_out("recipes/django.md", tmp_path)
+    made = run(
+        "-c",
+        "import shop.jobs; from django.core.management import call_command as c; c('migrate', run_syncdb=True)\n"
+        "from orders.checkout import place_order; place_order('ada@example.org')",
+        cwd=tmp_path,
+    )
+    assert made.returncode == 0, made.stderr
+    worked = run("-m", "jobrunner", "work", "shop.jobs", "--burst", cwd=tmp_path)
+    assert worked.returncode == 0, worked.stderr
+    read = "import shop.jobs; from orders.models import Order; o = Order.objects.get(); print(o.address, o.confirmed)"
+    assert run("-c", read, cwd=tmp_path).stdout == "ada@example.org True\n"

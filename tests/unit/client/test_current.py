@@ -1,0 +1,45 @@
+"""The client of the process, and the one of an event loop."""
+
+import asyncio
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.client.current import async_client, configure, current_async_client, current_client, forget, pinned, use
+from jobrunner.errors import ClientClosed
+
+
+def test_a_pinned_client_stays_whatever_is_configured(client: Client) -> None:
+    before = use(Client("redis://127.0.0.1:1"))
+    with pinned(client):
+        other = configure("redis://127.0.0.1:2")
+        assert other is not client
+        assert current_client() is client
+        with pinned(other):
+            assert current_client() is other
+        assert current_client() is client
+    assert current_client() is before
+    forget()
+
+
+def test_the_client_of_a_loop_is_closed_with_its_block_and_made_anew(client: Client) -> None:
+    async def lifespans() -> None:
+        async with async_client() as first:
+            assert first is current_async_client()
+            assert await first.queues() == []
+        with pytest.raises(ClientClosed):
+            await first.queues()
+        async with async_client() as second:
+            assert await second.queues() == []
+
+    with pinned(client):
+        asyncio.run(lifespans())
+
+
+def test_the_client_of_a_loop_has_the_clock_of_the_current_one(client: Client) -> None:
+    async def clocks() -> bool:
+        async with async_client() as mine:
+            return mine.broker.now_ms is client.broker.now_ms
+
+    with pinned(client):
+        assert asyncio.run(clocks())

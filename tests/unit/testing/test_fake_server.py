@@ -1,0 +1,37 @@
+"""The stand-in server: fakeredis behind a socket."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from jobrunner.broker.call import command
+from jobrunner.client.client import Client
+from jobrunner.errors import ServerRefused, ServerUnavailable
+from jobrunner.testing import open_server
+
+
+@pytest.fixture
+def fake() -> Iterator[Client]:
+    with open_server("fake") as url, Client(url, "fake", patience=0) as client:
+        yield client
+
+
+def test_a_payload_of_the_largest_size_goes_there_and_back(fake: Client) -> None:
+    queue, payload = fake.queue("large"), bytes(range(256)) * 4096
+    for _ in range(8):
+        queue.push(payload)
+    assert [lease.payload == payload for lease in queue.reserve(8)] == [True] * 8
+
+
+def test_a_connection_lives_on_after_an_error_reply(fake: Client) -> None:
+    first = fake.broker.run(command("CLIENT", "ID", read=int))
+    with pytest.raises(ServerRefused, match="unknown command"):
+        fake.broker.run(command("NO-SUCH-COMMAND", read=int))
+    assert fake.broker.run(command("CLIENT", "ID", read=int)) == first
+
+
+def test_nothing_answers_after_its_end() -> None:
+    with open_server("fake") as url:
+        pass
+    with Client(url, patience=0) as client, pytest.raises(ServerUnavailable):
+        client.queues()

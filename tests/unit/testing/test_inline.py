@@ -1,0 +1,241 @@
+"""inline(): jobs run where they are enqueued, through the worker's runner, without a server."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from jobrunner import Cancel, Fail, Job, Retry, Snooze, TaskState, job
+from jobrunner.client.current import current_client
+from jobrunner.errors import ParameterError, TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
+from jobrunner.jobs.registry import forget
+from jobrunner.testing import inline
+
+ran: list[Any] = []
+
+
+@job(name="inline-note", queue="notes", max_attempts=2)
+class Note(Job):
+    what: str
+    on: datetime | None = None
+
+    def before(self) -> None:
+        ran.append("before")
+
+    def run(self) -> dict[str, Any]:
+        ran.append(threading.current_thread().name)
+        self.progress(1, 2)
+        seen = {"id": self.task.id, "attempt": self.task.attempt, "on": self.on, "cancelled": self.cancelled}
+        return seen | {"runs": self.metadata.increment("runs"), "all": self.metadata.all()}
+
+    def after(self) -> None:
+        ran.append("after")
+
+
+@job(name="inline-end", max_attempts=2)
+class End(Job):
+    how: str
+
+    def run(self) -> Any:
+        steps = {
+            "error": ValueError("wrong"), "fail": Fail("no", retry=False), "retry": Retry(in_=60), "cancel": Cancel(),
+            "snooze": Snooze(in_=60), "exit": KeyboardInterrupt(), "odd": object(),
+        }  # fmt: skip
+        if isinstance(steps[self.how], BaseException):
+            raise steps[self.how]  # type: ignore[misc]
+        return steps[self.how]
+
+    def on_failure(self, error: BaseException) -> None:
+        ran.append(("on_failure", type(error).__name__))
+
+
+@job(name="inline-give", max_attempts=1)
+class Give(Job):
+    def run(self) -> Fail:
+        return Fail("given")
+
+
+@job(name="inline-slow")
+async def slow(x: int) -> int:
+    await asyncio.sleep(0)
+    if x < 0:
+        raise ValueError("below zero")
+    return x + 1
+
+
+@job(name="inline-early", ack="early")
+def early() -> None:
+    ran.append("early")
+
+
+@job(name="inline-parent")
+def parent(x: int) -> Any:
+    return slow.enqueue(x).result() * 10
+
+
+@pytest.fixture(autouse=True)
+def clear() -> None:
+    ran.clear()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_jobs() -> Iterator[None]:
+    yield
+    for name in ("note", "end", "give", "slow", "early", "parent"):
+        forget(f"inline-{name}")
+
+
+def test_the_job_runs_in_the_calling_thread_with_its_hooks() -> None:
+    on = datetime(2026, 1, 2, tzinfo=UTC)
+    with inline():
+        task = Note(what="x", on=on).enqueue()
+        assert ran == ["before", threading.current_thread().name, "after"]
+        assert (task.state, task.attempts, task.retry_count) == (TaskState.SUCCEEDED, 1, 0)
+    seen = task.result(timeout=5)
+    assert seen["id"] == task.id
+    assert seen["attempt"] == 1
+    assert not seen["cancelled"]
+    assert seen["on"] == "2026-01-02T00:00:00Z", "the parameter went through JSON and came back as a datetime"
+
+
+def test_metadata_lasts_as_long_as_the_block() -> None:
+    with inline():
+        runs = [Note(what="x").enqueue().result() for _ in range(2)]
+    with inline():
+        again = Note(what="x").enqueue().result()
+    assert [seen["runs"] for seen in [*runs, again]] == [1, 2, 1]
+    assert runs[1]["all"] == {"runs": 2}
+
+
+def test_a_wrong_parameter_is_an_error_at_enqueueing() -> None:
+    with inline(), pytest.raises(ParameterError, match="what"):
+        Note(what=3).enqueue()  # type: ignore[arg-type]
+    assert ran == []
+
+
+def test_what_a_job_raises_goes_on_to_who_enqueued() -> None:
+    with inline():
+        with pytest.raises(ValueError, match="wrong"):
+            End(how="error").enqueue()
+        with pytest.raises(Fail, match="no"):
+            End(how="fail").enqueue()
+        with pytest.raises(Fail, match="given"):
+            Give().enqueue()
+        with pytest.raises(TaskFailed, match="no JSON form"):
+            End(how="odd").enqueue()
+    assert ran == [("on_failure", "ValueError"), ("on_failure", "Fail"), ("on_failure", "Fail")]
+
+
+def test_without_propagation_the_handle_tells() -> None:
+    with inline(propagate=False):
+        failed, dead = End(how="error").enqueue(), End(how="fail").enqueue()
+        assert (failed.state, failed.retry_count) == (TaskState.SCHEDULED, 1)
+        assert failed.error.startswith("ValueError: wrong\nTraceback")
+        with pytest.raises(TaskTimeout, match="is scheduled, and no worker runs it"):
+            failed.result()
+        assert dead.state is TaskState.DEAD
+        with pytest.raises(TaskFailed, match="Fail: no"):
+            dead.result()
+
+
+def test_steering_that_is_no_failure_raises_nothing() -> None:
+    with inline():
+        retried, snoozed, cancelled = (End(how=how).enqueue() for how in ("retry", "snooze", "cancel"))
+    assert (retried.state, retried.retry_count) == (TaskState.SCHEDULED, 1)
+    assert (snoozed.state, snoozed.attempts, snoozed.retry_count) == (TaskState.SCHEDULED, 0, 0)
+    due = snoozed.record().when
+    assert due is not None
+    assert timedelta(seconds=50) < due - snoozed.enqueue_time < timedelta(seconds=70)
+    with pytest.raises(TaskCancelled):
+        cancelled.result()
+
+
+@pytest.mark.parametrize("propagate", [True, False])
+def test_an_interruption_is_never_swallowed(propagate: bool) -> None:
+    with inline(propagate=propagate), pytest.raises(KeyboardInterrupt):
+        End(how="exit").enqueue()
+
+
+def test_a_task_for_later_runs_now() -> None:
+    with inline():
+        assert Note(what="x").enqueue(in_=3600).state is TaskState.SUCCEEDED
+
+
+def test_the_same_id_again_runs_nothing() -> None:
+    with inline():
+        Note(what="x").enqueue(id="mine")
+        again = Note(what="y").enqueue(id="mine")
+        assert again.state is TaskState.SUCCEEDED
+        assert current_client().task("mine").result() == again.result()
+    assert ran.count("before") == 1
+
+
+def test_a_coroutine_job_runs_with_and_without_a_running_loop() -> None:
+    async def both() -> tuple[int, int, int]:
+        sent = await slow.aenqueue(1)
+        assert (await sent.record()).state is TaskState.SUCCEEDED
+        return slow.enqueue(2).result(), await sent.result(), await (await parent.aenqueue(4)).result()
+
+    with inline():
+        assert slow.enqueue(1).result() == 2
+        assert asyncio.run(both()) == (3, 2, 50)
+        with pytest.raises(ValueError, match="below zero"):
+            slow.enqueue(-1)
+        assert slow.enqueue_many([slow.bind(1), slow.bind(2)])[1].result() == 3
+
+
+def test_a_job_that_enqueues_runs_the_other_one_within() -> None:
+    with inline():
+        assert parent.enqueue(1).result() == 20
+
+
+def test_an_early_acknowledgement_leaves_nothing_to_read() -> None:
+    with inline():
+        task = early.enqueue()
+        assert ran == ["early"]
+        assert not task.exists
+        with pytest.raises(TaskGone):
+            task.result()
+
+
+def test_it_decorates_functions_and_coroutine_functions() -> None:
+    @inline()
+    def plain(x: int) -> int:
+        return slow.enqueue(x).result()
+
+    @inline(propagate=False)
+    async def coroutine(x: int) -> TaskState:
+        return (await (await slow.aenqueue(x)).record()).state
+
+    assert plain(1) == 2
+    assert asyncio.run(coroutine(-1)) is TaskState.SCHEDULED
+    assert asyncio.run(coroutine(1)) is TaskState.SUCCEEDED
+
+
+def test_other_threads_enqueue_inline_too() -> None:
+    with inline():
+        thread = threading.Thread(target=lambda: Note(what="x").enqueue(), name="elsewhere")
+        thread.start()
+        thread.join()
+    assert ran == ["before", "elsewhere", "after"]
+
+
+def test_what_needs_a_server_says_so() -> None:
+    with inline(), pytest.raises(UsageError, match=r"inline\(\) has no server for .*; use the fixture"):
+        current_client().queue("bare").push(b"x")
+    with inline(), pytest.raises(UsageError, match="no server for 'counts'"):
+        current_client().queue("bare").counts()
+
+
+def test_dead_ones_are_requeued_and_cancelled_as_ever() -> None:
+    with inline(propagate=False):
+        dead, done = End(how="fail").enqueue(), Note(what="x").enqueue()
+        assert not done.requeue()
+        assert not done.cancel()
+        assert dead.requeue()
+        assert dead.state is TaskState.WAITING
+        assert dead.cancel()
+        assert not dead.cancel()
