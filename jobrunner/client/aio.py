@@ -11,6 +11,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, check_id, tag_of_id
 from jobrunner.client.batch import Batch, batches
 from jobrunner.client.handle import gone, read_result, timed_out
+from jobrunner.client.relay import relay_async
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidName
 from jobrunner.retry import seconds
@@ -56,7 +57,10 @@ class AsyncTaskHandle(Generic[R]):
     async def cancel(self) -> bool:
         """Cancels the task; one that runs is asked to stop. Returns False when it is finished already."""
         keys = self._keys.queue((await self.record()).queue)
-        return await self._broker.run(tasks.cancel(keys, self.id, keep_ms=60_000)) != "gone"
+        word = await self._broker.run(tasks.cancel(keys, self.id, keep_ms=60_000))
+        if word == "posted":
+            await relay_async(self._broker, self._keys, tags=[keys.tag])
+        return word != "gone"
 
     async def requeue(self) -> bool:
         """Puts a dead task back into its queue. Returns False when it is not dead."""

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.client.relay import relay
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout
@@ -87,7 +88,11 @@ class TaskHandle(Generic[R]):
 
     def cancel(self) -> bool:
         """Cancels the task; one that runs is asked to stop. Returns False when it is finished or gone already."""
-        return self._broker.run(tasks.cancel(self._own_queue(), self.id, keep_ms=_KEEP_CANCELLED_MS)) != "gone"
+        keys = self._own_queue()
+        word = self._broker.run(tasks.cancel(keys, self.id, keep_ms=_KEEP_CANCELLED_MS))
+        if word == "posted":
+            relay(self._broker, self._keys, tags=[keys.tag])
+        return word != "gone"
 
     def requeue(self) -> bool:
         """Puts a dead task back into its queue, with its counts at zero. Returns False when it is not dead."""

@@ -72,7 +72,8 @@ class Lease:
     def commit(self, result: Any = None) -> bool:
         """Done: the item leaves the queue. False when it is already gone."""
         stored = b"" if result is None else encode(result, what="result")
-        return self._report(leases.commit(self._keys, [(self.id, self.token, 0, "succeeded", stored)])) != "gone"
+        report = (self.id, self.token, 0, "succeeded", stored, self._attempt.then or b"")
+        return self._report(leases.commit(self._keys, [report])) != "gone"
 
     def rollback(self, delay: Duration | None = None, error: str = "") -> bool:
         """Failed: tried again after `delay` (None: the queue's backoff), or dead when its attempts are spent."""

@@ -21,6 +21,7 @@ from jobrunner.client.item import (
 )
 from jobrunner.client.lease import Lease, Line
 from jobrunner.client.queue_settings import read_settings, write_settings
+from jobrunner.client.relay import relay
 from jobrunner.client.token import new_token
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
@@ -141,6 +142,8 @@ class Queue:
         total = 0
         while gone := self.broker.run(queues.purge(self.keys, state)):
             total += gone
+        if total:
+            relay(self.broker, self._all_keys, tags=[self.keys.tag])
         return total
 
     def _reserve(self, n: int, keepalive_ms: int | None) -> leases.Reservation:

@@ -8,6 +8,7 @@ from jobrunner.broker.calls.coordination import Leadership
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.fire import Fire
+from jobrunner.coordinator.outboxes import Outboxes
 from jobrunner.coordinator.sweep import Sweep
 
 _NEVER = float("-inf")
@@ -31,6 +32,7 @@ class Coordinator:
         self._asked_at = _NEVER
         self._fire = Fire(broker, keys)
         self._sweep = Sweep(broker, keys, sweep_s, served)
+        self._outboxes = Outboxes(broker, keys, sweep_s, lambda: self._sweep.tags)
 
     @property
     def leads(self) -> bool:
@@ -45,8 +47,9 @@ class Coordinator:
             return self._renew_after_s()
         until_renewal = self._asked_at + self._renew_after_s() - monotonic()
         until_sweep = self._sweep.step()
+        until_look = self._outboxes.step()
         until_tick = self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms()))
-        return max(min(until_renewal, until_sweep, until_tick), 0.001)
+        return max(min(until_renewal, until_sweep, until_look, until_tick), 0.001)
 
     def resign(self) -> None:
         """Gives leadership up, so that another worker follows at once."""

@@ -25,6 +25,8 @@ class Sweep:
         self._served = frozenset(served)
         self._due: dict[str, float] = {}
         self._listed_at = -_LIST_EVERY_S
+        self.tags: frozenset[str] = frozenset()
+        """The hash tags of all queues, as of the last listing."""
 
     def step(self) -> float:
         """Upkeep of the queues that are due; returns the seconds to the next."""
@@ -39,6 +41,7 @@ class Sweep:
 
     def _list(self) -> None:
         registered = self._broker.run(queues.registered(self._keys))
+        self.tags = frozenset(self._keys.queue(queue).tag for queue in registered)
         self._due = {queue: self._due.get(queue, 0.0) for queue in registered if queue not in self._served}
         self._listed_at = monotonic()
 

@@ -11,13 +11,15 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.keys import Keys
+from jobrunner.client.relay import relay
 from jobrunner.client.token import new_token
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
+from jobrunner.join import Ended
 from jobrunner.outcome import Acknowledged, Released
 from jobrunner.worker.executors.handover import Executor, Finished
 from jobrunner.worker.leases import Leases
-from jobrunner.worker.settle import Report, Settlement, settlements, tell
+from jobrunner.worker.settle import Report, Settlement, ended, settlements, tell
 from jobrunner.worker.stock import Stock
 from jobrunner.worker.turns import Turns
 from jobrunner.worker.wakeup import Wakeup
@@ -53,6 +55,7 @@ class Fetcher:
         self._wakeup = wakeup
         self._max_tasks = max_tasks
         self._unsettled: list[Report] = []
+        self._untold: list[Ended] = []
         self._refusals = 0
         self._heard_at = 0.0
         self._leases_are_short = False
@@ -101,7 +104,18 @@ class Fetcher:
         asked_at = monotonic()
         replies = self._broker.run_each(calls)
         refused = self._take_in(queue, wanted, replies[-1], asked_at) if queue is not None else None
-        return self._settled(settling, replies) or refused
+        refused = self._settled(settling, replies) or refused
+        self._tell_flows()
+        return refused
+
+    def _tell_flows(self) -> None:
+        """Takes ends of tasks of flows on. They are in their outboxes: what goes wrong here the leader makes up for."""
+        if self._untold:
+            told, self._untold = self._untold, []
+            try:
+                relay(self._broker, self._keys, ended=told)
+            except JobrunnerError as error:
+                _log.warning("flows go on at the leader's next look", ends=len(told), error=str(error))
 
     def _release_backlog(self) -> None:
         self._finished.add_all(self._executor.take_back(), Released())
@@ -170,6 +184,7 @@ class Fetcher:
             else:
                 self._held.drop(attempt for attempt, _ in settlement.reports)
                 tell(settlement, reply)
+                self._untold += ended(self._keys, settlement, reply)
         self._refusals = self._refusals + 1 if kept else 0
         if self._refusals >= _REFUSALS:
             _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))

@@ -12,9 +12,11 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.jobs.options import DEFAULT_KEEP_S
 from jobrunner.jobs.registry import find
+from jobrunner.join import Ended
 from jobrunner.outcome import Cancelled, Failed, Outcome, Released, Snoozed, Succeeded
 
 Report = tuple[Attempt, Outcome]
+_ENDINGS: dict[type, str] = {Succeeded: "succeeded", Cancelled: "cancelled", Failed: "dead"}
 _log = structlog.get_logger("jobrunner.settle")
 
 
@@ -52,15 +54,25 @@ def _verb(outcome: Outcome) -> str:
 
 def _words(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
     if isinstance(outcome, Succeeded):
-        return attempt.id, attempt.token, keep_ms(attempt), "succeeded", outcome.result
+        report = (attempt.id, attempt.token, keep_ms(attempt), "succeeded", outcome.result)
+        return report if attempt.then is None else (*report, attempt.then)
     if isinstance(outcome, Failed):
         fate = "retry" if outcome.retry else "dead"
         return attempt.id, attempt.token, round(outcome.delay_s * 1000), fate, outcome.error
     if isinstance(outcome, Cancelled):
-        return attempt.id, attempt.token, keep_ms(attempt), "cancelled", b""
+        return attempt.id, attempt.token, keep_ms(attempt), "cancelled", b"", attempt.then or b""
     if isinstance(outcome, Snoozed):
         return attempt.id, attempt.token, round(outcome.delay_s * 1000)
     return attempt.id, attempt.token, ""
+
+
+def ended(keys: Keys, settlement: Settlement, verdicts: list[str]) -> list[Ended]:
+    """What these reports left in the outbox of their queue: ends of tasks of flows."""
+    return [
+        Ended(keys.queue(attempt.queue).tag, _ENDINGS[type(outcome)], attempt.then, getattr(outcome, "result", b""))
+        for (attempt, outcome), verdict in zip(settlement.reports, verdicts, strict=True)
+        if attempt.then is not None and (verdict == "dead" or (verdict == "ok" and type(outcome) in _ENDINGS))
+    ]
 
 
 def keep_ms(attempt: Attempt) -> int:

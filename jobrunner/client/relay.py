@@ -1,0 +1,122 @@
+"""The relay: takes ends of tasks from outboxes to the joins that wait for them.
+
+What must hold: an entry leaves its outbox only after all its joins took it. Every step may be repeated, by this relay
+or by another one at the same time: an arrival that is known changes nothing.
+"""
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import structlog
+
+from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import flows
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import JobrunnerError
+from jobrunner.join import Arrival, Ended, Place, read_onward
+
+SLICE = 100
+_AT_ONCE = 500
+_log = structlog.get_logger("jobrunner.relay")
+Steps = Generator[list[Call[Any]], list[Any], None]
+
+
+def relay(broker: Broker, keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = ()) -> None:
+    """Tells what `ended` and what is in the outboxes of `tags`, and what follows from that. Raises ServerError."""
+    steps = relaying(keys, ended, tags)
+    replies: list[Any] | None = None
+    while (calls := _next(steps, replies)) is not None:
+        replies = broker.run_each(calls)
+
+
+async def relay_async(
+    broker: AsyncBroker, keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = ()
+) -> None:
+    """The same for asyncio; it stops at the first call that is refused."""
+    steps = relaying(keys, ended, tags)
+    replies: list[Any] | None = None
+    while (calls := _next(steps, replies)) is not None:
+        replies = await broker.run_many(calls)
+
+
+def relaying(keys: Keys, ended: Iterable[Ended], tags: Iterable[str]) -> Steps:
+    """The round trips of a relay, without a driver: yields calls, takes their replies or errors."""
+    left, unread = list(ended), dict.fromkeys(tags)
+    stuck: set[str] = set()
+    while left or unread:
+        if not left:
+            found = yield from _read(keys, list(unread))
+            unread = {tag: None for tag, entries in found.items() if len(entries) == SLICE}
+            left = [entry for entries in found.values() for entry in entries]
+            continue
+        batch, left = left[:SLICE], left[SLICE:]
+        posted, untold = yield from _tell(keys, batch)
+        stuck.update(entry.tag for entry in untold)
+        unread = dict.fromkeys(tag for tag in (*unread, *posted) if tag not in stuck)
+
+
+def _read(keys: Keys, tags: Sequence[str]) -> Generator[list[Call[Any]], list[Any], dict[str, list[Ended]]]:
+    replies = yield [flows.outbox(keys, tag, count=SLICE) for tag in tags]
+    return {tag: [] if isinstance(reply, JobrunnerError) else reply for tag, reply in zip(tags, replies, strict=True)}
+
+
+def _tell(keys: Keys, batch: list[Ended]) -> Generator[list[Call[Any]], list[Any], tuple[set[str], list[Ended]]]:
+    """Makes the arrivals of entries and removes those that all their joins took.
+
+    Returns the tags whose outboxes got something by it, and the entries that stay.
+    """
+    addressed = [(entry, _addressees(keys, entry)) for entry in batch]
+    arrivals: dict[Place, list[tuple[int, str, bytes]]] = {}
+    for entry, to in addressed:
+        for one in to:
+            arrivals.setdefault(Place(one.queue, one.join), []).append((one.member, entry.outcome, entry.result))
+    words = yield from _arrive(keys, arrivals)
+    refused = {place for place, word in words.items() if isinstance(word, JobrunnerError)}
+    posted = {keys.queue(place.queue).tag for place, word in words.items() if word == "posted"}
+    told: dict[str, list[Ended]] = {}
+    untold = []
+    for entry, to in addressed:
+        if refused and any(Place(one.queue, one.join) in refused for one in to):
+            untold.append(entry)
+        else:
+            told.setdefault(entry.tag, []).append(entry)
+    if told:
+        yield [flows.forget(keys, tag, entries) for tag, entries in told.items()]
+    return posted, untold
+
+
+def _arrive(
+    keys: Keys, arrivals: dict[Place, list[tuple[int, str, bytes]]]
+) -> Generator[list[Call[Any]], list[Any], dict[Place, Any]]:
+    places = list(arrivals)
+    words: dict[Place, Any] = {}
+    for first in range(0, len(places), _AT_ONCE):
+        asked = places[first : first + _AT_ONCE]
+        replies = yield [flows.arrive(keys.queue(place.queue), place.join, arrivals[place]) for place in asked]
+        words.update(zip(asked, replies, strict=True))
+    for place, word in words.items():
+        if isinstance(word, JobrunnerError):
+            _log.warning("a join could not be told; it will be again", join=place.join, error=str(word))
+        elif word == "gone":
+            _log.warning("a join is gone: its flow waited too long, or was deleted", join=place.join)
+    return words
+
+
+def _addressees(keys: Keys, entry: Ended) -> list[Arrival]:
+    try:
+        found = read_onward(entry.onward)
+        for one in found:
+            keys.queue(one.queue)
+    except ValueError as error:  # damage: nobody can ever be told
+        _log.error("an end of a task is dropped: nobody can read whom to tell", tag=entry.tag, error=str(error))
+        return []
+    return found
+
+
+def _next(steps: Steps, replies: list[Any] | None) -> list[Call[Any]] | None:
+    try:
+        return next(steps) if replies is None else steps.send(replies)
+    except StopIteration:
+        return None
