@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[3]
 JOBS = """
 from datetime import timedelta
