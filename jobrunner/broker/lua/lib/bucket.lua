@@ -9,7 +9,8 @@ local function read_bucket(limits, now)
   local state = redis.call('HMGET', bucket, 'level', 'at', 'interval')
   local level, at, interval = number(state[1]), number(state[2]), number(state[3])
   if not (level and at and interval) then return {level = full, at = now_us} end
-  level = level / interval * limits.interval + math.max(0, now_us - at) * limits.max_tokens
+  if interval ~= limits.interval then level = level / interval * limits.interval end
+  level = level + math.max(0, now_us - at) * limits.max_tokens
   return {level = math.min(full, level), at = now_us}
 end
 
