@@ -27,9 +27,11 @@ _log = structlog.get_logger("jobrunner.leases")
 class Leases:
     """The keeper process as seen by the worker. Its duties:
 
-    1. starts the keeper, and starts it again with all that is held when it died;
-    2. tells it what was reserved and what is over;
+    1. starts the keeper, and starts it again when it died;
+    2. tells it all that is held when it is ready, and from then on what was reserved and what is over;
     3. hears which attempts were asked to stop or lost their lease (`is_stopped`).
+
+    One that is still starting does not read, so it is told nothing: a full pipe would stop the worker.
     """
 
     def __init__(self, url: str, prefix: str) -> None:
@@ -122,16 +124,22 @@ class Leases:
         except OSError as error:
             _log.warning("the lease keeper cannot be started", error=str(error))
             return None
-        self._tell(self._first_line)
+        self._write(self._first_line)
+        return self._keeper
+
+    def _tell_all(self) -> None:
         by_queue: dict[str, list[Attempt]] = {}
         for attempt in self._held.values():
             by_queue.setdefault(attempt.queue, []).append(attempt)
         for queue, attempts in by_queue.items():
-            self._tell(_hold_line(queue, _LONG_AGO, attempts))
-        return self._keeper
+            self._write(_hold_line(queue, _LONG_AGO, attempts))
 
     def _tell(self, line: bytes) -> None:
-        """Writes to the keeper. One that died is found by the watcher, which tells the next one all that is held."""
+        if self._ready.is_set():
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        """To the keeper. One that died is found by the watcher, and the next one is told all that is held."""
         if self._keeper is None or self._keeper.stdin is None or self._closing:
             return
         with suppress(OSError):
@@ -143,7 +151,9 @@ class Leases:
         for line in keeper.stdout:
             word, _, token = line.decode().strip().partition(" ")
             if word == "R":
-                self._ready.set()
+                with self._lock:
+                    self._tell_all()
+                    self._ready.set()
             elif token in self._held:
                 self._stopped.add(token)
                 if word == "L":

@@ -79,6 +79,7 @@ def test_every_error_stands_in_the_tree_of_the_docstring() -> None:
 ROWS = [
     *(f"MOSQ-{n:02}" for n in range(1, 34)),
     *(f"MOAB-{n:02}" for n in range(1, 34)),
+    *(f"MDQ-{n:02}" for n in range(1, 30)),
     *(f"TITAN-{n:02}" for n in range(1, 24)),
 ]
 

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -112,4 +114,38 @@ def test_short_leases_wait_for_a_keeper_that_is_still_starting(server: Server, k
     wait_for(lambda: held.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
     os.kill(pid_of(held), signal.SIGKILL)
     wait_for(lambda: not held.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
+    held.close()
+
+
+def test_a_keeper_that_is_still_starting_does_not_stop_its_worker(
+    server: Server, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MDQ-04: more is told than a pipe takes, and nobody reads it."""
+    never_ready = tmp_path / "python"
+    never_ready.write_text("#!/bin/sh\nexec sleep 60\n")
+    never_ready.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(never_ready))
+    held = Leases(server.url, keys.prefix)
+    held.start()
+    wait_for(lambda: held._keeper)
+    for number in range(3000):
+        attempt = attempt_at("x" * 100, token=str(number))
+        held.hold([attempt], monotonic())
+        held.drop([attempt])
+    assert not held.is_ready
+    assert held.attempts() == []
+    held.close()
+
+
+def test_a_keeper_is_told_what_was_held_before_it_was_ready(
+    server: Server, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    """MOAB-27"""
+    kept, dropped = reserve(client, broker, keys, 2, keepalive_s=20)
+    held = Leases(server.url, keys.prefix)
+    held.hold([kept, dropped], monotonic())
+    held.drop([dropped])
+    held.start()
+    wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
+    assert ends(raw, keys, dropped) == dropped.deadline_ms
     held.close()

@@ -1,0 +1,117 @@
+"""What the tests of rows about limits, histories and moves share: child processes on a queue, counts, a clock's words.
+
+Import the fixture `start` beside what else is needed.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner import Client, Lease, Queue
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import LeaseError
+from tests.acceptance.row_children import Child
+from tests.conftest import Server
+
+Audit = Callable[..., dict[str, int]]
+Start = Callable[..., Child]
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+SLACK_S = 5.0
+"""What a busy machine may add to a span of time before it counts as broken."""
+
+
+def states(**counts: int) -> dict[str, int]:
+    """What `counts` and `audit` return when there is nothing else."""
+    return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0} | counts
+
+
+def counted(queue: Queue) -> dict[str, int]:
+    """The counts of the four sets."""
+    return {state: number for state, number in queue.counts().items() if state != "done"}
+
+
+def take(queue: Queue, **options: Any) -> Lease:
+    """The only lease that there is to be had."""
+    (lease,) = queue.reserve(100, **options)
+    return lease
+
+
+def server_ms(raw: redis.Redis) -> float:
+    """The server's clock."""
+    seconds, microseconds = raw.time()
+    return seconds * 1000 + microseconds / 1000
+
+
+@pytest.fixture
+def start(server: Server, keys: Keys) -> Iterator[Start]:
+    """start(function, ...): a child process on the server and prefix of the test; it ends with the test."""
+    started: list[Child] = []
+
+    def begin(act: Callable[..., None], *args: Any) -> Child:
+        started.append(Child(act, server.url, keys.prefix, *args))
+        return started[-1]
+
+    yield begin
+    for child in started:
+        child.kill()
+
+
+def crowd(told: Connection, url: str, prefix: str, queue: str, seed: int) -> None:
+    """Reserves three at a time, renews, reports and forgets at random, until it is told anything.
+
+    Tells how many it got. What it forgets has a short lease. It never keeps a place that it cannot give back at once.
+    """
+    chance = random.Random(seed)
+    held: list[Lease] = []
+    got = 0
+    with Client(url, prefix) as client:
+        source = client.queue(queue)
+        while not told.poll():
+            is_brief = chance.random() < 0.1
+            found = source.reserve(3, keepalive=0.02 if is_brief else 30)
+            got += len(found)
+            if not is_brief:
+                held += found
+            with suppress(LeaseError):
+                if held:
+                    _report_somehow(chance, held)
+    told.send(got)
+
+
+def _report_somehow(chance: random.Random, held: list[Lease]) -> None:
+    way = chance.random()
+    if way < 0.2:
+        held[0].extend()
+        return
+    lease = held.pop(0)
+    if way < 0.3:
+        lease.release()
+    elif way < 0.4:
+        lease.rollback(delay=0)
+    else:
+        lease.commit()
+
+
+def take_on_demand(told: Connection, url: str, prefix: str, queue: str) -> None:
+    """For each (n, calls, now_ms or None) it is told, reserves n so many times and tells the ids it got."""
+    now = b""
+
+    with Client(url, prefix, now_ms=lambda: now) as client:
+        source = client.queue(queue)
+        while True:
+            n, calls, now_ms = told.recv()
+            now = b"" if now_ms is None else repr(now_ms).encode()
+            told.send([lease.id for _ in range(calls) for lease in source.reserve(n, keepalive=3600)])
+
+
+def hold(told: Connection, url: str, prefix: str, queue: str, n: int) -> None:
+    """Reserves n, tells their ids, and waits for its end."""
+    with Client(url, prefix) as client:
+        told.send([lease.id for lease in client.queue(queue).reserve(n)])
+        told.recv()
