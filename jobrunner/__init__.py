@@ -2,12 +2,13 @@
 
 # Declaring jobs
 # Enqueueing
-from jobrunner.client.aio import AsyncClient, AsyncTaskHandle
+from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
 from jobrunner.client.current import async_client, configure
-from jobrunner.client.handle import TaskHandle
+from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
 from jobrunner.client.item import Item
-from jobrunner.client.lease import Lease
+from jobrunner.client.lease import AsyncLease, Lease
 from jobrunner.client.queue import Queue
 from jobrunner.jobs.declare import job
 from jobrunner.jobs.job import Job, PeriodicJob
@@ -22,6 +23,8 @@ from jobrunner.worker.worker import Worker
 
 __all__ = [
     "AsyncClient",
+    "AsyncLease",
+    "AsyncQueue",
     "AsyncTaskHandle",
     "Backoff",
     "Cancel",

@@ -25,7 +25,8 @@
     ├── DuplicateTask                   a unique task is there already; nothing was added
     ├── LeaseError                      a report on a lease that is over; nothing was changed
     │   ├── NotReserved                 nobody holds the task
-    │   └── LeaseLost                   another attempt holds it, or it was moved
+    │   ├── LeaseLost                   another attempt holds it, or it was moved
+    │   └── ReportsRefused (ExceptionGroup)  of a batch: some were refused, the others were taken
     └── TaskError                       about one task
         ├── TaskFailed                  it is dead; carries its last error
         ├── TaskCancelled               it was cancelled before it finished
@@ -34,6 +35,8 @@
         ├── AttemptTimeout              an attempt ran longer than its job's `timeout`
         └── AttemptCrashed              the process of an attempt died
 """
+
+from typing import Self
 
 
 class JobrunnerError(Exception):
@@ -134,6 +137,24 @@ class NotReserved(LeaseError):
 
 class LeaseLost(LeaseError):
     """Another attempt holds the task, or it was moved to another queue."""
+
+
+class ReportsRefused(ExceptionGroup[LeaseError], LeaseError):
+    """Some reports of a batch were refused and changed nothing; the others were taken.
+
+    `verdicts` has one entry for each lease of the batch, in its order: True when its report was taken, False when its
+    item is gone, or the NotReserved or LeaseLost it was refused with. `except*` and `exceptions` see these errors.
+    """
+
+    verdicts: "list[bool | LeaseError]"
+
+    def __new__(cls, verdicts: "list[bool | LeaseError]") -> Self:
+        """A group of the errors among the verdicts, of which there must be one."""
+        refused = [one for one in verdicts if isinstance(one, LeaseError)]
+        text = f"{len(refused)} of {len(verdicts)} reports were refused and changed nothing, see verdicts"
+        made = super().__new__(cls, text, refused)
+        made.verdicts = list(verdicts)
+        return made
 
 
 class TaskError(JobrunnerError):

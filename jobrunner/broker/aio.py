@@ -52,6 +52,11 @@ class AsyncBroker:
         replies = await self._replies(calls)
         return [interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
+    async def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Like run_many, but a call that was refused has its error in place of a value."""
+        replies = await self._replies(calls)
+        return [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
     async def open_blocking(self) -> Any:
         """A connection for commands that wait in the server; the caller disconnects it."""
         return await self.endpoint.open_async(blocking=True)
@@ -63,9 +68,7 @@ class AsyncBroker:
         """
         if self._confirmation is None:
             return await self.run_many(calls)
-        sent = [*calls, self._confirmation]
-        replies = await self._replies(sent)
-        return confirmed([attempt_to_interpret(call, reply) for call, reply in zip(sent, replies, strict=True)])
+        return confirmed(await self.run_each([*calls, self._confirmation]))
 
     async def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""

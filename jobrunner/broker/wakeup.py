@@ -62,7 +62,7 @@ class WakeListener:
                 self._connection.send_packed_command([command], check_health=False)
                 return self._connection
             self.close()
-        connection = self._connection = self._broker.open_blocking()
+        connection = self._connection = self._broker.endpoint.open()  # its time limit is for the greeting
         connection.connect()
         connection.send_packed_command([command], check_health=False)
         return connection

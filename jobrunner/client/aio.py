@@ -1,89 +1,44 @@
 """The client for asyncio applications: the same calls through the asyncio driver."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 from jobrunner.broker.aio import AsyncBroker
-from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.broker import server_clock
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.keys import Keys, check_id, tag_of_id
+from jobrunner.broker.keys import Keys
+from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.batch import Batch, batches
-from jobrunner.client.handle import gone, read_result, timed_out
-from jobrunner.client.relay import relay_async
-from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidName
-from jobrunner.retry import seconds
-from jobrunner.settings import ClientSettings, Duration, client_settings
-from jobrunner.task import Task, TaskRecord
-
-R = TypeVar("R")
-_FIRST_LOOK_S = 0.005
-_LONGEST_PAUSE_S = 0.5
-
-
-class AsyncTaskHandle(Generic[R]):
-    """One task on the server, for asyncio: `record`, `result`, `cancel` and `requeue` are awaited."""
-
-    def __init__(self, broker: AsyncBroker, keys: Keys, task_id: str, queue: str | None = None) -> None:
-        self.id = task_id
-        self._broker = broker
-        self._keys = keys
-        self._queue = queue
-
-    def __repr__(self) -> str:
-        return f"AsyncTaskHandle({self.id!r})"
-
-    async def record(self) -> TaskRecord:
-        """The whole task as it stands. Raises TaskGone."""
-        return await self._read(awaited=False)
-
-    async def result(self, timeout: Duration | None = None) -> R:
-        """Waits for the end of the task and returns what its job returned. Errors as in TaskHandle.result."""
-        limit_s = None if timeout is None else seconds(timeout, option="timeout")
-        ends = None if limit_s is None else monotonic() + limit_s
-        pause = _FIRST_LOOK_S
-        while True:
-            record = await self._read(awaited=True)
-            if record.state.is_final:
-                return read_result(record)  # type: ignore[no-any-return]
-            left = pause if ends is None else min(pause, ends - monotonic())
-            if left <= 0:
-                raise timed_out(self.id, limit_s, record)
-            await asyncio.sleep(left)
-            pause = min(pause * 1.5, _LONGEST_PAUSE_S)
-
-    async def cancel(self) -> bool:
-        """Cancels the task; one that runs is asked to stop. Returns False when it is finished already."""
-        keys = self._keys.queue((await self.record()).queue)
-        word = await self._broker.run(tasks.cancel(keys, self.id, keep_ms=60_000))
-        if word == "posted":
-            await relay_async(self._broker, self._keys, tags=[keys.tag])
-        return word != "gone"
-
-    async def requeue(self) -> bool:
-        """Puts a dead task back into its queue. Returns False when it is not dead."""
-        keys = self._keys.queue((await self.record()).queue)
-        return await self._broker.run(tasks.requeue(keys, [self.id])) == ["ok"]
-
-    async def _read(self, *, awaited: bool) -> TaskRecord:
-        record = await self._broker.run(tasks.show(self._keys, self.id, queue=self._queue, awaited=awaited))
-        if record is None:
-            raise gone(self.id)
-        return record
+from jobrunner.client.handle import AsyncTaskHandle
+from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
+from jobrunner.client.steps import run_steps_async
+from jobrunner.client.task_steps import check_place
+from jobrunner.settings import ClientSettings, client_settings
+from jobrunner.task import Task
 
 
 class AsyncClient:
     """The twin of Client for one event loop."""
 
-    def __init__(self, url: str | None = None, prefix: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        prefix: str | None = None,
+        *,
+        now_ms: Callable[[], bytes] = server_clock,
+        **options: Any,
+    ) -> None:
         self.settings = client_settings(url, prefix, **options)
         self.keys = Keys(self.settings.prefix)
         self.endpoint = Endpoint(self.settings.url)
         self.broker = AsyncBroker(
             self.endpoint,
             patience_s=self.settings.patience,
+            now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
         )
 
@@ -99,6 +54,9 @@ class AsyncClient:
             durability_timeout=settings.durability_timeout,
         )
 
+    def __repr__(self) -> str:
+        return f"AsyncClient({str(self.endpoint)!r}, prefix={self.settings.prefix!r})"
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -110,15 +68,30 @@ class AsyncClient:
         await self.broker.close()
         await asyncio.to_thread(self.endpoint.release)
 
+    def queue(self, name: str) -> AsyncQueue:
+        """The queue of that name. Raises InvalidName."""
+        return AsyncQueue(self.broker, self.keys, name, self.settings.payload_limit)
+
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
-        if queue is None and tag_of_id(check_id(task_id)) is None:
-            raise InvalidName(f"task id {task_id!r} was not made by jobrunner; give its queue too: task(id, queue=…)")
+        check_place(task_id, queue)
         return AsyncTaskHandle(self.broker, self.keys, task_id, queue)
 
     async def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
         return await self.broker.run(queues.registered(self.keys))
+
+    async def workers(self) -> list[WorkerRecord]:
+        """As Client.workers."""
+        return await run_steps_async(self.broker, read_workers(self.keys))
+
+    async def periodics(self) -> list[PeriodicRecord]:
+        """As Client.periodics."""
+        return await run_steps_async(self.broker, read_periodics(self.keys))
+
+    async def stats(self) -> dict[str, QueueCounts]:
+        """As Client.stats."""
+        return await run_steps_async(self.broker, read_stats(self.keys))
 
     async def enqueue(self, task: Task) -> AsyncTaskHandle[Any]:
         """Sends one task. The same id again leaves the first task as it was."""

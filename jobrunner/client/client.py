@@ -9,12 +9,13 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.keys import Keys, check_id, tag_of_id
+from jobrunner.broker.keys import Keys
 from jobrunner.client.batch import Batch, batches, enqueue_call, id_of
 from jobrunner.client.handle import TaskHandle
 from jobrunner.client.queue import Queue
-from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_workers
-from jobrunner.errors import InvalidName
+from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
+from jobrunner.client.steps import run_steps
+from jobrunner.client.task_steps import check_place
 from jobrunner.settings import client_settings
 from jobrunner.task import Task
 
@@ -68,8 +69,7 @@ class Client:
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
-        if queue is None and tag_of_id(check_id(task_id)) is None:
-            raise InvalidName(f"task id {task_id!r} was not made by jobrunner; give its queue too: task(id, queue=…)")
+        check_place(task_id, queue)
         return TaskHandle(self.broker, self.keys, task_id, queue)
 
     def queues(self) -> list[str]:
@@ -78,17 +78,15 @@ class Client:
 
     def workers(self) -> list[WorkerRecord]:
         """The workers that gave a sign of life lately, by id; what each says of itself is some seconds old."""
-        return read_workers(self.broker, self.keys)
+        return run_steps(self.broker, read_workers(self.keys))
 
     def periodics(self) -> list[PeriodicRecord]:
         """The periodic jobs that workers published, by name, with their last and next ticks."""
-        return read_periodics(self.broker, self.keys)
+        return run_steps(self.broker, read_periodics(self.keys))
 
     def stats(self) -> dict[str, QueueCounts]:
         """Counts and totals of every queue, by name; one round trip for all of them."""
-        names = self.queues()
-        counted = self.broker.run_many([queues.counts(self.keys.queue(name)) for name in names]) if names else []
-        return dict(zip(names, counted, strict=True))
+        return run_steps(self.broker, read_stats(self.keys))
 
     def enqueue(self, task: Task) -> TaskHandle[Any]:
         """Sends one task. The same id again leaves the first task as it was."""

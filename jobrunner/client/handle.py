@@ -1,23 +1,17 @@
-"""A handle on one enqueued task: reads it, waits for it, changes its fate."""
+"""Handles on one enqueued task: they read it, wait for it, change its fate."""
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import tasks
-from jobrunner.broker.keys import Keys, QueueKeys
-from jobrunner.client.relay import relay
-from jobrunner.clock import monotonic
-from jobrunner.codec import decode
-from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout
-from jobrunner.retry import seconds
+from jobrunner.broker.keys import Keys
+from jobrunner.client import task_steps
+from jobrunner.client.steps import run_steps, run_steps_async
 from jobrunner.settings import Duration
 from jobrunner.task import TaskRecord, TaskState
 
 R = TypeVar("R")
-_RECHECK_S = 2.0
-_KEEP_CANCELLED_MS = 60_000
 
 
 class TaskHandle(Generic[R]):
@@ -29,15 +23,14 @@ class TaskHandle(Generic[R]):
     def __init__(self, broker: Broker, keys: Keys, task_id: str, queue: str | None = None) -> None:
         self.id = task_id
         self._broker = broker
-        self._keys = keys
-        self._queue = queue
+        self._place = task_steps.Place(keys, task_id, queue)
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
 
     def record(self) -> TaskRecord:
         """The whole task as it stands. Raises TaskGone."""
-        return self._read(awaited=False)
+        return run_steps(self._broker, task_steps.read(self._place))
 
     def refresh(self) -> "TaskHandle[R]":
         """Makes sure the task is still kept, and returns the handle. Raises TaskGone."""
@@ -72,7 +65,7 @@ class TaskHandle(Generic[R]):
     @property
     def exists(self) -> bool:
         """Whether the server still keeps the task."""
-        return self._broker.run(tasks.show(self._keys, self.id, queue=self._queue)) is not None
+        return run_steps(self._broker, task_steps.find(self._place)) is not None
 
     def result(self, timeout: Duration | None = None) -> R:
         """Waits for the end of the task and returns what its job returned, as plain JSON data.
@@ -80,88 +73,50 @@ class TaskHandle(Generic[R]):
         Raises TaskFailed when it is dead, TaskCancelled, TaskGone when it is no longer kept (see `keep`), and
         TaskTimeout after `timeout` (None: waits without limit).
         """
-        limit_s = None if timeout is None else seconds(timeout, option="timeout")
-        record = self._read(awaited=limit_s != 0)
-        if not record.state.is_final:
-            record = self._wait(limit_s)
-        return read_result(record)  # type: ignore[no-any-return]
+        return run_steps(self._broker, task_steps.wait_for_result(self._place, timeout))  # type: ignore[no-any-return]
 
     def cancel(self) -> bool:
         """Cancels the task; one that runs is asked to stop. Returns False when it is finished or gone already."""
-        keys = self._own_queue()
-        word = self._broker.run(tasks.cancel(keys, self.id, keep_ms=_KEEP_CANCELLED_MS))
-        if word == "posted":
-            relay(self._broker, self._keys, tags=[keys.tag])
-        return word != "gone"
+        return run_steps(self._broker, task_steps.cancel(self._place))
 
     def requeue(self) -> bool:
         """Puts a dead task back into its queue, with its counts at zero. Returns False when it is not dead."""
-        return self._broker.run(tasks.requeue(self._own_queue(), [self.id])) == ["ok"]
-
-    def _own_queue(self) -> QueueKeys:
-        found = self._broker.run(tasks.show(self._keys, self.id, queue=self._queue))
-        if found is None:
-            if self._queue is None:
-                raise gone(self.id)
-            return self._keys.queue(self._queue)
-        return self._keys.queue(found.queue)
-
-    def _read(self, *, awaited: bool) -> TaskRecord:
-        record = self._broker.run(tasks.show(self._keys, self.id, queue=self._queue, awaited=awaited))
-        if record is None:
-            raise gone(self.id)
-        return record
-
-    def _wait(self, limit_s: float | None) -> TaskRecord:
-        ends = None if limit_s is None else monotonic() + limit_s
-        keys = self._own_queue()
-        with _Listener(self._broker, keys.finished + self.id.encode()) as ended:
-            while True:
-                record = self._read(awaited=True)
-                if record.state.is_final:
-                    return record
-                left = _RECHECK_S if ends is None else min(_RECHECK_S, ends - monotonic())
-                if left <= 0:
-                    raise timed_out(self.id, limit_s, record)
-                ended(left)
+        return run_steps(self._broker, task_steps.requeue(self._place))
 
 
-class _Listener:
-    """Waits for a message on one channel, on a connection of its own."""
+class AsyncTaskHandle(Generic[R]):
+    """One task on the server, for asyncio. What are properties of TaskHandle are fields of the awaited `record()`."""
 
-    def __init__(self, broker: Broker, channel: bytes) -> None:
-        self._connection: Any = broker.open_blocking()
-        self._channel = channel
+    def __init__(self, broker: AsyncBroker, keys: Keys, task_id: str, queue: str | None = None) -> None:
+        self.id = task_id
+        self._broker = broker
+        self._place = task_steps.Place(keys, task_id, queue)
 
-    def __enter__(self) -> Callable[[float], None]:
-        self._connection.connect()
-        self._connection.send_command("SUBSCRIBE", self._channel)
-        self._connection.read_response()
-        return self._wait
+    def __repr__(self) -> str:
+        return f"AsyncTaskHandle({self.id!r})"
 
-    def _wait(self, timeout_s: float) -> None:
-        if self._connection.can_read(timeout=timeout_s):
-            self._connection.read_response()
+    async def record(self) -> TaskRecord:
+        """As TaskHandle.record."""
+        return await run_steps_async(self._broker, task_steps.read(self._place))
 
-    def __exit__(self, *_: object) -> None:
-        self._connection.disconnect()
+    async def refresh(self) -> "AsyncTaskHandle[R]":
+        """As TaskHandle.refresh."""
+        await self.record()
+        return self
 
+    async def exists(self) -> bool:
+        """As TaskHandle.exists."""
+        return await run_steps_async(self._broker, task_steps.find(self._place)) is not None
 
-def read_result(record: TaskRecord) -> Any:
-    """What a finished task returned. Raises TaskFailed or TaskCancelled for one that did not succeed."""
-    if record.state is TaskState.DEAD:
-        reason = record.error.partition("\n")[0] or "no reason was given"
-        raise TaskFailed(f"task {record.id} ({record.type}) is dead: {reason}")
-    if record.state is TaskState.CANCELLED:
-        raise TaskCancelled(f"task {record.id} ({record.type}) was cancelled")
-    return decode(record.result or b"")
+    async def result(self, timeout: Duration | None = None) -> R:
+        """As TaskHandle.result. Looks again after pauses that grow to half a second."""
+        steps = task_steps.wait_for_result(self._place, timeout)
+        return await run_steps_async(self._broker, steps)
 
+    async def cancel(self) -> bool:
+        """As TaskHandle.cancel."""
+        return await run_steps_async(self._broker, task_steps.cancel(self._place))
 
-def gone(task_id: str) -> TaskGone:
-    """The error for a task that is not there."""
-    return TaskGone(f"no task {task_id}: it never was, or it finished and is no longer kept; see the option keep")
-
-
-def timed_out(task_id: str, limit_s: float | None, record: TaskRecord) -> TaskTimeout:
-    """The error for a wait that was too short."""
-    return TaskTimeout(f"task {task_id} is still {record.state} after {limit_s:g} s; it goes on, ask again later")
+    async def requeue(self) -> bool:
+        """As TaskHandle.requeue."""
+        return await run_steps_async(self._broker, task_steps.requeue(self._place))

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import coordination, queues
+from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.keys import Keys
+from jobrunner.client.steps import Steps, ask
 from jobrunner.clock import from_ms
 from jobrunner.periodic import PeriodicDefinition, read_definition
 from jobrunner.schedule import Schedule, first_tick
@@ -52,29 +53,34 @@ class PeriodicRecord:
     """Whether a worker said within the last minute that it knows the job; without one nothing fires."""
 
 
-def read_workers(broker: Broker, keys: Keys) -> list[WorkerRecord]:
-    """The workers that gave a sign of life lately, by id."""
-    ids = broker.run(coordination.worker_ids(keys))
-    if not ids:
-        return []
-    said = broker.run_many([coordination.worker_description(keys, worker_id) for worker_id in ids])
+def read_workers(keys: Keys) -> Steps[list[WorkerRecord]]:
+    """Returns the workers that gave a sign of life lately, by id."""
+    ids = yield from ask(coordination.worker_ids(keys))
+    said = yield [coordination.worker_description(keys, worker_id) for worker_id in ids]
     found = [_worker(worker_id, fields) for worker_id, fields in zip(ids, said, strict=True) if fields]
     return sorted(found, key=lambda worker: worker.id)
 
 
-def read_periodics(broker: Broker, keys: Keys) -> list[PeriodicRecord]:
-    """The periodic jobs that were published, by name; without those whose definition is damaged."""
-    published, seen, time = broker.run_many(
-        [coordination.periodics(keys), coordination.periodics_seen(keys), command("TIME", read=_milliseconds)]
-    )
+def read_periodics(keys: Keys) -> Steps[list[PeriodicRecord]]:
+    """Returns the periodic jobs that were published, by name; without those whose definition is damaged."""
+    published, seen, time = yield [
+        coordination.periodics(keys),
+        coordination.periodics_seen(keys),
+        command("TIME", read=_milliseconds),
+    ]
     readable = [found for _, raw in sorted(published.items()) if (found := read_definition(raw)) is not None]
-    if not readable:
-        return []
-    states = broker.run_many([coordination.periodic_state(keys.queue(one.queue), one.name) for one in readable])
+    states = yield [coordination.periodic_state(keys.queue(one.queue), one.name) for one in readable]
     return [
         _periodic(one, state, from_ms(time), served=time - seen.get(one.name, 0.0) <= _KNOWN_FOR_MS)
         for one, state in zip(readable, states, strict=True)
     ]
+
+
+def read_stats(keys: Keys) -> Steps[dict[str, QueueCounts]]:
+    """Returns counts and totals of every queue, by name."""
+    names = yield from ask(queues.registered(keys))
+    counted = yield [queues.counts(keys.queue(name)) for name in names]
+    return dict(zip(names, counted, strict=True))
 
 
 def _milliseconds(reply: list[bytes]) -> float:

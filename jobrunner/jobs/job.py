@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from jobrunner.client.aio import AsyncTaskHandle
 from jobrunner.client.current import current_async_client, current_client
-from jobrunner.client.handle import TaskHandle
+from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import ParameterError, UsageError
 from jobrunner.jobs.build import NOW, Placement, build_task
 from jobrunner.jobs.registry import JobDefinition

@@ -9,10 +9,11 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client.aio import AsyncClient, AsyncTaskHandle
+from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
-from jobrunner.client.handle import TaskHandle, gone, read_result
+from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
 from jobrunner.client.item import check_size
+from jobrunner.client.task_steps import gone, read_result
 from jobrunner.clock import utc_now
 from jobrunner.errors import TaskTimeout, UsageError
 from jobrunner.settings import ClientSettings, Duration
@@ -89,7 +90,7 @@ class MemoryHandle(TaskHandle[Any]):
     def requeue(self) -> bool:
         return self._entry.requeue()
 
-    def _read(self, *, awaited: bool) -> TaskRecord:  # noqa: ARG002
+    def record(self) -> TaskRecord:
         return self._entry.record()
 
 

@@ -1,13 +1,18 @@
 """Waiting in the server for a hint that there may be work."""
 
+import asyncio
+import socket
 import threading
+from contextlib import suppress
 
 import pytest
 
+from jobrunner.broker import wakeup
+from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.wakeup import WakeListener
+from jobrunner.broker.wakeup import AsyncWakeListener, WakeListener
 from jobrunner.errors import JobrunnerError, ServerRefused, ServerUnavailable
 from jobrunner.task import Task
 
@@ -17,11 +22,40 @@ def lines(keys):
     return [keys.queue("mail"), keys.queue("orders/raw")]
 
 
+class Awaited:
+    """A listener of asyncio's with the face of its twin."""
+
+    def __init__(self, on_loop, broker, lines):
+        self._on_loop = on_loop
+        self._real = AsyncWakeListener(broker, lines)
+
+    def wait(self, at_most_s):
+        return self._on_loop(self._real.wait(at_most_s))
+
+    def close(self):
+        self._on_loop(self._real.close())
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def listen(request, lines, on_loop):
+    """listen(url): a listener for the lines on that server, for threads and for asyncio."""
+    made = []
+
+    def open_one(url):
+        if request.param == "threads":
+            made.append(WakeListener(Broker(Endpoint(url, timeout_s=0.5)), lines))
+        else:
+            made.append(Awaited(on_loop, AsyncBroker(Endpoint(url, timeout_s=0.5)), lines))
+        return made[-1]
+
+    yield open_one
+    for one in made:
+        one.close()
+
+
 @pytest.fixture
-def listener(broker, lines):
-    made = WakeListener(broker, lines)
-    yield made
-    made.close()
+def listener(listen, server):
+    return listen(server.url)
 
 
 def enqueue(broker, line):
@@ -46,8 +80,8 @@ def test_a_hint_that_comes_later_ends_the_wait(broker, lines, listener, raw, wai
     assert heard == ["mail"]
 
 
-def test_one_hint_wakes_one_listener(broker, lines, listener, raw, wait_until):
-    other = WakeListener(broker, lines)
+def test_one_hint_wakes_one_listener(broker, lines, listener, listen, server, raw, wait_until):
+    other = listen(server.url)
     heard = []
     threads = [threading.Thread(target=lambda one=one: heard.append(one.wait(0.5))) for one in (listener, other)]
     for thread in threads:
@@ -58,7 +92,6 @@ def test_one_hint_wakes_one_listener(broker, lines, listener, raw, wait_until):
         thread.join(20)
 
     assert sorted(heard) == ["", "mail"]
-    other.close()
 
 
 def test_a_wait_that_is_closed_ends(listener, raw, wait_until):
@@ -79,11 +112,42 @@ def test_a_wait_that_is_closed_ends(listener, raw, wait_until):
     assert isinstance(ended[0], ServerUnavailable)
 
 
-def test_a_server_that_is_not_there_is_unavailable(tmp_path, lines):
-    broker = Broker(Endpoint(f"unix://{tmp_path}/none"))
-
+def test_a_server_that_is_not_there_is_unavailable(tmp_path, listen):
     with pytest.raises(ServerUnavailable):
-        WakeListener(broker, lines).wait(1)
+        listen(f"unix://{tmp_path}/none").wait(1)
+
+
+def test_a_way_that_is_cut_silently_is_noticed(listen, monkeypatch):
+    monkeypatch.setattr(wakeup, "_LATE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ServerUnavailable):
+        listen(f"redis://127.0.0.1:{silent.getsockname()[1]}/0").wait(0.05)
+
+
+def test_a_listener_that_rested_over_a_restart_connects_again(start_server, listen):
+    server = start_server()
+    listener = listen(server.url)
+    assert listener.wait(0.01) == ""
+    server.kill()
+    server.start()
+    with suppress(ServerUnavailable):
+        listener.wait(0.01)
+
+    assert listener.wait(0.01) == ""
+
+
+def test_a_wait_that_is_cancelled_ends_its_connection(server, lines, raw):
+    async def story():
+        listener = AsyncWakeListener(AsyncBroker(Endpoint(server.url)), lines)
+        waiting = asyncio.create_task(listener.wait(30))
+        while raw.info("clients")["blocked_clients"] < 1:
+            await asyncio.sleep(0.002)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        while raw.info("clients")["blocked_clients"]:
+            await asyncio.sleep(0.002)
+
+    asyncio.run(asyncio.wait_for(story(), 20))
 
 
 def test_a_refusal_is_an_error_and_the_next_wait_works(broker, lines, listener, raw):

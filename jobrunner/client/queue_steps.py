@@ -1,0 +1,153 @@
+"""The operations on a whole queue, once for Queue and AsyncQueue: what they ask of the server, and what comes of it."""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import leases, pages, queues, tasks
+from jobrunner.broker.keys import check_id
+from jobrunner.client.item import Item, Popped, check_verdict, read_headers, read_payload
+from jobrunner.client.line import Line
+from jobrunner.client.queue_settings import read_settings, write_settings
+from jobrunner.client.relay_steps import relayed
+from jobrunner.client.steps import Durable, Steps, ask
+from jobrunner.errors import InvalidOption, TaskGone
+from jobrunner.settings import QueueSettings, check_whole
+from jobrunner.task import TaskRecord, TaskState
+
+STATES = ("waiting", "scheduled", "pending", "dead")
+"""The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
+_PURGEABLE = ("waiting", "scheduled", "dead")
+_REQUEUED_AT_ONCE = 500
+_READ_AT_ONCE = 1000
+
+
+def push_many(line: Line, payloads: Iterable[Any]) -> Steps[list[str]]:
+    """Returns the ids."""
+    items = [line.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
+    if items:
+        yield from _announced(line, tasks.enqueue(line.keys, items), in_safety=True)
+    return [item.id for item in items]
+
+
+def pop(line: Line, n: int) -> Steps[list[Popped]]:
+    """Returns what was taken out."""
+    check_whole(n, "n", minimum=1, maximum=1000)
+    taken = yield from ask(leases.pop(line.keys, n))
+    return [Popped(raw[0].decode(), read_payload(raw[2], raw[4]), read_headers(raw[3])) for raw in taken]
+
+
+def delete(line: Line, task_id: str) -> Steps[bool]:
+    """Returns whether there was such an item. Raises NotReserved."""
+    word = yield from ask(tasks.delete(line.keys, check_id(task_id)))
+    return check_verdict(word, task_id) != "gone"
+
+
+def counts(line: Line) -> Steps[dict[str, int]]:
+    """Returns how many items are in each state."""
+    found = yield from ask(queues.counts(line.keys))
+    return {state: getattr(found, state) for state in STATES}
+
+
+def totals(line: Line) -> Steps[dict[str, int]]:
+    """Returns the totals by name."""
+    return (yield from ask(queues.counts(line.keys))).totals
+
+
+def is_paused(line: Line) -> Steps[bool]:
+    """Returns whether it is."""
+    return (yield from ask(queues.counts(line.keys))).paused
+
+
+def pause(line: Line) -> Steps[None]:
+    """Sets the pause switch."""
+    yield from _announced(line, queues.configure(line.keys, {"paused": 1}))
+
+
+def resume(line: Line) -> Steps[None]:
+    """Clears the pause switch."""
+    yield from _announced(line, queues.configure(line.keys, {"paused": ""}))
+
+
+def configure(line: Line, options: Mapping[str, Any]) -> Steps[None]:
+    """Changes the settings named."""
+    yield from _announced(line, queues.configure(line.keys, write_settings(options, line.name)))
+
+
+def settings(line: Line) -> Steps[QueueSettings]:
+    """Returns the settings in force."""
+    return read_settings((yield from ask(queues.settings(line.keys))))
+
+
+def ids(line: Line, state: str, limit: int, start: int) -> Steps[list[str]]:
+    """Returns ids by their place in line."""
+    _check_state(state)
+    check_whole(limit, "limit", minimum=1, maximum=10_000)
+    return (yield from ask(queues.ids(line.keys, state, start=start, count=limit)))
+
+
+def list_tasks(line: Line, state: str, limit: int, after: str | None) -> Steps[list[TaskRecord]]:
+    """Returns one page of records; an empty one only at the end."""
+    _check_state(state)
+    check_whole(limit, "limit", minimum=1, maximum=_READ_AT_ONCE)
+    page = yield from ask(pages.page(line.keys, state, after=None if after is None else check_id(after), count=limit))
+    if page is None:
+        raise TaskGone(f"task {after} is not {state} any more, so no page comes after it; begin again without after=")
+    first, found = page
+    while found:
+        shown = yield [tasks.show(line.all_keys, task_id, queue=line.name) for task_id in found]
+        if records := [record for record in shown if record is not None and _is_still(record, state)]:
+            return records
+        first += len(found)
+        found = yield from ask(queues.ids(line.keys, state, start=first, count=limit))
+    return []
+
+
+def requeue_dead(line: Line, chosen: Iterable[str] | None) -> Steps[int]:
+    """Returns how many were put back."""
+    rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(line)))
+    done = 0
+    while batch := list(itertools.islice(rest, _REQUEUED_AT_ONCE)):
+        done += (yield from ask(tasks.requeue(line.keys, batch))).count("ok")
+    return done
+
+
+def purge(line: Line, state: str) -> Steps[int]:
+    """Returns how many were deleted."""
+    if state not in _PURGEABLE:
+        raise InvalidOption(f"state {state!r} cannot be purged: choose one of {', '.join(_PURGEABLE)}")
+    total = 0
+    while gone := (yield from ask(queues.purge(line.keys, state))):
+        total += gone
+    if total:
+        yield from relayed(line.all_keys, line.keys.tag)
+    return total
+
+
+def _announced(line: Line, call: Call[Any], *, in_safety: bool = False) -> Steps[None]:
+    """A call that may be the first on its queue: the registry must know of the queue, for upkeep and for listings."""
+    calls = [call] if line.is_registered else [queues.register(line.all_keys, [line.name]), call]
+    yield Durable(calls) if in_safety else calls
+    line.is_registered = True
+
+
+def _all_dead(line: Line) -> Steps[list[str]]:
+    total = (yield from ask(queues.counts(line.keys))).dead
+    found: list[str] = []
+    while len(found) < total:
+        page = yield from ask(queues.ids(line.keys, "dead", start=len(found), count=_READ_AT_ONCE))
+        if not page:
+            break
+        found += page
+    return found[:total]
+
+
+def _is_still(record: TaskRecord, state: str) -> bool:
+    """Whether the task has not left since its id was listed; sets that are no TaskState hold what is finished."""
+    return record.state == state or state not in TaskState.__members__.values()
+
+
+def _check_state(state: str) -> None:
+    if state not in STATES:
+        raise InvalidOption(f"state {state!r}: choose one of {', '.join(STATES)}")

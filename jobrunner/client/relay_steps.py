@@ -1,0 +1,17 @@
+"""The relay as a part of other operations."""
+
+from jobrunner.broker.keys import Keys
+from jobrunner.client.relay import relaying
+from jobrunner.client.steps import Each, Steps
+
+
+def relayed(keys: Keys, tag: str) -> Steps[None]:
+    """Tells the joins that wait of the ends of tasks that lie in the outbox of a tag."""
+    steps = relaying(keys, (), [tag])
+    calls = next(steps, None)
+    while calls is not None:
+        replies = yield Each(calls)
+        try:
+            calls = steps.send(replies)
+        except StopIteration:
+            return

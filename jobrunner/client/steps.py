@@ -1,0 +1,148 @@
+"""Operations written once, for threads and for asyncio.
+
+An operation is a generator. It yields what it wants of the server, is sent the answer, and returns its value; it never
+talks to the server itself, so `run_steps` carries it out with a Broker and `run_steps_async` with an AsyncBroker. What
+it may yield: a list of calls (one round trip; the answer is their values), a list of them as `Each`, `Durable` or
+`Unbroken`, or a `Wait`. (The idea is that of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
+"""
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.errors import JobrunnerError
+
+T = TypeVar("T")
+Calls: TypeAlias = list[Call[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """One round trip whose answer has the error of a call that was refused in place of its value."""
+
+    calls: Calls
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """One round trip that ends when what it wrote is as safe as the client's `durability` asks."""
+
+    calls: Calls
+
+
+@dataclass(frozen=True, slots=True)
+class Unbroken:
+    """One round trip that is brought to its end even when the coroutine that asked for it is cancelled.
+
+    Then nobody is left to receive the answer, so the calls that `undo` makes of it are sent before the cancellation
+    goes on. A thread is not cancelled, so there it is a round trip like any other.
+    """
+
+    calls: Calls
+    undo: Callable[[list[Any]], Calls]
+
+
+class Listener(Protocol):
+    """Waits in a thread."""
+
+    def wait(self, at_most_s: float, /) -> object: ...
+    def close(self) -> None: ...
+
+
+class AsyncListener(Protocol):
+    """Waits in a coroutine. `close` must not wait for anything."""
+
+    async def wait(self, at_most_s: float, /) -> object: ...
+    async def close(self) -> None: ...
+
+
+class Wait(Protocol):
+    """A pause that may end before its time. All waits of one operation share the listener that the first one opens."""
+
+    @property
+    def at_most_s(self) -> float: ...
+    def listen(self, broker: Broker) -> Listener: ...
+    def listen_async(self, broker: AsyncBroker) -> AsyncListener: ...
+
+
+Step: TypeAlias = Calls | Each | Durable | Unbroken | Wait
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
+def ask(call: Call[T]) -> Steps[T]:
+    """One call; returns its value."""
+    values = yield [call]
+    return values[0]  # type: ignore[no-any-return]
+
+
+def run_steps(broker: Broker, steps: Steps[T]) -> T:
+    """Carries an operation out in this thread."""
+    listener: Listener | None = None
+    answer: Any = None
+    try:
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(step, list):
+                answer = broker.run_many(step) if step else []
+            elif isinstance(step, Durable):
+                answer = broker.write(step.calls)
+            elif isinstance(step, Unbroken):
+                answer = broker.run_many(step.calls)
+            elif isinstance(step, Each):
+                answer = broker.run_each(step.calls)
+            else:
+                listener = listener or step.listen(broker)
+                answer = listener.wait(step.at_most_s)
+    finally:
+        if listener is not None:
+            listener.close()
+
+
+async def run_steps_async(broker: AsyncBroker, steps: Steps[T]) -> T:
+    """Carries an operation out in this coroutine."""
+    listener: AsyncListener | None = None
+    answer: Any = None
+    try:
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(step, list):
+                answer = await broker.run_many(step) if step else []
+            elif isinstance(step, Durable):
+                answer = await broker.write(step.calls)
+            elif isinstance(step, Unbroken):
+                answer = await _unbroken(broker, step)
+            elif isinstance(step, Each):
+                answer = await broker.run_each(step.calls)
+            else:
+                listener = listener or step.listen_async(broker)
+                answer = await listener.wait(step.at_most_s)
+    finally:
+        if listener is not None:
+            await listener.close()
+
+
+async def _unbroken(broker: AsyncBroker, step: Unbroken) -> list[Any]:
+    exchange = asyncio.ensure_future(broker.run_many(step.calls))
+    try:
+        return await asyncio.shield(exchange)
+    except asyncio.CancelledError:
+        # A second cancellation does not wait; the undoing goes on behind it.
+        await asyncio.shield(asyncio.ensure_future(_undo(broker, exchange, step)))
+        raise
+
+
+async def _undo(broker: AsyncBroker, exchange: "asyncio.Future[list[Any]]", step: Unbroken) -> None:
+    with suppress(JobrunnerError):  # the server is away: the leases end by themselves
+        if calls := step.undo(await exchange):
+            await broker.run_many(calls)

@@ -1,0 +1,42 @@
+"""The examples of the documentation run as they stand, and print what they say they print."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGES = Path(__file__).parents[2] / "docs"
+RUNNABLE = ["queues.md"]
+
+
+def blocks(page: str) -> list[str]:
+    """The fenced Python blocks of a page, in order."""
+    found = re.findall(r"^```python\n(.*?)^```$", (PAGES / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert found, f"docs/{page} has no Python examples"
+    return found
+
+
+def promised(code: str) -> list[str]:
+    """What the comments say is printed: behind `print(…)` or `asyncio.run(…)`, or on lines of their own."""
+    behind = r"^[ ]*(?:print|asyncio\.run)\(.*\)[ ]+# (.+)$"
+    return [own or said for own, said in re.findall(rf"^# (.+)$|{behind}", code, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_the_examples_of_a_page_print_what_they_promise(page: str, shell: Any) -> None:
+    code = "\n".join(blocks(page))
+    said = subprocess.run(
+        [sys.executable, shell.write("example.py", code)],
+        cwd=shell.folder,
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines() == promised(code)
