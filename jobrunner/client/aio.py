@@ -20,6 +20,8 @@ from jobrunner.client.task_steps import check_place
 from jobrunner.settings import ClientSettings, client_settings
 from jobrunner.task import Task
 
+__all__ = ["AsyncClient", "AsyncTaskHandle"]
+
 
 class AsyncClient:
     """The twin of Client for one event loop."""
