@@ -78,10 +78,19 @@ def test_every_error_stands_in_the_tree_of_the_docstring() -> None:
 
 ROWS = [
     *(f"MOSQ-{n:02}" for n in range(1, 34)),
-    *(f"MOAB-{n:02}" for n in range(1, 34)),
+    *(f"MOAB-{n:02}" for n in range(1, 35)),
     *(f"MDQ-{n:02}" for n in range(1, 30)),
+    *(f"MOABX-{n:02}" for n in (*range(1, 6), 7)),
     *(f"TITAN-{n:02}" for n in range(1, 24)),
 ]
+NOT_AS_WRITTEN = ["MOABX-06", "MOABX-08", "MOABX-09"]
+
+
+def test_every_row_that_is_not_met_as_written_has_its_reason() -> None:
+    told = (ROOT / "docs" / "decisions" / "0005-not-yet.md").read_text()
+    assert not set(ROWS) & set(NOT_AS_WRITTEN)
+    silent = [row for row in NOT_AS_WRITTEN if row not in told]
+    assert not silent, f"{silent}: say in decision 5 what is done instead, and why"
 
 
 def test_every_promised_row_is_named_by_a_test() -> None:
