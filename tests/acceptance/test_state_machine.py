@@ -30,8 +30,8 @@ START_MS = 1_790_000_000_000
 HISTORY_MS = 600_000
 NAMES = ("sm/a", "sm/b")
 _examples = itertools.count(1)
-names = st.sampled_from(NAMES)
-waits = st.sampled_from([0, 0, 1, 2, 500, 3000])
+names = st.sampled_from([*NAMES[:1] * 4, *NAMES[1:]])
+waits = st.sampled_from([0, 0, 0, 0, 0, 1, 500, 3000])
 payloads = st.one_of(
     st.binary(max_size=20), st.none(), st.booleans(), st.integers(-(2**63), 2**63), st.text(max_size=9),
     st.lists(st.integers(), max_size=2),
@@ -68,21 +68,38 @@ class Queues(RuleBasedStateMachine):
         assert self.clock.ms is not None
         return int(self.clock.ms)
 
-    @initialize()
-    def begin(self) -> None:
-        for queue in self.real.values():
+    @initialize(change=st.sampled_from([None, "leases", "rate", "size", "history"]))
+    def begin(self, change: str | None) -> None:
+        for name, queue in self.real.items():
             assert sum(queue.counts().values()) == 0
+            queue.configure(keepalive=1)
+            self.model[name].keepalive = 1000
+        if change:
+            self.configure(NAMES[0], change, harder=True)
 
-    @rule(ms=st.sampled_from([1, 2, 499, 1000, 5000, 40_000, 700_000]))
+    @rule(ms=st.sampled_from([1, 499, 700, 1000, 1000, 3000, 700_000]))
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)
 
-    @rule(ms=st.sampled_from([1, 5000]))
-    def step_back(self, ms: int) -> None:
-        self.clock.advance(-ms)
+    @rule(
+        data=st.data(),
+        name=names,
+        act=st.sampled_from(["step back", "push again", "pop", "purge", "requeue", "requeue"]),
+    )
+    def act_seldom(self, data: st.DataObject, name: str, act: str) -> None:
+        if act == "step back":
+            self.clock.advance(-data.draw(st.sampled_from([1, 5000])))
+        elif act == "pop":
+            self.pop(name, data.draw(st.integers(1, 3)))
+        elif act == "purge":
+            self.purge(name, data.draw(st.sampled_from(["waiting", "scheduled", "dead"])))
+        elif act == "push again" and self.tasks:
+            self.push_again(data)
+        elif act == "requeue" and any(task.state == "dead" for task in self.tasks.values()):
+            self.requeue(data)
 
-    @rule(name=names, items=st.lists(st.tuples(payloads, st.integers(0, 2), waits), max_size=4),
-          keepalive=st.sampled_from([None, 700, 60_000]), tries=st.sampled_from([None, 0, 1, 2]))  # fmt: skip
+    @rule(name=names, items=st.lists(st.tuples(payloads, st.integers(0, 2), waits), min_size=1, max_size=4),
+          keepalive=st.sampled_from([None, None, 700, 60_000]), tries=st.sampled_from([None, None, 0, 2]))  # fmt: skip
     def push(self, name: str, items: list[tuple[Any, int, int]], keepalive: int | None, tries: int | None) -> None:
         queue = self.model[name]
         made = [
@@ -102,12 +119,14 @@ class Queues(RuleBasedStateMachine):
         for task, wait in made:
             queue.push(task, wait, self.now)
 
-    @precondition(lambda self: self.tasks)
-    @rule(data=st.data())
     def push_again(self, data: st.DataObject) -> None:
         """The same id leaves the first task as it was."""
         task = data.draw(st.sampled_from(sorted(self.tasks.values(), key=lambda one: one.id)))
         self.real[task.queue.name].push(b"other", id=task.id)
+
+    @rule(name=names)
+    def reserve_more(self, name: str) -> None:
+        self.reserve(name, 3)
 
     @rule(name=names, count=st.integers(1, 4))
     def reserve(self, name: str, count: int) -> None:
@@ -125,7 +144,6 @@ class Queues(RuleBasedStateMachine):
             task.token = lease.token
             self.leases.append((name, lease))
 
-    @rule(name=names, count=st.integers(1, 3))
     def pop(self, name: str, count: int) -> None:
         popped = self.real[name].pop(count)
         expected = self.model[name].pop(count, self.now)
@@ -195,46 +213,41 @@ class Queues(RuleBasedStateMachine):
             with self._unchanged(), pytest.raises((NotReserved, LeaseLost)):
                 self.real[name].delete(lease.id)
 
-    @precondition(lambda self: any(task.state == "dead" for task in self.tasks.values()))
-    @rule(data=st.data())
     def requeue(self, data: st.DataObject) -> None:
         dead = sorted(task.id for task in self.tasks.values() if task.state == "dead")
         task = self.tasks[data.draw(st.sampled_from(dead))]
         assert self.real[task.queue.name].requeue_dead([task.id, "no-such-task"]) == 1
         task.queue.requeue(task, self.now)
 
-    @rule(name=names, state=st.sampled_from(["waiting", "scheduled", "dead"]))
     def purge(self, name: str, state: str) -> None:
         gone = self.model[name].of(state)
         assert self.real[name].purge(state) == len(gone)
         for task in gone:
             del self.tasks[task.id]
 
-    @rule(name=names, pauses=st.booleans())
-    def pause(self, name: str, pauses: bool) -> None:
-        (self.real[name].pause if pauses else self.real[name].resume)()
-        self.model[name].paused = pauses
-
-    @rule(name=names, most=st.sampled_from([0, 1, 3]))
-    def limit_leases(self, name: str, most: int) -> None:
-        self.real[name].configure(max_inflight=most)
-        self.model[name].max_inflight = most
-
-    @rule(name=names, tokens=st.sampled_from([None, 1, 3]))
-    def limit_rate(self, name: str, tokens: int | None) -> None:
-        self.real[name].configure(rate=None if tokens is None else RateLimit(max_tokens=tokens, interval=3))
-        self.model[name].rate = None if tokens is None else (tokens, 3000)
-
-    @rule(name=names, size=st.sampled_from([None, 4]), tries=st.sampled_from([None, 2]), dead=st.sampled_from([0, 2]))
-    def limit_more(self, name: str, size: int | None, tries: int | None, dead: int) -> None:
-        self.real[name].configure(max_size=size, max_attempts=tries, dead_max=dead)
-        queue = self.model[name]
-        queue.max_size, queue.max_attempts, queue.dead_max = size or 0, tries or 5, dead
-
-    @rule(name=names, keeps=st.booleans(), most=st.sampled_from([None, 2]))
-    def keep_history(self, name: str, keeps: bool, most: int | None) -> None:
-        self.real[name].configure(history=HISTORY_MS / 1000 if keeps else None, history_max=most if keeps else None)
-        self.model[name].history, self.model[name].history_max = HISTORY_MS * keeps, most or 0
+    @rule(
+        name=names,
+        change=st.sampled_from(["pause", "leases", "rate", "size", "history"]),
+        harder=st.sampled_from([False, False, True]),
+    )
+    def configure(self, name: str, change: str, harder: bool) -> None:
+        """Sets one limit, or lifts it again."""
+        real, model = self.real[name], self.model[name]
+        if change == "pause":
+            (real.pause if harder else real.resume)()
+            model.paused = harder
+        elif change == "leases":
+            model.max_inflight = 2 if harder else 0
+            real.configure(max_inflight=model.max_inflight)
+        elif change == "rate":
+            model.rate = (2, 3000) if harder else None
+            real.configure(rate=RateLimit(max_tokens=2, interval=3) if harder else None)
+        elif change == "size":
+            model.max_size, model.max_attempts, model.dead_max = (4, 2, 2) if harder else (0, 5, 0)
+            real.configure(max_size=4 if harder else None, max_attempts=model.max_attempts, dead_max=model.dead_max)
+        else:
+            model.history, model.history_max = HISTORY_MS, 2 if harder else 0
+            real.configure(history=HISTORY_MS / 1000, history_max=2 if harder else None)
 
     @invariant()
     def both_are_in_the_same_state(self) -> None:
@@ -278,7 +291,7 @@ class Queues(RuleBasedStateMachine):
         return found
 
     def _lease(self, data: st.DataObject) -> tuple[str, Lease]:
-        return data.draw(st.sampled_from(self.leases[-8:]))
+        return data.draw(st.sampled_from(self.leases[-4:]))
 
     def _live(self, name: str, lease: Lease) -> bool:
         task = self.tasks.get(lease.id)
