@@ -6,11 +6,13 @@ from jobrunner.client.aio import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
 from jobrunner.client.current import async_client, configure
+from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
 from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
 from jobrunner.client.item import Item
 from jobrunner.client.lease import AsyncLease, Lease
 from jobrunner.client.queue import Queue
 from jobrunner.jobs.declare import job
+from jobrunner.jobs.flow import chain, group
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.unique import Unique
 
@@ -23,6 +25,7 @@ from jobrunner.worker.worker import Worker
 
 __all__ = [
     "AsyncClient",
+    "AsyncFlowHandle",
     "AsyncLease",
     "AsyncQueue",
     "AsyncTaskHandle",
@@ -30,6 +33,7 @@ __all__ = [
     "Cancel",
     "Client",
     "Fail",
+    "FlowHandle",
     "Item",
     "Job",
     "Lease",
@@ -43,6 +47,8 @@ __all__ = [
     "Unique",
     "Worker",
     "async_client",
+    "chain",
     "configure",
+    "group",
     "job",
 ]

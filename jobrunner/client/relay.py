@@ -4,45 +4,30 @@ What must hold: an entry leaves its outbox only after all its joins took it. Eve
 or by another one at the same time: an arrival that is known changes nothing.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
 
-from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call
 from jobrunner.broker.calls import flows
 from jobrunner.broker.keys import Keys
+from jobrunner.client.steps import Each, Steps, run_steps
 from jobrunner.errors import JobrunnerError
 from jobrunner.join import Arrival, Ended, Place, read_onward
 
 SLICE = 100
 _AT_ONCE = 500
 _log = structlog.get_logger("jobrunner.relay")
-Steps = Generator[list[Call[Any]], list[Any], None]
 
 
 def relay(broker: Broker, keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = ()) -> None:
-    """Tells what `ended` and what is in the outboxes of `tags`, and what follows from that. Raises ServerError."""
-    steps = relaying(keys, ended, tags)
-    replies: list[Any] | None = None
-    while (calls := _next(steps, replies)) is not None:
-        replies = broker.run_each(calls)
+    """Carries `relaying` out in this thread. Raises ServerError."""
+    run_steps(broker, relaying(keys, ended=ended, tags=tags))
 
 
-async def relay_async(
-    broker: AsyncBroker, keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = ()
-) -> None:
-    """The same for asyncio; it stops at the first call that is refused."""
-    steps = relaying(keys, ended, tags)
-    replies: list[Any] | None = None
-    while (calls := _next(steps, replies)) is not None:
-        replies = await broker.run_many(calls)
-
-
-def relaying(keys: Keys, ended: Iterable[Ended], tags: Iterable[str]) -> Steps:
-    """The round trips of a relay, without a driver: yields calls, takes their replies or errors."""
+def relaying(keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = ()) -> Steps[None]:
+    """Tells what `ended` and what is in the outboxes of `tags`, and what follows from that."""
     left, unread = list(ended), dict.fromkeys(tags)
     stuck: set[str] = set()
     while left or unread:
@@ -57,12 +42,12 @@ def relaying(keys: Keys, ended: Iterable[Ended], tags: Iterable[str]) -> Steps:
         unread = dict.fromkeys(tag for tag in (*unread, *posted) if tag not in stuck)
 
 
-def _read(keys: Keys, tags: Sequence[str]) -> Generator[list[Call[Any]], list[Any], dict[str, list[Ended]]]:
-    replies = yield [flows.outbox(keys, tag, count=SLICE) for tag in tags]
+def _read(keys: Keys, tags: Sequence[str]) -> Steps[dict[str, list[Ended]]]:
+    replies = yield Each([flows.outbox(keys, tag, count=SLICE) for tag in tags])
     return {tag: [] if isinstance(reply, JobrunnerError) else reply for tag, reply in zip(tags, replies, strict=True)}
 
 
-def _tell(keys: Keys, batch: list[Ended]) -> Generator[list[Call[Any]], list[Any], tuple[set[str], list[Ended]]]:
+def _tell(keys: Keys, batch: list[Ended]) -> Steps[tuple[set[str], list[Ended]]]:
     """Makes the arrivals of entries and removes those that all their joins took.
 
     Returns the tags whose outboxes got something by it, and the entries that stay.
@@ -83,18 +68,16 @@ def _tell(keys: Keys, batch: list[Ended]) -> Generator[list[Call[Any]], list[Any
         else:
             told.setdefault(entry.tag, []).append(entry)
     if told:
-        yield [flows.forget(keys, tag, entries) for tag, entries in told.items()]
+        yield Each([flows.forget(keys, tag, entries) for tag, entries in told.items()])
     return posted, untold
 
 
-def _arrive(
-    keys: Keys, arrivals: dict[Place, list[tuple[int, str, bytes]]]
-) -> Generator[list[Call[Any]], list[Any], dict[Place, Any]]:
+def _arrive(keys: Keys, arrivals: dict[Place, list[tuple[int, str, bytes]]]) -> Steps[dict[Place, Any]]:
     places = list(arrivals)
     words: dict[Place, Any] = {}
     for first in range(0, len(places), _AT_ONCE):
         asked = places[first : first + _AT_ONCE]
-        replies = yield [flows.arrive(keys.queue(place.queue), place.join, arrivals[place]) for place in asked]
+        replies = yield Each([flows.arrive(keys.queue(place.queue), place.join, arrivals[place]) for place in asked])
         words.update(zip(asked, replies, strict=True))
     for place, word in words.items():
         if isinstance(word, JobrunnerError):
@@ -113,10 +96,3 @@ def _addressees(keys: Keys, entry: Ended) -> list[Arrival]:
         _log.error("an end of a task is dropped: nobody can read whom to tell", tag=entry.tag, error=str(error))
         return []
     return found
-
-
-def _next(steps: Steps, replies: list[Any] | None) -> list[Call[Any]] | None:
-    try:
-        return next(steps) if replies is None else steps.send(replies)
-    except StopIteration:
-        return None

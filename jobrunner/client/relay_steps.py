@@ -2,16 +2,9 @@
 
 from jobrunner.broker.keys import Keys
 from jobrunner.client.relay import relaying
-from jobrunner.client.steps import Each, Steps
+from jobrunner.client.steps import Steps
 
 
 def relayed(keys: Keys, tag: str) -> Steps[None]:
     """Tells the joins that wait of the ends of tasks that lie in the outbox of a tag."""
-    steps = relaying(keys, (), [tag])
-    calls = next(steps, None)
-    while calls is not None:
-        replies = yield Each(calls)
-        try:
-            calls = steps.send(replies)
-        except StopIteration:
-            return
+    yield from relaying(keys, tags=[tag])

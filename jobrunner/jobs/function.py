@@ -23,11 +23,15 @@ R = TypeVar("R")
 
 
 class Bound(Generic[R]):
-    """A call of a function job with its arguments, to be sent with `enqueue_many`."""
+    """A call of a function job with its arguments, to be sent with `enqueue_many`, or as a step of a flow.
 
-    def __init__(self, definition: JobDefinition, values: Job) -> None:
+    `placement` holds the options of `using`, which a flow keeps.
+    """
+
+    def __init__(self, definition: JobDefinition, values: Job, placement: Placement = NOW) -> None:
         self.definition = definition
         self.values = values
+        self.placement = placement
 
     def task(self, placement: Placement) -> Task:
         """The task of this call. Raises the errors of a wrong parameter or option."""
@@ -62,12 +66,12 @@ class FunctionJob(Generic[P, C, R]):
         return f"<job {self.definition.name!r}>"
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
-        """The call with these arguments, for `enqueue_many`. Raises ParameterError when they do not fit."""
+        """The call with these arguments, for `enqueue_many` and flows. Raises ParameterError when they do not fit."""
         named = dict(zip(self._positional, args, strict=False))
         if len(args) > len(named) or not named.keys().isdisjoint(kwargs):
             shown = f"{self.__name__}{inspect.signature(self._function)}"
             raise ParameterError(f"{self.__name__}(…): arguments given twice or too many; it is {shown}")
-        return Bound(self.definition, self._values(**named, **kwargs))
+        return Bound(self.definition, self._values(**named, **kwargs), self._placement)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Sends the function with these arguments as a task. Errors as in Job.enqueue."""

@@ -62,7 +62,7 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
 
     @property
     def task(self) -> RunningTask:
-        """The task of this run: id, attempt, deadline, headers."""
+        """The task of this run: id, attempt, deadline, headers, what a flow gave it."""
         return self._run.task
 
     @property
@@ -107,7 +107,7 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         for OutcomeUnknown, after which the same `id` may be sent again without doubling the task).
         """
         placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
-        return current_client().enqueue(build_task(_definition(type(self)), self, placement))
+        return current_client().enqueue(build_task(definition_of(type(self)), self, placement))
 
     async def aenqueue(
         self,
@@ -120,19 +120,20 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
     ) -> AsyncTaskHandle[Any]:
         """The same for asyncio."""
         placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
-        return await current_async_client().enqueue(build_task(_definition(type(self)), self, placement))
+        return await current_async_client().enqueue(build_task(definition_of(type(self)), self, placement))
 
     @classmethod
     def enqueue_many(cls, jobs: "Iterable[Job]") -> list[TaskHandle[Any]]:
         """Sends many jobs in batches of up to 1 000, one round trip each. All are checked before the first is sent."""
-        return current_client().enqueue_many([build_task(_definition(type(job)), job, NOW) for job in jobs])
+        return current_client().enqueue_many([build_task(definition_of(type(job)), job, NOW) for job in jobs])
 
 
 class PeriodicJob(Job):
     """Base of jobs that run on a schedule: `@job(every=…)` or `@job(cron=…, tz=…)`. Every parameter has a default."""
 
 
-def _definition(job: type[Job]) -> JobDefinition:
+def definition_of(job: type[Job]) -> JobDefinition:
+    """The definition of a job class. Raises UsageError for one that is not declared."""
     if job.definition is None or job.definition.origin != f"{job.__module__}:{job.__qualname__}":
         raise UsageError(f"{job.__qualname__} is not declared; put @job(...) above the class")
     return job.definition

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -10,14 +10,26 @@ import structlog
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import coordination, leases
+from jobrunner.broker.calls import coordination, flows, leases
 from jobrunner.broker.keys import Keys
 from jobrunner.client.item import read_headers
+from jobrunner.client.task_steps import gone
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 from jobrunner.errors import ServerError
 
 _PROGRESS_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a flow gave a task."""
+
+    results: tuple[Any, ...] = ()
+    outcomes: tuple[str, ...] = ()
+
+
+NOTHING = Received()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +45,20 @@ class RunningTask:
     deadline: datetime
     enqueue_time: datetime
     headers: Mapping[str, str]
+    received: Callable[[], Received] = field(repr=False, compare=False, default=lambda: NOTHING)
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """In a flow: the result of the step before, those of the members of a group; None for one that brought none.
+
+        Read from the server at the first use. Empty for a task of no flow, and for the first step.
+        """
+        return self.received().results
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """How they ended: 'succeeded', 'dead', 'cancelled', or 'pending' in a callback `on_dead`."""
+        return self.received().outcomes
 
 
 class Metadata:
@@ -65,7 +91,17 @@ class Metadata:
 class Run:
     """One run of a job, in the hands of the executor. Built for every task, so everything costly is made on demand."""
 
-    __slots__ = ("_broker", "_cancelled", "_job", "_keys", "_noted_at", "_told_to_stop", "attempt", "deadline")
+    __slots__ = (
+        "_broker",
+        "_cancelled",
+        "_job",
+        "_keys",
+        "_noted_at",
+        "_received",
+        "_told_to_stop",
+        "attempt",
+        "deadline",
+    )
 
     def __init__(
         self,
@@ -84,6 +120,7 @@ class Run:
         self._cancelled = cancelled
         self._noted_at = -1.0
         self._told_to_stop = False
+        self._received: Received | None = None
 
     @property
     def task(self) -> RunningTask:
@@ -98,7 +135,17 @@ class Run:
             deadline=self.deadline or attempt.deadline,
             enqueue_time=attempt.enqueue_time,
             headers=read_headers(attempt.headers),
+            received=self.received,
         )
+
+    def received(self) -> Received:
+        """What a flow gave the task, read at the first use. Raises ServerError, TaskGone after a lost lease."""
+        if self._received is None:
+            found = self._broker.run(flows.received(self._keys.queue(self.attempt.queue), self.attempt.id))
+            if found is None:
+                raise gone(self.attempt.id)
+            self._received = Received(*(tuple(decode(part) or ()) for part in found))
+        return self._received
 
     @property
     def log(self) -> Any:

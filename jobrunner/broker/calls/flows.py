@@ -98,12 +98,12 @@ def members(keys: QueueKeys, join_id: str, numbers: Sequence[int]) -> Call[list[
 
 
 def received(keys: QueueKeys, task_id: str) -> Call[tuple[bytes, bytes] | None]:
-    """Results and outcomes that a task of a flow was given, JSON arrays; None when it was given none."""
+    """Results and outcomes that a flow gave a task, JSON arrays, empty for none; None when the task is gone."""
 
     def read(reply: list[bytes | None]) -> tuple[bytes, bytes] | None:
-        return None if reply[0] is None else (reply[0], reply[1] or b"[]")
+        return None if reply[0] is None else (reply[1] or b"", reply[2] or b"")
 
-    return command("HMGET", keys.task(task_id), "results", "outcomes", read=read)
+    return command("HMGET", keys.task(task_id), "id", "results", "outcomes", read=read)
 
 
 def _split(field: bytes) -> tuple[str, bytes]:

@@ -1,0 +1,95 @@
+"""The handle on a flow that was sent, and its twin for asyncio."""
+
+from contextlib import suppress
+from typing import Any
+
+from jobrunner.client import flow as operations
+from jobrunner.client.aio import AsyncClient
+from jobrunner.client.client import Client
+from jobrunner.client.flow import Flow, FlowProgress
+from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
+from jobrunner.client.steps import run_steps, run_steps_async
+from jobrunner.errors import QueueFull, ServerError
+from jobrunner.settings import Duration
+
+
+class FlowHandle:
+    """A flow that was sent. `tasks` are handles on the tasks that were there from the start."""
+
+    def __init__(self, client: Client, flow: Flow) -> None:
+        self.id = flow.id
+        self.tasks = [TaskHandle[Any](client.broker, client.keys, task.id, task.queue) for task in flow.heads]
+        self._broker = client.broker
+        self._keys = client.keys
+        self._flow = flow
+
+    def __repr__(self) -> str:
+        return f"FlowHandle({self.id!r})"
+
+    def progress(self) -> FlowProgress:
+        """How its tasks ended so far. Raises TaskGone when it is forgotten: a `ttl` after its last task ended."""
+        return run_steps(self._broker, operations.progress(self._flow, self._keys))
+
+    def result(self, timeout: Duration | None = None) -> Any:
+        """Waits for the result of the last step, for a group for the list of results, and returns it.
+
+        Raises TaskFailed or TaskCancelled as soon as one of these cannot come, TaskTimeout, TaskGone.
+        """
+        return run_steps(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
+
+    def cancel(self) -> bool:
+        """Begins no further step and cancels those that began; one that runs is asked to stop.
+
+        Callbacks stay: `on_complete` still comes. Returns False when nothing was left to stop.
+        """
+        return run_steps(self._broker, operations.cancel(self._flow, self._keys))
+
+
+class AsyncFlowHandle:
+    """The twin of FlowHandle: `progress`, `result` and `cancel` are awaited."""
+
+    def __init__(self, client: AsyncClient, flow: Flow) -> None:
+        self.id = flow.id
+        self.tasks = [AsyncTaskHandle[Any](client.broker, client.keys, task.id, task.queue) for task in flow.heads]
+        self._broker = client.broker
+        self._keys = client.keys
+        self._flow = flow
+
+    def __repr__(self) -> str:
+        return f"AsyncFlowHandle({self.id!r})"
+
+    async def progress(self) -> FlowProgress:
+        """As FlowHandle.progress."""
+        return await run_steps_async(self._broker, operations.progress(self._flow, self._keys))
+
+    async def result(self, timeout: Duration | None = None) -> Any:
+        """As FlowHandle.result."""
+        return await run_steps_async(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
+
+    async def cancel(self) -> bool:
+        """As FlowHandle.cancel."""
+        return await run_steps_async(self._broker, operations.cancel(self._flow, self._keys))
+
+
+def send(client: Client, flow: Flow) -> FlowHandle:
+    """Sends a flow. Raises PayloadTooLarge before anything is sent; QueueFull, and then no part of it goes on."""
+    handle = FlowHandle(client, flow)
+    try:
+        run_steps(client.broker, operations.send(flow, client.keys, client.settings.payload_limit))
+    except QueueFull:
+        with suppress(ServerError):
+            handle.cancel()
+        raise
+    return handle
+
+
+async def send_async(client: AsyncClient, flow: Flow) -> AsyncFlowHandle:
+    """The same for asyncio."""
+    handle = AsyncFlowHandle(client, flow)
+    try:
+        await run_steps_async(client.broker, operations.send(flow, client.keys, client.settings.payload_limit))
+    except QueueFull:
+        with suppress(ServerError):
+            await handle.cancel()
+        raise
+    return handle

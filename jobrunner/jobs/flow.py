@@ -1,0 +1,131 @@
+"""chain and group: tasks that wait for each other, and callbacks when several of them ended."""
+
+from typing import Any, TypeAlias
+
+from jobrunner.client.current import current_async_client, current_client
+from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send_async
+from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.jobs.build import NOW, build_task
+from jobrunner.jobs.function import Bound, FunctionJob
+from jobrunner.jobs.job import Job, definition_of
+from jobrunner.jobs.layout import ChainNode, GroupNode, Leaf, Node, lay_out
+from jobrunner.retry import seconds
+from jobrunner.settings import Duration
+
+WEEK_S = 7 * 86_400.0
+
+
+class _Steps:
+    """What chains and groups have in common: they are sent."""
+
+    def node(self) -> Node:
+        """The steps as tasks, checked."""
+        raise NotImplementedError
+
+    def enqueue(self, *, ttl: Duration = WEEK_S) -> FlowHandle:
+        """Sends the flow and returns a handle on it. All of it is checked before anything is sent.
+
+        `ttl` is how long the flow waits for any one of its tasks to end; after that it is forgotten, and what has not
+        begun will not. Raises the errors of Job.enqueue.
+        """
+        return send(current_client(), lay_out(self.node(), _ttl_ms(ttl)))
+
+    async def aenqueue(self, *, ttl: Duration = WEEK_S) -> AsyncFlowHandle:
+        """The same for asyncio."""
+        return await send_async(current_async_client(), lay_out(self.node(), _ttl_ms(ttl)))
+
+
+class Chain(_Steps):
+    """Steps one after the other. Made by `chain`."""
+
+    def __init__(self, steps: "tuple[Step, ...]") -> None:
+        self.steps = steps
+
+    def __repr__(self) -> str:
+        return f"chain({', '.join(map(repr, self.steps))})"
+
+    def node(self) -> ChainNode:
+        """The steps as tasks; a chain in a chain is its steps."""
+        nodes: list[Node] = []
+        for step in self.steps:
+            found = node_of(step)
+            nodes += found.nodes if isinstance(found, ChainNode) else [found]
+        if not nodes:
+            raise UsageError("chain() has no steps; give it at least one")
+        return ChainNode(nodes=tuple(nodes))
+
+
+class Group(_Steps):
+    """Steps side by side, with callbacks. Made by `group`."""
+
+    def __init__(self, steps: "tuple[Step, ...]", callbacks: "dict[str, Step | None]") -> None:
+        self.steps = steps
+        self.callbacks = callbacks
+
+    def __repr__(self) -> str:
+        told = [repr(step) for step in self.steps]
+        told += [f"on_{name}={step!r}" for name, step in self.callbacks.items() if step is not None]
+        return f"group({', '.join(told)})"
+
+    def node(self) -> GroupNode:
+        """The steps as tasks."""
+        callbacks = [(rule, node_of(step)) for rule, step in self.callbacks.items() if step is not None]
+        return GroupNode(nodes=tuple(map(node_of, self.steps)), callbacks=tuple(callbacks))
+
+
+Step: TypeAlias = Job | Bound[Any] | Chain | Group
+
+
+def chain(*steps: Step) -> Chain:
+    """Steps one after the other: each begins when the one before it succeeded, and finds its result in
+    `self.task.results[0]`; behind a group, the results of its members in their order.
+
+    A step is a Job, a call `add.bind(1)`, or another chain or group. When a step is dead or cancelled, those behind it
+    do not begin; requeued, it takes the chain on.
+    """
+    return Chain(steps)
+
+
+def group(
+    *steps: Step, on_complete: Step | None = None, on_success: Step | None = None, on_dead: Step | None = None
+) -> Group:
+    """Steps side by side, with tasks that are enqueued, each at most once:
+
+    on_complete   when all ended, whatever how; `self.task.outcomes` tells how
+    on_success    when all succeeded
+    on_dead       when the first one died
+
+    Callbacks find the results in `self.task.results`, in the order of the steps. The result of a chain is that of its
+    last step, that of a group the list of its results. (Batches with these three callbacks are Sidekiq's.)
+    """
+    return Group(steps, {"complete": on_complete, "success": on_success, "dead": on_dead})
+
+
+def node_of(step: object) -> Node:
+    """A step as tasks, checked. Raises the errors of a wrong parameter or option, UsageError for what is no step."""
+    if isinstance(step, (Chain, Group)):
+        return step.node()
+    if isinstance(step, (Job, Bound)):
+        return _leaf(step)
+    name = getattr(step, "__name__", None)
+    hint = f"write {name}.bind(…)" if isinstance(step, FunctionJob) else "give jobs, calls like add.bind(1), or flows"
+    raise UsageError(f"{step!r} is no step of a flow; {hint}")
+
+
+def _leaf(step: Job | Bound[Any]) -> Leaf:
+    placement = step.placement if isinstance(step, Bound) else NOW
+    definition = step.definition if isinstance(step, Bound) else definition_of(type(step))
+    if placement.id is not None:
+        raise InvalidOption(f"id={placement.id!r}: a task of a flow gets its id from the flow; leave it out")
+    if definition.options.unique is not None:
+        raise InvalidOption(f"job {definition.name!r} is unique: another task could stand for a step; not in a flow")
+    if definition.options.ack == "early":
+        raise InvalidOption(f"job {definition.name!r} ends before it runs (ack='early'): not in a flow")
+    return Leaf(task=build_task(definition, step.values if isinstance(step, Bound) else step, placement))
+
+
+def _ttl_ms(ttl: Duration) -> int:
+    ttl_s = seconds(ttl, option="ttl")
+    if ttl_s <= 0:
+        raise InvalidOption(f"ttl={ttl!r}: give more than 0")
+    return max(round(ttl_s * 1000), 1)

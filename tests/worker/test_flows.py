@@ -1,0 +1,381 @@
+"""Flows as they run: one worker serves all the tests of this file, queues of several tags."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
+from jobrunner.client.current import forget, use
+from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
+from tests.conftest import Server, wait_for
+
+pytestmark = pytest.mark.xdist_group("flows")
+AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
+QUEUES = ["flows", "flows2", "works/raw", "works/clean"]
+seen: dict[str, list[Any]] = {}
+gates: set[str] = set()
+
+
+@job(name="flows.add", queue="flows")
+def add(x: int, y: int = 1) -> int:
+    return x + y
+
+
+@job(name="flows.double", queue="flows2")
+class Double(Job):
+    """Twice the result of the step before."""
+
+    def run(self) -> int:
+        return int(self.task.results[0]) * 2
+
+
+@job(name="flows.total", queue="works/raw")
+class Total(Job):
+    """The sum of all results."""
+
+    def run(self) -> int:
+        return sum(self.task.results)
+
+
+@job(name="flows.note", queue="works/clean")
+class Note(Job):
+    """Notes what it was given."""
+
+    name: str
+
+    def run(self) -> list[Any]:
+        given = (self.task.results, self.task.outcomes)
+        seen.setdefault(self.name, []).append(given)
+        return list(self.task.results)
+
+
+@job(name="flows.fail", queue="flows", max_attempts=1)
+class Broken(Job):
+    """Dies, unless its gate is open."""
+
+    gate: str = ""
+
+    def run(self) -> str:
+        if self.gate in gates:
+            return "mended"
+        raise Fail("broken")
+
+
+@job(name="flows.quit", queue="flows")
+def stop_itself() -> None:
+    raise Cancel("not wanted")
+
+
+@job(name="flows.retry", queue="flows", max_attempts=3, backoff=AT_ONCE)
+class Retried(Job):
+    """Succeeds at the third attempt."""
+
+    def run(self) -> list[Any]:
+        if self.task.attempt < 3:
+            raise Retry(in_=0.01)
+        return [self.task.attempt, *self.task.results]
+
+
+@job(name="flows.nothing", queue="flows")
+def nothing() -> None: ...
+
+
+@job(name="flows.async", queue="flows2")
+class Later(Job):
+    """A coroutine."""
+
+    async def run(self) -> list[Any]:
+        await asyncio.sleep(0)
+        return list(self.task.results)
+
+
+@job(name="flows.unserved", queue="unserved")
+def unserved() -> int:
+    return 1
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    """One client and one worker for the file; no test here empties the server."""
+    with Client(server.url, "flows") as made:
+        use(made)
+        made.queue("unserved2").resume()  # so that the leader knows it from the start
+        worker = Worker(queues=QUEUES, client=made, sweep=0.2)
+        worker.start()
+        yield made
+        worker.stop(grace=0)
+        forget()
+        with server.connect() as raw:
+            raw.flushall()
+
+
+@pytest.fixture(autouse=True)
+def _current(client: Client) -> None:
+    """Every test has the worker."""
+
+
+def new_name() -> str:
+    return uuid.uuid4().hex
+
+
+def ended(flow: FlowHandle) -> Callable[[], bool]:
+    return lambda: flow.progress().pending == 0
+
+
+def test_a_step_of_a_chain_finds_the_result_of_the_one_before() -> None:
+    flow = chain(add.bind(1, 2), Double(), Double()).enqueue()
+    assert flow.result(timeout=20) == 12
+    assert len(flow.tasks) == 1
+    assert flow.tasks[0].result(timeout=5) == 3
+
+
+def test_a_chain_across_queues_and_pipelines() -> None:
+    flow = chain(
+        add.bind(1), Double(), Total(), Note(name=new_name()), add.using(queue="works/clean").bind(5), Double()
+    ).enqueue()
+    assert flow.result(timeout=20) == 12
+
+
+def test_results_of_a_group_come_in_the_order_of_its_members() -> None:
+    assert group(*(add.bind(n) for n in range(20))).enqueue().result(timeout=20) == list(range(1, 21))
+
+
+def test_a_step_behind_a_group_finds_all_results() -> None:
+    assert chain(group(add.bind(1), add.bind(2), Retried()), Note(name=new_name())).enqueue().result(timeout=20) == [
+        2, 3, [3],
+    ]  # fmt: skip
+
+
+def test_a_group_behind_a_step_and_a_group_behind_a_group() -> None:
+    flow = chain(add.bind(4), group(Double(), Double()), group(Total(), Total(), Double()), Total()).enqueue()
+    assert flow.result(timeout=20) == 20 + 20 + 20
+
+
+def test_a_job_that_returns_nothing_brings_none() -> None:
+    name = new_name()
+    assert chain(nothing.bind(), Note(name=name)).enqueue().result(timeout=20) == [None]
+    assert seen[name] == [((None,), ("succeeded",))]
+
+
+def test_callbacks_come_once_and_only_those_that_are_due() -> None:
+    good, all_, dead = new_name(), new_name(), new_name()
+    flow = group(
+        add.bind(1), add.bind(2), on_success=Note(name=good), on_complete=Note(name=all_), on_dead=Note(name=dead)
+    ).enqueue()
+    assert flow.result(timeout=20) == [2, 3]
+    wait_for(lambda: good in seen and all_ in seen)
+    assert seen[good] == [((2, 3), ("succeeded", "succeeded"))]
+    assert seen[all_] == [((2, 3), ("succeeded", "succeeded"))]
+    assert dead not in seen
+
+
+def test_a_dead_member_fires_on_dead_and_on_complete_and_not_on_success() -> None:
+    good, all_, dead = new_name(), new_name(), new_name()
+    flow = group(
+        add.bind(1), Broken(), on_success=Note(name=good), on_complete=Note(name=all_), on_dead=Note(name=dead)
+    ).enqueue()
+    wait_for(lambda: dead in seen and all_ in seen)
+    assert seen[all_] == [((2, None), ("succeeded", "dead"))]
+    assert len(seen[dead]) == 1
+    assert seen[dead][0][1][1] == "dead"
+    assert (flow.progress().succeeded, flow.progress().dead) == (1, 1)
+    with pytest.raises(TaskFailed, match=r"flows\.fail"):
+        flow.result(timeout=20)
+    assert good not in seen
+
+
+def test_a_member_that_cancels_itself_completes_the_group() -> None:
+    good, all_ = new_name(), new_name()
+    flow = group(add.bind(1), stop_itself.bind(), on_success=Note(name=good), on_complete=Note(name=all_)).enqueue()
+    wait_for(lambda: all_ in seen)
+    assert seen[all_] == [((2, None), ("succeeded", "cancelled"))]
+    with pytest.raises(TaskCancelled):
+        flow.result(timeout=20)
+    assert good not in seen
+
+
+def test_steps_behind_a_dead_one_do_not_begin_and_the_flow_says_so() -> None:
+    name = new_name()
+    flow = chain(add.bind(1), Broken(), Note(name=name), Double()).enqueue()
+    wait_for(ended(flow))
+    progress = flow.progress()
+    assert (progress.total, progress.succeeded, progress.dead, progress.cancelled) == (4, 1, 3, 0)
+    with pytest.raises(TaskFailed, match=r"flows\.fail"):
+        flow.result(timeout=5)
+    assert name not in seen
+
+
+def test_a_dead_step_that_is_put_back_takes_the_chain_on() -> None:
+    gate, name = new_name(), new_name()
+    flow = chain(Broken(gate=gate), Note(name=name), group(Note(name=name), Note(name=name))).enqueue()
+    wait_for(ended(flow))
+    gates.add(gate)
+    assert flow.tasks[0].requeue()
+    wait_for(lambda: flow.progress().succeeded == 4)
+    assert flow.result(timeout=5) == [[["mended"]], [["mended"]]]
+
+
+def test_callbacks_that_fail_are_retried_and_fire_no_second_one(client: Client) -> None:
+    before, failed = (client.queue("flows").totals().get(name, 0) for name in ("enqueued", "failed"))
+    group(add.bind(1), add.bind(2), on_success=Retried()).enqueue().result(timeout=20)
+    flows = client.queue("flows")
+    wait_for(lambda: flows.totals()["enqueued"] == before + 3 and flows.totals()["failed"] >= failed + 2)
+    wait_for(lambda: not {"waiting", "scheduled", "pending"} & {state for state, n in flows.counts().items() if n})
+    assert flows.totals()["enqueued"] == before + 3
+
+
+def test_groups_and_chains_in_each_other() -> None:
+    name = new_name()
+    flow = group(
+        chain(add.bind(1), Double()),
+        group(add.bind(1), chain(group(add.bind(2), add.bind(3)), Total())),
+        group(),
+        add.bind(9),
+        on_success=chain(Note(name=name), Note(name=name)),
+    ).enqueue()
+    assert flow.result(timeout=20) == [4, [2, 7], [], 10]
+    wait_for(lambda: len(seen.get(name, [])) == 2)
+    assert seen[name] == [((4, [2, 7], [], 10), ("succeeded",) * 4), (([4, [2, 7], [], 10],), ("succeeded",))]
+
+
+def test_a_dead_task_deep_inside_completes_every_group_around_it() -> None:
+    inner, outer = new_name(), new_name()
+    group(
+        group(chain(Broken(), add.bind(1)), add.bind(2), on_complete=Note(name=inner)),
+        add.bind(3),
+        on_complete=Note(name=outer),
+    ).enqueue()
+    wait_for(lambda: inner in seen and outer in seen)
+    assert seen[inner] == [((None, 3), ("dead", "succeeded"))]
+    assert seen[outer] == [((None, 4), ("dead", "succeeded"))]
+
+
+def test_an_empty_group_fires_its_callbacks_at_once() -> None:
+    good, all_, dead = new_name(), new_name(), new_name()
+    flow = group(on_success=Note(name=good), on_complete=Note(name=all_), on_dead=Note(name=dead)).enqueue()
+    wait_for(lambda: good in seen and all_ in seen)
+    assert seen[good] == [((), ("succeeded",))]
+    assert dead not in seen
+    assert flow.result(timeout=0) == []
+    assert flow.progress().total == 0
+    assert group().enqueue().result(timeout=0) == []
+
+
+def test_an_empty_group_in_a_chain_lets_the_next_step_begin_without_results() -> None:
+    assert chain(group(), Note(name=new_name())).enqueue().result(timeout=20) == []
+    assert chain(add.bind(1), group(), Total()).enqueue().result(timeout=20) == 0
+    assert chain(add.bind(1), group(group(), add.bind(2)), Note(name=new_name())).enqueue().result(timeout=20) == [
+        [],
+        3,
+    ]
+
+
+def test_a_thousand_members() -> None:
+    name = new_name()
+    flow = group(*(add.bind(n) for n in range(1000)), on_success=Note(name=name)).enqueue()
+    assert flow.result(timeout=60) == list(range(1, 1001))
+    wait_for(lambda: name in seen)
+    assert seen[name] == [(tuple(range(1, 1001)), ("succeeded",) * 1000)]
+
+
+def test_a_coroutine_job_is_a_step_like_any_other() -> None:
+    assert chain(add.bind(1), Later(), Later()).enqueue().result(timeout=20) == [[2]]
+
+
+def test_a_delayed_step_waits_for_its_time() -> None:
+    flow = chain(add.bind(1), add.using(in_=0.2).bind(5)).enqueue()
+    assert flow.result(timeout=20) == 6
+
+
+def test_cancel_begins_no_further_step_and_completes_the_group(client: Client) -> None:
+    name, step = new_name(), new_name()
+    flow = group(
+        chain(unserved.bind(), Note(name=step)), chain(unserved.bind(), Note(name=step)), on_complete=Note(name=name)
+    ).enqueue()
+    assert flow.cancel()
+    progress = flow.progress()
+    assert (progress.cancelled, progress.pending) == (4, 0)
+    wait_for(lambda: name in seen)
+    assert seen[name] == [((None, None), ("cancelled", "cancelled"))]
+    with pytest.raises(TaskCancelled):
+        flow.result(timeout=1)
+    assert not flow.cancel()
+    assert step not in seen
+
+
+def test_cancel_comes_between_a_step_that_ended_and_the_next() -> None:
+    name = new_name()
+    flow = chain(add.bind(1), unserved.bind(), Note(name=name)).enqueue()
+    wait_for(lambda: flow.progress().succeeded == 1)
+    assert flow.cancel()
+    assert (flow.progress().succeeded, flow.progress().cancelled) == (1, 2)
+
+
+def test_purged_members_complete_the_group(client: Client) -> None:
+    name = new_name()
+    group(unserved.bind(), unserved.bind(), add.bind(1), on_complete=Note(name=name)).enqueue()
+    assert client.queue("unserved").purge("waiting") >= 2
+    wait_for(lambda: name in seen)
+    assert seen[name] == [((None, None, 2), ("cancelled", "cancelled", "succeeded"))]
+
+
+def test_a_member_that_expires_in_line_is_told_of_by_the_leader(client: Client) -> None:
+    @job(name="flows.expiring", queue="unserved2", expires_in=0.05)
+    def expiring() -> None: ...
+
+    name = new_name()
+    group(expiring.bind(), on_dead=Note(name=name)).enqueue()
+    wait_for(lambda: not [lease.release() for lease in client.queue("unserved2").reserve(1)])
+    wait_for(lambda: name in seen)
+
+
+def test_a_wait_that_is_too_short_says_so() -> None:
+    flow = chain(unserved.bind(), unserved.bind()).enqueue()
+    with pytest.raises(TaskTimeout, match="1 results"):
+        flow.result(timeout=0.01)
+    flow.cancel()
+
+
+def test_a_flow_that_was_forgotten_says_so() -> None:
+    flow = chain(unserved.bind()).enqueue(ttl=0.001)
+    wait_for(lambda: _is_gone(flow))
+    with pytest.raises(TaskGone):
+        flow.result(timeout=1)
+
+
+def _is_gone(flow: FlowHandle) -> bool:
+    try:
+        flow.progress()
+    except TaskGone:
+        return True
+    return False
+
+
+def test_outside_of_a_flow_there_are_no_results() -> None:
+    name = new_name()
+    assert Note(name=name).enqueue().result(timeout=20) == []
+    assert seen[name] == [((), ())]
+    with pytest.raises(UsageError):
+        _ = Note(name="x").task
+
+
+def test_asyncio() -> None:
+    async def go() -> None:
+        flow = await chain(add.bind(1), group(Double(), Double()), Total()).aenqueue()
+        assert await flow.result(timeout=20) == 8
+        assert (await flow.progress()).succeeded == 4
+        assert len(flow.tasks) == 1
+        stopped = await group(unserved.bind(), on_complete=Note(name=new_name())).aenqueue()
+        with pytest.raises(TaskTimeout):
+            await stopped.result(timeout=0.01)
+        assert await stopped.cancel()
+        with pytest.raises(TaskCancelled):
+            await stopped.result(timeout=5)
+        alone = await group(unserved.bind()).aenqueue()
+        assert await alone.tasks[0].cancel()
+        assert (await alone.progress()).cancelled == 1
+
+    asyncio.run(go())
