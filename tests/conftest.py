@@ -264,7 +264,7 @@ def audit(raw: redis.Redis, keys: Keys) -> Callable[..., dict[str, int]]:
         entered = sum(totals.get(name, 0) for name in ("enqueued", "moved_in"))
         left = sum(totals.get(name, 0) for name in _WAYS_OUT)
         assert entered == left + len(ids), totals
-        return {state: len(found) for state, found in members.items()}
+        return {state: len(found) for state, found in members.items()} | {"done": raw.zcard(queue.done)}
 
     return recount
 

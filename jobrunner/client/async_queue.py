@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import msgspec
+
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.keys import Keys
-from jobrunner.client import lease_steps, queue_steps
+from jobrunner.client import dead_steps, history_steps, lease_steps, queue_steps
 from jobrunner.client.item import Item, Popped
 from jobrunner.client.lease import AsyncLease
 from jobrunner.client.line import Line
@@ -88,9 +90,9 @@ class AsyncQueue:
         """As Queue.totals."""
         return await self._run(queue_steps.totals(self._line))
 
-    async def pause(self) -> None:
+    async def pause(self, for_: Duration | None = None) -> None:
         """As Queue.pause."""
-        await self._run(queue_steps.pause(self._line))
+        await self._run(queue_steps.pause(self._line, for_))
 
     async def resume(self) -> None:
         """As Queue.resume."""
@@ -116,9 +118,19 @@ class AsyncQueue:
         """As Queue.tasks."""
         return await self._run(queue_steps.list_tasks(self._line, state, limit, after))
 
-    async def requeue_dead(self, ids: Iterable[str] | None = None) -> int:
+    async def requeue_dead(
+        self, ids: Iterable[str] | None = None, *, rate: float | None = None, payload: Any = msgspec.UNSET
+    ) -> int:
         """As Queue.requeue_dead."""
-        return await self._run(queue_steps.requeue_dead(self._line, ids))
+        return await self._run(dead_steps.requeue_dead(self._line, ids, rate, payload))
+
+    async def history(self, limit: int = 100) -> list[TaskRecord]:
+        """As Queue.history."""
+        return await self._run(history_steps.history(self._line, limit))
+
+    async def replay(self, task_id: str) -> str:
+        """As Queue.replay."""
+        return await self._run(history_steps.replay(self._line, task_id))
 
     async def purge(self, state: str) -> int:
         """As Queue.purge."""

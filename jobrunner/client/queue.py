@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import msgspec
+
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
-from jobrunner.client import lease_steps, queue_steps
+from jobrunner.client import dead_steps, history_steps, lease_steps, queue_steps
 from jobrunner.client.item import Item, Popped
 from jobrunner.client.lease import Lease
 from jobrunner.client.line import Line
@@ -90,16 +92,16 @@ class Queue:
         return self._run(queue_steps.delete(self._line, task_id))
 
     def counts(self) -> dict[str, int]:
-        """How many items are waiting, scheduled, pending and dead."""
+        """How many items are waiting, scheduled, pending and dead, and kept as history (done)."""
         return self._run(queue_steps.counts(self._line))
 
     def totals(self) -> dict[str, int]:
         """What happened since the queue exists: enqueued, succeeded, failed, dead, recovered, orphaned, ..."""
         return self._run(queue_steps.totals(self._line))
 
-    def pause(self) -> None:
-        """Hands nothing out until `resume`; pushing and reporting go on."""
-        self._run(queue_steps.pause(self._line))
+    def pause(self, for_: Duration | None = None) -> None:
+        """Hands nothing out until `resume`, or `for_` so long; pushing and reporting go on."""
+        self._run(queue_steps.pause(self._line, for_))
 
     def resume(self) -> None:
         """Ends a pause."""
@@ -134,12 +136,25 @@ class Queue:
         """
         return self._run(queue_steps.list_tasks(self._line, state, limit, after))
 
-    def requeue_dead(self, ids: Iterable[str] | None = None) -> int:
-        """Puts dead items back into the queue (None: all that are dead now) and returns how many."""
-        return self._run(queue_steps.requeue_dead(self._line, ids))
+    def requeue_dead(
+        self, ids: Iterable[str] | None = None, *, rate: float | None = None, payload: Any = msgspec.UNSET
+    ) -> int:
+        """Puts dead items back into the queue (None: all that are dead now) and returns how many.
+
+        With `rate`, items per second, they come back one behind the other; with `payload` they come back with that one.
+        """
+        return self._run(dead_steps.requeue_dead(self._line, ids, rate, payload))
+
+    def history(self, limit: int = 100) -> list[TaskRecord]:
+        """Finished items that the queue keeps (see `configure(history=…)`), the last one first."""
+        return self._run(history_steps.history(self._line, limit))
+
+    def replay(self, task_id: str) -> str:
+        """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone."""
+        return self._run(history_steps.replay(self._line, task_id))
 
     def purge(self, state: str) -> int:
-        """Deletes all waiting, scheduled or dead items, in slices, and returns how many."""
+        """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many."""
         return self._run(queue_steps.purge(self._line, state))
 
     def _run(self, steps: Steps[T]) -> T:

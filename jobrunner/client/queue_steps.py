@@ -1,25 +1,23 @@
 """The operations on a whole queue, once for Queue and AsyncQueue: what they ask of the server, and what comes of it."""
 
-import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases, pages, queues, tasks
 from jobrunner.broker.keys import check_id
-from jobrunner.client.item import Item, Popped, check_verdict, read_headers, read_payload
+from jobrunner.client.item import Item, Popped, check_verdict, milliseconds, read_headers, read_payload
 from jobrunner.client.line import Line
 from jobrunner.client.queue_settings import read_settings, write_settings
 from jobrunner.client.relay_steps import relayed
 from jobrunner.client.steps import Durable, Steps, ask
 from jobrunner.errors import InvalidOption, TaskGone
-from jobrunner.settings import QueueSettings, check_whole
+from jobrunner.settings import Duration, QueueSettings, check_whole
 from jobrunner.task import TaskRecord, TaskState
 
-STATES = ("waiting", "scheduled", "pending", "dead")
+STATES = ("waiting", "scheduled", "pending", "dead", "done")
 """The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
-_PURGEABLE = ("waiting", "scheduled", "dead")
-_REQUEUED_AT_ONCE = 500
+_PURGEABLE = ("waiting", "scheduled", "dead", "done")
 _READ_AT_ONCE = 1000
 
 
@@ -60,9 +58,10 @@ def is_paused(line: Line) -> Steps[bool]:
     return (yield from ask(queues.counts(line.keys))).paused
 
 
-def pause(line: Line) -> Steps[None]:
-    """Sets the pause switch."""
-    yield from _announced(line, queues.configure(line.keys, {"paused": 1}))
+def pause(line: Line, for_: Duration | None) -> Steps[None]:
+    """Sets the pause switch, for a while or until it is cleared."""
+    length_ms = milliseconds(for_, "for_")
+    yield from _announced(line, queues.configure(line.keys, {"paused": 1 if length_ms is None else f"+{length_ms}"}))
 
 
 def resume(line: Line) -> Steps[None]:
@@ -104,15 +103,6 @@ def list_tasks(line: Line, state: str, limit: int, after: str | None) -> Steps[l
     return []
 
 
-def requeue_dead(line: Line, chosen: Iterable[str] | None) -> Steps[int]:
-    """Returns how many were put back."""
-    rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(line)))
-    done = 0
-    while batch := list(itertools.islice(rest, _REQUEUED_AT_ONCE)):
-        done += (yield from ask(tasks.requeue(line.keys, batch))).count("ok")
-    return done
-
-
 def purge(line: Line, state: str) -> Steps[int]:
     """Returns how many were deleted."""
     if state not in _PURGEABLE:
@@ -130,17 +120,6 @@ def _announced(line: Line, call: Call[Any], *, in_safety: bool = False) -> Steps
     calls = [call] if line.is_registered else [queues.register(line.all_keys, [line.name]), call]
     yield Durable(calls) if in_safety else calls
     line.is_registered = True
-
-
-def _all_dead(line: Line) -> Steps[list[str]]:
-    total = (yield from ask(queues.counts(line.keys))).dead
-    found: list[str] = []
-    while len(found) < total:
-        page = yield from ask(queues.ids(line.keys, "dead", start=len(found), count=_READ_AT_ONCE))
-        if not page:
-            break
-        found += page
-    return found[:total]
 
 
 def _is_still(record: TaskRecord, state: str) -> bool:

@@ -121,7 +121,7 @@ def test_what_does_not_finish_in_time_is_handed_back_without_an_attempt(
     asked_at = time.monotonic()
     assert worker.summary() == {"finished": 0, "released": 2}
     assert time.monotonic() - asked_at < 0.3 + 2
-    assert audit("t") == {"waiting": 3, "scheduled": 0, "pending": 0, "dead": 0}
+    assert audit("t") == {"waiting": 3, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
     assert [task.retry_count for task in tasks] == [0, 0, 0]
     (tmp_path / "go").touch()
     fleet.start_one(burst=True).summary()

@@ -54,7 +54,7 @@ YEAR_MS = 365.25 * 86_400_000
 
 def states(**counts: int) -> dict[str, int]:
     """What `counts` and `audit` return when there is nothing else."""
-    return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0} | counts
+    return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0} | counts
 
 
 @pytest.fixture

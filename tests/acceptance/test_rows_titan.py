@@ -38,7 +38,7 @@ Audit = Callable[..., dict[str, int]]
 LEASE_S = 1.0
 SLACK_S = 4.0
 """What a busy machine may add to a span of time before it counts as broken."""
-EMPTY = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0}
+EMPTY = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def test_no_more_tasks_are_run_than_asked_for(current: Client, most_tasks: int, 
     step.enqueue_many([step.bind(str(n)) for n in range(40)])
     summary = Worker(queues=["w"], client=current, max_tasks=most_tasks).run()
     assert summary.finished == most_tasks == len(order)
-    assert audit("w") == {"waiting": 40 - most_tasks, "scheduled": 0, "pending": 0, "dead": 0}
+    assert audit("w") == {"waiting": 40 - most_tasks, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
 def test_a_worker_is_stopped_from_another_thread(current: Client) -> None:

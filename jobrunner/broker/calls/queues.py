@@ -87,6 +87,16 @@ def ids(keys: QueueKeys, state: str, *, start: int, count: int) -> Call[list[str
     )
 
 
+def newest(keys: QueueKeys, state: str, *, count: int) -> Call[list[str]]:
+    """Ids of one state, the highest score first, at most `count`."""
+    return command("ZREVRANGE", getattr(keys, state), 0, count - 1, read=lambda reply: [raw.decode() for raw in reply])
+
+
+def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
+    """The score of a task in the set of that state; None when it is not there."""
+    return command("ZSCORE", getattr(keys, state), task_id, read=lambda reply: None if reply is None else float(reply))
+
+
 def register(keys: Keys, names: list[str]) -> Call[int]:
     """Adds queues to the registry, so that every coordinator looks after them."""
     return command("SADD", keys.queues, *names, read=int)

@@ -28,7 +28,7 @@ def queue(way: Any) -> Any:
 
 
 def states(**counted: int) -> dict[str, int]:
-    return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0} | counted
+    return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0} | counted
 
 
 def counts(queue: Any) -> dict[str, int]:

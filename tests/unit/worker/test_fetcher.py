@@ -148,7 +148,7 @@ def test_reports_and_reserves_go_in_one_round_trip(broker: Broker, keys: Keys, c
     bench.finished.add(third, Released())
     bench.step()
     assert way.trips == 2
-    assert client.queue("q").counts() == {"waiting": 1, "scheduled": 1, "pending": 3, "dead": 0}
+    assert client.queue("q").counts() == {"waiting": 1, "scheduled": 1, "pending": 3, "dead": 0, "done": 0}
 
 
 def test_each_outcome_ends_where_it_should(bench: Bench, client: Client) -> None:
@@ -159,7 +159,7 @@ def test_each_outcome_ends_where_it_should(bench: Bench, client: Client) -> None
     bench.finished.add(back, Released())
     bench.fetcher.reserving = False
     bench.step()
-    assert client.queue("q").counts() == {"waiting": 1, "scheduled": 1, "pending": 0, "dead": 0}
+    assert client.queue("q").counts() == {"waiting": 1, "scheduled": 1, "pending": 0, "dead": 0, "done": 0}
     assert bench.held.tokens == {}
     assert bench.fetcher.in_hand == 0
 
@@ -270,7 +270,7 @@ def test_a_turn_after_the_stop_reserves_nothing_and_hands_the_backlog_back(bench
     assert not bench.fetcher.quiet
     bench.step()
     assert bench.fetcher.quiet
-    assert client.queue("q").counts() == {"waiting": 4, "scheduled": 0, "pending": 1, "dead": 0}
+    assert client.queue("q").counts() == {"waiting": 4, "scheduled": 0, "pending": 1, "dead": 0, "done": 0}
     assert bench.fetcher.in_hand == len(running)
 
 
@@ -292,7 +292,7 @@ def test_what_a_reserve_brings_after_the_stop_is_handed_back_unbegun(
     assert not bench.fetcher.quiet
     bench.step()
     assert bench.fetcher.quiet
-    assert client.queue("q").counts() == {"waiting": 2, "scheduled": 0, "pending": 0, "dead": 0}
+    assert client.queue("q").counts() == {"waiting": 2, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
 def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broker, keys: Keys, client: Client) -> None:
@@ -317,7 +317,7 @@ def test_what_the_keeper_cannot_keep_yet_is_handed_back_at_once(bench: Bench, cl
     bench.held.is_ready = False
     assert bench.begun() == []
     bench.step()
-    assert client.queue("q").counts() == {"waiting": 2, "scheduled": 0, "pending": 0, "dead": 0}
+    assert client.queue("q").counts() == {"waiting": 2, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
     assert 0 < bench.step() < 1
     assert client.queue("q").totals()["enqueued"] == 2
     assert bench.shelf.waiting == []
@@ -336,7 +336,7 @@ def test_no_more_tasks_than_asked_for_are_reserved(broker: Broker, keys: Keys, c
             bench.finished.add(attempt, Succeeded())
             done += 1
     assert done == bench.fetcher.finished_total == 4
-    assert client.queue("q").counts() == {"waiting": 6, "scheduled": 0, "pending": 0, "dead": 0}
+    assert client.queue("q").counts() == {"waiting": 6, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
 def test_it_listens_only_when_it_has_room_and_knows_of_no_work(bench: Bench, client: Client) -> None:
