@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 PAGES = Path(__file__).parents[2] / "docs"
-RUNNABLE = ["queues.md"]
+RUNNABLE = ["flows.md", "queues.md"]
+QUIET = "import structlog; structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))\n"
 
 
 def blocks(page: str) -> list[str]:
@@ -29,7 +30,7 @@ def promised(code: str) -> list[str]:
 def test_the_examples_of_a_page_print_what_they_promise(page: str, shell: Any) -> None:
     code = "\n".join(blocks(page))
     said = subprocess.run(
-        [sys.executable, shell.write("example.py", code)],
+        [sys.executable, shell.write("example.py", QUIET + code)],
         cwd=shell.folder,
         env=shell.environment,
         capture_output=True,

@@ -12,11 +12,11 @@ local task = redis.pcall('HMGET', key, 'id', 'finished_at', 'then')
 if task.err or not task[1] or task[2] then return 'gone' end
 local lease_end = redis.call('ZSCORE', pending, id)
 if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end
-post(task[3], 'succeeded', '')
 local history = read_history()
 if history then retire({id}, now, history) else redis.call('UNLINK', key) end
 redis.call('ZREM', pending, id)
 redis.call('ZREM', leases, id)
+post(task[3], 'succeeded', '')
 redis.call('HINCRBY', counters, 'succeeded', 1)
 wake_if_capped(wake)
 return 'ok'
