@@ -3,7 +3,9 @@
 Import the fixture `start` beside what else is needed.
 """
 
+import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -28,12 +30,7 @@ SLACK_S = 5.0
 
 def states(**counts: int) -> dict[str, int]:
     """What `counts` and `audit` return when there is nothing else."""
-    return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0} | counts
-
-
-def counted(queue: Queue) -> dict[str, int]:
-    """The counts of the four sets."""
-    return {state: number for state, number in queue.counts().items() if state != "done"}
+    return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0} | counts
 
 
 def take(queue: Queue, **options: Any) -> Lease:
@@ -63,7 +60,7 @@ def start(server: Server, keys: Keys) -> Iterator[Start]:
 
 
 def crowd(told: Connection, url: str, prefix: str, queue: str, seed: int) -> None:
-    """Reserves three at a time, renews, reports and forgets at random, until it is told anything.
+    """Connects, says so, waits for a word; then reserves by threes, renews, reports and forgets at random until the next.
 
     Tells how many it got. What it forgets has a short lease. It never keeps a place that it cannot give back at once.
     """
@@ -72,6 +69,9 @@ def crowd(told: Connection, url: str, prefix: str, queue: str, seed: int) -> Non
     got = 0
     with Client(url, prefix) as client:
         source = client.queue(queue)
+        source.counts()
+        told.send("ready")
+        told.recv()
         while not told.poll():
             is_brief = chance.random() < 0.1
             found = source.reserve(3, keepalive=0.02 if is_brief else 30)
@@ -115,3 +115,33 @@ def hold(told: Connection, url: str, prefix: str, queue: str, n: int) -> None:
     with Client(url, prefix) as client:
         told.send([lease.id for lease in client.queue(queue).reserve(n)])
         told.recv()
+
+
+def pop_all(told: Connection, url: str, prefix: str, queue: str, n: int) -> None:
+    """Connects, says so, waits for a word, then pops n at a time until nothing is there; tells the payloads of each."""
+    with Client(url, prefix) as client:
+        source = client.queue(queue)
+        source.counts()
+        told.send("ready")
+        told.recv()
+        while found := source.pop(n):
+            told.send([item.payload for item in found])
+        told.send([])
+
+
+def move_all(told: Connection, url: str, prefix: str, source: str, to: str) -> None:
+    """Reserves one at a time and moves it, until it is killed; tells of each move."""
+    with Client(url, prefix) as client:
+        queue = client.queue(source)
+        while True:
+            for lease in queue.reserve(keepalive=0.2, wait=1):
+                with suppress(LeaseError):
+                    lease.move(to, payload=[*lease.payload, "moved"])
+                told.send(1)
+
+
+def reserve_and_die(told: Connection, url: str, prefix: str, queue: str) -> None:
+    """Takes an item, tells its attempt, and kills its own process."""
+    with Client(url, prefix) as client:
+        told.send([lease.attempts for lease in client.queue(queue).reserve(wait=20)])
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -22,7 +22,7 @@ from jobrunner.errors import InvalidName, InvalidOption, TaskGone, UnknownOption
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.schedule import Cron
 from tests.acceptance.fleet import current  # noqa: F401
-from tests.acceptance.row_queues import NOW_MS, Audit, counted, states, take
+from tests.acceptance.row_queues import NOW_MS, Audit, states, take
 from tests.conftest import Clock
 
 
@@ -60,7 +60,7 @@ def test_a_lease_that_ends_puts_its_task_back(
     assert take(queue, keepalive=1).attempts == task.attempts == 1
     assert (raw.zcard(own.pending), raw.zcard(own.leases), raw.zcard(own.waiting)) == (1, 1, 0)
     clock.advance(1000)
-    assert counted(queue) == states(waiting=1)
+    assert queue.counts() == states(waiting=1)
     assert (raw.zcard(own.pending), raw.zcard(own.leases), raw.zcard(own.waiting)) == (0, 0, 1)
     assert (task.state, task.attempts, task.retry_count) == ("waiting", 1, 1)
     assert take(queue).attempts == task.attempts == 2
@@ -78,7 +78,7 @@ def test_a_task_may_be_retried_otherwise_than_its_queue(
     queue.push("x", max_attempts=own)
     if attempts is not None:
         assert fail_until_dead(queue, clock) == attempts
-        assert counted(queue) == states(dead=1)
+        assert queue.counts() == states(dead=1)
         return
     for attempt in range(1, 51):
         lease = take(queue)
@@ -109,25 +109,25 @@ def test_a_task_without_attempts_left_is_dead_as_its_queue_keeps_the_dead(
     take(queue).rollback(error="no")
     assert not gone.exists
     assert not raw.exists(keys.queue("q").task(gone.id))
-    assert counted(queue) == states()
+    assert queue.counts() == states()
 
     queue.configure(dead_ttl=timedelta(days=1), dead_max=2)
     ids = queue.push_many("abc")
     for lease in queue.reserve(3):
         lease.rollback(error="no")
         clock.advance(1)
-    assert counted(queue) == states(dead=2)
+    assert queue.counts() == states(dead=2)
     assert [client.task(task_id).exists for task_id in ids] == [False, True, True]
 
     queue.configure(dead_max=0)
     queue.push_many(range(200))
     for lease in queue.reserve(200):
         lease.rollback(error="no")
-    assert counted(queue) == states(dead=202)
+    assert queue.counts() == states(dead=202)
     clock.advance(86_400_000 - 4)
-    assert counted(queue) == states(dead=202)
+    assert queue.counts() == states(dead=202)
     clock.advance(4)
-    assert counted(queue) == states()
+    assert queue.counts() == states()
     assert not list(raw.scan_iter(match=keys.queue("q").tasks + b"*"))
     totals = queue.totals()
     assert (totals["dead"], totals["trimmed"]) == (204, 204)
@@ -241,7 +241,7 @@ def test_there_is_one_task_for_each_key(queue: Queue, clock: Clock, current: Cli
     assert [task.id for task in Deduplicated.enqueue_many([Deduplicated(key=key) for key in ("k", "other", "k")])] == [
         first.id, other.id, first.id,
     ]  # fmt: skip
-    assert sum(counted(queue).values()) == 2
+    assert sum(queue.counts().values()) == 2
     lease, *_ = queue.reserve()
     assert (lease.id, Deduplicated(key="k", value=4).enqueue().id) == (first.id, first.id)
     lease.rollback(delay=0)
@@ -269,7 +269,7 @@ def test_a_second_task_for_a_key_may_overwrite_the_first(queue: Queue, clock: Cl
     assert Overwritten(key="k", value=2).enqueue(in_=90).id == task.id
     assert (due(task), task.record().payload) == (90_000, b'{"key":"k","value":2}')
     assert Overwritten(key="k", value=3).enqueue().id == task.id
-    assert counted(queue) == states(waiting=1)
+    assert queue.counts() == states(waiting=1)
     lease = take(queue)
     assert lease.id == task.id
     assert msgspec.json.decode(current.task(task.id).record().payload) == {"key": "k", "value": 3}
