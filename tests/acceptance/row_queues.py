@@ -60,9 +60,9 @@ def start(server: Server, keys: Keys) -> Iterator[Start]:
 
 
 def crowd(told: Connection, url: str, prefix: str, queue: str, seed: int) -> None:
-    """Connects, says so, waits for a word; then reserves by threes, renews, reports and forgets at random until the next.
+    """Connects, says so, waits for a word; then reserves by threes, renews, reports and forgets at random.
 
-    Tells how many it got. What it forgets has a short lease. It never keeps a place that it cannot give back at once.
+    The next word ends that; it tells how many it got. What it forgets has a short lease.
     """
     chance = random.Random(seed)
     held: list[Lease] = []

@@ -578,6 +578,26 @@ def test_a_pause_is_a_switch_that_outlives_everything(shell: Any, start_server: 
             forget()
 
 
+def test_a_pause_may_have_an_end(still: Queue, clock: Clock, client: Client) -> None:
+    """MDQ-24: nobody needs to be there to resume; the last word counts, whoever said it."""
+    still.push("x")
+    still.pause(for_=5)
+    clock.advance(4_999.999)
+    assert client.queue("q").paused
+    assert still.reserve() == []
+    clock.advance(0.001)
+    assert not still.paused
+    take(still).release()
+
+    still.pause(for_=5)
+    client.queue("q").pause()
+    clock.advance(24 * HOUR_MS)
+    assert still.reserve() == []
+    still.pause(for_=1)
+    still.resume()
+    assert take(still).payload == "x"
+
+
 @pytest.mark.parametrize("paused_s", [0.3, pytest.param(60, marks=pytest.mark.slow)])
 def test_workers_do_not_notice_a_pause(
     work: StartWorker, client: Client, raw: redis.Redis, ledger: Ledger, paused_s: float
