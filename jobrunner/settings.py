@@ -80,6 +80,11 @@ class QueueSettings:
     max_inflight: int = 0
     """Leases at a time, whoever holds them; 0: no limit."""
     rate: RateLimit | None = None
+    max_inflight_per_key: int = 0
+    """Leases at a time of tasks with one key (see `limit_by` of @job, `key` of Item); 0: no limit."""
+    rate_per_key: RateLimit | None = None
+    fair: bool = False
+    """Whether keys take turns, so that nobody's backlog holds up the others; order is kept within a key."""
     max_size: int | None = None
     """Tasks that may be waiting and scheduled; more are refused with QueueFull."""
     expires_in: float | None = None

@@ -13,6 +13,7 @@ retry_count         failures plus leases that ended without a report, since it e
                     runs is the one after these
 expiries            leases that ended without a report
 max_attempts, max_expiries, keepalive_ms, priority, expires_in_ms   what the task says itself; else the queue's
+key                 what limits per key and turns go by: a tenant, a host, ...
 place               place in line that it has, will have when it is due, and goes back to
 error, died_at      text of the last failure; time of death
 finished_at, outcome, result   of a finished task that is kept for a while; no outcome: succeeded; no result: None
@@ -80,6 +81,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_in_ms: int | None = None
     headers: bytes | None = None
     encoding: str = ""
+    key: str | None = None
     then: bytes | None = None
     """Whom to tell of its end (see join.py)."""
     lock: Lock | None = None

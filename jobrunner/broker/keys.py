@@ -15,6 +15,11 @@ key                                  type   content
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
 ``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/bucket.lua)
+``P:{tag}:Q:bucket:<key>``             hash   the same, of one key
+``P:{tag}:Q:keyed:<band>:<key>``       zset   task id → place: the line of one key, in a queue that goes by key
+``P:{tag}:Q:ring:<band>``              zset   key → number of its last turn (`band` -1 is the highest priority)
+``P:{tag}:Q:turn``                     string number of the last turn
+``P:{tag}:Q:held:<key>``               zset   task id → when it was handed out; those that are still pending count
 ``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)

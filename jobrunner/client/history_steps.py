@@ -45,6 +45,7 @@ def _again(line: Line, record: TaskRecord) -> Task:
         payload=record.payload,
         encoding=record.fields.get("encoding", b"").decode("utf-8", "replace"),
         headers=write_headers(headers),
+        key=record.fields["key"].decode("utf-8", "replace") if "key" in record.fields else None,
         priority=record.priority if "priority" in record.fields else None,
         keepalive_ms=_whole(record, "keepalive_ms"),
         max_attempts=_whole(record, "max_attempts"),

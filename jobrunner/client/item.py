@@ -12,6 +12,8 @@ from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, PayloadTooLa
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration, check_options
 
+LONGEST_KEY = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
@@ -25,6 +27,7 @@ class Item:
     max_attempts: int | None = None
     id: str | None = None
     headers: Mapping[str, str] | None = None
+    key: str | None = None
 
     def __init__(self, payload: Any, **options: Any) -> None:
         check_options(options, self.__slots__[1:], "option of an item")
@@ -88,6 +91,13 @@ def write_headers(headers: Mapping[str, str]) -> bytes:
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidOption(f"header {name!r}: {value!r}: give strings")
     return msgspec.json.encode(dict(headers))
+
+
+def check_key(key: object) -> str | None:
+    """Returns what limits per key may go by. Raises InvalidOption."""
+    if key is None or (isinstance(key, str) and 1 <= len(key) <= LONGEST_KEY):
+        return key
+    raise InvalidOption(f"key={key!r}: give a text of 1 to {LONGEST_KEY} characters")
 
 
 def milliseconds(value: timedelta | float | None, option: str) -> int | None:

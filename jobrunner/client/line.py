@@ -1,7 +1,7 @@
 """What the operations on one queue know of it, and what is pushed to it."""
 
 from jobrunner.broker.keys import Keys, QueueKeys, check_id
-from jobrunner.client.item import Item, milliseconds, write_headers, write_payload
+from jobrunner.client.item import Item, check_key, milliseconds, write_headers, write_payload
 from jobrunner.errors import UsageError
 from jobrunner.settings import check_whole
 from jobrunner.task import Task, check_priority, due, new_id
@@ -42,5 +42,6 @@ class Line:
             at_ms=at_ms,
             keepalive_ms=milliseconds(item.keepalive, "keepalive"),
             max_attempts=item.max_attempts,
+            key=check_key(item.key),
             headers=None if item.headers is None else write_headers(item.headers),
         )

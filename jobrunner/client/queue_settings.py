@@ -85,6 +85,12 @@ def _limit(value: Any, name: str) -> tuple[Any, ...]:
     return (check_whole(value, name, minimum=0) or "",)
 
 
+def _switch(value: Any, name: str) -> tuple[Any, ...]:
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name}={value!r}: give True or False")
+    return (1 if value else "",)
+
+
 def _name(value: Any, _: str) -> tuple[Any, ...]:
     split_queue(value)
     return (value,)
@@ -106,6 +112,10 @@ def _read_length(raw: bytes) -> float:
     return float(raw) / 1000
 
 
+def _read_switch(raw: bytes) -> bool:
+    return raw == b"1"
+
+
 def _read_backoff(raw: bytes) -> Backoff:
     return Backoff(*msgspec.json.decode(raw, type=list[float]))
 
@@ -123,6 +133,9 @@ _FORMS = {
     "dead_to": _Form(("dead_to",), _name, bytes.decode),
     "max_inflight": _Form(("max_inflight",), _limit, int),
     "rate": _Form(("max_tokens", "interval_us", "interval", "interval_unit"), _rate, _read_rate),
+    "max_inflight_per_key": _Form(("key_inflight",), _limit, int),
+    "rate_per_key": _Form(("key_tokens", "key_interval_us", "key_interval", "key_interval_unit"), _rate, _read_rate),
+    "fair": _Form(("fair",), _switch, _read_switch),
     "max_size": _Form(("max_size",), _size, int),
     "expires_in": _Form(("expires_in_ms",), _length, _read_length),
     "history": _Form(("history_ms",), _length, _read_length),

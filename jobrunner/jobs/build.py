@@ -1,5 +1,6 @@
 """From a job with its parameters to the task that is sent."""
 
+import hashlib
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.keys import check_id, split_queue
+from jobrunner.client.item import LONGEST_KEY
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_priority, due, new_id
@@ -43,8 +45,17 @@ def build_task(definition: JobDefinition, values: Any, placement: Placement) -> 
         max_attempts=options.max_attempts,
         max_expiries=options.max_expiries,
         expires_in_ms=_ms(options.expires_in),
+        key=None if options.limit_by is None else key_of(getattr(values, options.limit_by)),
         lock=None if options.unique is None else options.unique.lock(definition.name, values),
     )
+
+
+def key_of(value: Any) -> str | None:
+    """The value of a parameter as the key of its task: text, or JSON, or the digest of what is long. None is no key."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()
+    return text if 1 <= len(text) <= LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _tag_of(queue: object) -> str:

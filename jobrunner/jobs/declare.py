@@ -70,6 +70,9 @@ class Declaration:
         for parameter in values.__struct_fields__:
             if parameter in _RESERVED:
                 raise InvalidName(f"job {name!r}: parameter {parameter!r} hides an attribute of Job; rename it")
+        if options.limit_by is not None and options.limit_by not in values.__struct_fields__:
+            known = ", ".join(values.__struct_fields__)
+            raise InvalidOption(f"job {name!r}: limit_by={options.limit_by!r} is none of its parameters {known}")
         if options.unique is not None:
             if periodic is not None:
                 raise InvalidOption(f"job {name!r}: a periodic job is kept single by overlap=…, not by unique=…")
@@ -107,6 +110,7 @@ def job(
     keep: Duration | None = None,
     expires_in: Duration | None = None,
     unique: bool | Duration | Unique | None = None,
+    limit_by: str | None = None,
     every: Duration | None = None,
     cron: str | None = None,
     tz: str | None = None,
@@ -129,6 +133,7 @@ def job(
     ack           "late" (default) or "early": at most once
     keep          how long a finished task stays readable; default 60 s, 0 deletes at once
     expires_in    a task not started by then goes to dead
+    limit_by      name of the parameter whose value is the task's key, for limits per key and turns of its queue
     unique        True, seconds, or Unique(by, until, ttl, on_clash): no second task like one that is there
     every / cron + tz, catch_up, overlap, jitter: of periodic jobs
 
@@ -140,7 +145,7 @@ def job(
         "name": name, "queue": queue, "priority": priority, "max_attempts": max_attempts, "backoff": backoff,
         "retry_on": retry_on, "max_expiries": max_expiries,
         "keepalive": keepalive, "timeout": timeout, "ack": ack, "keep": keep, "expires_in": expires_in,
-        "unique": unique,
+        "unique": unique, "limit_by": limit_by,
         "every": every, "cron": cron, "tz": tz, "catch_up": catch_up, "overlap": overlap, "jitter": jitter,
     }  # fmt: skip
     return Declaration({option: value for option, value in options.items() if value is not None} | unknown)

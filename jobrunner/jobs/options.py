@@ -31,6 +31,7 @@ class JobOptions:
     keep: float = DEFAULT_KEEP_S
     expires_in: float | None = None
     unique: Unique | None = None
+    limit_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
         if option in given:
             given[option] = _positive(given[option], option)
     given["unique"] = read_unique(given.get("unique"))
+    given["limit_by"] = _parameter(given.get("limit_by"))
     if "keep" in given:
         given["keep"] = seconds(given["keep"], option="keep")
     return JobOptions(**given)
@@ -99,6 +101,12 @@ def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
         overlap=given.get("overlap", "skip"),
         jitter=seconds(given.get("jitter", 0), option="jitter"),
     )
+
+
+def _parameter(name: object) -> str | None:
+    if name is None or isinstance(name, str):
+        return name
+    raise InvalidOption(f"limit_by={name!r}: give the name of a parameter")
 
 
 def _positive(value: object, option: str) -> float:

@@ -78,9 +78,10 @@ def _placed(queue: str, reply: list[bytes] | bytes) -> tuple[str, str]:
     return reply[0].decode(), reply[1].decode()
 
 
-_traits = attrgetter(
-    "type", "priority", "keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "encoding", "headers", "then"
-)
+_MORE = ("keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "encoding", "headers", "then")
+"""Optional fields that a hand-out must look at: the hash says with `more` that it has some."""
+_PLAIN = ("priority", "key")
+_traits = attrgetter("type", *_MORE, *_PLAIN)
 """All that becomes a field of the hash beside the payload; most batches have it in common and send it once."""
 
 
@@ -109,24 +110,16 @@ def full(queue: str, more: int) -> QueueFull:
 def task_options(task: Task) -> list[Word]:
     """The optional fields of a task's hash, as field, value, ..."""
     words: list[Word] = []
-    if task.keepalive_ms is not None:
-        words += ("keepalive_ms", task.keepalive_ms)
-    if task.max_attempts is not None:
-        words += ("max_attempts", task.max_attempts)
-    if task.max_expiries is not None:
-        words += ("max_expiries", task.max_expiries)
-    if task.expires_in_ms is not None:
-        words += ("expires_in_ms", task.expires_in_ms)
-    if task.encoding:
-        words += ("encoding", task.encoding)
-    if task.headers is not None:
-        words += ("headers", task.headers)
-    if task.then is not None:
-        words += ("then", task.then)
+    for field in _MORE:
+        value = getattr(task, field)
+        if value is not None and value != "":
+            words += (field, value)
     if words:
         words += ("more", 1)
-    if task.priority is not None:
-        words += ("priority", task.priority)
+    for field in _PLAIN:
+        value = getattr(task, field)
+        if value is not None:
+            words += (field, value)
     return words
 
 

@@ -5,7 +5,7 @@ local now_ms, tasks, count = unpack(ARGV)
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
 -- reply list of {id, type, payload, headers, encoding}; empty when nothing waits, the queue is paused or has no tokens
--- include number clock place wake batch full drop limits post bury history upkeep line bucket
+-- include number clock place wake batch full drop limits post bury history upkeep line bucket keyed rooms walk
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)
@@ -28,8 +28,6 @@ local function take_out(ids)
   return #taken
 end
 
-local level = read_bucket(defaults, now)
-local taken = walk_line(math.min(count, defaults.at_most, read_room(defaults, level)), take_out)
-pay(defaults, level, taken)
+walk(defaults, math.min(count, defaults.at_most), take_out, now, false)
 if redis.call('ZCARD', waiting) > 0 then wake_one(wake) end
 return reply

@@ -9,7 +9,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
 --       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then}
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
--- include number clock place wake batch full drop limits post bury history upkeep event line bucket
+-- include number clock place wake batch full drop limits post bury history upkeep event line bucket keyed rooms walk
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)
@@ -44,14 +44,12 @@ local function hand_out(ids)
 end
 
 count = tonumber(count)
-local level = read_bucket(defaults, now)
-local room = read_room(defaults, level, defaults.max_inflight > 0 and redis.call('ZCARD', pending) or 0)
-local taken, is_cut_short = walk_line(math.min(count, defaults.at_most, room), hand_out)
-pay(defaults, level, taken)
+local room = defaults.max_inflight > 0 and defaults.max_inflight - redis.call('ZCARD', pending) or math.huge
+local taken, is_cut_short, lifts = walk(defaults, math.min(count, defaults.at_most, room), hand_out, now, true)
 if is_cut_short then
   reply[2] = reply[1]
 elseif taken < count or count == 0 then
-  reply[2] = next_event(defaults, lifts_at(defaults, level, now))
+  reply[2] = next_event(defaults, lifts)
 elseif redis.call('ZCARD', waiting) > 0 then
   wake_one(wake)
 end

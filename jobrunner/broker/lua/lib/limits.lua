@@ -7,7 +7,8 @@ local DEFAULT_DEAD_MAX = 0
 -- `paused` is '1', or the Unix ms at which the pause ends by itself.
 local function read_defaults(now)
   local set = redis.call('HMGET', settings, 'paused', 'keepalive_ms', 'max_attempts', 'dead_ttl_ms', 'dead_max',
-    'max_inflight', 'max_tokens', 'interval_us', 'expires_in_ms', 'dead_to')
+    'max_inflight', 'max_tokens', 'interval_us', 'expires_in_ms', 'dead_to', 'fair', 'key_inflight', 'key_tokens',
+    'key_interval_us')
   local resumes = set[1] ~= '1' and number(set[1]) or nil
   return {
     paused = set[1] and (not resumes or resumes > now),
@@ -21,6 +22,10 @@ local function read_defaults(now)
     interval = number(set[8]),
     expires_in = number(set[9]),
     dead_to = set[10],
+    by_key = set[11] or set[12] or set[13],
+    key_inflight = number(set[12]) or 0,
+    key_tokens = number(set[13]),
+    key_interval = number(set[14]),
   }
 end
 

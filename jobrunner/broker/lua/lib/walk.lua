@@ -1,0 +1,17 @@
+-- Hands out up to `wanted` tasks by `take`, within the rate of the queue, in line or by key as it is set. Returns how
+-- many, whether the bound on one call ended it, and when a limit lifts, Unix ms.
+local function walk(limits, wanted, take, now, are_leased)
+  local read = read_bucket(bucket, limits.max_tokens, limits.interval, now)
+  wanted = math.min(wanted, whole_tokens(read))
+  local taken, is_cut_short, lifts = 0, false, limits.paused and limits.resumes or math.huge
+  if limits.by_key then
+    local rooms = read_rooms(limits, now, are_leased)
+    taken, is_cut_short = walk_ring(wanted, take, rooms.of, rooms.note)
+    lifts = math.min(lifts, rooms.pay())
+  else
+    taken, is_cut_short = walk_line(wanted, take)
+  end
+  pay(read, taken)
+  if not limits.paused then lifts = math.min(lifts, refills_at(read, now)) end
+  return taken, is_cut_short, lifts
+end

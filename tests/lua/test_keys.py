@@ -1,0 +1,193 @@
+"""Limits per key, and keys that take turns."""
+
+import itertools
+
+import pytest
+
+from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.task import Task
+
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture
+def add(mail):
+    """add("a1", "a2", …): tasks whose key is the first letter of their id; "-…" has none."""
+
+    def enqueue(*ids, **options):
+        options = {"payload": b""} | options
+        sent = [Task(id=one, queue="mail", key=None if one[0] == "-" else one[0], **options) for one in ids]
+        return mail.run(tasks.enqueue(mail.keys, sent))
+
+    return enqueue
+
+
+def limit(mail, **fields):
+    mail.run(queues.configure(mail.keys, fields))
+
+
+def taken(mail, count=1):
+    return [attempt.id for attempt in mail.reserve(count)]
+
+
+def test_keys_take_turns(mail, add):
+    limit(mail, fair=1)
+    add(*(f"a{n}" for n in range(6)))
+    add("b0", "b1", "c0")
+    assert taken(mail, 4) == ["a0", "b0", "c0", "a1"]
+    assert [taken(mail) for _ in range(4)] == [["b1"], ["a2"], ["a3"], ["a4"]]
+
+
+def test_who_comes_late_waits_for_one_round_not_for_the_backlog(mail, add):
+    limit(mail, fair=1)
+    add(*(f"a{n}" for n in range(9)), *(f"b{n}" for n in range(9)))
+    assert taken(mail, 4) == ["a0", "b0", "a1", "b1"]
+    add("c0")
+    assert "c0" in taken(mail, 3)
+
+
+def test_within_a_key_the_order_is_that_of_the_line(mail, add, clock):
+    limit(mail, fair=1, keepalive_ms=1000)
+    add("a0", "a1", "a2")
+    add("a9", delay_ms=500)
+    add("b0")
+    assert taken(mail, 2) == ["a0", "b0"]
+    clock.advance(1000)
+    assert taken(mail, 9) == ["a0", "b0", "a1", "a2", "a9"], "what comes back has its place, and its key its turn"
+
+
+def test_a_higher_priority_goes_before_every_turn(mail, add):
+    limit(mail, fair=1)
+    add("a0", "b0")
+    add("a1", "a2", priority=2)
+    add("c0", priority=0)
+    assert taken(mail, 9) == ["a1", "a2", "a0", "b0", "c0"]
+
+
+def test_tasks_without_a_key_take_turns_as_one(mail, add):
+    limit(mail, fair=1)
+    add("-0", "-1", "-2", "a0")
+    assert taken(mail, 9) == ["-0", "a0", "-1", "-2"]
+
+
+def test_no_key_holds_more_leases_than_it_may(mail, add):
+    limit(mail, key_inflight=2)
+    add(*(f"a{n}" for n in range(5)), "b0", "-0", "-1", "-2")
+    held = mail.reserve(99)
+    assert sorted(attempt.id for attempt in held) == ["-0", "-1", "-2", "a0", "a1", "b0"]
+    assert taken(mail, 9) == []
+    by_id = {attempt.id: attempt for attempt in held}
+    mail.commit(by_id["a0"])
+    assert taken(mail, 9) == ["a2"]
+    mail.fail(by_id["a1"], delay_ms=60_000)
+    mail.release(by_id["b0"])
+    assert sorted(taken(mail, 9)) == ["a3", "b0"]
+
+
+@pytest.mark.parametrize("way", ["commit", "fail", "release", "delete", "cancel by its lease"])
+def test_what_leaves_wakes_who_waits_for_its_key(mail, add, clock, way):
+    limit(mail, key_inflight=1, keepalive_ms=1000)
+    add("a0", "a1")
+    (held,) = mail.reserve(9)
+    mail.wakes()
+    if way == "delete":
+        mail.run(tasks.delete(mail.keys, held.id))
+    elif way == "cancel by its lease":
+        clock.advance(1000)
+        mail.run(queues.counts(mail.keys))
+    else:
+        getattr(mail, way)(held)
+    assert mail.wakes()
+
+
+def test_a_lease_that_was_renewed_counts_and_one_that_ended_does_not(mail, add, clock):
+    limit(mail, key_inflight=1, keepalive_ms=1000)
+    add("a0", "a1")
+    (held,) = mail.reserve(9)
+    clock.advance(900)
+    mail.extend(held, keepalive_ms=1000)
+    clock.advance(900)
+    assert taken(mail, 9) == []
+    clock.advance(100)
+    assert taken(mail, 9) == ["a0"]
+
+
+def test_every_key_has_a_bucket_of_its_own(mail, add, clock):
+    limit(mail, key_tokens=2, key_interval_us=10_000_000)
+    add(*(f"a{n}" for n in range(5)), *(f"b{n}" for n in range(5)), "-0", "-1", "-2")
+    assert sorted(taken(mail, 99)) == ["-0", "-1", "-2", "a0", "a1", "b0", "b1"]
+    clock.advance(4_999.999)
+    assert taken(mail, 9) == []
+    assert mail.ask(9).next_event_ms <= clock.ms + 11
+    clock.advance(0.001)
+    assert sorted(taken(mail, 9)) == ["a2", "b2"]
+    assert mail.ask(9).next_event_ms == clock.ms + 5000
+
+
+def test_limits_of_queue_and_key_hold_together_and_burn_no_tokens(mail, add):
+    limit(mail, key_tokens=5, key_interval_us=HOUR_US, max_inflight=3, max_tokens=10, interval_us=HOUR_US)
+    add(*(f"a{n}" for n in range(9)), "b0")
+    assert len(mail.reserve(99)) == 3
+    assert mail.reserve(99) == []
+    assert float(mail.raw.hget(mail.keys.bucket, "level")) == 7 * HOUR_US
+
+
+def test_a_popped_task_takes_a_token_of_its_key_and_no_room(mail, add):
+    limit(mail, key_tokens=2, key_interval_us=HOUR_US, key_inflight=1)
+    add("a0", "a1", "a2", "b0")
+    assert sorted(row[0] for row in mail.run(leases.pop(mail.keys, 9))) == [b"a0", b"a1", b"b0"]
+
+
+def test_sorted_tasks_still_wait_and_can_be_taken_out(mail, add):
+    limit(mail, fair=1, key_inflight=1)
+    add(*(f"a{n}" for n in range(5)), "b0")
+    mail.reserve(1)
+    found = mail.run(queues.counts(mail.keys))
+    assert (found.waiting, found.pending) == (5, 1)
+    mail.run(tasks.cancel(mail.keys, "a1", keep_ms=60_000))
+    mail.raw.delete(mail.keys.task("a2"))
+    mail.commit(*mail.reserve(9))
+    mail.run(leases.pop(mail.keys, 1))
+    assert mail.run(queues.purge(mail.keys, "waiting")) > 0
+    assert mail.run(queues.counts(mail.keys)).waiting == 0
+    assert mail.reserve(9) == []
+
+
+def test_going_by_key_can_be_switched_off_and_on(mail, add):
+    limit(mail, fair=1)
+    add(*(f"a{n}" for n in range(4)), "b0", "b1")
+    assert taken(mail, 2) == ["a0", "b0"]
+    limit(mail, fair="")
+    add("c0")
+    assert taken(mail, 2) == ["c0", "a1"], "what was sorted comes behind, in its order"
+    limit(mail, fair=1)
+    assert taken(mail, 9) == ["a2", "b1", "a3"]
+
+
+def test_a_moved_or_requeued_task_keeps_its_key(line, mail, add):
+    limit(mail, fair=1, key_inflight=1)
+    add("a0", "a1", "b0", max_attempts=1)
+    mail.fail(*mail.reserve(9))
+    mail.run(tasks.requeue(mail.keys, ["a0"]))
+    assert taken(mail, 9) == ["a1"], "a0 waits behind it, and a may hold one"
+
+
+def test_many_keys_at_their_limits_hold_up_no_other(mail, add):
+    limit(mail, key_inflight=1)
+    numbers = itertools.product(range(700), (0, 1))
+    sent = [Task(id=f"{n:04}-{m}", queue="mail", payload=b"", key=f"k{n}") for n, m in numbers]
+    mail.run(tasks.enqueue(mail.keys, sent))
+    first = {attempt.id for _ in range(9) for attempt in mail.reserve(200)}
+    assert first == {f"{n:04}-0" for n in range(700)}
+    mail.run(tasks.enqueue(mail.keys, [Task(id="late", queue="mail", payload=b"", key="late")]))
+    assert [attempt.id for _ in range(4) for attempt in mail.reserve(9)] == ["late"]
+
+
+def test_a_damaged_task_is_dropped_and_costs_its_key_nothing(mail, add):
+    limit(mail, key_inflight=1, fair=1)
+    add("a0", "a1", "b0")
+    mail.raw.delete(mail.keys.task("a0"))
+    mail.raw.delete(mail.keys.task("b0"))
+    mail.raw.set(mail.keys.task("b0"), "damage")
+    assert taken(mail, 9) == ["a1"]
+    assert mail.totals()["orphaned"] == 2
