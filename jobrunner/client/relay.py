@@ -4,6 +4,7 @@ What must hold: an entry leaves its outbox only after all its joins took it. Eve
 or by another one at the same time: an arrival that is known changes nothing.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,17 +22,27 @@ _AT_ONCE = 500
 _log = structlog.get_logger("jobrunner.relay")
 
 
-def relay(broker: Broker, keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = ()) -> None:
+def relay(
+    broker: Broker, keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = (), looks: float = math.inf
+) -> bool:
     """Carries `relaying` out in this thread. Raises ServerError."""
-    run_steps(broker, relaying(keys, ended=ended, tags=tags))
+    return run_steps(broker, relaying(keys, ended=ended, tags=tags, looks=looks))
 
 
-def relaying(keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = ()) -> Steps[None]:
-    """Tells what `ended` and what is in the outboxes of `tags`, and what follows from that."""
+def relaying(
+    keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = (), looks: float = math.inf
+) -> Steps[bool]:
+    """Tells what `ended` and what is in the outboxes of `tags`, and what follows from that.
+
+    One look takes up to SLICE entries of each outbox; returns whether there is more after so many `looks`.
+    """
     left, unread = list(ended), dict.fromkeys(tags)
     stuck: set[str] = set()
     while left or unread:
         if not left:
+            if looks <= 0:
+                return True
+            looks -= 1
             found = yield from _read(keys, list(unread))
             unread = {tag: None for tag, entries in found.items() if len(entries) == SLICE}
             left = [entry for entries in found.values() for entry in entries]
@@ -40,11 +51,19 @@ def relaying(keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = (
         posted, untold = yield from _tell(keys, batch)
         stuck.update(entry.tag for entry in untold)
         unread = dict.fromkeys(tag for tag in (*unread, *posted) if tag not in stuck)
+    return False
 
 
 def _read(keys: Keys, tags: Sequence[str]) -> Steps[dict[str, list[Ended]]]:
-    replies = yield Each([flows.outbox(keys, tag, count=SLICE) for tag in tags])
-    return {tag: [] if isinstance(reply, JobrunnerError) else reply for tag, reply in zip(tags, replies, strict=True)}
+    found: dict[str, list[Ended]] = {}
+    for first in range(0, len(tags), _AT_ONCE):
+        asked = tags[first : first + _AT_ONCE]
+        replies = yield Each([flows.outbox(keys, tag, count=SLICE) for tag in asked])
+        found.update(
+            (tag, []) if isinstance(reply, JobrunnerError) else (tag, reply)
+            for tag, reply in zip(asked, replies, strict=True)
+        )
+    return found
 
 
 def _tell(keys: Keys, batch: list[Ended]) -> Steps[tuple[set[str], list[Ended]]]:

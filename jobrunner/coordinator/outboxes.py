@@ -7,9 +7,14 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.relay import relay
 from jobrunner.clock import monotonic
 
+_LOOKS = 10
+
 
 class Outboxes:
-    """The chore of the leader: the outboxes of all hash tags, every `every_s`. One look is one round trip."""
+    """The chore of the leader: the outboxes of all hash tags, every `every_s`. One look is one round trip.
+
+    A turn takes a bounded number of looks: other chores, and leadership itself, must not wait for a large backlog.
+    """
 
     def __init__(self, broker: Broker, keys: Keys, every_s: float, tags: Callable[[], Collection[str]]) -> None:
         self._broker = broker
@@ -24,5 +29,7 @@ class Outboxes:
         if pause > 0:
             return pause
         self._looked_at = monotonic()
-        relay(self._broker, self._keys, tags=self._tags())
+        if relay(self._broker, self._keys, tags=self._tags(), looks=_LOOKS):
+            self._looked_at = float("-inf")
+            return 0.0
         return self._every_s

@@ -125,3 +125,9 @@ def test_callbacks_come_once_while_workers_are_killed_all_the_time(
     wait_for(lambda: not raw.exists(keys.outbox("t"), keys.outbox("u")))
     assert not any(audit("t").values())
     assert not any(audit("u").values())
+
+
+def test_results_reach_jobs_that_run_in_processes(jobs: Any, fleet: Fleet) -> None:
+    fleet.start_one(modules=["flow_jobs"], queues=["t", "u"], executor="processes", concurrency=1)
+    flow = chain(group(jobs.FlowStep(n=1), jobs.FlowStep(n=2)), jobs.FlowStep(n=3), jobs.FlowNote(name="x")).enqueue()
+    assert flow.result(timeout=30) == [6]

@@ -203,6 +203,17 @@ def test_the_leader_tells_what_a_killed_worker_left(flow: Flow, broker: Broker, 
     assert 4.0 < looked.step() < 5.0
 
 
+def test_the_leader_takes_a_large_backlog_in_turns(flow: Flow, broker: Broker, keys: Keys, raw: redis.Redis) -> None:
+    flow.join("j", "c", total=1200)
+    for n in range(1200):
+        raw.hset(keys.outbox("a"), b"succeeded:" + to(("c", "j", n)), b"%d" % n)
+    looked = Outboxes(broker, keys, 5.0, lambda: ["a", "c"])
+    assert looked.step() == 0.0
+    assert flow.outbox("a") == 200
+    assert looked.step() == 5.0
+    assert flow.waiting("c") == ["task-j"]
+
+
 def test_the_leader_looks_also_at_queues_that_it_serves(flow: Flow, client: Client, keys: Keys) -> None:
     client.queue("a").push("x")
     flow.join("j", "c", total=1)
