@@ -1,6 +1,7 @@
 """Flows as they run: one worker serves all the tests of this file, queues of several tags."""
 
 import asyncio
+import random
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
 from jobrunner.client.current import forget, use
+from jobrunner.coordinator.outboxes import Outboxes
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
+from jobrunner.jobs.flow import Chain, Group, Step
 from tests.conftest import Server, wait_for
 
 pytestmark = pytest.mark.xdist_group("flows")
@@ -92,6 +95,16 @@ class Later(Job):
         return list(self.task.results)
 
 
+@job(name="flows.trace", queue="flows")
+class Trace(Job):
+    """Brings its number and what it was given."""
+
+    n: int
+
+    def run(self) -> list[Any]:
+        return [self.n, *self.task.results]
+
+
 @job(name="flows.unserved", queue="unserved")
 def unserved() -> int:
     return 1
@@ -102,8 +115,7 @@ def client(server: Server) -> Iterator[Client]:
     """One client and one worker for the file; no test here empties the server."""
     with Client(server.url, "flows") as made:
         use(made)
-        made.queue("unserved2").resume()  # so that the leader knows it from the start
-        worker = Worker(queues=QUEUES, client=made, sweep=0.2)
+        worker = Worker(queues=QUEUES, client=made, sweep=600)  # what is told, it tells itself at once
         worker.start()
         yield made
         worker.stop(grace=0)
@@ -273,6 +285,44 @@ def test_an_empty_group_in_a_chain_lets_the_next_step_begin_without_results() ->
     ]
 
 
+def grow(rng: random.Random, depth: int) -> Step:
+    """A random flow of Trace jobs."""
+    kind = rng.choice(("leaf", "leaf", "chain", "group")) if depth else "leaf"
+    if kind == "chain":
+        return chain(*(grow(rng, depth - 1) for _ in range(rng.randint(1, 3))))
+    if kind == "group":
+        return group(*(grow(rng, depth - 1) for _ in range(rng.randint(0, 3))))
+    return Trace(n=rng.randrange(1000))
+
+
+def expected(step: Step, given: list[Any]) -> Any:
+    """The result of a flow by its description: a chain brings that of its last step, a group the list of them."""
+    if isinstance(step, Group):
+        return [expected(one, given) for one in step.steps]
+    if isinstance(step, Chain):
+        for one in step.steps:
+            result = expected(one, given)
+            given = result if isinstance(last_of(one), Group) else [result]
+        return result
+    assert isinstance(step, Trace)
+    return [step.n, *given]
+
+
+def last_of(step: Step) -> Step:
+    """The last step of a chain, which may be one itself."""
+    return last_of(step.steps[-1]) if isinstance(step, Chain) else step
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flows_of_any_shape_do_what_their_description_says(seed: int) -> None:
+    rng = random.Random(seed)
+    shapes = [chain(grow(rng, 3), grow(rng, 3)) for _ in range(25)] + [group(grow(rng, 3), grow(rng, 3))]
+    flows = [shape.enqueue() for shape in shapes]
+    for shape, flow in zip(shapes, flows, strict=True):
+        assert flow.result(timeout=20) == expected(shape, []), shape
+        assert flow.progress().pending == 0
+
+
 def test_a_thousand_members() -> None:
     name = new_name()
     flow = group(*(add.bind(n) for n in range(1000)), on_success=Note(name=name)).enqueue()
@@ -329,6 +379,8 @@ def test_a_member_that_expires_in_line_is_told_of_by_the_leader(client: Client) 
     name = new_name()
     group(expiring.bind(), on_dead=Note(name=name)).enqueue()
     wait_for(lambda: not [lease.release() for lease in client.queue("unserved2").reserve(1)])
+    assert name not in seen
+    Outboxes(client.broker, client.keys, 5.0, lambda: ["unserved2"]).step()
     wait_for(lambda: name in seen)
 
 
