@@ -1,22 +1,29 @@
 """`jobrunner dead`: the tasks that were given up: list, requeue, purge."""
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
 import click
+import msgspec
 
 from jobrunner.broker.keys import check_id
 from jobrunner.cli.answer import answer_json, counted
+from jobrunner.cli.bar import watched
 from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.group import Group
 from jobrunner.cli.options import Shared, confirm, connected, with_shared_options
 from jobrunner.cli.tasks import show_list
 from jobrunner.client.client import Client
 from jobrunner.errors import TaskGone
-from jobrunner.inspector.listing import list_tasks
+from jobrunner.inspector.listing import dead_ids, dead_like, list_tasks
 from jobrunner.task import TaskState
 
 _EXAMPLES = """\b
 Examples:
   jobrunner dead list mail
-  jobrunner dead requeue mail --all
+  jobrunner dead requeue mail --error "connection refused" --rate 50
   jobrunner dead purge mail --id 01a1fe85769b0000c6650a2fcc89-mail --yes
 """
 
@@ -26,29 +33,74 @@ def dead() -> None:
     """Lists, requeues and purges tasks that were given up."""
 
 
-@dead.command("list", epilog="Example:  jobrunner dead list mail --json")
+def per_second(text: str) -> float:
+    """Tasks per second; the range is checked where it is used. Raises click.BadParameter."""
+    try:
+        return float(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no rate; write tasks per second, such as 50 or 0.5") from error
+
+
+def json_value(text: str) -> Any:
+    """The value of a JSON text. Raises click.BadParameter."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise click.BadParameter(
+            f'{text!r} is no JSON ({error}); write \'{{"to": "ada"}}\'', param_hint="--payload"
+        ) from error
+
+
+def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    job = click.option("--job", metavar="NAME", help="Only tasks of this job.")
+    error = click.option("--error", metavar="TEXT", help="Only tasks with this text in their last error; any case.")
+    return job(error(command))
+
+
+@dead.command("list", epilog="Example:  jobrunner dead list mail --error 'connection refused' --json")
 @click.argument("queue")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@_with_filters
 @with_shared_options
-def list_(shared: Shared, queue: str, limit: int) -> None:
+def list_(shared: Shared, queue: str, limit: int, job: str | None, error: str | None) -> None:
     """Lists the dead tasks of QUEUE with their last errors, the longest dead first."""
     with connected(shared) as client:
-        found = list_tasks(client, queue, "dead", limit=limit)
-    show_list(shared, found, f"queue {queue} has no dead tasks")
+        if job is None and error is None:
+            found = list_tasks(client, queue, "dead", limit=limit)
+        else:
+            with watched(dead_ids(client, queue), "searching") as ids:
+                found = list(islice(dead_like(client, queue, ids, job=job, error=error), limit))
+    show_list(shared, found, _none_of(queue, (), job, error))
 
 
-@dead.command(epilog="Example:  jobrunner dead requeue mail --all")
+@dead.command(epilog="Example:  jobrunner dead requeue mail --job Welcome --rate 50")
 @click.argument("queue")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This task; may be given again.")
 @click.option("--all", "everything", is_flag=True, help="All that are dead now.")
+@_with_filters
+@click.option("--rate", type=per_second, metavar="N", help="So many a second come back, one behind the other.")
+@click.option("--payload", "text", metavar="JSON", help="It comes back with this payload; with one --id only.")
 @with_shared_options
-def requeue(shared: Shared, queue: str, ids: tuple[str, ...], everything: bool) -> None:
+def requeue(
+    shared: Shared,
+    queue: str,
+    ids: tuple[str, ...],
+    everything: bool,
+    job: str | None,
+    error: str | None,
+    rate: float | None,
+    text: str | None,
+) -> None:
     """Puts dead tasks of QUEUE back into it, with their counts at zero."""
-    _check_choice(ids, everything)
-    with connected(shared) as client:
-        done = client.queue(queue).requeue_dead(None if everything else [check_id(one) for one in ids])
+    if bool(ids) == (everything or job is not None or error is not None):
+        raise click.UsageError("which tasks? give --id ID; or --job NAME, --error TEXT or both; or --all")
+    if text is not None and len(ids) != 1:
+        raise click.UsageError("--payload mends one task; name it with one --id ID")
+    payload = msgspec.UNSET if text is None else json_value(text)
+    with connected(shared) as client, _chosen(client, queue, ids, job, error) as chosen:
+        done = client.queue(queue).requeue_dead(chosen, rate=rate, payload=payload)
     if not done:
-        raise Refusal(_none_of(queue, ids))
+        raise Refusal(_none_of(queue, ids, job, error))
     _tell(shared, queue, "requeued", done, len(ids))
 
 
@@ -72,6 +124,20 @@ def purge(shared: Shared, queue: str, ids: tuple[str, ...], everything: bool, ye
     _tell(shared, queue, "deleted", done, len(ids))
 
 
+@contextmanager
+def _chosen(
+    client: Client, queue: str, ids: tuple[str, ...], job: str | None, error: str | None
+) -> Iterator[Iterable[str]]:
+    if ids:
+        yield [check_id(one) for one in ids]
+        return
+    with watched(dead_ids(client, queue), "requeueing") as found:
+        if job is None and error is None:
+            yield found
+        else:
+            yield (record.id for record in dead_like(client, queue, found, job=job, error=error))
+
+
 def _purge_some(client: Client, queue: str, ids: tuple[str, ...]) -> int:
     done = 0
     for one in ids:
@@ -88,8 +154,11 @@ def _check_choice(ids: tuple[str, ...], everything: bool) -> None:
         raise click.UsageError("which tasks? give --id ID, or --all")
 
 
-def _none_of(queue: str, ids: tuple[str, ...]) -> str:
-    return f"none of these tasks is dead in queue {queue}" if ids else f"queue {queue} has no dead tasks"
+def _none_of(queue: str, ids: tuple[str, ...], job: str | None = None, error: str | None = None) -> str:
+    if ids:
+        return f"none of these tasks is dead in queue {queue}"
+    of_job = "" if job is None else f" of job {job!r}"
+    return f"queue {queue} has no dead tasks{of_job}" + ("" if error is None else f" with {error!r} in their errors")
 
 
 def _tell(shared: Shared, queue: str, verb: str, done: int, asked: int) -> None:

@@ -56,6 +56,15 @@ def duration(text: str) -> float:
         raise click.BadParameter(f"{text!r} is no length of time; write 90, 1.5s, 250ms, 5m, 2h or 1d") from error
 
 
+def duration_text(length_s: float) -> str:
+    """The shortest text that `duration` reads as this: `90s`, `5m`, `30d`."""
+    for unit in reversed(_UNITS):
+        count = length_s / _UNITS[unit]
+        if count >= 1 and count.is_integer():
+            return f"{count:.0f}{unit}"
+    return f"{length_s:g}s"
+
+
 def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:
     """The modules named, else those of [tool.jobrunner] in pyproject.toml; empty when there are none."""
     return given or file_settings().modules

@@ -1,27 +1,29 @@
-"""`jobrunner queues`: list, pause, resume, limit, purge."""
+"""`jobrunner queues`: list, pause, resume, limit, settings, purge."""
+
+from typing import Any
 
 import click
 
-from jobrunner.cli.answer import answer_json, counted, talk
+from jobrunner.cli.answer import answer_json, counted, facts, table, talk
 from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.group import Group
-from jobrunner.cli.options import Shared, confirm, connected, with_shared_options
+from jobrunner.cli.limits import LIFTED, at_most, by_name, configured, limits_in_force, rate, setting_text
+from jobrunner.cli.options import Shared, confirm, connected, duration, duration_text, with_shared_options
 from jobrunner.cli.status import queue_table
-from jobrunner.errors import InvalidOption
 from jobrunner.inspector.overview import queue_views
-from jobrunner.settings import QueueSettings
 
 _EXAMPLES = """\b
 Examples:
   jobrunner queues list
-  jobrunner queues pause mail
+  jobrunner queues pause mail --for 10m
+  jobrunner queues limit mail --rate 1000/1m
   jobrunner queues purge mail --state scheduled
 """
 
 
 @click.group(cls=Group, epilog=_EXAMPLES)
 def queues() -> None:
-    """Lists, pauses, resumes, limits and purges queues."""
+    """Lists, pauses, limits and purges queues, and shows their settings."""
 
 
 @queues.command("list", epilog="Example:  jobrunner queues list --json")
@@ -38,14 +40,20 @@ def list_(shared: Shared) -> None:
         talk("no queue was ever used")
 
 
-@queues.command(epilog="Example:  jobrunner queues pause mail")
+@queues.command(epilog="Example:  jobrunner queues pause mail --for 10m")
 @click.argument("queue")
+@click.option("--for", "for_s", type=duration, metavar="S", help="Ends by itself after so long: 90, 5m, 2h, 1d.")
 @with_shared_options
-def pause(shared: Shared, queue: str) -> None:
+def pause(shared: Shared, queue: str, for_s: float | None) -> None:
     """Hands out nothing of QUEUE until it is resumed; enqueueing goes on."""
+    if for_s == 0:
+        raise click.BadParameter("a pause lasts more than 0 s; jobrunner queues resume ends one", param_hint="--for")
     with connected(shared) as client:
-        client.queue(queue).pause()
-    _tell(shared, queue, "paused")
+        client.queue(queue).pause(for_s)
+    if shared.as_json:
+        answer_json({"queue": queue, "state": "paused", "for_s": for_s})
+    else:
+        click.echo(f"queue {queue} is paused{f' for {duration_text(for_s)}' if for_s else ''}")
 
 
 @queues.command(epilog="Example:  jobrunner queues resume mail")
@@ -55,30 +63,65 @@ def resume(shared: Shared, queue: str) -> None:
     """Ends the pause of QUEUE."""
     with connected(shared) as client:
         client.queue(queue).resume()
-    _tell(shared, queue, "open")
+    if shared.as_json:
+        answer_json({"queue": queue, "state": "open"})
+    else:
+        click.echo(f"queue {queue} is open")
 
 
-@queues.command(epilog="Example:  jobrunner queues limit mail --max-inflight 10")
+@queues.command(epilog="Example:  jobrunner queues limit mail --max-inflight 10 --rate 1000/1m")
 @click.argument("queue")
-@click.option("--max-inflight", type=click.IntRange(min=0), required=True, help="Pending at a time; 0: no limit.")
+@click.option("--max-inflight", type=at_most, metavar="N", help="Pending at a time, on all workers together.")
+@click.option("--rate", type=rate, metavar="N/TIME", help="Handed out in that time: 1000/1s, 2000/1m, 15/h.")
+@click.option("--max-size", type=at_most, metavar="N", help="Waiting and scheduled; more are refused.")
 @with_shared_options
-def limit(shared: Shared, queue: str, max_inflight: int) -> None:
-    """Limits how many tasks of QUEUE are pending at a time."""
-    if "max_inflight" not in QueueSettings.__slots__:
-        raise InvalidOption("this version cannot limit a queue; limit its workers with --concurrency instead")
+def limit(shared: Shared, queue: str, **given: Any) -> None:
+    """Limits QUEUE, and shows the limits then in force. `none` lifts one; those not named stay as they are."""
+    changes = {name: None if value == LIFTED else value for name, value in given.items() if value is not None}
+    if not changes:
+        raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME or --max-size N")
     with connected(shared) as client:
-        client.queue(queue).configure(max_inflight=max_inflight)
-    _tell(shared, queue, f"limited to {max_inflight}" if max_inflight else "unlimited")
+        asked = client.queue(queue)
+        asked.configure(**changes)
+        limits = limits_in_force(asked.settings)
+    if shared.as_json:
+        answer_json({"queue": queue, **limits})
+    else:
+        named = [(name.replace("_", "-"), setting_text(value or None)) for name, value in limits.items()]
+        click.echo(facts([("queue", queue), *named]))
+
+
+@queues.command(epilog="Example:  jobrunner queues settings mail --json")
+@click.argument("queue")
+@with_shared_options
+def settings(shared: Shared, queue: str) -> None:
+    """Shows every setting of QUEUE that is in force, and which of them are defaults."""
+    with connected(shared) as client:
+        found = client.queue(queue).settings
+    changed = configured(found)
+    if shared.as_json:
+        answer_json({"queue": queue, "settings": by_name(found), "configured": changed})
+    else:
+        rows = [
+            (name, setting_text(value), "configured" if name in changed else "default")
+            for name, value in by_name(found).items()
+        ]
+        click.echo(table(("SETTING", "VALUE", "BY"), rows))
 
 
 @queues.command(epilog="Example:  jobrunner queues purge mail --state dead --yes")
 @click.argument("queue")
-@click.option("--state", type=click.Choice(["waiting", "scheduled", "dead"]), default="waiting", show_default=True,
-              help="Which of its tasks.")  # fmt: skip
+@click.option("--state", type=click.Choice(["waiting", "scheduled", "dead", "done"]), default="waiting",
+              show_default=True, help="Which of its tasks; done is its history.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Does not ask.")
 @with_shared_options
 def purge(shared: Shared, queue: str, state: str, yes: bool) -> None:
     """Deletes all tasks of QUEUE that are in one state, for good."""
+    purge_state(shared, queue, state, yes=yes)
+
+
+def purge_state(shared: Shared, queue: str, state: str, *, yes: bool) -> None:
+    """Deletes all tasks of one state after asking, and answers how many. Raises Refusal when there are none."""
     with connected(shared) as client:
         asked = client.queue(queue)
         count = asked.counts()[state]
@@ -90,10 +133,3 @@ def purge(shared: Shared, queue: str, state: str, yes: bool) -> None:
         answer_json({"queue": queue, "state": state, "purged": gone})
     else:
         click.echo(f"deleted {counted(gone, state + ' task')} of queue {queue}")
-
-
-def _tell(shared: Shared, queue: str, state: str) -> None:
-    if shared.as_json:
-        answer_json({"queue": queue, "state": state})
-    else:
-        click.echo(f"queue {queue} is {state}")

@@ -43,17 +43,26 @@ def _head(seen: Overview) -> list[tuple[str, object]]:
 
 
 def queue_table(queues: list[QueueView]) -> str:
-    """One line a queue; empty without queues."""
-    columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", "SUCCEEDED", "WORKERS", "STATE")
+    """One line a queue; empty without queues. What is done is a column when there is such a thing."""
+    keeps = any(queue.done for queue in queues)
+    done = ("DONE",) if keeps else ()
+    columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", *done, "SUCCEEDED", "WORKERS", "STATE")
     rows = [
         (
             *(queue.name, queue.waiting, queue.scheduled, queue.pending, queue.dead),
+            *((queue.done,) if keeps else ()),
             *(queue.totals.get("succeeded", 0), queue.workers),
-            queue.problem or ("paused" if queue.paused else "open"),
+            queue.problem or _switch(queue),
         )
         for queue in queues
     ]
     return table(columns, rows) if rows else ""
+
+
+def _switch(queue: QueueView) -> str:
+    if not queue.paused:
+        return "open"
+    return f"paused, ends {when(queue.paused_until)}" if queue.paused_until else "paused"
 
 
 def worker_table(workers: list[WorkerRecord]) -> str:

@@ -1,13 +1,16 @@
 """Everything at one glance: the server, its queues, the workers, the leader, the periodic jobs. No writes."""
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
-from jobrunner.broker.call import command
+from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.server import ServerFacts, facts, ping
+from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.client import Client
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
-from jobrunner.clock import perf_counter
+from jobrunner.clock import from_ms, perf_counter
 from jobrunner.errors import ServerRefused
 
 
@@ -20,7 +23,11 @@ class QueueView:
     scheduled: int = 0
     pending: int = 0
     dead: int = 0
+    done: int = 0
+    """Finished tasks that it keeps."""
     paused: bool = False
+    paused_until: datetime | None = None
+    """When the pause ends by itself; None for one that does not."""
     totals: dict[str, int]
     workers: int
     problem: str = ""
@@ -89,11 +96,24 @@ def queue_views(client: Client, workers: list[WorkerRecord]) -> list[QueueView]:
     names = client.queues()
     if not names:
         return []
-    counted = client.broker.run_each([queues.counts(client.keys.queue(name)) for name in names])
-    return [_view(name, found, workers) for name, found in zip(names, counted, strict=True)]
+    keys = [client.keys.queue(name) for name in names]
+    counted = client.broker.run_each([queues.counts(one) for one in keys] + [_pause_end(one) for one in keys])
+    pairs = zip(names, counted[: len(names)], counted[len(names) :], strict=True)
+    return [_view(name, found, ends, workers) for name, found, ends in pairs]
 
 
-def _view(name: str, found: queues.QueueCounts | Exception, workers: list[WorkerRecord]) -> QueueView:
+def _pause_end(keys: QueueKeys) -> Call[Any]:
+    return command("HGET", keys.settings, "paused", read=_instant)
+
+
+def _instant(raw: bytes | None) -> datetime | None:
+    try:
+        return None if raw in (None, b"1") else from_ms(float(raw))
+    except (ValueError, OverflowError, OSError):  # damage, which the scripts read as a pause without an end
+        return None
+
+
+def _view(name: str, found: queues.QueueCounts | Exception, ends: object, workers: list[WorkerRecord]) -> QueueView:
     serving = sum(name in worker.queues for worker in workers)
     if isinstance(found, Exception):
         return QueueView(name=name, totals={}, workers=serving, problem=str(found))
@@ -103,7 +123,9 @@ def _view(name: str, found: queues.QueueCounts | Exception, workers: list[Worker
         scheduled=found.scheduled,
         pending=found.pending,
         dead=found.dead,
+        done=found.done,
         paused=found.paused,
+        paused_until=ends if found.paused and isinstance(ends, datetime) else None,
         totals=found.totals,
         workers=serving,
     )

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from jobrunner.cli.boundary import Refusal
-from jobrunner.cli.options import confirm, duration
+from jobrunner.cli.options import confirm, duration, duration_text
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,15 @@ def test_a_duration_has_a_unit_or_is_in_seconds(text: str, length_s: float) -> N
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="no length of time"):
         duration(text)
+
+
+@pytest.mark.parametrize(
+    ("length_s", "text"),
+    [(0.0, "0s"), (0.25, "250ms"), (1.5, "1500ms"), (90, "90s"), (300, "5m"), (7200, "2h"), (2592000, "30d")],
+)
+def test_a_duration_is_shown_as_it_could_be_given(length_s: float, text: str) -> None:
+    assert duration_text(length_s) == text
+    assert duration(text) == length_s
 
 
 def test_without_a_person_nothing_is_deleted_unless_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,14 @@
 """`jobrunner queues`."""
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from jobrunner.client.client import Client
+from jobrunner.clock import utc_now
+from jobrunner.settings import QueueSettings, RateLimit
 
 
 def test_the_list_counts_every_queue(says: Callable[..., Any], client: Client) -> None:
@@ -22,6 +27,111 @@ def test_a_pause_lasts_until_the_queue_is_resumed(says: Callable[..., Any], clie
 
     assert says("queues", "resume", "mail", "--json").value == {"queue": "mail", "state": "open"}
     assert not client.queue("mail").paused
+
+
+def test_a_pause_may_end_by_itself_and_the_list_says_when(says: Callable[..., Any], client: Client) -> None:
+    assert says("queues", "pause", "mail", "--for", "10m").out == "queue mail is paused for 10m\n"
+    assert says("queues", "pause", "maths", "--json").value == {"queue": "maths", "state": "paused", "for_s": None}
+
+    mail, maths = says("queues", "list", "--json").value
+    assert abs(datetime.fromisoformat(mail["paused_until"]) - utc_now() - timedelta(minutes=10)) < timedelta(minutes=1)
+    assert (maths["paused"], maths["paused_until"]) == (True, None)
+    assert "paused, ends in 10 min\n" in says("queues", "list").out
+    assert "paused\n" in says("status").out
+
+
+def test_a_pause_that_has_ended_is_shown_no_more(says: Callable[..., Any], client: Client, raw: Any) -> None:
+    says("queues", "pause", "mail", "--for", "1d")
+    raw.hset(client.keys.queue("mail").settings, "paused", 1000)
+
+    (mail,) = says("queues", "list", "--json").value
+    assert (mail["paused"], mail["paused_until"]) == (False, None)
+
+
+def test_a_damaged_pause_is_one_without_an_end(says: Callable[..., Any], client: Client, raw: Any) -> None:
+    says("queues", "pause", "mail")
+    raw.hset(client.keys.queue("mail").settings, "paused", "damage")
+
+    (mail,) = says("queues", "list", "--json").value
+    assert (mail["paused"], mail["paused_until"]) == (True, None)
+
+
+@pytest.mark.parametrize("length", ["0", "-5", "soon"])
+def test_a_pause_has_a_length(says: Callable[..., Any], client: Client, length: str) -> None:
+    said = says("queues", "pause", "mail", "--for", length)
+
+    assert (said.code, said.talk.count("\n")) == (2, 1)
+    assert not client.queue("mail").paused
+
+
+def test_limits_are_set_one_by_one_and_shown(says: Callable[..., Any], client: Client) -> None:
+    assert says("queues", "limit", "mail", "--max-inflight", "10", "--rate", "2000/1m").out == (
+        "queue         mail\nmax-inflight  10\nrate          2000/1m\nmax-size      none\n"
+    )
+    said = says("queues", "limit", "mail", "--max-size", "500", "--json")
+
+    assert said.value == {
+        "queue": "mail", "max_inflight": 10, "max_size": 500,
+        "rate": {"max_tokens": 2000, "interval": 1, "interval_unit": "MINUTES"},
+    }  # fmt: skip
+    found = client.queue("mail").settings
+    assert (found.max_inflight, found.max_size) == (10, 500)
+    assert found.rate == RateLimit(max_tokens=2000, interval_unit="MINUTES")
+
+
+@pytest.mark.parametrize("lifted", ["none", "None", "0"])
+def test_a_limit_is_lifted(says: Callable[..., Any], client: Client, lifted: str) -> None:
+    client.queue("mail").configure(max_inflight=3, max_size=3, rate=RateLimit(max_tokens=1))
+
+    says("queues", "limit", "mail", "--max-inflight", lifted, "--max-size", lifted)
+    assert client.queue("mail").settings == QueueSettings(rate=RateLimit(max_tokens=1))
+    says("queues", "limit", "mail", "--rate", "none")
+    assert client.queue("mail").settings == QueueSettings()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("--rate", "fast"), ("--rate", "0/1s"), ("--max-inflight", "-1"), ("--max-size", "1.5"), ("--rate", "1/1d")],
+    ids=" ".join,
+)
+def test_a_limit_that_is_none_changes_nothing(says: Callable[..., Any], client: Client, words: tuple[str, ...]) -> None:
+    said = says("queues", "limit", "mail", *words)
+
+    assert (said.code, said.talk.count("\n"), said.out) == (2, 1, "")
+    assert all(word in said.talk for word in words)
+    assert client.queues() == []
+
+
+def test_settings_are_shown_with_those_that_are_defaults(says: Callable[..., Any], client: Client) -> None:
+    client.queue("mail").configure(max_attempts=3, history=timedelta(days=1))
+
+    rows = {line.split()[0]: line for line in says("queues", "settings", "mail").out.splitlines()}
+    said = says("queues", "settings", "mail", "--json").value
+
+    assert set(rows) == {"SETTING", *QueueSettings.__slots__}
+    assert rows["history"].split() == ["history", "1d", "configured"]
+    assert rows["keepalive"].split() == ["keepalive", "30s", "default"]
+    assert rows["max_inflight"].split() == ["max_inflight", "no", "limit", "default"]
+    assert "2s, each 2 times longer, at most 1h, jitter 10%" in rows["backoff"]
+    assert (said["configured"], said["settings"]["max_attempts"]) == (["max_attempts", "history"], 3)
+
+
+def test_settings_of_a_queue_never_used_are_defaults_and_the_look_leaves_nothing(
+    says: Callable[..., Any], raw: Any
+) -> None:
+    assert says("queues", "settings", "mail", "--json").value["configured"] == []
+    assert raw.dbsize() == 0
+
+
+def test_what_is_done_is_listed_where_there_is_such_a_thing(says: Callable[..., Any], client: Client) -> None:
+    client.queue("mail").push(1)
+    assert "DONE" not in says("queues", "list").out
+
+    client.queue("mail").configure(history=60)
+    client.queue("mail").reserve()[0].commit()
+
+    assert says("queues", "list").out.splitlines()[0].split()[4:6] == ["DEAD", "DONE"]
+    assert says("queues", "purge", "mail", "--state", "done", "--yes").out == "deleted 1 done task of queue mail\n"
 
 
 def test_a_purge_deletes_the_state_it_names_and_no_other(says: Callable[..., Any], client: Client) -> None:

@@ -1,0 +1,133 @@
+"""What an operator does to queues from a shell, and what workers make of it."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.task import Task, TaskState, new_id
+
+JOBS = """
+from jobrunner import job
+
+@job(queue="mail", max_attempts=1)
+def greet(name: str) -> str:
+    if name == "nobody":
+        raise LookupError("Nobody lives here")
+    return f"dear {name}"
+
+@job(queue="maths")
+def double(x: int) -> int:
+    return 2 * x
+"""
+
+
+@pytest.fixture
+def office(shell: Any) -> Any:
+    """A project with two jobs, on a queue each."""
+    shell.write("jobs_here.py", JOBS)
+    shell.write("pyproject.toml", '[tool.jobrunner]\nmodules = ["jobs_here"]\n')
+    return shell
+
+
+@pytest.fixture
+def lasting(office: Any, start_server: Callable[..., Any]) -> Iterator[Any]:
+    """The shell of that project on a server that keeps what it is told, and the server."""
+    server = start_server(appendonly="yes", appendfsync="always")
+    office.environment["JOBRUNNER_URL"] = server.url
+    return office, server
+
+
+def done(said: Any) -> str:
+    """Stdout of a command that succeeded."""
+    assert said.code == 0, said.talk
+    text: str = said.out.strip()
+    return text
+
+
+def test_a_pause_outlives_the_server_and_a_worker_obeys_it(
+    lasting: Any, keys: Any, wait_until: Callable[..., Any]
+) -> None:
+    """MDQ-24: set while no worker runs; after a restart a new worker serves the other queue and leaves this one."""
+    office, server = lasting
+    kept = done(office.run("enqueue", "greet", "name=ada"))
+    assert done(office.run("queues", "pause", "mail")) == "queue mail is paused"
+
+    server.kill()
+    server.start()
+
+    served = done(office.run("enqueue", "double", "x=2"))
+    worker = office.start("work")
+    with Client(server.url, keys.prefix) as client:
+        assert client.task(served).result(timeout=30) == 4
+        assert client.task(kept).state is TaskState.WAITING
+        mail = next(
+            queue for queue in json.loads(done(office.run("queues", "list", "--json"))) if queue["name"] == "mail"
+        )
+        assert (mail["paused"], mail["waiting"], mail["workers"]) == (True, 1, 1)
+
+        assert done(office.run("queues", "resume", "mail")) == "queue mail is open"
+        assert client.task(kept).result(timeout=30) == "dear ada"
+    worker.terminate()
+    assert worker.wait(30) == 0
+
+
+def test_limits_hold_as_soon_as_they_are_set(office: Any, client: Client) -> None:
+    queue = client.queue("mail")
+    queue.push_many(range(10))
+
+    assert "rate          2/1h" in done(office.run("queues", "limit", "mail", "--rate", "2/h", "--max-size", "8"))
+    assert len(queue.reserve(10)) == 2
+    refused = office.run("enqueue", "greet", "name=ada")
+    assert (refused.code, "max_size" in refused.line) == (1, True)
+
+    done(office.run("queues", "limit", "mail", "--rate", "none", "--max-size", "none", "--max-inflight", "5"))
+    assert len(queue.reserve(10)) == 3, "two are held already"
+    done(office.run("enqueue", "greet", "name=ada"))
+
+
+def test_the_dead_are_found_by_their_error_mended_and_brought_back_slowly(office: Any, client: Client) -> None:
+    ids = [new_id("mail") for _ in range(3)]
+    client.enqueue_many(
+        Task(id=one, queue="mail", type="greet", payload=b'{"name":"nobody"}', max_attempts=1) for one in ids
+    )
+    done(office.run("work", "--burst"))
+
+    found = json.loads(done(office.run("dead", "list", "mail", "--job", "greet", "--error", "LIVES HERE", "--json")))
+    assert [task["id"] for task in found] == ids
+
+    mended = ("--id", ids[0], "--payload", '{"name": "bob"}')
+    assert done(office.run("dead", "requeue", "mail", *mended)) == "requeued 1 dead task of queue mail"
+    done(office.run("work", "--burst"))
+    assert client.task(ids[0]).result(timeout=0) == "dear bob"
+
+    done(office.run("dead", "requeue", "mail", "--error", "lives here", "--rate", "0.001"))
+    assert [client.task(one).state for one in ids[1:]] == [TaskState.WAITING, TaskState.SCHEDULED]
+    assert office.run("dead", "requeue", "mail", "--all").line == "Error: queue mail has no dead tasks"
+
+
+def test_a_finished_task_is_replayed(office: Any, client: Client) -> None:
+    client.queue("maths").configure(history=3600)
+    first = done(office.run("enqueue", "double", "x=21"))
+    done(office.run("work", "--burst"))
+    (kept,) = json.loads(done(office.run("history", "list", "maths", "--json")))
+    assert (kept["id"], kept["type"], kept["result"]) == (first, "double", 42)
+
+    again = done(office.run("history", "replay", "maths", first))
+    done(office.run("work", "--burst"))
+
+    assert again != first
+    assert client.task(again).result(timeout=0) == 42
+    newest = json.loads(done(office.run("history", "list", "maths", "--limit", "1", "--json")))
+    assert [(task["id"], task["headers"]) for task in newest] == [(again, {"replayed_from": first})]
+    assert done(office.run("history", "purge", "maths", "--yes")) == "deleted 2 done tasks of queue maths"
+
+
+def test_misuse_of_the_limits_is_told_in_one_line(office: Any, raw: Any) -> None:
+    said = office.run("queues", "limit", "mail", "--rate", "1000 a second")
+
+    assert (said.code, said.out) == (2, "")
+    assert "'1000 a second' is no rate; write tasks/interval, such as 1000/1s" in said.line
+    assert raw.dbsize() == 0

@@ -1,0 +1,120 @@
+"""`jobrunner dead` where it picks among the dead, mends them, and brings them back slowly."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.client.item import Item
+from jobrunner.task import Task, new_id
+
+Says = Callable[..., Any]
+
+
+def kill(client: Client, *payloads: Any, error: str = "boom") -> list[str]:
+    """Items of `mail` that are dead, of no job."""
+    queue = client.queue("mail")
+    queue.push_many([Item(payload, max_attempts=1) for payload in payloads])
+    held = queue.reserve(len(payloads))
+    queue.rollback_many(held, error=error)
+    return [lease.id for lease in held]
+
+
+def kill_job(client: Client, job: str, error: str) -> str:
+    """A dead task of a job."""
+    task_id = new_id("mail")
+    client.enqueue(Task(id=task_id, queue="mail", type=job, payload=b"{}", max_attempts=1))
+    client.queue("mail").reserve()[0].rollback(error=error)
+    return task_id
+
+
+def listed(says: Says, *words: str) -> list[str]:
+    return [task["id"] for task in says("dead", "list", "mail", *words, "--json").value]
+
+
+def test_the_dead_are_picked_by_job_and_by_error(says: Says, client: Client) -> None:
+    refused = kill_job(client, "Welcome", "ConnectionError: Connection REFUSED\ntraceback")
+    wrong = kill_job(client, "Welcome", "ValueError: no address")
+    other = kill_job(client, "Invoice", "connection refused")
+
+    assert listed(says, "--job", "Welcome") == [refused, wrong]
+    assert listed(says, "--error", "connection refused") == [refused, other]
+    assert listed(says, "--job", "Welcome", "--error", "TRACEBACK") == [refused]
+    assert listed(says, "--error", "e", "--limit", "2") == [refused, wrong]
+
+
+def test_a_search_in_vain_says_what_it_looked_for(says: Says, client: Client) -> None:
+    kill(client, 1)
+
+    said = says("dead", "list", "mail", "--job", "Welcome", "--error", "lost")
+
+    assert (said.code, said.out) == (0, "")
+    assert said.talk == "queue mail has no dead tasks of job 'Welcome' with 'lost' in their errors\n"
+    assert says("dead", "requeue", "mail", "--job", "Welcome").code == 1
+
+
+def test_only_those_picked_are_put_back(says: Says, client: Client) -> None:
+    mended = [kill_job(client, "Welcome", "refused") for _ in range(3)]
+    left = [kill_job(client, "Welcome", "no address"), *kill(client, 1, error="late")]
+
+    said = says("dead", "requeue", "mail", "--all", "--job", "Welcome", "--error", "Refused", "--json")
+
+    assert said.value == {"queue": "mail", "requeued": 3}
+    assert client.queue("mail").ids("waiting") == mended
+    assert client.queue("mail").ids("dead") == left
+
+
+def test_more_of_them_than_one_page_come_back_at_a_rate(
+    says: Says, client: Client, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person looks on, and the bar changes nothing of it."""
+    ids = kill(client, *range(1000)) + kill(client, *range(230))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    said = says("dead", "requeue", "mail", "--error", "boom", "--rate", "0.001")
+
+    assert (said.code, said.out) == (0, "requeued 1230 dead tasks of queue mail\n")
+    assert "requeueing" in said.talk
+    assert client.queue("mail").ids("scheduled", limit=2000) == ids[1:], "the first is due at once"
+    first, last = (client.task(one).record().when for one in (ids[1], ids[-1]))
+    assert first is not None
+    assert last is not None
+    assert (last - first).total_seconds() == pytest.approx(1228 * 1000, abs=60)
+
+
+@pytest.mark.parametrize("payload", ['{"to": "ada"}', "null", "0", '"text"', "[]"])
+def test_one_comes_back_mended(says: Says, client: Client, payload: str) -> None:
+    (one,) = kill(client, {"to": "nobody"})
+
+    assert says("dead", "requeue", "mail", "--id", one, "--payload", payload).code == 0
+
+    assert says("tasks", "show", one, "--json").value["payload"] == client.queue("mail").reserve()[0].payload
+    assert says("dead", "list", "mail", "--json").value == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "--id ID; or --job NAME"),
+        (("--id", "a", "--all"), "which tasks"),
+        (("--id", "a", "--job", "Welcome"), "which tasks"),
+        (("--all", "--payload", "1"), "--payload mends one task"),
+        (("--id", "a", "--id", "b", "--payload", "1"), "--payload mends one task"),
+        (("--id", "a", "--payload", "{to: ada}"), "'{to: ada}' is no JSON"),
+        (("--all", "--rate", "fast"), "'fast' is no rate"),
+        (("--all", "--rate", "0"), "rate=0.0: give items per second"),
+        (("--all", "--rate", "nan"), "rate=nan: give items per second"),
+        (("--id", "{a}"), "'{a}' is not allowed"),
+    ],
+    ids=str,
+)
+def test_misuse_changes_nothing(says: Says, client: Client, words: tuple[str, ...], told: str) -> None:
+    kill(client, 1, 2)
+
+    said = says("dead", "requeue", "mail", *words)
+
+    assert (said.code, said.out, said.talk.count("\n")) == (2, "", 1)
+    assert told in said.talk
+    assert client.queue("mail").counts()["dead"] == 2
