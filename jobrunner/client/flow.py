@@ -67,6 +67,8 @@ class Flow:
     later: Sequence[Place] = field(repr=False)
     signals: Sequence[Ended] = field(repr=False)
     shape: Any = field(repr=False)
+    awaited: Sequence[int] = field(repr=False)
+    """The steps it has ended with: those of `shape`, or those before a group without steps."""
 
     def check(self, limit: int) -> None:
         """Raises PayloadTooLarge for what a client with this limit does not send."""
@@ -145,7 +147,7 @@ def wait_for_result(flow: Flow, keys: Keys, timeout: Duration | None) -> Steps[A
     limit_s = None if timeout is None else seconds(timeout, option="timeout")
     ends = None if limit_s is None else monotonic() + limit_s
     noted: dict[int, Noted] = {}
-    missing = list(_numbers(flow.shape))
+    missing = list(flow.awaited)
     while True:
         noted.update((yield from _members(flow, keys, missing)))
         if any(outcome != "succeeded" for outcome, _ in noted.values()):
@@ -179,14 +181,6 @@ def _members(flow: Flow, keys: Keys, numbers: Sequence[int]) -> Steps[dict[int, 
 
 def _read(shape: Any, noted: Mapping[int, Noted]) -> Any:
     return [_read(one, noted) for one in shape] if isinstance(shape, list) else decode(noted[shape][1])
-
-
-def _numbers(shape: Any) -> Iterator[int]:
-    if isinstance(shape, list):
-        for one in shape:
-            yield from _numbers(one)
-    else:
-        yield shape
 
 
 def _sliced(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:

@@ -97,6 +97,7 @@ class _Layout:
             later=self._later,
             signals=[self._signal(place) for place in self._signals],
             shape=_shape(self._root, 0),
+            awaited=_last(self._root, 0),
         )
 
     def _lay(self, node: Node, behind: Sequence[Place], number: int, slot: _Slot) -> list[Place]:
@@ -245,6 +246,19 @@ def _count(node: Node) -> int:
 
 def _queue_of(node: Node, behind: Sequence[Place]) -> str:
     return next((leaf.task.queue for leaf in _leaves(node)), behind[0].queue if behind else _NO_QUEUE)
+
+
+def _last(node: Node, first: int) -> list[int]:
+    """The numbers of the tasks that a step has ended with."""
+    if isinstance(node, Leaf):
+        return [first]
+    each = []
+    for one in node.nodes:
+        each.append(_last(one, first))
+        first += _count(one)
+    if isinstance(node, GroupNode):
+        return [number for found in each for number in found]
+    return next((found for found in reversed(each) if found), [])
 
 
 def _shape(node: Node, first: int) -> Any:

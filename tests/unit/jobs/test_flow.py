@@ -159,6 +159,13 @@ def test_an_empty_group_in_a_chain_brings_no_results() -> None:
     assert last.signals == []
 
 
+def test_the_result_of_a_chain_that_ends_with_an_empty_group_waits_for_what_is_before_it() -> None:
+    flow = laid(chain(add.bind(1), group(add.bind(2), add.bind(3)), group(group())))
+    assert flow.shape == [[]]
+    assert flow.awaited == [1, 2]
+    assert laid(group(chain(add.bind(1), group()), add.bind(2))).awaited == [0, 1]
+
+
 def test_an_empty_group_in_a_group_is_a_member() -> None:
     flow = laid(group(group(), add.bind(1), on_success=Thing()))
     assert rules(flow) == [("pass", 1), ("success", 2)]
