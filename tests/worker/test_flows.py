@@ -285,14 +285,14 @@ def test_an_empty_group_in_a_chain_lets_the_next_step_begin_without_results() ->
     ]
 
 
-def grow(rng: random.Random, depth: int) -> Step:
-    """A random flow of Trace jobs."""
+def grow(rng: random.Random, depth: int, broken: float = 0.0) -> Step:
+    """A random flow of Trace jobs, and of some that die."""
     kind = rng.choice(("leaf", "leaf", "chain", "group")) if depth else "leaf"
     if kind == "chain":
-        return chain(*(grow(rng, depth - 1) for _ in range(rng.randint(1, 3))))
+        return chain(*(grow(rng, depth - 1, broken) for _ in range(rng.randint(1, 3))))
     if kind == "group":
-        return group(*(grow(rng, depth - 1) for _ in range(rng.randint(0, 3))))
-    return Trace(n=rng.randrange(1000))
+        return group(*(grow(rng, depth - 1, broken) for _ in range(rng.randint(0, 3))))
+    return Broken() if rng.random() < broken else Trace(n=rng.randrange(1000))
 
 
 def expected(step: Step, given: list[Any]) -> Any:
@@ -321,6 +321,29 @@ def test_flows_of_any_shape_do_what_their_description_says(seed: int) -> None:
     for shape, flow in zip(shapes, flows, strict=True):
         assert flow.result(timeout=20) == expected(shape, []), shape
         assert flow.progress().pending == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flows_of_any_shape_complete_whoever_dies(seed: int) -> None:
+    rng = random.Random(seed)
+    names = [new_name() for _ in range(25)]
+    flows = [
+        group(grow(rng, 3, 0.15), grow(rng, 3, 0.15), on_complete=Note(name=name), on_dead=Note(name=f"dead {name}"))
+        .enqueue()
+        for name in names
+    ]  # fmt: skip
+    wait_for(lambda: all(name in seen for name in names))
+    for name, flow in zip(names, flows, strict=True):
+        progress = flow.progress()
+        assert progress.pending == 0
+        ((_, outcomes),) = seen[name]
+        assert (progress.dead > 0) == ("dead" in outcomes)
+        if progress.dead:
+            wait_for(lambda name=name: len(seen.get(f"dead {name}", [])) == 1)
+            with pytest.raises(TaskFailed):
+                flow.result(timeout=5)
+        else:
+            flow.result(timeout=5)
 
 
 def test_a_thousand_members() -> None:
