@@ -10,7 +10,7 @@ from jobrunner.cli.options import duration_text
 from jobrunner.retry import Backoff
 from jobrunner.settings import QueueSettings, RateLimit
 
-LIMITS = ("max_inflight", "rate", "max_size")
+LIMITS = ("max_inflight", "rate", "max_size", "max_inflight_per_key", "rate_per_key", "fair")
 """The settings that `queues limit` sets."""
 LIFTED = "none"
 """What lifts a limit."""

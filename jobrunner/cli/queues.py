@@ -74,12 +74,15 @@ def resume(shared: Shared, queue: str) -> None:
 @click.option("--max-inflight", type=at_most, metavar="N", help="Pending at a time, on all workers together.")
 @click.option("--rate", type=rate, metavar="N/TIME", help="Handed out in that time: 1000/1s, 2000/1m, 15/h.")
 @click.option("--max-size", type=at_most, metavar="N", help="Waiting and scheduled; more are refused.")
+@click.option("--max-inflight-per-key", type=at_most, metavar="N", help="Pending at a time, of tasks with one key.")
+@click.option("--rate-per-key", type=rate, metavar="N/TIME", help="Handed out in that time, of tasks with one key.")
+@click.option("--fair/--no-fair", default=None, help="Whether keys take turns.")
 @with_shared_options
 def limit(shared: Shared, queue: str, **given: Any) -> None:
     """Limits QUEUE, and shows the limits then in force. `none` lifts one; those not named stay as they are."""
     changes = {name: None if value == LIFTED else value for name, value in given.items() if value is not None}
     if not changes:
-        raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME or --max-size N")
+        raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME, --max-size N, or another of --help")
     with connected(shared) as client:
         asked = client.queue(queue)
         asked.configure(**changes)
@@ -87,7 +90,10 @@ def limit(shared: Shared, queue: str, **given: Any) -> None:
     if shared.as_json:
         answer_json({"queue": queue, **limits})
     else:
-        named = [(name.replace("_", "-"), setting_text(value or None)) for name, value in limits.items()]
+        named = [
+            (name.replace("_", "-"), setting_text(value if isinstance(value, bool) else value or None))
+            for name, value in limits.items()
+        ]
         click.echo(facts([("queue", queue), *named]))
 
 

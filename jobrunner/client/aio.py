@@ -106,7 +106,7 @@ class AsyncClient:
             batch = Batch(self.keys, tasks_of_batch, self.settings.payload_limit)
             ids = batch.ids(await self.broker.write(batch.calls))
             handles += [
-                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue)
+                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=self.settings.durability)
                 for task_id, task in zip(ids, tasks_of_batch, strict=True)
             ]
         return handles

@@ -96,7 +96,7 @@ class Client:
         else:
             placed = self.broker.write([queues.register(self.keys, [task.queue]), call])[1]
             self._registered.add(task.queue)
-        return TaskHandle(self.broker, self.keys, id_of(task, placed), task.queue)
+        return self._handle(id_of(task, placed), task.queue)
 
     def enqueue_many(self, sent: Iterable[Task]) -> list[TaskHandle[Any]]:
         """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given.
@@ -108,8 +108,8 @@ class Client:
         for tasks_of_batch in batches(sent):
             batch = Batch(self.keys, tasks_of_batch, self.settings.payload_limit)
             ids = batch.ids(self.broker.write(batch.calls))
-            handles += [
-                TaskHandle(self.broker, self.keys, task_id, task.queue)
-                for task_id, task in zip(ids, tasks_of_batch, strict=True)
-            ]
+            handles += [self._handle(task_id, task.queue) for task_id, task in zip(ids, tasks_of_batch, strict=True)]
         return handles
+
+    def _handle(self, task_id: str, queue: str) -> TaskHandle[Any]:
+        return TaskHandle(self.broker, self.keys, task_id, queue, durability=self.settings.durability)

@@ -20,11 +20,15 @@ R = TypeVar("R")
 class TaskHandle(Generic[R]):
     """One task on the server. Every property asks the server, so it is never out of date.
 
-    Reading a task that is no longer kept raises TaskGone.
+    Reading a task that is no longer kept raises TaskGone. `durability` says how safe the task was when the enqueue that
+    made this handle returned: "none", "fsync" or "replicated" (see docs/durability.md).
     """
 
-    def __init__(self, broker: Broker, keys: Keys, task_id: str, queue: str | None = None) -> None:
+    def __init__(
+        self, broker: Broker, keys: Keys, task_id: str, queue: str | None = None, *, durability: str = "none"
+    ) -> None:
         self.id = task_id
+        self.durability = durability
         self._broker = broker
         self._place = task_steps.Place(keys, task_id, queue)
 
@@ -90,8 +94,11 @@ class TaskHandle(Generic[R]):
 class AsyncTaskHandle(Generic[R]):
     """One task on the server, for asyncio. What are properties of TaskHandle are fields of the awaited `record()`."""
 
-    def __init__(self, broker: AsyncBroker, keys: Keys, task_id: str, queue: str | None = None) -> None:
+    def __init__(
+        self, broker: AsyncBroker, keys: Keys, task_id: str, queue: str | None = None, *, durability: str = "none"
+    ) -> None:
         self.id = task_id
+        self.durability = durability
         self._broker = broker
         self._place = task_steps.Place(keys, task_id, queue)
 

@@ -28,9 +28,9 @@ def task() -> Task:
 def test_fsync_returns_when_the_task_is_on_disk(master: Server) -> None:
     """MOAB-07"""
     with Client(master.url, "fsync", durability="fsync", durability_timeout=4) as client:
-        ids = {client.enqueue(task()).id for _ in range(3)} | {
-            handle.id for handle in client.enqueue_many([task() for _ in range(20)])
-        }
+        handles = [client.enqueue(task()) for _ in range(3)] + client.enqueue_many([task() for _ in range(20)])
+        ids = {handle.id for handle in handles}
+        assert {handle.durability for handle in handles} == {"fsync"}
         master.kill()
         master.start()
         assert client.queue("q").counts()["waiting"] == 23
@@ -40,7 +40,7 @@ def test_fsync_returns_when_the_task_is_on_disk(master: Server) -> None:
 def test_it_is_the_same_for_asyncio(master: Server) -> None:
     async def main() -> None:
         async with AsyncClient(master.url, "aio", durability="fsync", durability_timeout=4) as client:
-            await client.enqueue(task())
+            assert (await client.enqueue(task())).durability == "fsync"
         async with AsyncClient(master.url, "aio", durability="replicated", durability_timeout=0.05) as client:
             with pytest.raises(OutcomeUnknown, match="not on a replica"):
                 await client.enqueue(task())
