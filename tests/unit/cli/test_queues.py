@@ -66,7 +66,8 @@ def test_a_pause_has_a_length(says: Callable[..., Any], client: Client, length: 
 
 def test_limits_are_set_one_by_one_and_shown(says: Callable[..., Any], client: Client) -> None:
     assert says("queues", "limit", "mail", "--max-inflight", "10", "--rate", "2000/1m").out == (
-        "queue                 mail\nmax-inflight          10\nrate                  2000/1m\nmax-size              none\n"
+        "queue                 mail\nmax-inflight          10\nrate                  2000/1m\n"
+        "max-size              none\n"
         "max-inflight-per-key  none\nrate-per-key          none\nfair                  no\n"
     )
     said = says("queues", "limit", "mail", "--max-size", "500", "--max-inflight-per-key", "2", "--fair", "--json")
