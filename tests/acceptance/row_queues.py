@@ -130,14 +130,13 @@ def pop_all(told: Connection, url: str, prefix: str, queue: str, n: int) -> None
 
 
 def move_all(told: Connection, url: str, prefix: str, source: str, to: str) -> None:
-    """Reserves one at a time and moves it, until it is killed; tells of each move."""
+    """Reserves one at a time and moves it, until it is killed."""
     with Client(url, prefix) as client:
         queue = client.queue(source)
         while True:
             for lease in queue.reserve(keepalive=0.2, wait=1):
                 with suppress(LeaseError):
                     lease.move(to, payload=[*lease.payload, "moved"])
-                told.send(1)
 
 
 def reserve_and_die(told: Connection, url: str, prefix: str, queue: str) -> None:

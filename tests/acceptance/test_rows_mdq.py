@@ -319,7 +319,7 @@ def test_what_a_dead_worker_held_counts_until_its_leases_end(
     queue: Queue, start: Start, raw: redis.Redis, keys: Keys, audit: Audit
 ) -> None:
     """MDQ-09: all the room is held by a worker that was killed: nothing for one keepalive, then all at once."""
-    queue.configure(max_inflight=2, keepalive=1)
+    queue.configure(max_inflight=2, keepalive=2)
     fill(queue, 5)
     worker = start(hold, "q", 2)
     ids = worker.hear()
