@@ -14,8 +14,9 @@ from jobrunner.cli.logs import FORMATS, log_to_stderr
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.stopping import ask_at_end_of, ask_at_stop_signals
 from jobrunner.cli.supervisor import Supervisor
-from jobrunner.client.current import configure
+from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption
+from jobrunner.jobs.registry import load_modules
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _EXAMPLES = """\b
@@ -95,11 +96,13 @@ def words(shared: Shared, wanted: Wanted) -> list[str]:
 
 
 def _work_here(shared: Shared, wanted: Wanted, lifeline: int | None) -> int:
+    load_modules(wanted.modules)  # first, as a module may configure the client
+    named = shared.url or shared.prefix
     worker = Worker(
         wanted.modules,
         wanted.queues or None,
         wanted.concurrency,
-        configure(shared.url, shared.prefix),
+        configure(shared.url, shared.prefix) if named else current_client(),
         allow_eviction=wanted.allow_eviction,
         executor=wanted.executor,
         grace=wanted.grace,

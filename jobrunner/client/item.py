@@ -25,6 +25,8 @@ class Item:
     priority: int | None = None
     keepalive: Duration | None = None
     max_attempts: int | None = None
+    max_expiries: int | None = None
+    expires_in: Duration | None = None
     id: str | None = None
     headers: Mapping[str, str] | None = None
     key: str | None = None

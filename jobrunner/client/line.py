@@ -30,8 +30,9 @@ class Line:
         """What is enqueued for an item. Raises UsageError."""
         delay_ms, at_ms = due(item.in_, item.at)
         raw, encoding = write_payload(item.payload, self.payload_limit)
-        if item.max_attempts is not None:
-            check_whole(item.max_attempts, "max_attempts", minimum=0)
+        for option in ("max_attempts", "max_expiries"):
+            if (limit := getattr(item, option)) is not None:
+                check_whole(limit, option, minimum=0)
         return Task(
             id=new_id(self.keys.tag) if item.id is None else check_id(item.id),
             queue=self.name,
@@ -42,6 +43,8 @@ class Line:
             at_ms=at_ms,
             keepalive_ms=milliseconds(item.keepalive, "keepalive"),
             max_attempts=item.max_attempts,
+            max_expiries=item.max_expiries,
+            expires_in_ms=milliseconds(item.expires_in, "expires_in"),
             key=check_key(item.key),
             headers=None if item.headers is None else write_headers(item.headers),
         )

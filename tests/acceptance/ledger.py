@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "JOBRUNNER_TEST_LEDGER"
+_WORDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,13 @@ class Ledger:
         path.touch()
 
     def entries(self, event: str | None = None) -> list[Entry]:
-        """What happened, oldest first."""
+        """What happened, oldest first. A process that was killed in the middle of a word has not said it."""
         found = []
         for line in self.path.read_text().splitlines():
-            word, task, attempt, pid, at, note = line.split(" ", 5)
+            words = line.split(" ", 5)
+            if len(words) < _WORDS:
+                continue
+            word, task, attempt, pid, at, note = words
             if event in (None, word):
                 found.append(Entry(word, task, int(attempt), int(pid), float(at), note))
         return found

@@ -126,12 +126,13 @@ class ModelQueue:
         return bool(self.max_size) and len(self.of("waiting")) + len(self.of("scheduled")) + more > self.max_size
 
     def level_now(self, now: int) -> Fraction | None:
-        """Tokens in the bucket, None when there is no rate. A clock that stepped back adds none."""
+        """Tokens in the bucket; None without a rate. A clock that stepped back adds none, and they flow on from there."""
         if self.rate is None:
             return None
         most, interval = self.rate
         if self.level is None:
             return Fraction(most)
+        self.level_at = min(self.level_at, now)
         return min(Fraction(most), self.level + Fraction(max(0, now - self.level_at) * most, interval))
 
     def _hand_out(self, count: int, now: int, room: int | None) -> list[ModelTask]:

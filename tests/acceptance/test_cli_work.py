@@ -205,3 +205,17 @@ def test_a_server_that_evicts_is_refused_unless_allowed(jobs: Any, start_server:
     assert refused.code == 2
     assert "allkeys-lru" in refused.line
     assert allowed.code == 0
+
+
+def test_a_module_may_configure_the_client_that_the_worker_uses(jobs: Any, client: Client) -> None:
+    prefix = f"{client.keys.prefix}-own"
+    configured = f"from jobrunner import configure\nconfigure({client.settings.url!r}, {prefix!r})\n"
+    jobs.write("app_here.py", configured + JOBS)
+    added = jobs.run("enqueue", "add", "x=4", "-m", "jobs_here", JOBRUNNER_PREFIX=prefix).out.strip()
+
+    said = jobs.run("work", "app_here", "--burst", "-q", "maths")
+
+    assert said.code == 0, said.talk
+    with Client(client.settings.url, prefix) as own:
+        assert own.task(added).result(timeout=1) == 4
+        assert own.queue("maths").purge("waiting") == 0

@@ -37,10 +37,10 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     ("page", "server", "tests"),
     [
         ("testing.md", "embedded", 8),
-        ("testing.md", "fake", 8),
+        pytest.param("testing.md", "fake", 8, marks=pytest.mark.slow),
         ("recipes/django.md", "embedded", 3),
         ("recipes/fastapi.md", "embedded", 4),
-        ("recipes/fastapi.md", "fake", 4),
+        pytest.param("recipes/fastapi.md", "fake", 4, marks=pytest.mark.slow),
     ],
 )
 def test_the_code_of_the_page_passes_its_tests(page: str, server: str, tests: int, tmp_path: Path) -> None:

@@ -699,7 +699,6 @@ def test_a_clock_that_steps_back_neither_fills_nor_drains_a_bucket(still: Queue,
     assert len(still.reserve(60)) == 2
 
 
-@pytest.mark.xfail(reason="lua/lib/bucket.lua notes the time of a bucket only when tokens are paid")
 @pytest.mark.parametrize("step_ms", [-1, -5_000, -24 * HOUR_MS])
 def test_a_clock_that_steps_back_does_not_stop_a_drained_bucket(still: Queue, clock: Clock, step_ms: int) -> None:
     """MDQ-29: it need not be where it was before tokens flow again."""

@@ -67,8 +67,10 @@ def abandon(keys: QueueKeys, join_id: str) -> Call[str]:
 def outbox(keys: Keys, tag: str, *, count: int) -> Call[list[Ended]]:
     """Up to `count` entries of an outbox, any of them: one that cannot be told keeps no other from its turn."""
 
-    def read(reply: list[bytes]) -> list[Ended]:
-        pairs = zip(reply[::2], reply[1::2], strict=True)
+    def read(
+        reply: list[bytes] | None,
+    ) -> list[Ended]:  # fakeredis answers nothing where a server answers an empty list
+        pairs = zip((reply or [])[::2], (reply or [])[1::2], strict=True)
         return [Ended(tag, *_split(field), result) for field, result in pairs]
 
     return command("HRANDFIELD", keys.outbox(tag), count, "WITHVALUES", read=read)

@@ -155,3 +155,25 @@ def test_a_wrong_way_to_requeue_is_refused(queue: Any, options: dict[str, Any]) 
     with pytest.raises(InvalidOption):
         queue.requeue_dead(**options)
     assert queue.counts()["dead"] == 1
+
+
+def test_an_item_may_expire_before_it_is_begun(queue: Any, clock: Any) -> None:
+    """MOABX-05"""
+    clock.set()
+    queue.push_many([Item("soon stale", expires_in=1), Item("stays"), Item("late", in_=2, expires_in=1)])
+    clock.advance(2000)
+    assert [lease.payload for lease in queue.reserve(9)] == ["stays"]
+    assert [record.error for record in queue.tasks("dead")] == ["expired before it started"] * 2
+    with pytest.raises(InvalidOption, match="expires_in"):
+        queue.push(1, expires_in=0)
+
+
+def test_an_item_may_survive_fewer_crashes_than_failures(queue: Any, clock: Any) -> None:
+    """D-04"""
+    clock.set()
+    queue.push("x", max_expiries=2, max_attempts=9, keepalive=1)
+    for _ in range(2):
+        assert len(queue.reserve()) == 1
+        clock.advance(1000)
+    assert queue.reserve() == []
+    assert queue.counts()["dead"] == 1

@@ -12,6 +12,7 @@ local function read_bucket(name, tokens, interval, now)
   local state = redis.call('HMGET', name, 'level', 'at', 'interval')
   local level, at, unit = number(state[1]), number(state[2]), number(state[3])
   if not (level and at and unit) then return read end
+  if now_us < at then redis.pcall('HSET', name, 'at', exact(now_us)) end  -- tokens flow on from there
   if unit ~= interval then level = level / unit * interval end
   read.level = math.min(full, level + math.max(0, now_us - at) * tokens)
   return read
