@@ -126,7 +126,7 @@ class ModelQueue:
         return bool(self.max_size) and len(self.of("waiting")) + len(self.of("scheduled")) + more > self.max_size
 
     def level_now(self, now: int) -> Fraction | None:
-        """Tokens in the bucket; None without a rate. A clock that stepped back adds none, and they flow on from there."""
+        """Tokens in the bucket; None without a rate. A clock that stepped back adds none; they flow on from there."""
         if self.rate is None:
             return None
         most, interval = self.rate

@@ -69,7 +69,7 @@ def outbox(keys: Keys, tag: str, *, count: int) -> Call[list[Ended]]:
 
     def read(
         reply: list[bytes] | None,
-    ) -> list[Ended]:  # fakeredis answers nothing where a server answers an empty list
+    ) -> list[Ended]:  # fakeredis says nothing for an empty list
         pairs = zip((reply or [])[::2], (reply or [])[1::2], strict=True)
         return [Ended(tag, *_split(field), result) for field, result in pairs]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 Suite = Callable[..., pytest.RunResult]
-SERVERS = pytest.mark.parametrize("server", ["embedded", "fake"])
+SERVERS = pytest.mark.parametrize("server", ["embedded", pytest.param("fake", marks=pytest.mark.slow)])
 USUAL = '''
 def test_a_job_runs(jobrunner_worker):
     task = Greet(address="ada").enqueue()
