@@ -57,10 +57,10 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Failed; tried again after `delay_s` unless the attempts are spent or `retry` is False."""
+    """Failed; tried again after `delay_s` (None: as the queue says) unless attempts are spent or `retry` is False."""
 
     error: str
-    delay_s: float = 0.0
+    delay_s: float | None = None
     retry: bool = True
 
 

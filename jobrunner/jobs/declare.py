@@ -125,7 +125,7 @@ def job(
     queue         where its tasks go; default "default"
     priority      0 to 2, higher first; default 1
     max_attempts  tries before the task is dead; default 5, 1 = no retry, 0 = no limit
-    backoff       Backoff(base, factor, cap, jitter) or a callable (retry_count, error) -> delay
+    backoff       Backoff(base, factor, cap, jitter) or a callable (retry_count, error) -> delay; default: the queue's
     retry_on      error classes that are tried again, or a callable (error, attempt) -> bool; default: every error
     max_expiries  leases that may end without a report, as after a crash, before the task is dead; default max_attempts
     keepalive     length of the lease; the worker renews it

@@ -1,7 +1,7 @@
 """What `@job` takes, settled and checked at declaration."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from jobrunner.broker.keys import check_name, split_queue
@@ -22,7 +22,7 @@ class JobOptions:
     queue: str = "default"
     priority: int | None = None
     max_attempts: int | None = None
-    backoff: BackoffPolicy = field(default_factory=Backoff)
+    backoff: BackoffPolicy | None = None
     retry_on: RetryOn | None = None
     max_expiries: int | None = None
     keepalive: float | None = None

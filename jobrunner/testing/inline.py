@@ -19,7 +19,7 @@ from jobrunner.clock import unix_ms, utc_now
 from jobrunner.errors import TaskFailed
 from jobrunner.jobs.registry import JobDefinition, find
 from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Snoozed, Steer, Succeeded
-from jobrunner.retry import is_spent
+from jobrunner.retry import Backoff, is_spent
 from jobrunner.settings import QueueSettings
 from jobrunner.task import Task, TaskState
 from jobrunner.testing.memory import Entry, MemoryClient
@@ -148,6 +148,10 @@ def _attempt(task: Task) -> Attempt:
     )  # fmt: skip
 
 
+def _delay_s(outcome: Failed) -> float:
+    return Backoff().delay(1) if outcome.delay_s is None else outcome.delay_s
+
+
 def _settle(entry: Entry, outcome: Outcome) -> None:
     entry.when = utc_now()
     if isinstance(outcome, Succeeded):
@@ -161,7 +165,7 @@ def _settle(entry: Entry, outcome: Outcome) -> None:
         entry.error, entry.retry_count = outcome.error, 1
         lives = outcome.retry and not is_spent(1, attempt.max_attempts)
         entry.state = TaskState.SCHEDULED if lives else TaskState.DEAD
-        entry.when += timedelta(seconds=outcome.delay_s) if lives else timedelta(0)
+        entry.when += timedelta(seconds=_delay_s(outcome)) if lives else timedelta(0)
     elif isinstance(outcome, Snoozed):
         entry.state, entry.attempts = TaskState.SCHEDULED, 0
         entry.when += timedelta(seconds=outcome.delay_s)

@@ -16,7 +16,8 @@ from jobrunner.client.token import new_token
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.join import Ended
-from jobrunner.outcome import Acknowledged, Released
+from jobrunner.outcome import Acknowledged, Failed, Released
+from jobrunner.worker.backoffs import QueueBackoffs
 from jobrunner.worker.executors.handover import Executor, Finished
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.settle import Report, Settlement, ended, settlements, tell
@@ -54,6 +55,7 @@ class Fetcher:
         self._held = held
         self._wakeup = wakeup
         self._max_tasks = max_tasks
+        self._backoffs = QueueBackoffs(broker, keys)
         self._unsettled: list[Report] = []
         self._untold: list[Ended] = []
         self._refusals = 0
@@ -143,6 +145,11 @@ class Fetcher:
         if Acknowledged in kinds:
             self._held.drop(attempt for attempt, outcome in reports if type(outcome) is Acknowledged)
             reports = [report for report in reports if type(report[1]) is not Acknowledged]
+        if Failed in kinds:
+            reports = [
+                (attempt, self._backoffs.settle(attempt, outcome) if isinstance(outcome, Failed) else outcome)
+                for attempt, outcome in reports
+            ]
         self._unsettled += reports
 
     def _plan(self) -> tuple[str | None, int]:

@@ -17,7 +17,6 @@ from jobrunner.errors import ParameterError, ServerError, UsageError
 from jobrunner.jobs.registry import JobDefinition, find
 from jobrunner.jobs.run import Run
 from jobrunner.outcome import Acknowledged, Fail, Failed, Outcome, Released, Steer, Succeeded
-from jobrunner.retry import Backoff
 from jobrunner.worker.verdict import after_error, error_text, out_of_time, sendable, shown
 
 _SUCCEEDED = Succeeded()
@@ -72,10 +71,7 @@ class Runner:
         """The job of an attempt, built from its payload; or why that cannot be."""
         definition = find(attempt.type)
         if definition is None:
-            return Failed(
-                f"UnknownJob: this worker knows no job {attempt.type!r}; load the module that declares it",
-                Backoff().delay(attempt.retry_count + 1),
-            )
+            return Failed(f"UnknownJob: this worker knows no job {attempt.type!r}; load the module that declares it")
         try:
             job = definition.parameters.read(attempt.payload or b"")
         except ParameterError as error:

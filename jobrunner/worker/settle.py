@@ -58,7 +58,7 @@ def _words(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
         return report if attempt.then is None else (*report, attempt.then)
     if isinstance(outcome, Failed):
         fate = "retry" if outcome.retry else "dead"
-        return attempt.id, attempt.token, round(outcome.delay_s * 1000), fate, outcome.error
+        return attempt.id, attempt.token, round((outcome.delay_s or 0.0) * 1000), fate, outcome.error
     if isinstance(outcome, Cancelled):
         return attempt.id, attempt.token, keep_ms(attempt), "cancelled", b"", attempt.then or b""
     if isinstance(outcome, Snoozed):

@@ -81,9 +81,10 @@ def _failure(attempt: Attempt, definition: JobDefinition, error: BaseException) 
     else:  # the next tick of a periodic job is its retry
         retry = definition.periodic is None and _is_retried(attempt, definition, error)
     delay_s = error.delay_s if isinstance(error, Retry) else None
-    if delay_s is None:
+    policy = definition.options.backoff
+    if delay_s is None and policy is not None:
         delay_s = next_delay(
-            definition.options.backoff,
+            policy,
             attempt.retry_count + 1,
             error,
             on_problem=lambda problem: _log.warning("backoff failed", job=definition.name, problem=problem),

@@ -343,3 +343,28 @@ def test_an_error_that_is_not_worth_it_is_dead_at_once() -> None:
     task = picky.enqueue()
     assert task.result(timeout=10) is None
     assert task.attempts == 2
+
+
+@job(name="outcomes.plain", queue="outcomes")
+def plain() -> None:
+    acts["plain"](None)  # type: ignore[arg-type]
+
+
+def test_a_job_without_a_backoff_of_its_own_has_that_of_its_queue(client: Client) -> None:
+    """What the worker read of the queue before is believed for a moment."""
+    queue = client.queue("outcomes")
+    queue.configure(backoff=Backoff(base=3600, cap=3600, jitter=0))
+    acts["plain"] = throw(ValueError("always"))
+
+    def delay_s() -> float:
+        task = plain.enqueue()
+        wait_for(lambda: task.state == "scheduled")
+        due = task.record().when
+        assert due is not None
+        return (due - task.enqueue_time).total_seconds()
+
+    try:
+        wait_for(lambda: 3500 < delay_s() < 3700)
+    finally:
+        queue.configure(backoff=None)
+        queue.purge("scheduled")

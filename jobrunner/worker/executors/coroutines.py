@@ -11,7 +11,6 @@ import structlog
 
 from jobrunner.attempt import Attempt
 from jobrunner.outcome import Failed, Outcome
-from jobrunner.retry import Backoff
 from jobrunner.worker.executors.handover import Finished
 from jobrunner.worker.verdict import error_text
 
@@ -89,7 +88,7 @@ class CoroutineExecutor:
             raise  # only close() cancels; the attempt is handed back, not reported
         except BaseException as error:  # the task must be reported
             _log.exception("an attempt could not be run", task=attempt.id, job=attempt.type)
-            outcome = Failed(error_text(error), Backoff().delay(attempt.retry_count + 1))
+            outcome = Failed(error_text(error))
         self._free += 1
         self._finished.add(attempt, outcome)
         if self._backlog:

@@ -10,7 +10,6 @@ import structlog
 from jobrunner.attempt import Attempt
 from jobrunner.clock import perf_counter
 from jobrunner.outcome import Failed, Outcome
-from jobrunner.retry import Backoff
 from jobrunner.worker.executors.handover import Finished, RunAttempt, Slots
 from jobrunner.worker.verdict import error_text
 
@@ -102,4 +101,4 @@ def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
         return run(attempt)
     except BaseException as error:  # the slot must live, and the task must be reported
         _log.exception("an attempt could not be run", task=attempt.id, job=attempt.type)
-        return Failed(error_text(error), Backoff().delay(attempt.retry_count + 1))
+        return Failed(error_text(error))
