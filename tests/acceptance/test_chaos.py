@@ -162,7 +162,9 @@ def test_poison_among_good_tasks(fleet: Fleet, ledger: Ledger, current: Client, 
     failing = [Always().enqueue() for _ in range(20)]
     flaky = [Twice().enqueue() for _ in range(20)]
     wait_for(lambda: current.queue("t").totals().get("succeeded") == 620, timeout_s=120)
-    wait_for(lambda: audit("t")["dead"] == 30, timeout_s=30)
+    at_rest = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 30, "done": 0}
+    wait_for(lambda: current.queue("t").counts() == at_rest, timeout_s=30)
+    assert audit("t") == at_rest
     starts = ledger.times("start")
     assert all(starts[task_id] == 1 for task_id in good)
     assert all(starts[task.id] == 2 for task in poison)
