@@ -8,7 +8,7 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 --       member (0 = first), outcome ('succeeded', 'dead', 'cancelled'), result (JSON or '')
 -- reply 'noted', 'fired' (the task is enqueued), 'posted' (the outbox has word for others) or 'gone' (no such join)
 -- The same arrival again changes nothing.
--- include number clock place join wake post gather launch
+-- include number clock place join wake due enter post gather launch
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', joining, 'rule', 'total', 'ttl_ms', 'fired', 'results', 'f:then')

@@ -7,7 +7,7 @@ local now_ms, tasks, shared = unpack(ARGV, 1, 3)
 --       id, payload, priority ('' = default), due ('' now, '+N' in N ms, 'N' at Unix ms N), count of words,
 --       field, value, ... of its own
 -- reply the positions (1 = first) of tasks whose id exists already: those are left as they are; or 'full'
--- include number clock place wake batch size
+-- include number clock place due wake batch size
 
 local now = read_clock(now_ms)
 local last = tonumber(redis.call('GET', arrival)) or 0
@@ -35,11 +35,10 @@ end
 local known, ready, size, later = {}, {}, 0, 0
 at = 4 + shared
 for position = 1, total do
-  local key, id, priority, due = keys[position], ARGV[at], ARGV[at + 2], ARGV[at + 3]
-  if due ~= '' then due = string.sub(due, 1, 1) == '+' and now + due or tonumber(due) end
+  local key, id, priority, due = keys[position], ARGV[at], ARGV[at + 2], read_due(ARGV[at + 3], now)
   if written[key] or old > 0 and redis.call('EXISTS', key) == 1 then
     known[#known + 1] = position
-  elseif due ~= '' and due > now then
+  elseif due > now then
     due = slot_at(scheduled, due)
     write(key, at, place_of(priority, due))
     redis.call('ZADD', scheduled, due, id)

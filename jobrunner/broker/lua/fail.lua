@@ -7,7 +7,7 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 --       that tell waiters · then for each report: id, number of its lease, delay_ms, 'retry' or 'dead', error (text)
 -- reply list beside the reports: 'scheduled', 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place wake batch full limits post bury drop lease awaited
+-- include number clock place join wake batch full limits post bury drop lease awaited
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(5, 5)

@@ -8,7 +8,7 @@ local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(
 --       id: of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter) ·
 --       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
 -- reply 'fired', 'skipped' (overlap), 'missed' (another caller was first) or 'fenced' (an older leader)
--- include number clock place join wake
+-- include number clock place join wake enter
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch')
@@ -26,13 +26,8 @@ if overlap == 'skip' and state[2] and is_live(state[2]) then
   redis.call('HINCRBY', periodic, 'skipped', 1)
   return 'skipped'
 end
-local key = tasks .. id
-if redis.call('EXISTS', key) == 1 then return 'missed' end
-local set, score, place = join(waiting, scheduled, arrival, priority, tonumber(due), now)
-redis.call('HSET', key, 'id', id, 'place', place, 'enqueue_time', exact(now), 'retry_count', 0, unpack(ARGV, 10))
-redis.call('ZADD', set, score, id)
+if redis.call('EXISTS', tasks .. id) == 1 then return 'missed' end
+enter(id, priority, tonumber(due), now, {unpack(ARGV, 10)})
 redis.call('HSET', periodic, 'task', id)
 redis.call('HINCRBY', periodic, 'fired', 1)
-redis.call('HINCRBY', counters, 'enqueued', 1)
-wake_one(wake)
 return 'fired'

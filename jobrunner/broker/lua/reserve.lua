@@ -9,7 +9,8 @@ local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
 --       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then}
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
--- include number clock place wake batch full drop limits post bury history upkeep event line bucket keyed rooms walk
+-- include number clock place join wake batch full drop limits post bury history trim upkeep
+-- include event line bucket keyed rooms walk
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)

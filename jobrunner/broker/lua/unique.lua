@@ -9,11 +9,10 @@ local now_ms, tasks, base, tag, queue, id, priority, due, lasts, ttl_ms, on_clas
 --       on_clash: 'replace', 'reschedule' or '' · then field, value, ...
 -- reply {'new', 'replaced', 'rescheduled' or 'clash', id of the task that is there now}; or 'full'
 -- The lock is held by what the task is, not by what anybody remembers to undo: a task that ended in any way holds none.
--- include number clock place join wake size
+-- include number clock place join wake due enter size
 
 local now = read_clock(now_ms)
-local when = now
-if due ~= '' then when = string.sub(due, 1, 1) == '+' and now + due or tonumber(due) end
+local when = read_due(due, now)
 
 local function place_of_holder(holder)
   local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'finished_at', 'retry_count')
@@ -50,14 +49,8 @@ if holder and holder ~= id and tonumber(ends) > now then
   if state and not begun and on_clash ~= '' then return put_instead(holder, line, state) end
   if lasts == 'expired' or state and not (lasts == 'started' and begun) then return {'clash', holder} end
 end
-local key = tasks .. id
-if redis.call('EXISTS', key) == 1 then return {'new', id} end
+if redis.call('EXISTS', tasks .. id) == 1 then return {'new', id} end
 if is_full(settings, waiting, scheduled, 1) then return 'full' end
-local set, score, place = join(waiting, scheduled, arrival, priority, when, now)
-redis.call('HSET', key, 'id', id, 'queue', queue, 'place', place, 'enqueue_time', exact(now), 'retry_count', 0,
-  unpack(ARGV, 12))
-redis.call('ZADD', set, score, id)
-redis.call('HINCRBY', counters, 'enqueued', 1)
+enter(id, priority, when, now, {'queue', queue, unpack(ARGV, 12)})
 hold(id)
-wake_one(wake)
 return {'new', id}

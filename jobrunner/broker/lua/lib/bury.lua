@@ -3,13 +3,12 @@ local MAX_FORWARDS = 100
 -- Takes a task that was given up on to another queue of its tag, at the end of the line and with its counts at zero.
 local function forward(id, now, reason, to, hops)
   local line = string.sub(tasks, 1, -6) .. string.gsub(to, '^.*/', '') .. ':'
-  local arrived = arrival_after(number(redis.call('GET', line .. 'arrival')) or 0, now)
-  local place = place_of(redis.call('HGET', tasks .. id, 'priority') or '', arrived)
-  redis.call('ZADD', line .. 'waiting', place, id)
+  local priority = redis.call('HGET', tasks .. id, 'priority') or ''
+  local set, score, place = join(line .. 'waiting', line .. 'scheduled', line .. 'arrival', priority, now, now)
+  redis.call('ZADD', set, score, id)
   redis.call('HSET', tasks .. id, 'queue', to, 'place', place, 'error', reason, 'retry_count', 0, 'hops', hops + 1,
     'more', 1)
   redis.call('HDEL', tasks .. id, 'expiries', 'expires_in_ms')
-  redis.call('SET', line .. 'arrival', exact(arrived))
   redis.call('HINCRBY', line .. 'counters', 'moved_in', 1)
   redis.call('HINCRBY', counters, 'moved_out', 1)
   wake_one(line .. 'wake')

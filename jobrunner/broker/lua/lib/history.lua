@@ -30,17 +30,3 @@ local function retire(ids, now, history)
   end
   note_done(ids, now, history)
 end
-
--- Deletes what is too old or too many, a bounded slice. Returns how many.
-local function trim_done(now, history)
-  local all = history and redis.call('ZCARD', done) or 0
-  if all == 0 then return 0 end
-  local old = redis.call('ZRANGEBYSCORE', done, '-inf', exact(now - history.age), 'LIMIT', 0, 500)
-  local over = all - #old - history.most
-  if history.most > 0 and over > 0 then old = redis.call('ZRANGE', done, 0, math.min(#old + over, 500) - 1) end
-  if #old == 0 then return 0 end
-  redis.call('ZREM', done, unpack(old))
-  for n, id in ipairs(old) do old[n] = tasks .. id end
-  unlink(old)
-  return #old
-end

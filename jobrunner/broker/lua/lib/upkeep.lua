@@ -1,6 +1,5 @@
 -- What every operation on a queue does first, each in a bounded slice: due tasks become waiting, leases that ended go
 -- back to their place or to dead, dead tasks past their time are deleted. So no result depends on a sweeper's timing.
-local SLICE = 500
 
 local function promote(now)
   local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, SLICE)
@@ -44,19 +43,13 @@ local function recover(now, defaults)
 end
 
 local function trim_dead(now, defaults)
-  local all = redis.call('ZCARD', dead)
-  if all == 0 then return 0 end
-  local old = redis.call('ZRANGEBYSCORE', dead, '-inf', exact(now - defaults.dead_ttl), 'LIMIT', 0, SLICE)
-  local over = all - #old - defaults.dead_max
-  if defaults.dead_max > 0 and over > 0 then
-    old = redis.call('ZRANGE', dead, 0, math.min(#old + over, SLICE) - 1)
-  end
-  if #old == 0 then return 0 end
-  redis.call('ZREM', dead, unpack(old))
-  for i, id in ipairs(old) do old[i] = tasks .. id end
-  redis.call('UNLINK', unpack(old))
-  redis.call('HINCRBY', counters, 'trimmed', #old)
-  return #old
+  local gone = trim(dead, now - defaults.dead_ttl, defaults.dead_max)
+  if gone > 0 then redis.call('HINCRBY', counters, 'trimmed', gone) end
+  return gone
+end
+
+local function trim_done(now, history)
+  return history and trim(done, now - history.age, history.most) or 0
 end
 
 local function upkeep(now)
