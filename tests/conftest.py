@@ -27,6 +27,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.embedded_process import find_binary
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
+from jobrunner.client.current import forget, use
 
 _STARTED_MS = 1_700_000_000_000
 _prefixes = itertools.count(1)
@@ -229,6 +230,13 @@ def client(server: Server, keys: Keys, clock: Clock) -> Iterator[Client]:
     """A client on the server, with the prefix of `keys`, on the test's clock."""
     with Client(server.url, keys.prefix, now_ms=clock) as made:
         yield made
+
+
+@pytest.fixture
+def current(client: Client) -> Iterator[Client]:
+    """The test's client as the one that jobs are enqueued through."""
+    yield use(client)
+    forget()
 
 
 @pytest.fixture

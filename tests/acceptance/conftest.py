@@ -1,15 +1,24 @@
-"""A shell: runs `jobrunner` as people do, in a folder of its own, against the server of the test."""
+"""Processes on the server and prefix of the test: a shell that runs `jobrunner` as people do, workers, children."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from jobrunner import Client
+from jobrunner.broker.keys import Keys
+from tests.acceptance.fleet import Fleet
+from tests.acceptance.ledger import Ledger
+from tests.acceptance.row_children import Child
+from tests.conftest import Server
+
+Start = Callable[..., Child]
 
 _ROOT = Path(__file__).parents[2]
 
@@ -79,3 +88,31 @@ def shell(server: Any, keys: Any, tmp_path: Path) -> Iterator[Shell]:
     opened = Shell(tmp_path, {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys.prefix})
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def fleet(server: Server, current: Client, tmp_path: Path) -> Iterator[Fleet]:
+    """Worker processes on the test's server and prefix; they end with the test."""
+    started = Fleet(server.url, current.keys.prefix, tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def ledger(fleet: Fleet) -> Ledger:
+    """What the jobs of the fleet did."""
+    return fleet.ledger
+
+
+@pytest.fixture
+def start(server: Server, keys: Keys) -> Iterator[Start]:
+    """start(function, ...): a child process on the server and prefix of the test; it ends with the test."""
+    started: list[Child] = []
+
+    def begin(act: Callable[..., None], *args: Any) -> Child:
+        started.append(Child(act, server.url, keys.prefix, *args))
+        return started[-1]
+
+    yield begin
+    for child in started:
+        child.kill()

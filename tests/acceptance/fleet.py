@@ -1,4 +1,4 @@
-"""Worker processes of a test: started, stopped, killed. None outlives the test. With the fixtures for them."""
+"""Worker processes of a test: started, stopped, killed. None outlives the test."""
 
 import json
 import os
@@ -10,12 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from jobrunner import Client
-from jobrunner.client.current import forget, use
 from tests.acceptance.ledger import VARIABLE, Ledger
-from tests.conftest import Server, wait_for
+from tests.conftest import wait_for
 
 ROOT = Path(__file__).parents[2]
 JOBS = "tests.acceptance.jobs_for_tests"
@@ -118,27 +114,6 @@ class Fleet:
         """Ends them all."""
         for worker in self.workers:
             worker.end()
-
-
-@pytest.fixture
-def current(client: Client) -> Iterator[Client]:
-    """The test's client as the one that jobs are enqueued through."""
-    yield use(client)
-    forget()
-
-
-@pytest.fixture
-def fleet(server: Server, current: Client, tmp_path: Path) -> Iterator[Fleet]:
-    """Worker processes on the test's server and prefix; they end with the test."""
-    started = Fleet(server.url, current.keys.prefix, tmp_path)
-    yield started
-    started.close()
-
-
-@pytest.fixture
-def ledger(fleet: Fleet) -> Ledger:
-    """What the jobs of the fleet did."""
-    return fleet.ledger
 
 
 def children_of(pid: int) -> list[int]:

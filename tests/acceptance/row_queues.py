@@ -1,24 +1,18 @@
-"""What the tests of rows about limits, histories and moves share: child processes on a queue, counts, a clock's words.
-
-Import the fixture `start` beside what else is needed.
-"""
+"""What the tests of rows about limits, histories and moves share: child processes, counts, the words of a clock."""
 
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-import pytest
 import redis
 
 from jobrunner import Client, Lease, Queue
-from jobrunner.broker.keys import Keys
 from jobrunner.errors import LeaseError
 from tests.acceptance.row_children import Child
-from tests.conftest import Server
 
 Audit = Callable[..., dict[str, int]]
 Start = Callable[..., Child]
@@ -43,20 +37,6 @@ def server_ms(raw: redis.Redis) -> float:
     """The server's clock."""
     seconds, microseconds = raw.time()
     return seconds * 1000 + microseconds / 1000
-
-
-@pytest.fixture
-def start(server: Server, keys: Keys) -> Iterator[Start]:
-    """start(function, ...): a child process on the server and prefix of the test; it ends with the test."""
-    started: list[Child] = []
-
-    def begin(act: Callable[..., None], *args: Any) -> Child:
-        started.append(Child(act, server.url, keys.prefix, *args))
-        return started[-1]
-
-    yield begin
-    for child in started:
-        child.kill()
 
 
 def crowd(told: Connection, url: str, prefix: str, queue: str, seed: int) -> None:

@@ -1,6 +1,4 @@
 """The faults of the reliability promise at a size that takes its time: pytest -m slow tests/acceptance/test_chaos.py"""
-# ruff: noqa: F811 - the fixtures come from another module
-
 import os
 import random
 import signal
@@ -15,7 +13,7 @@ import redis
 from jobrunner import Client
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import use
-from tests.acceptance.fleet import Fleet, current, fleet, ledger  # noqa: F401
+from tests.acceptance.fleet import Fleet
 from tests.acceptance.jobs_for_tests import Always, Crash, HoldLong, Twice, Work
 from tests.acceptance.ledger import Ledger
 from tests.conftest import Cable, Server, wait_for

@@ -1,6 +1,4 @@
 """Worker processes that are killed, stopped, suspended and starved, and servers that go away: nothing is lost."""
-# ruff: noqa: F811 - the fixtures come from another module
-
 import os
 import re
 import signal
@@ -15,7 +13,7 @@ import redis
 from jobrunner import Client
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import use
-from tests.acceptance.fleet import Fleet, current, fleet, ledger, wait_ended  # noqa: F401
+from tests.acceptance.fleet import Fleet, wait_ended
 from tests.acceptance.jobs_for_tests import (
     BlockLoop,
     Crash,

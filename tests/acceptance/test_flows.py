@@ -1,6 +1,4 @@
 """Flows on worker processes that are killed: every callback comes once, whatever died between which two steps."""
-# ruff: noqa: F811 - the fixtures come from another module
-
 import random
 import sys
 import time
@@ -14,7 +12,7 @@ import redis
 from jobrunner import Client, chain, group
 from jobrunner.broker.keys import Keys
 from jobrunner.jobs.registry import forget
-from tests.acceptance.fleet import Fleet, current, fleet, ledger  # noqa: F401
+from tests.acceptance.fleet import Fleet
 from tests.acceptance.ledger import Ledger
 from tests.conftest import wait_for
 

@@ -2,8 +2,6 @@
 
 Stations are played by plain users of queues: an item goes on by `move` and ends by `commit`.
 """
-# ruff: noqa: F811 - the fixtures come from other modules
-
 import itertools
 import random
 import threading
@@ -29,7 +27,6 @@ from tests.acceptance.row_queues import (
     move_all,
     pop_all,
     reserve_and_die,
-    start,  # noqa: F401
     states,
     take,
 )

@@ -2,8 +2,6 @@
 
 Time is set by the test wherever a row is about time; rows about processes get real ones.
 """
-# ruff: noqa: F811 - the fixtures come from other modules
-
 import itertools
 import threading
 import time
@@ -18,7 +16,7 @@ from jobrunner import Client, Item, Job, Queue, RateLimit, Worker, job
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import forget, use
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved
-from tests.acceptance.fleet import Fleet, current, fleet, ledger  # noqa: F401
+from tests.acceptance.fleet import Fleet
 from tests.acceptance.jobs_for_tests import Work
 from tests.acceptance.ledger import VARIABLE, Entry, Ledger, record
 from tests.acceptance.row_queues import (
@@ -30,7 +28,6 @@ from tests.acceptance.row_queues import (
     crowd,
     hold,
     server_ms,
-    start,  # noqa: F401
     states,
     take,
     take_on_demand,

@@ -21,7 +21,6 @@ import redis
 
 from jobrunner import Client, Item, Lease, Queue, Worker
 from jobrunner.broker.keys import Keys
-from jobrunner.client.current import forget, use
 from jobrunner.errors import (
     InvalidOption,
     NaiveDatetime,
@@ -60,30 +59,6 @@ def states(**counts: int) -> dict[str, int]:
 @pytest.fixture
 def queue(client: Client) -> Queue:
     return client.queue("q")
-
-
-@pytest.fixture
-def fleet(server: Server, client: Client, tmp_path: Path) -> Iterator[Fleet]:
-    """Real workers on the server and prefix of the test; jobs are enqueued through the test's client."""
-    use(client)
-    started = Fleet(server.url, client.keys.prefix, tmp_path)
-    yield started
-    started.close()
-    forget()
-
-
-@pytest.fixture
-def start(server: Server, keys: Keys) -> Iterator[Start]:
-    """start(function, ...): a child process on the server and prefix of the test; it ends with the test."""
-    started: list[Child] = []
-
-    def begin(act: Callable[..., None], *args: Any) -> Child:
-        started.append(Child(act, server.url, keys.prefix, *args))
-        return started[-1]
-
-    yield begin
-    for child in started:
-        child.kill()
 
 
 def take(queue: Queue) -> Lease:

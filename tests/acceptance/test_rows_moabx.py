@@ -2,7 +2,7 @@
 
 What stands in place of a row that is not met as written is shown as well.
 """
-# ruff: noqa: F811 - the fixtures come from other modules
+
 
 import traceback
 from collections.abc import Iterator
@@ -21,7 +21,6 @@ from jobrunner.coordinator.fire import Fire
 from jobrunner.errors import InvalidName, InvalidOption, TaskGone, UnknownOption
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.schedule import Cron
-from tests.acceptance.fleet import current  # noqa: F401
 from tests.acceptance.row_queues import NOW_MS, Audit, states, take
 from tests.conftest import Clock
 

@@ -21,7 +21,6 @@ from redis.crc import key_slot
 from jobrunner import Client, Item, TaskHandle, Worker, configure
 from jobrunner.broker.keys import Keys, tag_of_id
 from jobrunner.client.current import forget as forget_client
-from jobrunner.client.current import use
 from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidOption, OutcomeUnknown
 from jobrunner.jobs import registry
@@ -58,21 +57,6 @@ def queue(client: Client, clock: Clock) -> Queue:
     """A queue on a clock that stands still."""
     clock.set()
     return client.queue("t")
-
-
-@pytest.fixture
-def current(client: Client) -> Iterator[Client]:
-    """The test's client as the one that jobs are enqueued through."""
-    yield use(client)
-    forget_client()
-
-
-@pytest.fixture
-def fleet(server: Server, current: Client, tmp_path: Path) -> Iterator[Fleet]:
-    """Worker processes on the test's server and prefix."""
-    started = Fleet(server.url, current.keys.prefix, tmp_path)
-    yield started
-    started.close()
 
 
 @pytest.fixture

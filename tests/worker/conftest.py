@@ -6,16 +6,8 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, Worker
-from jobrunner.client.current import forget, use
 
 Start = Callable[..., Worker]
-
-
-@pytest.fixture
-def current(client: Client) -> Iterator[Client]:
-    """The test's client as the one that jobs are enqueued through."""
-    yield use(client)
-    forget()
 
 
 @pytest.fixture

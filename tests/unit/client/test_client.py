@@ -9,7 +9,6 @@ import pytest
 
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
-from jobrunner.client.current import use
 from jobrunner.errors import (
     ClientClosed,
     InvalidName,
@@ -32,11 +31,6 @@ def add(x: int, y: int = 0) -> int:
 def forget_job() -> Iterator[None]:
     yield
     forget("client-test-add")
-
-
-@pytest.fixture
-def current(client: Client) -> Client:
-    return use(client)
 
 
 def test_a_handle_tells_state_and_times_and_changes_its_fate(current: Client) -> None:

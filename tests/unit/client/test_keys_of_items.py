@@ -1,21 +1,13 @@
 """Limits per key and fair turns as users set them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from jobrunner import Client, Item, Job, RateLimit, job
-from jobrunner.client.current import forget, use
 from jobrunner.errors import InvalidOption
 from jobrunner.jobs.build import key_of
-
-
-@pytest.fixture
-def current(client: Client) -> Iterator[Client]:
-    yield use(client)
-    forget()
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """chain and group: what is sent, and what is refused before anything is."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import redis
 
 from jobrunner import Client, Job, chain, group, job
-from jobrunner.client.current import forget, use
 from jobrunner.client.flow import Flow, send
 from jobrunner.client.steps import run_steps
 from jobrunner.errors import InvalidOption, ParameterError, PayloadTooLarge, QueueFull, UsageError
@@ -42,12 +40,6 @@ class Thing(Job):
 
     def run(self) -> int:
         return self.n
-
-
-@pytest.fixture
-def current(client: Client) -> Iterator[Client]:
-    yield use(client)
-    forget()
 
 
 def laid(step: Step) -> Flow:
