@@ -11,6 +11,13 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.schedule import CatchUp, Schedule, parse_catch_up, parse_spec
 from jobrunner.task import Task
 
+KNOWN_FOR_MS = 60_000.0
+"""A job that no worker said it knows for so long is not fired: no worker could run it."""
+
+
+OF_ITS_TASKS = ("priority", "keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "key")
+"""Options of a job that its definition hands on to each task."""
+
 
 class PeriodicDefinition(msgspec.Struct, kw_only=True):
     """One periodic job as published. Times in seconds unless the name says otherwise."""
@@ -25,7 +32,9 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True):
     priority: int | None = None
     keepalive_ms: int | None = None
     max_attempts: int | None = None
+    max_expiries: int | None = None
     expires_in_ms: int | None = None
+    key: str | None = None
 
     def parsed(self) -> Schedule:
         """The schedule. Raises InvalidOption when it is damaged."""
@@ -38,10 +47,7 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True):
             queue=self.queue,
             type=self.name,
             payload=self.payload,
-            priority=self.priority,
-            keepalive_ms=self.keepalive_ms,
-            max_attempts=self.max_attempts,
-            expires_in_ms=self.expires_in_ms,
+            **{option: getattr(self, option) for option in OF_ITS_TASKS},
         )
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from jobrunner.jobs.build import Placement, build_task
 from jobrunner.jobs.registry import JobDefinition
-from jobrunner.periodic import PeriodicDefinition
+from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition
 
 
 def published(jobs: Iterable[JobDefinition]) -> dict[str, bytes]:
@@ -27,8 +27,5 @@ def define(job: JobDefinition) -> PeriodicDefinition:
         catch_up=periodic.catch_up,
         overlap=periodic.overlap,
         jitter=periodic.jitter,
-        priority=task.priority,
-        keepalive_ms=task.keepalive_ms,
-        max_attempts=task.max_attempts,
-        expires_in_ms=task.expires_in_ms,
+        **{option: getattr(task, option) for option in OF_ITS_TASKS},
     )
