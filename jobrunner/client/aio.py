@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any, Self
 
 from jobrunner.broker.aio import AsyncBroker
@@ -19,8 +20,6 @@ from jobrunner.client.steps import run_steps_async
 from jobrunner.client.task_steps import check_place
 from jobrunner.settings import ClientSettings, client_settings
 from jobrunner.task import Task
-
-__all__ = ["AsyncClient", "AsyncTaskHandle"]
 
 
 class AsyncClient:
@@ -47,14 +46,7 @@ class AsyncClient:
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
         """A client with the settings of another one."""
-        return cls(
-            settings.url,
-            settings.prefix,
-            payload_limit=settings.payload_limit,
-            patience=settings.patience,
-            durability=settings.durability,
-            durability_timeout=settings.durability_timeout,
-        )
+        return cls(**asdict(settings))
 
     def __repr__(self) -> str:
         return f"AsyncClient({str(self.endpoint)!r}, prefix={self.settings.prefix!r})"

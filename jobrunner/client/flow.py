@@ -19,6 +19,7 @@ from jobrunner.client.batch import Batch, batches
 from jobrunner.client.item import check_size
 from jobrunner.client.relay import relaying
 from jobrunner.client.steps import Durable, Steps, ask
+from jobrunner.client.task_steps import KEEP_CANCELLED_MS
 from jobrunner.clock import monotonic, sleep
 from jobrunner.codec import decode
 from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFailed, TaskGone, TaskTimeout
@@ -31,7 +32,6 @@ _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
 _STOPPED = {"ok", "posted", "reserved", "noted"}
 _AT_ONCE = 500
-_KEEP_CANCELLED_MS = 60_000
 Noted = tuple[str, bytes]
 """How a member ended: outcome and result."""
 
@@ -125,7 +125,7 @@ def cancel(flow: Flow, keys: Keys) -> Steps[bool]:
     """First no further step begins, then those that began are cancelled. Returns whether something was stopped."""
     calls = [
         *(flows.abandon(keys.queue(place.queue), place.join) for place in flow.later),
-        *(tasks.cancel(keys.queue(task.queue), task.id, keep_ms=_KEEP_CANCELLED_MS) for task in flow.steps),
+        *(tasks.cancel(keys.queue(task.queue), task.id, keep_ms=KEEP_CANCELLED_MS) for task in flow.steps),
     ]
     words: set[str] = set()
     for part in _sliced(calls):

@@ -8,11 +8,8 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.client import task_steps
 from jobrunner.client.steps import run_steps, run_steps_async
-from jobrunner.client.task_steps import gone, read_result
 from jobrunner.settings import Duration
 from jobrunner.task import TaskRecord, TaskState
-
-__all__ = ["AsyncTaskHandle", "TaskHandle", "gone", "read_result"]  # also for what answers like a handle
 
 R = TypeVar("R")
 

@@ -9,7 +9,7 @@ from jobrunner.broker.keys import check_id
 from jobrunner.client.item import Item, Popped, check_verdict, milliseconds, read_headers, read_payload
 from jobrunner.client.line import Line
 from jobrunner.client.queue_settings import read_settings, write_settings
-from jobrunner.client.relay_steps import relayed
+from jobrunner.client.relay import relaying
 from jobrunner.client.steps import Durable, Steps, ask
 from jobrunner.errors import InvalidOption, TaskGone
 from jobrunner.settings import Duration, QueueSettings, check_whole
@@ -111,7 +111,7 @@ def purge(line: Line, state: str) -> Steps[int]:
     while gone := (yield from ask(queues.purge(line.keys, state))):
         total += gone
     if total:
-        yield from relayed(line.all_keys, line.keys.tag)
+        yield from relaying(line.all_keys, tags=[line.keys.tag])
     return total
 
 

@@ -10,10 +10,8 @@ from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.keys import Keys
 from jobrunner.client.steps import Steps, ask
 from jobrunner.clock import from_ms
-from jobrunner.periodic import PeriodicDefinition, read_definition
+from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.schedule import Schedule, first_tick
-
-_KNOWN_FOR_MS = 60_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ def read_periodics(keys: Keys) -> Steps[list[PeriodicRecord]]:
     readable = [found for _, raw in sorted(published.items()) if (found := read_definition(raw)) is not None]
     states = yield [coordination.periodic_state(keys.queue(one.queue), one.name) for one in readable]
     return [
-        _periodic(one, state, from_ms(time), served=time - seen.get(one.name, 0.0) <= _KNOWN_FOR_MS)
+        _periodic(one, state, from_ms(time), served=time - seen.get(one.name, 0.0) <= KNOWN_FOR_MS)
         for one, state in zip(readable, states, strict=True)
     ]
 

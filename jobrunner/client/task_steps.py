@@ -5,7 +5,7 @@ from typing import Any
 
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, tag_of_id
-from jobrunner.client.relay_steps import relayed
+from jobrunner.client.relay import relaying
 from jobrunner.client.steps import Steps, ask
 from jobrunner.client.waits import Ending
 from jobrunner.clock import monotonic
@@ -16,7 +16,8 @@ from jobrunner.settings import Duration
 from jobrunner.task import TaskRecord, TaskState
 
 _RECHECK_S = 2.0
-_KEEP_CANCELLED_MS = 60_000
+KEEP_CANCELLED_MS = 60_000
+"""How long a task that somebody cancelled stays readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ def wait_for_result(at: Place, timeout: Duration | None) -> Steps[Any]:
 def cancel(at: Place) -> Steps[bool]:
     """Returns False when the task is finished or gone."""
     queue = yield from _own_queue(at)
-    word = yield from ask(tasks.cancel(queue, at.id, keep_ms=_KEEP_CANCELLED_MS))
+    word = yield from ask(tasks.cancel(queue, at.id, keep_ms=KEEP_CANCELLED_MS))
     if word == "posted":
-        yield from relayed(at.keys, queue.tag)
+        yield from relaying(at.keys, tags=[queue.tag])
     return word != "gone"
 
 

@@ -16,11 +16,10 @@ from jobrunner.broker.calls.tasks import task_options
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
-from jobrunner.periodic import PeriodicDefinition, read_definition
+from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.schedule import due_ticks, first_tick, jittered
 
 _READ_EVERY_S = 30.0
-_KNOWN_FOR_MS = 60_000.0
 _REFUSED_PAUSE_S = 5.0
 _AFTER_DISPUTE = timedelta(seconds=0.1)
 _REMEMBERED_MS = 7 * 86_400_000.0
@@ -77,7 +76,7 @@ class Fire:
             unseen_ms = now_ms - seen.get(name, 0.0)
             if unseen_ms > _REMEMBERED_MS:
                 self._broker.run_many(coordination.forget_periodic(self._keys, name))
-            if unseen_ms > _KNOWN_FOR_MS:
+            if unseen_ms > KNOWN_FOR_MS:
                 continue  # no worker could run it; catch_up decides when one is back
             definition = read_definition(raw)
             if definition is not None:

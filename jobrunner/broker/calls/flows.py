@@ -67,10 +67,9 @@ def abandon(keys: QueueKeys, join_id: str) -> Call[str]:
 def outbox(keys: Keys, tag: str, *, count: int) -> Call[list[Ended]]:
     """Up to `count` entries of an outbox, any of them: one that cannot be told keeps no other from its turn."""
 
-    def read(
-        reply: list[bytes] | None,
-    ) -> list[Ended]:  # fakeredis says nothing for an empty list
-        pairs = zip((reply or [])[::2], (reply or [])[1::2], strict=True)
+    def read(reply: list[bytes] | None) -> list[Ended]:
+        words = reply or []  # fakeredis says nothing for an empty list
+        pairs = zip(words[::2], words[1::2], strict=True)
         return [Ended(tag, *_split(field), result) for field, result in pairs]
 
     return command("HRANDFIELD", keys.outbox(tag), count, "WITHVALUES", read=read)
@@ -94,7 +93,7 @@ def members(keys: QueueKeys, join_id: str, numbers: Sequence[int]) -> Call[list[
     """Outcome and result of members, None for those that have not ended."""
 
     def read(reply: list[bytes | None]) -> list[tuple[str, bytes] | None]:
-        return [None if raw is None else _split_member(raw) for raw in reply]
+        return [None if raw is None else _split(raw) for raw in reply]
 
     return command("HMGET", keys.join(join_id), *(f"m{number}" for number in numbers), read=read)
 
@@ -111,7 +110,3 @@ def received(keys: QueueKeys, task_id: str) -> Call[tuple[bytes, bytes] | None]:
 def _split(field: bytes) -> tuple[str, bytes]:
     outcome, _, onward = field.partition(b":")
     return outcome.decode("utf-8", "replace"), onward
-
-
-def _split_member(raw: bytes) -> tuple[str, bytes]:
-    return _split(raw)
