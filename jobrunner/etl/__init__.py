@@ -1,0 +1,1 @@
+"""Pipelines: queues joined by stations."""

@@ -1,0 +1,1 @@
+"""Pipelines and queues on Apache Spark."""
