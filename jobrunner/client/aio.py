@@ -13,7 +13,7 @@ from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.async_queue import AsyncQueue
-from jobrunner.client.batch import Batch, batches
+from jobrunner.client.bulk import Batch, batches
 from jobrunner.client.handle import AsyncTaskHandle
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
 from jobrunner.client.steps import run_steps_async

@@ -10,7 +10,7 @@ from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client.batch import Batch, batches, enqueue_call, id_of
+from jobrunner.client.bulk import Batch, batches, enqueue_call, id_of
 from jobrunner.client.handle import TaskHandle
 from jobrunner.client.queue import Queue
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers

@@ -15,7 +15,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.keys import Keys
-from jobrunner.client.batch import Batch, batches
+from jobrunner.client.bulk import Batch, batches
 from jobrunner.client.item import check_size
 from jobrunner.client.relay import relaying
 from jobrunner.client.steps import Durable, Steps, ask
