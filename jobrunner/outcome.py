@@ -2,7 +2,8 @@
 
 A job steers by returning or raising `Retry`, `Snooze`, `Fail` or `Cancel`; anything else it returns is its result,
 anything else it raises is a failure. The runner turns both into one of the outcomes, and `worker/settle.py` turns an
-outcome into a call. (The idea of steering by return value is Oban's.)
+outcome into a call. What returns an outcome itself, as stations of a pipeline do, has it passed on. (The idea of
+steering by return value is Oban's.)
 """
 
 from dataclasses import dataclass
@@ -88,4 +89,39 @@ class Acknowledged:
     """Over, and nothing to report: the task was acknowledged before it began (`ack="early"`)."""
 
 
-Outcome = Succeeded | Failed | Snoozed | Cancelled | Released | Acknowledged
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """The item goes on into another queue of its pipeline, or into its own once more, under the same id."""
+
+    queue: str
+    """Full name of the target."""
+    payload: bytes | None = None
+    """None: unchanged."""
+    encoding: str = "json"
+    headers: bytes | None = None
+    """JSON of all headers; None: unchanged."""
+    delay_s: float = 0.0
+    priority: int | None = None
+    """None: as it was."""
+    max_hops: int = 0
+    """An item that made so many moves is dead instead; 0: no limit."""
+    waits: bool = True
+    """Whether it waits for room in a target that is full; False: the target takes it all the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Fan-out: the item ends as succeeded and its children become new items, all in one step.
+
+    Their ids are derived from the item's, so the same report again makes no second ones.
+    """
+
+    children: tuple[Moved, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Ended by a station without a result: counted as dropped, shown as cancelled."""
+
+
+Outcome = Succeeded | Failed | Snoozed | Cancelled | Released | Acknowledged | Moved | Spread | Dropped

@@ -1,15 +1,21 @@
-"""The jobs of this process by name. A task names its job; nothing in Redis can name code to import."""
+"""What this process can run: jobs by name, stations and drivers by queue.
+
+A task names its job, or lies in the queue of a station; nothing in Redis can name code to import.
+"""
 
 import importlib
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from jobrunner.attempt import Attempt
+from jobrunner.client.client import Client
 from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.jobs.params import Parameters
+from jobrunner.jobs.run import Run
 from jobrunner.settings import check_options
 
 
@@ -28,8 +34,64 @@ class JobDefinition:
     """Which of before, after, on_failure and on_dead the job defines."""
     doc: str = ""
 
+    def build(self, attempt: Attempt, run: Run) -> Any:
+        """The job of an attempt, with its parameters. Raises ParameterError."""
+        job = self.parameters.read(attempt.payload or b"")
+        job.__dict__["_current"] = run
+        return job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StationDefinition:
+    """A station of a pipeline: what the worker needs to run the items of its queue."""
+
+    name: str
+    origin: str
+    """module:qualified name of the function."""
+    queue: str
+    """Full name."""
+    options: JobOptions
+    build: Callable[[Attempt, Run], Any]
+    """Makes what runs one attempt: an object whose `run()` (a coroutine function if `is_async`) returns an outcome, a
+    steering value or a result. Raises ParameterError for an item that cannot be read."""
+    is_async: bool
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `Queue.configure` that were given; a worker that serves the station writes them when it starts."""
+    hooks: frozenset[str] = frozenset()
+    periodic: None = None
+    doc: str = ""
+
+
+Definition = JobDefinition | StationDefinition
+
+
+class Driver(Protocol):
+    """Serves a queue in place of the worker's own loop, as batch stations are served; made anew for each worker."""
+
+    def start(self) -> None:
+        """Begins, in threads or processes of its own."""
+
+    def ask_to_stop(self) -> None:
+        """Takes nothing new from now on. Returns at once."""
+
+    def stop(self, grace_s: float) -> None:
+        """Ends within about so many seconds; what is not over then is handed back."""
+
+    @property
+    def in_hand(self) -> int:
+        """Items it holds."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it cannot go on, which ends the worker's process with an error; None while it can."""
+
+
+MakeDriver = Callable[[Client], Driver]
+
 
 _definitions: dict[str, JobDefinition] = {}
+_stations: dict[str, StationDefinition] = {}
+_drivers: dict[str, tuple[str, MakeDriver]] = {}
 
 
 def register(definition: JobDefinition) -> None:
@@ -67,6 +129,50 @@ def forget(name: str) -> None:
     _definitions.pop(name, None)
 
 
+def register_station(queue: str, definition: StationDefinition) -> None:
+    """Adds the station of a queue, given by its full name. Raises DuplicateJob when the queue is served by another
+    one; the same one again replaces itself (reload)."""
+    _check_free(queue, definition.origin)
+    _stations[queue] = definition
+
+
+def station_of(queue: str) -> StationDefinition | None:
+    """The station of a queue, or None."""
+    return _stations.get(queue)
+
+
+def all_stations() -> list[StationDefinition]:
+    """Every station, by queue."""
+    return [_stations[queue] for queue in sorted(_stations)]
+
+
+def register_driver(queue: str, factory: MakeDriver, *, origin: str = "") -> None:
+    """Adds what drives a queue; `origin` is the module:qualified name of its function. Raises as register_station."""
+    _check_free(queue, origin)
+    _drivers[queue] = (origin, factory)
+
+
+def driver_of(queue: str) -> MakeDriver | None:
+    """What makes the driver of a queue, or None."""
+    return _drivers[queue][1] if queue in _drivers else None
+
+
+def driven_queues() -> list[str]:
+    """The queues that have a driver, by name."""
+    return sorted(_drivers)
+
+
+def forget_station(queue: str) -> None:
+    """Removes what serves a queue, for tests that declare their own."""
+    _stations.pop(queue, None)
+    _drivers.pop(queue, None)
+
+
+def definition_for(attempt: Attempt) -> Definition | None:
+    """What runs an attempt: the station of its queue, else the job of its type; None when neither is known."""
+    return _stations.get(attempt.queue) or _definitions.get(attempt.type)
+
+
 def load_modules(names: Iterable[str]) -> None:
     """Imports modules that declare jobs, also from the working directory. Raises ModuleNotLoadable."""
     here = str(Path.cwd())
@@ -80,3 +186,9 @@ def load_modules(names: Iterable[str]) -> None:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             raise ModuleNotLoadable(f"module {name!r} cannot be imported: {reason}; mend its name or code") from error
+
+
+def _check_free(queue: str, origin: str) -> None:
+    known = _stations[queue].origin if queue in _stations else _drivers.get(queue, (origin,))[0]
+    if known != origin:
+        raise DuplicateJob(f"queue {queue!r} is served by {known} and by {origin}; a queue has one station")
