@@ -125,3 +125,4 @@ class Dropped:
 
 
 Outcome = Succeeded | Failed | Snoozed | Cancelled | Released | Acknowledged | Moved | Spread | Dropped
+OUTCOMES = frozenset((Succeeded, Failed, Snoozed, Cancelled, Released, Acknowledged, Moved, Spread, Dropped))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import Client
@@ -23,6 +23,7 @@ from jobrunner.settings import check_options
 class JobDefinition:
     """A declared job: what the worker needs to run its tasks."""
 
+    kind: ClassVar[str] = "job"
     name: str
     origin: str
     """module:qualified name of the class or function."""
@@ -45,6 +46,7 @@ class JobDefinition:
 class StationDefinition:
     """A station of a pipeline: what the worker needs to run the items of its queue."""
 
+    kind: ClassVar[str] = "station"
     name: str
     origin: str
     """module:qualified name of the function."""

@@ -17,7 +17,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.client.current import pinned
 from jobrunner.clock import unix_ms, utc_now
 from jobrunner.errors import TaskFailed
-from jobrunner.jobs.registry import JobDefinition, find
+from jobrunner.jobs.registry import Definition, find
 from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Snoozed, Steer, Succeeded
 from jobrunner.retry import Backoff, is_spent
 from jobrunner.settings import QueueSettings
@@ -103,7 +103,7 @@ class _NotingRunner(Runner):
 
     error: BaseException | None = None
 
-    def prepare(self, attempt: Attempt) -> tuple[JobDefinition, Any] | Failed:
+    def prepare(self, attempt: Attempt) -> tuple[Definition, Any] | Failed:
         found = super().prepare(attempt)
         if not isinstance(found, Failed):
             _, job = found

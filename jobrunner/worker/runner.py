@@ -14,9 +14,18 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import utc_now
 from jobrunner.codec import encode
 from jobrunner.errors import ParameterError, ServerError, UsageError
-from jobrunner.jobs.registry import JobDefinition, find
+from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.jobs.run import Run
-from jobrunner.outcome import Acknowledged, Fail, Failed, Outcome, Released, Steer, Succeeded
+from jobrunner.outcome import (
+    OUTCOMES,
+    Acknowledged,
+    Fail,
+    Failed,
+    Outcome,
+    Released,
+    Steer,
+    Succeeded,
+)
 from jobrunner.worker.verdict import after_error, error_text, out_of_time, sendable, shown
 
 _SUCCEEDED = Succeeded()
@@ -24,7 +33,7 @@ _log = structlog.get_logger("jobrunner.runner")
 
 
 class Runner:
-    """Turns attempts into outcomes: finds the job, reads its parameters, runs it with its hooks.
+    """Turns attempts into outcomes: finds the job or station, builds it from the attempt, runs it with its hooks.
 
     `is_stopped(token)` tells whether the attempt with that lease token should stop.
     """
@@ -67,19 +76,13 @@ class Runner:
         outcome = self._after_error(attempt, definition, job, error)
         return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
 
-    def prepare(self, attempt: Attempt) -> tuple[JobDefinition, Any] | Failed:
-        """The job of an attempt, built from its payload; or why that cannot be."""
-        definition = find(attempt.type)
+    def prepare(self, attempt: Attempt) -> tuple[Definition, Any] | Failed:
+        """What runs an attempt, built from it, with its definition; or why that cannot be."""
+        definition = definition_for(attempt)
         if definition is None:
-            return Failed(f"UnknownJob: this worker knows no job {attempt.type!r}; load the module that declares it")
-        try:
-            job = definition.parameters.read(attempt.payload or b"")
-        except ParameterError as error:
-            return Failed(sendable(f"ParameterError: {error}"), retry=False)
-        except Exception as error:  # of a parameter's own __post_init__
-            return Failed(error_text(error), retry=False)
+            return _unknown(attempt)
         timeout_s = definition.options.timeout
-        job.__dict__["_current"] = Run(
+        run = Run(
             attempt,
             definition.name,
             self._broker,
@@ -87,9 +90,14 @@ class Runner:
             lambda: self._is_stopped(attempt.token),
             None if timeout_s is None else _from_now(timeout_s),
         )
-        return definition, job
+        try:
+            return definition, definition.build(attempt, run)
+        except ParameterError as error:
+            return Failed(sendable(f"ParameterError: {error}"), retry=False)
+        except Exception as error:  # of a parameter's own __post_init__
+            return Failed(error_text(error), retry=False)
 
-    def _run(self, attempt: Attempt, definition: JobDefinition, job: Any) -> Outcome:
+    def _run(self, attempt: Attempt, definition: Definition, job: Any) -> Outcome:
         try:
             if definition.hooks and "before" in definition.hooks:
                 job.before()
@@ -103,7 +111,7 @@ class Runner:
             _call_hook("after", attempt, job.after)
         return outcome
 
-    async def _run_async(self, attempt: Attempt, definition: JobDefinition, job: Any) -> Outcome:
+    async def _run_async(self, attempt: Attempt, definition: Definition, job: Any) -> Outcome:
         try:
             if "before" in definition.hooks:
                 await _settled(job.before())
@@ -119,7 +127,7 @@ class Runner:
             await _await_hook("after", attempt, job.after)
         return outcome
 
-    def _after_error(self, attempt: Attempt, definition: JobDefinition, job: Any, error: BaseException) -> Outcome:
+    def _after_error(self, attempt: Attempt, definition: Definition, job: Any, error: BaseException) -> Outcome:
         outcome, hooks = after_error(attempt, definition, error)
         for name in hooks:
             _call_hook(name, attempt, getattr(job, name), shown(definition, error))
@@ -136,13 +144,20 @@ class Runner:
             return False
 
 
-def _read_returned(definition: JobDefinition, returned: Any) -> Outcome:
+def _unknown(attempt: Attempt) -> Failed:
+    what = f"no job {attempt.type!r}" if attempt.type else f"no station of queue {attempt.queue!r}"
+    return Failed(f"UnknownJob: this worker knows {what}; load the module that declares it")
+
+
+def _read_returned(definition: Definition, returned: Any) -> Outcome:
     if returned is None:
         return _SUCCEEDED
     if isinstance(returned, Steer):
         raise returned
+    if type(returned) in OUTCOMES:
+        return returned  # type: ignore[no-any-return]
     try:
-        return Succeeded(encode(returned, what=f"the result of job {definition.name!r}"))
+        return Succeeded(encode(returned, what=f"the result of {definition.kind} {definition.name!r}"))
     except UsageError as error:
         raise Fail(str(error), retry=False) from error
 
@@ -170,7 +185,7 @@ async def _await_hook(name: str, attempt: Attempt, hook: Callable[..., Any], *ar
         _log.warning("hook failed", hook=name, task=attempt.id, job=attempt.type, error=error_text(error))
 
 
-async def _within(definition: JobDefinition, work: Any) -> Any:
+async def _within(definition: Definition, work: Any) -> Any:
     timeout_s = definition.options.timeout
     try:
         async with asyncio.timeout(timeout_s) as limit:

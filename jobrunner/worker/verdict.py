@@ -6,7 +6,7 @@ import structlog
 
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptTimeout
-from jobrunner.jobs.registry import JobDefinition
+from jobrunner.jobs.registry import Definition
 from jobrunner.outcome import Cancel, Cancelled, Fail, Failed, Outcome, Retry, Snooze, Snoozed, Steer
 from jobrunner.retry import is_retried, is_spent, next_delay
 
@@ -14,7 +14,7 @@ _ERROR_LIMIT = 8000
 _log = structlog.get_logger("jobrunner.runner")
 
 
-def after_error(attempt: Attempt, definition: JobDefinition, error: BaseException) -> tuple[Outcome, list[str]]:
+def after_error(attempt: Attempt, definition: Definition, error: BaseException) -> tuple[Outcome, list[str]]:
     """The outcome of an attempt that ended with an error, and the hooks to run, in order."""
     if isinstance(error, Snooze):
         return Snoozed(error.delay_s), []
@@ -28,15 +28,15 @@ def after_error(attempt: Attempt, definition: JobDefinition, error: BaseExceptio
     return outcome, [name for name in hooks if name in definition.hooks]
 
 
-def shown(definition: JobDefinition, error: BaseException) -> BaseException:
+def shown(definition: Definition, error: BaseException) -> BaseException:
     """The error as hooks and people see it: a timeout that was raised into a thread carries no words."""
     return out_of_time(definition) if isinstance(error, AttemptTimeout) and not error.args else error
 
 
-def out_of_time(definition: JobDefinition) -> AttemptTimeout:
-    """The error of an attempt that ran longer than its job allows."""
+def out_of_time(definition: Definition) -> AttemptTimeout:
+    """The error of an attempt that ran longer than its job or station allows."""
     return AttemptTimeout(
-        f"the attempt ran longer than timeout={definition.options.timeout:g} s of job {definition.name!r}"
+        f"the attempt ran longer than timeout={definition.options.timeout:g} s of {definition.kind} {definition.name!r}"
     )
 
 
@@ -64,7 +64,7 @@ def sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _is_retried(attempt: Attempt, definition: JobDefinition, error: BaseException) -> bool:
+def _is_retried(attempt: Attempt, definition: Definition, error: BaseException) -> bool:
     if isinstance(error, Fail):
         return error.retry
     return is_retried(
@@ -75,7 +75,7 @@ def _is_retried(attempt: Attempt, definition: JobDefinition, error: BaseExceptio
     )
 
 
-def _failure(attempt: Attempt, definition: JobDefinition, error: BaseException) -> Failed:
+def _failure(attempt: Attempt, definition: Definition, error: BaseException) -> Failed:
     if isinstance(error, Retry):
         retry = True
     else:  # the next tick of a periodic job is its retry

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from jobrunner.attempt import Attempt
-from jobrunner.jobs.registry import find
+from jobrunner.jobs.registry import definition_for
 from jobrunner.worker.executors.handover import Executor
 
 
 class ByKind:
-    """Hands each attempt to the executor of its job. The event loop starts with the first coroutine job."""
+    """Hands each attempt to the executor of its job or station. The event loop starts with the first coroutine job."""
 
     def __init__(self, plain: Executor, new_coroutines: Callable[[], Executor]) -> None:
         self._plain = plain
@@ -49,5 +49,5 @@ class ByKind:
 
 
 def _is_async(attempt: Attempt) -> bool:
-    definition = find(attempt.type)
+    definition = definition_for(attempt)
     return definition is not None and definition.is_async

@@ -15,7 +15,7 @@ import threading
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import configure
 from jobrunner.errors import JobrunnerError
-from jobrunner.jobs.registry import find, load_modules
+from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.outcome import Outcome
 from jobrunner.worker.executors.wire import HEAD, frame, read_attempt, read_greeting, write_outcome
 from jobrunner.worker.runner import Runner
@@ -53,7 +53,7 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
 
 
 def _run(runner: Runner, attempt: Attempt) -> Outcome:
-    definition = find(attempt.type)
+    definition = definition_for(attempt)
     if definition is not None and definition.is_async:
         import asyncio
 

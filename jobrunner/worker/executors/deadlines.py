@@ -11,7 +11,7 @@ import threading
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptTimeout
-from jobrunner.jobs.registry import JobDefinition, find
+from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.loop import Signal
 from jobrunner.outcome import Outcome
 from jobrunner.worker.executors.handover import RunAttempt
@@ -49,12 +49,12 @@ class Deadlines:
         self._changed.set()
 
     def _run(self, attempt: Attempt) -> Outcome:
-        definition = find(attempt.type)
+        definition = definition_for(attempt)
         if definition is None or definition.options.timeout is None:
             return self._runner.run(attempt)
         return self._run_guarded(attempt, definition, definition.options.timeout)
 
-    def _run_guarded(self, attempt: Attempt, definition: JobDefinition, timeout_s: float) -> Outcome:
+    def _run_guarded(self, attempt: Attempt, definition: Definition, timeout_s: float) -> Outcome:
         guard = _Guard(timeout_s)
         self._arm(guard)
         try:

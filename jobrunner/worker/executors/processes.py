@@ -17,7 +17,7 @@ from contextlib import suppress
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
-from jobrunner.jobs.registry import find
+from jobrunner.jobs.registry import definition_for
 from jobrunner.outcome import Outcome, Released
 from jobrunner.worker.executors.handover import RunAttempt
 from jobrunner.worker.executors.wire import HEAD, frame, read_outcome, write_attempt
@@ -87,7 +87,7 @@ class ProcessSlot:
             self._end_child()
 
     def _run(self, attempt: Attempt) -> Outcome:
-        definition = find(attempt.type)
+        definition = definition_for(attempt)
         timeout_s = None if definition is None else definition.options.timeout
         if timeout_s is not None and definition is not None and definition.is_async:
             timeout_s += _LATE_S  # a coroutine is cancelled in its child, and may clean up

@@ -11,12 +11,10 @@ from typing import Any
 import msgspec
 
 from jobrunner.attempt import Attempt
-from jobrunner.outcome import Acknowledged, Cancelled, Failed, Outcome, Released, Snoozed, Succeeded
+from jobrunner.outcome import OUTCOMES, Moved, Outcome, Spread
 
 HEAD = struct.Struct("!I")
-_KINDS: dict[str, Callable[..., Outcome]] = {
-    kind.__name__: kind for kind in (Succeeded, Failed, Snoozed, Cancelled, Released, Acknowledged)
-}
+_KINDS: dict[str, Callable[..., Outcome]] = {kind.__name__: kind for kind in OUTCOMES}
 _outcomes = msgspec.msgpack.Decoder(dict[str, Any])
 _attempts = msgspec.msgpack.Decoder(Attempt)
 
@@ -58,7 +56,10 @@ def write_outcome(outcome: Outcome) -> bytes:
 def read_outcome(raw: bytes) -> Outcome:
     """The outcome in a child's answer."""
     fields = _outcomes.decode(raw)
-    return _KINDS[fields.pop("kind")](**fields)
+    kind = _KINDS[fields.pop("kind")]
+    if kind is Spread:
+        return Spread(children=tuple(Moved(**child) for child in fields["children"]))
+    return kind(**fields)
 
 
 def frame(message: bytes) -> bytes:

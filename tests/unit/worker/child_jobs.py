@@ -1,4 +1,4 @@
-"""Jobs that run in children of a process slot."""
+"""Jobs and a station that run in children of a process slot."""
 
 import asyncio
 import os
@@ -6,6 +6,11 @@ import subprocess
 import time
 
 from jobrunner import job
+from jobrunner.attempt import Attempt
+from jobrunner.jobs.options import JobOptions
+from jobrunner.jobs.registry import StationDefinition, register_station
+from jobrunner.jobs.run import Run
+from jobrunner.outcome import Dropped, Moved, Outcome, Spread
 
 
 @job(name="child.pid", max_attempts=1)
@@ -41,3 +46,30 @@ def fork_and_die() -> None:
 async def brief() -> None:
     """Is cancelled."""
     await asyncio.sleep(60)
+
+
+CHILD_STATION = "child/raw"
+
+
+class Item:
+    """Ends as its payload says."""
+
+    def __init__(self, attempt: Attempt, _: Run) -> None:
+        self._payload = attempt.payload
+
+    def run(self) -> Outcome:
+        """Moves on, spreads, or is dropped."""
+        if self._payload == b"move":
+            return Moved(queue="child/next", payload=b"\xff", encoding="", headers=b"{}", delay_s=1.5, waits=False)
+        if self._payload == b"spread":
+            return Spread(children=(Moved(queue="child/a", payload=b"1"), Moved(queue="child/b", max_hops=3)))
+        return Dropped()
+
+
+register_station(
+    CHILD_STATION,
+    StationDefinition(
+        name=CHILD_STATION, origin="child_jobs:Item", queue=CHILD_STATION, options=JobOptions(), build=Item,
+        is_async=False,
+    ),
+)  # fmt: skip
