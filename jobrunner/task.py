@@ -16,6 +16,7 @@ max_attempts, max_expiries, keepalive_ms, priority, expires_in_ms   what the tas
 key                 what limits per key and turns go by: a tenant, a host, ...
 place               place in line that it has, will have when it is due, and goes back to
 error, died_at      text of the last failure; time of death
+started_at          in a queue that keeps history: when it was last handed out, Unix ms
 finished_at, outcome, result   of a finished task that is kept for a while; no outcome: succeeded; no result: None
 attempts            of a task that was cancelled before it ran
 total_attempts, hops           lifetime figures across moves

@@ -42,6 +42,21 @@ def test_what_is_popped_or_deleted_is_history_too(kept, clock):
         assert kept.raw.pttl(kept.keys.task(one)) > 9_000
 
 
+def test_a_queue_that_keeps_history_notes_when_a_task_was_last_handed_out(kept, clock):
+    kept.enqueue("a")
+    clock.advance(5)
+    (held,) = kept.reserve()
+    assert kept.hash("a")["started_at"] == b"%d" % clock.ms
+
+    kept.run(leases.fail(kept.keys, [(held.id, held.token, 0, "retry", "no")]))
+    clock.advance(5)
+    (held,) = kept.reserve()
+    started = clock.ms
+    clock.advance(9)
+    kept.commit(held)
+    assert kept.hash("a")["started_at"] == b"%d" % started
+
+
 def test_a_job_that_keeps_its_tasks_longer_than_history_does(kept):
     kept.commit(kept.lease("a"), keep_ms=60_000)
     assert kept.raw.pttl(kept.keys.task("a")) > 50_000
@@ -93,6 +108,12 @@ def test_history_is_never_handed_out_nor_reported_on(kept):
 def test_a_queue_without_history_keeps_none(mail):
     mail.commit(mail.lease("a"))
     assert mail.ids("done") == []
+
+
+def test_a_queue_without_history_notes_no_start(mail):
+    mail.enqueue("a")
+    mail.reserve()
+    assert "started_at" not in mail.hash("a")
 
 
 def test_history_that_is_switched_off_ends_by_itself(kept):

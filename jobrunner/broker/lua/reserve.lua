@@ -8,6 +8,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
 --       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then}
+-- In a queue that keeps history the hash says with `started_at` when it was last handed out.
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
 -- include number clock place join wake batch full drop limits post bury history trim upkeep
 -- include event line bucket keyed rooms walk
@@ -37,6 +38,8 @@ local function hand_out(ids)
       numbers[at + 1], numbers[at + 2], at = lease, id, at + 2
       reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = id, type, payload, enqueue_time
       reply[last + 5], lease, last = more, lease + 1, last + 5
+      -- Only history asks how long tasks waited and ran, so other queues do not pay for it.
+      if defaults.history then redis.pcall('HSET', tasks .. id, 'started_at', reply[1]) end
     end
   end
   call_sliced('ZADD', pending, ends)

@@ -59,5 +59,6 @@ local function upkeep(now)
   defaults.at_most = defaults.paused and 0 or promoted == SLICE and SLICE or math.huge
   local moved = promoted + recover(now, defaults)
   if moved > 0 then wake_one(wake) end
-  return defaults, moved + trim_dead(now, defaults) + trim_done(now, read_history())
+  defaults.history = read_history()
+  return defaults, moved + trim_dead(now, defaults) + trim_done(now, defaults.history)
 end
