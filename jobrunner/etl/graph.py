@@ -1,0 +1,156 @@
+"""The stations of one pipeline as a graph of queues: what leads where, and what is wrong with that.
+
+What must always hold: a move may wait for room in a full target only where waiting cannot come round in a circle. So
+moves within a strongly connected component (a loop, a station that leads to itself) never wait.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jobrunner.errors import PipelineError
+from jobrunner.etl.names import nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One queue as declared. `kind`: 'station', 'sink', 'spark station', 'spark sink' or 'queue' (nobody serves it)."""
+
+    queue: str
+    kind: str
+    targets: tuple[str, ...] = ()
+    dead_to: str | None = None
+    """Full name of the queue that gets what would be dead here."""
+    origin: str = ""
+
+    @property
+    def short(self) -> str:
+        """Its name within the pipeline."""
+        return self.queue.partition("/")[2]
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a station or sink takes from it."""
+        return self.kind != "queue"
+
+
+class Graph:
+    """The queues of one pipeline, in the order of their declaration."""
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+        self._nodes: dict[str, Node] = {}
+        self._component: dict[str, int] | None = None
+
+    def add(self, node: Node) -> None:
+        """Adds a queue. Raises PipelineError when it was declared before, unless as the same thing in `__main__`."""
+        known = self._nodes.get(node.queue)
+        if known is not None and not (known.origin == node.origin and node.origin.startswith("__main__:")):
+            raise PipelineError(
+                f"queue {node.short!r} of pipeline {self.pipeline!r} is declared twice: as {_told(known)} and as "
+                f"{_told(node)}; a queue has one station; give one of them another queue"
+            )
+        self._nodes[node.queue] = node
+        self._component = None
+
+    @property
+    def nodes(self) -> list[Node]:
+        """In the order of declaration."""
+        return list(self._nodes.values())
+
+    def find(self, queue: str) -> Node:
+        """The queue of that full name. Raises PipelineError that names the nearest."""
+        if queue not in self._nodes:
+            raise PipelineError(
+                f"pipeline {self.pipeline!r} has no queue {queue.partition('/')[2]!r}; {self._hint(queue)}"
+            )
+        return self._nodes[queue]
+
+    def check(self) -> None:
+        """Raises PipelineError for what does not fit together: no station, or a target that nobody declared."""
+        if not any(node.is_served for node in self._nodes.values()):
+            raise PipelineError(f"pipeline {self.pipeline!r} has no station; declare one with @….station or @….sink")
+        for node in self._nodes.values():
+            for target, option in [*((to, "to") for to in node.targets), (node.dead_to, "dead_to")]:
+                if target is not None and target not in self._nodes:
+                    name = target.partition("/")[2]
+                    raise PipelineError(
+                        f"{_told(node)} of queue {node.short!r} leads to {name!r} ({option}=…), and pipeline "
+                        f"{self.pipeline!r} has no such queue; {self._hint(name)}; or give it a station, a sink, or "
+                        f"declare({name!r})"
+                    )
+
+    def waits(self, queue: str, to: str) -> bool:
+        """Whether a move may wait for room: not within a loop, where it could wait for itself."""
+        if self._component is None:
+            self._component = dict(_components(self._nodes))
+        return self._component.get(queue, -1) != self._component.get(to, -2)
+
+    def in_order(self) -> list[Node]:
+        """Each queue behind those that lead to it, as far as loops allow; the order of declaration decides the rest."""
+        component = dict(_components(self._nodes))
+        ranks = {queue: -number for queue, number in component.items()}
+        return sorted(self._nodes.values(), key=lambda node: ranks[node.queue])
+
+    def _hint(self, name: str) -> str:
+        return nearest(name, [node.short for node in self._nodes.values()])
+
+
+def _told(node: Node) -> str:
+    return f"{node.kind} {node.origin.partition(':')[2] or node.short}" if node.is_served else "a queue"
+
+
+def _components(nodes: dict[str, Node]) -> Iterator[tuple[str, int]]:
+    """(queue, number of its strongly connected component); a component has a higher number than those it leads to.
+
+    Tarjan, "Depth-First Search and Linear Graph Algorithms" (1972), without recursion.
+    """
+    index: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    numbered: dict[str, int] = {}
+    # The last declared first: numbers go up to the end of the list, and `in_order` turns them round.
+    for root in reversed(nodes):
+        if root not in index:
+            _explore(root, nodes, index, lowest, path, numbered)
+    yield from numbered.items()
+
+
+def _explore(
+    root: str,
+    nodes: dict[str, Node],
+    index: dict[str, int],
+    lowest: dict[str, int],
+    path: list[str],
+    numbered: dict[str, int],
+) -> None:
+    work = [(root, iter(_known_targets(root, nodes)))]
+    index[root] = lowest[root] = len(index)
+    path.append(root)
+    while work:
+        queue, targets = work[-1]
+        target = next(targets, None)
+        if target is None:
+            work.pop()
+            if work:
+                lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[queue])
+            if lowest[queue] == index[queue]:
+                _close(queue, path, numbered)
+        elif target not in index:
+            index[target] = lowest[target] = len(index)
+            path.append(target)
+            work.append((target, iter(_known_targets(target, nodes))))
+        elif target not in numbered:
+            lowest[queue] = min(lowest[queue], index[target])
+
+
+def _known_targets(queue: str, nodes: dict[str, Node]) -> list[str]:
+    return [target for target in reversed(nodes[queue].targets) if target in nodes]
+
+
+def _close(queue: str, path: list[str], numbered: dict[str, int]) -> None:
+    number = len(set(numbered.values()))
+    while True:
+        member = path.pop()
+        numbered[member] = number
+        if member == queue:
+            return

@@ -1,0 +1,259 @@
+"""Pipeline: stations joined by queues of one hash tag, so that every move between them is one step."""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar, Unpack
+
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import check_name
+from jobrunner.client.client import Client
+from jobrunner.client.current import current_client
+from jobrunner.client.item import Item as Pushed
+from jobrunner.client.queue import Queue
+from jobrunner.client.queue_settings import write_settings
+from jobrunner.errors import PipelineError
+from jobrunner.etl.declared import SparkStation, driver_of, settle_batches
+from jobrunner.etl.diagram import draw
+from jobrunner.etl.graph import Graph, Node
+from jobrunner.etl.link import Link
+from jobrunner.etl.names import full_name, nearest
+from jobrunner.etl.options import QueueOptions, StationOptions, settle_queue, settle_station, targets_of
+from jobrunner.etl.station import StationFunction, check_function, define_station, origin_of
+from jobrunner.jobs.registry import forget_station, register_driver, register_station
+from jobrunner.settings import Duration, check_whole
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=StationFunction)
+Targets = str | tuple[str, ...] | list[str]
+_SPARK_STATION, _SPARK_SINK = ("df", "spark"), ("df", "spark", "batch")
+
+
+class Pipeline:
+    """A checked graph of stations. Its life:
+
+    1. is known by its name as soon as it is made, and its stations to the workers of this process as they are declared;
+    2. refuses what cannot be (a name, an option, a queue of another pipeline, a second station) at the declaration;
+    3. checks at the first push, and before it is run, that every link leads to a queue that was declared;
+    4. writes the settings of its queues then, once for each client.
+
+    Without a `client` it uses the current one. An item that made `max_hops` moves is dead; 0: no limit.
+    """
+
+    def __init__(self, name: str, client: Client | None = None, max_hops: int = 100) -> None:
+        self.name = check_name(name, "pipeline name")
+        self.max_hops = check_whole(max_hops, "max_hops", minimum=0)
+        self.graph = Graph(name)
+        self.spark_stations: dict[str, SparkStation] = {}
+        """Declared stations and sinks on Spark, by the full name of their queue."""
+        self._client = client
+        self._settings: dict[str, dict[str, Any]] = {}
+        self._applied: Client | None = None
+        made_in = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - as collections.namedtuple does
+        _make_known(self, made_in)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r})"
+
+    def station(
+        self, queue: str, to: Targets = (), *, fan_out: bool = False, **options: Unpack[StationOptions]
+    ) -> Callable[[S], S]:
+        """Declares the station of a queue: a function (or coroutine function) of one item.
+
+        It returns the payload that goes on to `to`, nothing to leave it as it is, `To(queue, payload)` to choose the
+        queue (needed with several in `to`), `Drop()`, or Retry, Snooze, Fail, Cancel as jobs do. With `fan_out` it
+        returns or yields several payloads and To(...). Other options are those of StationOptions.
+
+        Raises PipelineError, UnknownOption, InvalidOption, InvalidName.
+        """
+        own = full_name(self.name, queue)
+        link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
+        return self._declare(own, link, dict(options), "station")
+
+    def sink(self, queue: str, **options: Unpack[StationOptions]) -> Callable[[S], S]:
+        """Declares the end of a line: what the function returns is the item's result. Raises as `station`."""
+        own = full_name(self.name, queue)
+        return self._declare(own, self._link(own, (), is_sink=True), dict(options), "sink")
+
+    def declare(self, queue: str, **options: Unpack[QueueOptions]) -> None:
+        """Declares a queue that no station takes from: an end to read by hand, or a place for the dead."""
+        own = full_name(self.name, queue)
+        settings = settle_queue(self.name, own, dict(options))
+        self.graph.add(Node(queue=own, kind="queue", dead_to=settings.get("dead_to")))
+        self._settings[own] = settings
+
+    def spark_station(
+        self,
+        queue: str,
+        to: Targets = (),
+        *,
+        batch: int = 10_000,
+        max_wait: Duration = 1.0,
+        schema: str | None = None,
+        missing: Literal["drop", "fail"] = "drop",
+        fan_out: bool = False,
+        emits_new: bool = False,
+        lease: Duration = 60.0,
+        name: str | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Callable[[F], F]:
+        """Declares a station on Spark: (df, spark) -> DataFrame, for up to `batch` items at a time.
+
+        A batch that is not full waits `max_wait` for more. `schema` names the payload's columns; `missing` says what
+        an item without a row means. Raises as `station`.
+        """
+        own = full_name(self.name, queue)
+        link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
+        batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing=missing, lease=lease)
+        return self._declare_spark(own, link, name, dict(options), {**batches, "emits_new": emits_new})
+
+    def spark_sink(
+        self,
+        queue: str,
+        *,
+        batch: int = 10_000,
+        max_wait: Duration = 1.0,
+        schema: str | None = None,
+        lease: Duration = 60.0,
+        name: str | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Callable[[F], F]:
+        """Declares the end of a line on Spark: (df, spark, batch) -> None; `batch.id` is stable over retries."""
+        own = full_name(self.name, queue)
+        link = self._link(own, (), is_sink=True)
+        batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing="drop", lease=lease)
+        return self._declare_spark(own, link, name, dict(options), batches)
+
+    @property
+    def client(self) -> Client:
+        """Its client, else the current one."""
+        return self._client or current_client()
+
+    def queue(self, name: str) -> Queue:
+        """One of its queues, by short or full name. Raises PipelineError that names the nearest."""
+        return self.client.queue(self.graph.find(full_name(self.name, name)).queue)
+
+    def push(self, queue: str, payload: Any, **options: Any) -> str:
+        """Adds an item and returns its id. Options are those of `Item`. Raises PipelineError, QueueFull."""
+        return self.push_many(queue, [Pushed(payload, **options)])[0]
+
+    def push_many(self, queue: str, payloads: Iterable[Any]) -> list[str]:
+        """Adds payloads or `Item`s in order, all or none, and returns their ids."""
+        self._apply_once()
+        return self.queue(queue).push_many(payloads)
+
+    def check(self) -> None:
+        """Raises PipelineError when the stations do not fit together, and says what to do."""
+        self.graph.check()
+
+    def diagram(self, form: str = "mermaid") -> str:
+        """The graph as Mermaid or as text, each queue once."""
+        return draw(self.graph, form)
+
+    def apply(self, client: Client | None = None) -> None:
+        """Checks the pipeline and writes the settings of its queues that were given, in one round trip."""
+        self.check()
+        client = client or self.client
+        names = [node.queue for node in self.graph.nodes]
+        calls = [
+            queues.configure(client.keys.queue(name), write_settings(settings, name))
+            for name, settings in self._settings.items()
+            if settings
+        ]
+        client.broker.run_many([queues.register(client.keys, names), *calls])
+
+    def _apply_once(self) -> None:
+        client = self.client
+        if self._applied is not client:
+            self.apply(client)
+            self._applied = client
+
+    def _link(self, queue: str, targets: tuple[str, ...], *, fan_out: bool = False, is_sink: bool = False) -> Link:
+        graph = self.graph
+        return Link(
+            queue=queue,
+            targets=targets,
+            waits=lambda to: graph.waits(queue, to),
+            max_hops=self.max_hops,
+            fan_out=fan_out,
+            is_sink=is_sink,
+        )
+
+    def _declare(self, queue: str, link: Link, options: dict[str, Any], kind: str) -> Callable[[S], S]:
+        default = queue.partition("/")[2]
+        settle_station(self.name, queue, options, default_name=default, what=f"{kind} of queue {default!r}")
+
+        def declare(function: S) -> S:
+            check_function(function, queue, ("item",))
+            settled = settle_station(
+                self.name, queue, options, default_name=_name_of(function, default), what=f"{kind} of queue {default!r}"
+            )
+            definition = define_station(function, link, settled)
+            self._add(queue, kind, link, settled.settings, definition.origin)
+            register_station(queue, definition)
+            return function
+
+        return declare
+
+    def _declare_spark(
+        self, queue: str, link: Link, name: str | None, options: dict[str, Any], batches: dict[str, Any]
+    ) -> Callable[[F], F]:
+        settings = settle_queue(self.name, queue, options)
+
+        def declare(function: F) -> F:
+            check_function(function, queue, _SPARK_SINK if link.is_sink else _SPARK_STATION)
+            declared = SparkStation(
+                pipeline=self.name, queue=queue, name=name or _name_of(function, queue.partition("/")[2]),
+                origin=origin_of(function), function=function, link=link, settings=settings, **batches,
+            )  # fmt: skip
+            self._add(queue, "spark sink" if link.is_sink else "spark station", link, settings, declared.origin)
+            self.spark_stations[queue] = declared
+            register_driver(queue, driver_of(declared), origin=declared.origin)
+            return function
+
+        return declare
+
+    def _add(self, queue: str, kind: str, link: Link, settings: Any, origin: str) -> None:
+        dead_to = settings.get("dead_to")
+        self.graph.add(Node(queue=queue, kind=kind, targets=link.targets, dead_to=dead_to, origin=origin))
+        forget_station(queue)  # the same function once more, in a notebook
+        self._settings[queue] = dict(settings)
+
+
+_known: dict[str, tuple[str, Pipeline]] = {}
+
+
+def find_pipeline(name: str) -> Pipeline:
+    """The pipeline of that name in the modules that are loaded. Raises PipelineError that names the nearest."""
+    if name not in _known:
+        raise PipelineError(f"no loaded module declares a pipeline {name!r}; {nearest(name, sorted(_known))}")
+    return _known[name][1]
+
+
+def all_pipelines() -> list[Pipeline]:
+    """Every pipeline of this process, by name."""
+    return [_known[name][1] for name in sorted(_known)]
+
+
+def forget_pipeline(name: str) -> None:
+    """Removes a pipeline and its stations, for tests that declare their own."""
+    if name in _known:
+        _, pipeline = _known.pop(name)
+        for node in pipeline.graph.nodes:
+            forget_station(node.queue)
+
+
+def _make_known(pipeline: Pipeline, module: str) -> None:
+    if pipeline.name in _known:
+        before, _ = _known[pipeline.name]
+        if before != module:
+            raise PipelineError(
+                f"pipeline {pipeline.name!r} is made in module {before} and in {module}; import it from one of them, "
+                "or give one another name"
+            )
+        forget_pipeline(pipeline.name)  # the module was loaded anew, or a cell of a notebook run again
+    _known[pipeline.name] = (module, pipeline)
+
+
+def _name_of(function: Any, default: str) -> str:
+    name = getattr(function, "__name__", default)
+    return name if name.replace("_", "").isalnum() and name.isascii() else default

@@ -1,0 +1,44 @@
+"""Pipelines of a test end with it; items at a station without a worker."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner.attempt import Attempt
+from jobrunner.codec import encode
+from jobrunner.etl.pipeline import Pipeline, all_pipelines, forget_pipeline
+from jobrunner.jobs.registry import station_of
+from jobrunner.jobs.run import Run
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What a test declared is unknown to the next one."""
+    yield
+    for pipeline in all_pipelines():
+        forget_pipeline(pipeline.name)
+
+
+@pytest.fixture
+def orders() -> Pipeline:
+    """A pipeline without stations."""
+    return Pipeline("orders")
+
+
+@pytest.fixture
+def visit(current: Any) -> Callable[..., Any]:
+    """visit("orders/raw", payload): what becomes of an item with that payload at that station."""
+
+    def run(queue: str, payload: Any = None, **fields: Any) -> Any:
+        definition = station_of(queue)
+        assert definition is not None
+        attempt = Attempt(
+            queue, "id-1", "7", 2000.0, 1000.0, "", encode(payload, what="payload"), 1, 0, 1000.0, 5,
+            fields.get("headers"), b"json",
+        )  # fmt: skip
+        return definition.build(
+            attempt, Run(attempt, definition.name, current.broker, current.keys, lambda: False)
+        ).run()
+
+    return run

@@ -1,0 +1,214 @@
+"""Pipelines as declared: names, options, links, and what is refused."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.errors import InvalidName, InvalidOption, PipelineError, UnknownOption
+from jobrunner.etl import Pipeline, SparkStation
+from jobrunner.etl.pipeline import all_pipelines, find_pipeline
+from jobrunner.jobs.registry import all_stations, driver_of, station_of
+from jobrunner.retry import Backoff
+
+
+def work(item: Any) -> None:
+    """A station."""
+
+
+def frames(df: Any, spark: Any) -> Any:
+    """A station on Spark."""
+
+
+def test_a_declared_function_stays_what_it_is_and_its_station_is_known(orders: Pipeline) -> None:
+    declared = orders.station("raw", to="end", timeout=3, concurrency=4, max_attempts=2)(work)
+
+    definition = station_of("orders/raw")
+    assert declared is work
+    assert definition is not None
+    assert (definition.name, definition.queue, definition.is_async) == ("work", "orders/raw", False)
+    assert (definition.options.timeout, definition.options.keep) == (3.0, 0.0)
+    assert definition.settings == {"max_inflight": 4, "max_attempts": 2}
+    assert definition.doc == "A station."
+
+
+def test_a_backoff_goes_to_the_server_and_a_callable_stays_with_the_worker(orders: Pipeline) -> None:
+    def delay(retry_count: int, error: BaseException) -> float:
+        return 1.0
+
+    orders.station("a", to="b", backoff=Backoff(base=1))(work)
+    orders.sink("b", backoff=delay)(lambda item: None)
+
+    a, b = all_stations()
+    assert (a.settings, a.options.backoff) == ({"backoff": Backoff(base=1)}, None)
+    assert (b.settings, b.options.backoff, b.name) == ({}, delay, "b")
+
+
+def test_a_station_that_leads_nowhere_is_an_error(orders: Pipeline) -> None:
+    for to in ((), None, 7, []):
+        with pytest.raises(PipelineError, match=r"leads nowhere; .* sink"):
+            orders.station("raw", to=to)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="names a queue twice"):
+        orders.station("raw", to=("a", "orders/a"))
+
+
+def test_a_queue_of_another_pipeline_is_refused_at_the_declaration(orders: Pipeline) -> None:
+    """KEU-30: and so is its name for the dead, and one that is no name."""
+    with pytest.raises(PipelineError, match="'stock/raw' is of pipeline 'stock', not of 'orders'"):
+        orders.station("raw", to="stock/raw")
+    with pytest.raises(PipelineError, match="of pipeline 'stock'"):
+        orders.sink("stock/raw")
+    with pytest.raises(PipelineError, match="of pipeline 'stock'"):
+        orders.station("raw", to="end", dead_to="stock/dead")
+    with pytest.raises(InvalidName):
+        orders.station("raw", to="no such name")
+
+
+def test_two_stations_on_one_queue_are_an_error(orders: Pipeline) -> None:
+    orders.station("raw", to="end")(work)
+
+    for again in (orders.sink("raw"), orders.station("orders/raw", to="end")):
+        with pytest.raises(PipelineError, match="'raw' of pipeline 'orders' is declared twice: as station work"):
+            again(lambda item: None)
+    with pytest.raises(PipelineError, match="declared twice"):
+        orders.declare("raw")
+    assert len(all_stations()) == 1
+
+
+def test_an_unknown_target_is_found_by_the_check_which_names_the_nearest(orders: Pipeline) -> None:
+    orders.station("raw", to="claen")(work)
+    orders.sink("clean")(work)
+
+    with pytest.raises(PipelineError, match=r"station work of queue 'raw' leads to 'claen' .* did you mean 'clean'"):
+        orders.check()
+
+
+def test_where_the_dead_go_must_be_declared(orders: Pipeline, current: Client) -> None:
+    orders.sink("end", dead_to="graves")(work)
+    with pytest.raises(PipelineError, match=r"leads to 'graves' \(dead_to=…\)"):
+        orders.push("end", 1)
+
+    orders.declare("graves", max_size=5)
+    orders.push("end", 1)
+    assert orders.queue("end").settings.dead_to == "orders/graves"
+    assert orders.queue("graves").settings.max_size == 5
+
+
+def test_a_pipeline_without_a_station_is_an_error(orders: Pipeline) -> None:
+    orders.declare("end")
+    with pytest.raises(PipelineError, match="has no station"):
+        orders.check()
+
+
+def test_an_unknown_option_names_the_nearest(orders: Pipeline) -> None:
+    with pytest.raises(UnknownOption, match="did you mean 'timeout'"):
+        orders.station("raw", to="end", timeuot=3)  # type: ignore[call-arg]
+    with pytest.raises(UnknownOption, match="did you mean 'max_size'"):
+        orders.declare("end", maxsize=3)  # type: ignore[call-arg]
+    with pytest.raises(UnknownOption):
+        orders.spark_station("raw", to="end", timeout=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"max_size": 0}, {"timeout": 0}, {"history": "long"}])
+def test_a_wrong_value_is_refused_at_the_declaration(orders: Pipeline, options: Any) -> None:
+    with pytest.raises(InvalidOption):
+        orders.station("raw", to="end", **options)
+
+
+def test_what_cannot_take_one_item_is_no_station(orders: Pipeline) -> None:
+    with pytest.raises(PipelineError, match=r"is called as nothing\(item\)"):
+
+        @orders.sink("a")
+        def nothing() -> None: ...
+
+    with pytest.raises(PipelineError, match=r"function \(item\)"):
+        orders.sink("b")(dict)
+    with pytest.raises(PipelineError, match=r"called as frames\(df, spark, batch\)"):
+        orders.spark_sink("c")(frames)
+
+
+def test_a_queue_is_found_by_either_name_and_an_unknown_one_names_the_nearest(
+    orders: Pipeline, current: Client
+) -> None:
+    orders.sink("end")(work)
+
+    assert orders.queue("end").name == orders.queue("orders/end").name == "orders/end"
+    with pytest.raises(PipelineError, match="no queue 'edn'; did you mean 'end'"):
+        orders.push("edn", 1)
+
+
+def test_a_push_configures_the_queues_once_for_each_client(orders: Pipeline, current: Client) -> None:
+    orders.station("raw", to="end", max_attempts=2, concurrency=3, history=timedelta(hours=1))(work)
+    orders.sink("end")(work)
+
+    task_id = orders.push("raw", {"a": 1}, headers={"trace": "1"}, priority=2)
+    settings = orders.queue("raw").settings
+    assert (settings.max_attempts, settings.max_inflight, settings.history) == (2, 3, 3600.0)
+    assert current.queues() == ["orders/end", "orders/raw"]
+    orders.queue("raw").configure(max_attempts=9)
+    assert len(orders.push_many("raw", [1, 2])) == 2
+    assert orders.queue("raw").settings.max_attempts == 9
+    assert current.task(task_id).record().priority == 2
+
+
+def test_a_pipeline_may_have_a_client_of_its_own(client: Client) -> None:
+    own = Pipeline("own", client)
+    own.sink("end")(work)
+
+    own.push("end", 1)
+
+    assert client.queue("own/end").counts()["waiting"] == 1
+
+
+def test_a_pipeline_is_found_by_its_name(orders: Pipeline) -> None:
+    assert find_pipeline("orders") is orders
+    with pytest.raises(PipelineError, match="did you mean 'orders'"):
+        find_pipeline("order")
+
+
+def test_a_second_pipeline_of_a_name_replaces_that_of_its_own_module_only(orders: Pipeline) -> None:
+    orders.sink("end")(work)
+    namespace = {"Pipeline": Pipeline, "__name__": "elsewhere"}
+    with pytest.raises(PipelineError, match="import it from one of them"):
+        exec("Pipeline('orders')", namespace)
+
+    exec("Pipeline('theirs')", namespace)
+    exec("again = Pipeline('theirs')", namespace)
+    assert find_pipeline("theirs") is namespace["again"]
+    assert [pipeline.name for pipeline in all_pipelines()] == ["orders", "theirs"]
+
+
+def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(orders: Pipeline, monkeypatch: Any) -> None:
+    declared = orders.spark_station(
+        "raw", to=("late", "on_time"), batch=20_000, max_wait=2, schema="id int", missing="fail", fan_out=True,
+        lease=30, max_size=7,
+    )(frames)  # fmt: skip
+    orders.spark_sink("late", batch=5)(lambda df, spark, batch: None)
+    orders.sink("on_time")(work)
+    orders.check()
+
+    station = orders.spark_stations["orders/raw"]
+    assert declared is frames
+    assert isinstance(station, SparkStation)
+    assert (station.function, station.name, station.targets) == (frames, "frames", ("orders/late", "orders/on_time"))
+    assert (station.batch, station.max_wait, station.schema, station.missing) == (20_000, 2.0, "id int", "fail")
+    assert (station.fan_out, station.is_sink, station.lease, station.settings) == (True, False, 30.0, {"max_size": 7})
+    assert station.link.waits("orders/late")
+    sink = orders.spark_stations["orders/late"]
+    assert (sink.is_sink, sink.batch, sink.targets, sink.name) == (True, 5, (), "late")
+    assert station_of("orders/raw") is None
+
+    engine = type("Engine", (), {"build_driver": staticmethod(lambda declared, client: (declared, client))})
+    monkeypatch.setattr("jobrunner.etl.declared.import_module", {"jobrunner.spark.stations": engine}.__getitem__)
+    make = driver_of("orders/raw")
+    assert make is not None
+    assert make("the client") == (station, "the client")  # type: ignore[arg-type, comparison-overlap]
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch": 0}, {"batch": 10**7}, {"missing": "ignore"}, {"schema": ""}, {"lease": 0}, {"max_wait": -1}]
+)
+def test_wrong_options_of_a_station_on_spark_are_refused(orders: Pipeline, options: Any) -> None:
+    with pytest.raises(InvalidOption):
+        orders.spark_station("raw", to="end", **options)
