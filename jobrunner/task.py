@@ -19,15 +19,17 @@ error, died_at      text of the last failure; time of death
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
 finished_at, outcome, result   of a finished task that is kept for a while; no outcome: succeeded; no result: None
 attempts            of a task that was cancelled before it ran
-total_attempts, hops           lifetime figures across moves
+total_attempts, hops           lifetime figures across moves; a child of a task has its hops and one more
 cancel_requested               flag
 then, results, outcomes        of a task of a flow: whom to tell of its end; what it was given (see join.py)
 =================== ==========================================================================================
 """
 
+import hashlib
 import itertools
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -39,6 +41,9 @@ import msgspec
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.errors import InvalidOption, NaiveDatetime
 from jobrunner.retry import seconds
+
+_MADE_ID = re.compile(r"[0-9a-f]{28}-.")
+_TIME_DIGITS = 16
 
 
 class TaskState(StrEnum):
@@ -209,3 +214,13 @@ os.register_at_fork(after_in_child=_ids.renew)
 def new_id(tag: str) -> str:
     """A new task id: sorts behind all that this process made before, and carries the hash tag of its queue."""
     return f"{_ids.next()}-{tag}"
+
+
+def derived_id(parent: str, ordinal: int | str, tag: str) -> str:
+    """The id of what was made out of `parent` and is told from its siblings by `ordinal`; always the same one.
+
+    It has the shape of a made id, and the time of its parent when that has one, so both sort side by side.
+    """
+    digest = hashlib.sha256(f"{parent}\0{ordinal}".encode()).hexdigest()
+    time = parent[:_TIME_DIGITS] if _MADE_ID.match(parent) else digest[-_TIME_DIGITS:]
+    return f"{time}{digest[:12]}-{tag}"

@@ -94,17 +94,10 @@ def move(
         fields += ["payload", stored, "encoding", encoding]
     if headers is not None:
         fields += ["headers", write_headers({**held.headers, **headers})]
-    call = leases.move(
-        line.keys,
-        line.neighbour(queue),
-        task_id=held.id,
-        token=held.token,
-        fields=fields,
-        priority=check_priority(priority),
-        delay_ms=seconds(delay, option="delay") * 1000,
-        max_hops=max_hops,
-    )
-    word = check_verdict((yield from ask(call)), held.id)
+    chosen = check_priority(priority)
+    delay_ms = seconds(delay, option="delay") * 1000
+    report = (held.id, held.token, "" if chosen is None else chosen, delay_ms, fields)
+    word = yield from _report(held, leases.move(line.keys, line.neighbour(queue), [report], max_hops=max_hops))
     if word == "hops":
         raise UsageError(f"item {held.id} made {max_hops} hops, the most allowed; look for a loop without an end")
     return word != "gone"

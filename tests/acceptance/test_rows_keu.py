@@ -724,8 +724,8 @@ def test_only_a_reserved_item_can_be_moved(
         with Client(server.url, keys.prefix) as own:
             twin = own.queue("p/a")._line
             go.wait()
-            call = calls.move(twin.keys, twin.neighbour(to), task_id=lease.id, token=lease.token)
-            verdicts.append(own.broker.run(call))
+            call = calls.move(twin.keys, twin.neighbour(to), [(lease.id, lease.token, "", 0, ())])
+            verdicts.extend(own.broker.run(call))
 
     for lease in a.reserve(40, keepalive=60):
         go = threading.Barrier(2)

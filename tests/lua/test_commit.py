@@ -4,6 +4,7 @@ import pytest
 
 from jobrunner.broker.calls import leases, tasks
 from jobrunner.errors import ServerRefused
+from jobrunner.task import TaskState
 
 
 def test_a_task_that_is_not_kept_leaves_nothing_but_the_count(mail):
@@ -218,3 +219,22 @@ def test_a_command_that_is_denied_half_way_leaves_the_lease(mail, weak_broker):
 
     assert mail.ids("pending") == ["a"]
     assert mail.commit(attempt) == ["ok"]
+
+
+def test_a_dropped_task_counts_as_dropped_and_reads_as_cancelled(mail, keys):
+    attempt = mail.lease("a")
+
+    assert mail.commit(attempt, keep_ms=60_000, outcome="dropped") == ["ok"]
+
+    record = mail.run(tasks.show(keys, "a", queue="mail"))
+    assert record is not None
+    assert record.state is TaskState.CANCELLED
+    assert mail.totals() == {"enqueued": 1, "dropped": 1}
+
+
+def test_the_end_of_a_dropped_task_of_a_flow_is_that_of_a_cancelled_one(mail):
+    attempt = mail.lease("a")
+
+    mail.run(leases.commit(mail.keys, [(attempt.id, attempt.token, 0, "dropped", b"", b"[somewhere]")]))
+
+    assert mail.raw.hgetall(mail.keys.outbox) == {b"cancelled:[somewhere]": b""}

@@ -11,8 +11,13 @@ def ends(line):
     return line("orders/raw"), line("orders/clean")
 
 
-def moved(raw, clean, attempt, **options):
-    return raw.run(leases.move(raw.keys, clean.keys, task_id=attempt.id, token=attempt.token, **options))
+def report(attempt, *, priority="", delay_ms=0, fields=()):
+    return attempt.id, attempt.token, priority, delay_ms, fields
+
+
+def moved(raw, clean, attempt, *, max_hops=0, over=False, **said):
+    (verdict,) = raw.run(leases.move(raw.keys, clean.keys, [report(attempt, **said)], max_hops=max_hops, over=over))
+    return verdict
 
 
 def test_a_task_leaves_one_queue_and_enters_the_other(ends, clock):
@@ -73,7 +78,7 @@ def test_a_delay_schedules_it_in_the_other_queue(ends, clock):
     assert clean.ids("waiting") == []
 
 
-@pytest.mark.parametrize(("given", "order"), [(None, ["urgent", "plain"]), (0, ["plain", "urgent"])])
+@pytest.mark.parametrize(("given", "order"), [("", ["urgent", "plain"]), (0, ["plain", "urgent"])])
 def test_a_priority_stays_unless_one_is_given(ends, given, order):
     raw, clean = ends
     clean.enqueue("plain")
@@ -186,9 +191,120 @@ def test_a_server_that_is_full_leaves_the_task_leased(ends):
 @pytest.mark.parametrize("denied", ["zadd", "hset", "hdel", "hincrby", "zrem"])
 def test_a_command_that_is_denied_half_way_loses_no_task(ends, weak_broker, clock, denied):
     raw, clean = ends
-    attempt = raw.lease("a")
+    raw.fail(raw.lease("a"))
+    clock.advance(1)
+    (attempt,) = raw.reserve()
 
     with pytest.raises(ServerRefused):
-        weak_broker(f"-{denied}").run(leases.move(raw.keys, clean.keys, task_id="a", token=attempt.token))
+        weak_broker(f"-{denied}").run(leases.move(raw.keys, clean.keys, [report(attempt)]))
 
     assert "a" in raw.ids("pending") + clean.ids("waiting")
+
+
+def move_all(raw, clean, attempts, **options):
+    return raw.run(leases.move(raw.keys, clean.keys, [report(one) for one in attempts], **options))
+
+
+def test_a_batch_goes_in_one_step_and_keeps_its_order(ends, clock):
+    raw, clean = ends
+    raw.enqueue("c", "a", "b")
+    attempts = raw.reserve(3)
+
+    assert move_all(raw, clean, attempts) == ["ok"] * 3
+    assert clean.ids("waiting") == ["c", "a", "b"]
+    assert raw.ids("pending") == raw.ids("leases") == []
+    assert raw.totals()["moved_out"] == clean.totals()["moved_in"] == 3
+    clean.enqueue("d")
+    assert clean.ids("waiting") == ["c", "a", "b", "d"]
+
+
+def test_each_report_of_a_batch_has_its_own_verdict_and_fields(ends, clock):
+    raw, clean = ends
+    raw.enqueue("gone", "plain", "set", "later", "lost")
+    gone, plain, with_fields, later, lost = raw.reserve(5)
+    raw.raw.delete(raw.keys.task("gone"))
+    raw.release(lost)
+    raw.reserve()
+    said = [
+        report(gone), report(plain), report(with_fields, fields=["payload", b"1", "headers", b"{}"]),
+        report(later, delay_ms=50, priority=2), report(lost), report(plain),
+    ]  # fmt: skip
+
+    verdicts = raw.run(leases.move(raw.keys, clean.keys, said))
+
+    assert verdicts == ["gone", "ok", "ok", "ok", "lost", "gone"]
+    assert clean.ids("waiting") == ["plain", "set"]
+    assert clean.scores("scheduled") == {"later": clock.ms + 50}
+    assert (clean.hash("set")["payload"], clean.hash("plain")["payload"]) == (b"1", b"{}")
+    assert "headers" not in clean.hash("plain")
+    assert clean.hash("later")["priority"] == b"2"
+    assert sorted(raw.ids("pending")) == ["gone", "lost"]
+    assert clean.totals() == {"moved_in": 3}
+
+
+def test_a_queue_that_gets_full_takes_the_first_and_refuses_the_rest(ends, clock):
+    """KEU-34: max_size reached: refused, the item stays leased where it is."""
+    raw, clean = ends
+    clean.configure(max_size=3)
+    clean.enqueue("there")
+    raw.enqueue("a", "b", "c")
+    attempts = raw.reserve(3)
+
+    assert move_all(raw, clean, attempts) == ["ok", "ok", "full"]
+    assert clean.ids("waiting") == ["there", "a", "b"]
+    assert raw.ids("pending") == raw.ids("leases") == ["c"]
+    before = raw.snapshot()
+    assert move_all(raw, clean, attempts[2:]) == ["full"]
+    assert raw.snapshot() == before
+    clean.reserve()
+    assert move_all(raw, clean, attempts[2:]) == ["ok"]
+
+
+def test_what_goes_over_is_taken_by_a_full_queue_all_the_same(ends):
+    raw, clean = ends
+    clean.configure(max_size=1)
+    clean.enqueue("there")
+
+    assert moved(raw, clean, raw.lease("a"), over=True) == "ok"
+    assert clean.ids("waiting") == ["there", "a"]
+
+
+def test_those_at_the_limit_of_hops_take_no_room(ends):
+    raw, clean = ends
+    clean.configure(max_size=1)
+    raw.enqueue("tired", "fresh")
+    attempts = raw.reserve(2)
+    raw.raw.hset(raw.keys.task("tired"), "hops", 7)
+
+    assert move_all(raw, clean, attempts, max_hops=7) == ["hops", "ok"]
+    assert raw.ids("pending") == ["tired"]
+
+
+def test_a_move_to_itself_while_full_goes_behind_all_that_wait(ends):
+    raw, _ = ends
+    raw.configure(max_size=1)
+    attempt = raw.lease("a")
+    raw.enqueue("b")
+
+    assert moved(raw, raw, attempt) == "full"
+    assert moved(raw, raw, attempt, over=True) == "ok"
+    assert raw.ids("waiting") == ["b", "a"]
+
+
+def test_a_large_batch_goes_through(ends):
+    raw, clean = ends
+    raw.enqueue(*[f"{n:05}" for n in range(9000)])
+    attempts = raw.reserve(9000)
+
+    assert move_all(raw, clean, attempts) == ["ok"] * 9000
+    assert clean.ids("waiting") == [f"{n:05}" for n in range(9000)]
+    assert raw.ids("pending") == []
+
+
+def test_an_empty_batch_changes_nothing(ends):
+    raw, clean = ends
+    raw.enqueue("a")
+    before = raw.snapshot()
+
+    assert move_all(raw, clean, []) == []
+    assert raw.snapshot() == before

@@ -7,7 +7,7 @@ import pytest
 
 from jobrunner.broker.keys import Keys, check_id, split_queue, tag_of_id
 from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime
-from jobrunner.task import check_priority, due, new_id
+from jobrunner.task import check_priority, derived_id, due, new_id
 
 
 def make_ids(count: int) -> list[str]:
@@ -86,3 +86,28 @@ def test_times_become_milliseconds() -> None:
 def test_only_0_1_and_2_are_priorities(bad: object) -> None:
     with pytest.raises(InvalidOption, match="higher goes first"):
         check_priority(bad)
+
+
+@pytest.mark.parametrize("parent", [new_id("orders"), "a user's own id", "0123456789abcdef0123456789ab"])
+def test_a_derived_id_is_always_the_same_and_has_the_shape_of_a_made_one(parent: str) -> None:
+    ids = [derived_id(parent, ordinal, "orders") for ordinal in range(10_000)]
+
+    assert len(set(ids)) == len(ids)
+    assert derived_id(parent, 7, "orders") == ids[7]
+    assert {tag_of_id(one) for one in ids} == {"orders"}
+    assert derived_id(parent, "key of a row", "orders") not in ids
+
+
+def test_a_derived_id_keeps_the_time_of_its_parent() -> None:
+    parent = new_id("orders")
+
+    child = derived_id(parent, 0, "orders")
+
+    assert child[:16] == parent[:16]
+    assert derived_id(child, 0, "orders") != child
+
+
+def test_a_derived_id_is_the_same_in_every_version() -> None:
+    """Retries may run under another version of this package than the first try did."""
+    assert derived_id("0123456789abcdef0123456789ab-orders", 1, "orders") == "0123456789abcdefb7e1d6e7bced-orders"
+    assert derived_id("mine", 0, "orders") == "22f2324523e39ba9278728ab8c72-orders"

@@ -1,4 +1,4 @@
-"""Calls about tasks in a worker's hands: reserve, commit, fail, release, extend, move, pop.
+"""Calls about tasks in a worker's hands: reserve, commit, fail, release, extend, move, spread, pop.
 
 A report is a tuple that begins with the task's id and the lease's token; a call takes a batch of them and replies one
 word for each. A token is the number of a lease as text: random, so that no other lease of the task has it, and a number
@@ -40,7 +40,8 @@ _fail = Verb("fail", _texts)
 _release = Verb("release", _texts)
 _extend = Verb("extend", _texts)
 _progress = Verb("progress", lambda reply: reply.decode())
-_move = Verb("move", lambda reply: reply.decode())
+_move = Verb("move", _texts)
+_spread = Verb("spread", lambda reply: reply.decode())
 
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
@@ -65,8 +66,9 @@ CommitReport = tuple[str, str, int, str, bytes] | tuple[str, str, int, str, byte
 
 
 def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
-    """Reports: id, token, keep_ms, outcome ('succeeded' or 'cancelled'), result, and of a task of a flow its `then`.
+    """Reports: id, token, keep_ms, outcome, result, and of a task of a flow its `then`.
 
+    The outcome is 'succeeded', 'cancelled' or 'dropped'; the last is shown as cancelled and counted on its own.
     Reply: 'ok', or why it was refused.
     """
     words: list[Word] = []
@@ -108,29 +110,72 @@ def progress(keys: QueueKeys, task_id: str, token: str, note: bytes) -> Call[str
     return _progress.on(keys, tasks=keys.tasks, queue=keys.name, id=task_id, lease=token, progress=note)
 
 
+MoveReport = tuple[str, str, int | str, float, Sequence[Word]]
+
+
 def move(
-    keys: QueueKeys,
-    to: QueueKeys,
-    *,
-    task_id: str,
-    token: str,
-    fields: Sequence[Word] = (),
-    priority: int | None = None,
-    delay_ms: float = 0,
-    max_hops: int = 0,
-) -> Call[str]:
-    """Into another queue of the same tag. `fields` are set in the same step: field, value, ..."""
+    keys: QueueKeys, to: QueueKeys, reports: Iterable[MoveReport], *, max_hops: int = 0, over: bool = False
+) -> Call[list[str]]:
+    """Into another queue of the same tag, or into the same one. `over`: a queue that is full takes them all the same.
+
+    Reports: id, token, priority ('' = as it was), delay_ms, fields to set in the same step (field, value, ...).
+    Reply: 'ok', or why it was refused, also 'hops' (it made `max_hops`; 0: no limit) and 'full'.
+    """
     leaving = (keys.pending, keys.leases, keys.settings, keys.counters, keys.wake)
     entering = (to.waiting, to.scheduled, to.settings, to.counters, to.arrival, to.wake)
+    words: list[Word] = []
+    for *report, fields in reports:
+        words += (*report, len(fields), *fields)
     return _move.with_keys(
         leaving + entering,
-        rest=fields,
+        rest=words,
         tasks=keys.tasks,
         queue=keys.name,
         to_queue=to.name,
+        max_hops=max_hops,
+        over=int(over),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A new task that one under a lease leaves behind. `fields`: of its hash, but the queue."""
+
+    id: str
+    to: QueueKeys
+    fields: Sequence[Word]
+    priority: int | None = None
+    delay_ms: float = 0
+    over: bool = False
+    """Goes in although the queue is full."""
+
+
+def spread(
+    keys: QueueKeys, task_id: str, token: str, children: Sequence[Child], *, keep_ms: int = 0, then: bytes = b"",
+    max_hops: int = 0,
+) -> Call[str]:  # fmt: skip
+    """Ends a task as succeeded and creates its children in queues of the same tag, in one step.
+
+    A child whose id exists is left as it is. Reply: 'ok', or why it was refused, also 'hops' and 'full'.
+    """
+    targets = list({child.to.name: child.to for child in children}.values())
+    places = {to.name: place for place, to in enumerate(targets)}
+    words: list[Word] = []
+    for child in children:
+        fields = ("queue", child.to.name, *child.fields)
+        priority = "" if child.priority is None else child.priority
+        words += (child.id, places[child.to.name], priority, child.delay_ms, int(child.over), len(fields), *fields)
+    leaving = (keys.pending, keys.done, keys.leases, keys.settings, keys.counters, keys.awaited, keys.wake, keys.outbox)
+    entering = [(to.waiting, to.scheduled, to.settings, to.counters, to.arrival, to.wake) for to in targets]
+    return _spread.with_keys(
+        (*leaving, *chain.from_iterable(entering)),
+        rest=words,
+        tasks=keys.tasks,
+        queue=keys.name,
+        finished=keys.finished,
         id=task_id,
         lease=token,
-        priority="" if priority is None else priority,
-        delay_ms=delay_ms,
+        keep_ms=keep_ms,
+        onward=then,
         max_hops=max_hops,
     )

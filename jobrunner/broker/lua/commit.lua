@@ -3,15 +3,15 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 -- commit: pending → finished; the hash is deleted, or kept for a while with the result, or as history.
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · awaited, wake: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
---       channels that tell waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome,
---       result, onward ('' = of no flow; else the task's field `then`), and for each report id, number of its lease
+--       channels that tell waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome
+--       ('succeeded', 'cancelled', 'dropped'), result, onward ('' = of no flow; else the task's field `then`), and for
+--       each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full.
--- include number clock batch full lease awaited history wake capped post
+-- include number clock batch full lease awaited history wake capped post ending
 
 local now = read_clock(now_ms)
 local ended = exact(now)
-local AWAITED_KEEP_MS = '5000'
 
 local ids, numbers, groups, reports, is_of_flow = {}, {}, {}, 0, false
 local at = 5
@@ -26,29 +26,22 @@ while ARGV[at] do
 end
 local refused, live = judge(ids, numbers, now, queue)
 
-local function keep(key, keep_ms, outcome, result)
-  if redis.call('PEXPIRE', key, keep_ms) == 0 then return end
-  if outcome == 'succeeded' and result == '' then
-    redis.pcall('HSET', key, 'finished_at', ended)
-  else
-    redis.pcall('HSET', key, 'finished_at', ended, 'outcome', outcome, 'result', result)
-  end
-end
+-- A station that drops an item cancels it, as others see it; only the count tells the two apart.
+local function shown(outcome) return outcome == 'dropped' and 'cancelled' or outcome end
 
 if #live > 0 then write_even_when_full() end
 local someone_waits, history = redis.call('EXISTS', awaited) == 1, read_history()
 local doomed, kept, totals = {}, {}, {}
 for _, n in ipairs(live) do
-  local key, group = tasks .. ids[n], groups[n]
+  local id, group = ids[n], groups[n]
   local keep_ms, outcome, result = keep_for(ARGV[group + 1], history), ARGV[group + 2], ARGV[group + 3]
-  kept[#kept + 1] = ids[n]
-  if someone_waits and tell_waiting(ids[n], outcome) and keep_ms == '0' then keep_ms = AWAITED_KEEP_MS end
-  if keep_ms == '0' then doomed[#doomed + 1] = key else keep(key, keep_ms, outcome, result) end
+  kept[#kept + 1] = id
+  if end_one(id, keep_ms, shown(outcome), result, ended, someone_waits) then doomed[#doomed + 1] = tasks .. id end
   totals[outcome] = (totals[outcome] or 0) + 1
 end
 unlink(doomed)
 if is_of_flow then
-  for _, n in ipairs(live) do post(ARGV[groups[n] + 4], ARGV[groups[n] + 2], ARGV[groups[n] + 3]) end
+  for _, n in ipairs(live) do post(ARGV[groups[n] + 4], shown(ARGV[groups[n] + 2]), ARGV[groups[n] + 3]) end
 end
 if history then note_done(kept, now, history) end
 for outcome, total in pairs(totals) do redis.call('HINCRBY', counters, outcome, total) end

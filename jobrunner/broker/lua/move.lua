@@ -1,35 +1,68 @@
 local pending, leases, settings, counters, wake, to_waiting, to_scheduled, to_settings, to_counters, to_arrival, to_wake = unpack(KEYS)
-local now_ms, tasks, queue, to_queue, id, lease, priority, delay_ms, max_hops = unpack(ARGV, 1, 9)
--- move: pending of one queue → waiting or scheduled of another with the same tag, in one step.
+local now_ms, tasks, queue, to_queue, max_hops, over = unpack(ARGV, 1, 6)
+-- move: pending of one queue → waiting or scheduled of another with the same tag, or of the same one, in one step.
 -- KEYS  pending, leases: zsets · settings, counters: hashes · wake: zset · to_waiting, to_scheduled: zsets, of the
---       queue it enters, as all that follow · to_settings, to_counters: hashes · to_arrival: string · to_wake: zset
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes (one tag) · queue, to_queue: full names · id ·
---       lease: its number · priority: '' = as it was · delay_ms: 0 = now · max_hops: 0 = no limit ·
---       then field, value, ... to set
--- reply 'ok', 'gone', 'not_reserved', 'lost', 'hops' or 'full' (all but 'ok' changed nothing)
+--       queue they enter, as all that follow · to_settings, to_counters: hashes · to_arrival: string · to_wake: zset
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes (one tag) · queue, to_queue: full names ·
+--       max_hops: 0 = no limit · over: '1' = they go in although the queue is full · then for each report: id, number
+--       of its lease, priority ('' = as it was), delay_ms (0 = now), count of words, field, value, ... to set
+-- reply list beside the reports: 'ok', or 'gone', 'not_reserved', 'lost', 'hops', 'full' (nothing changed)
 -- Attempts, failures and expiries start anew; total_attempts and hops go on.
--- include number clock place join wake batch lease size capped
+-- include number clock place wake batch lease size capped
 
 local now = read_clock(now_ms)
-local ids = {id}
-local refused, live = judge(ids, {lease}, now, queue)
-if refused[1] then return refused[1] end
-local key = tasks .. id
-local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'total_attempts', 'hops', 'priority')
-if task.err or not task[1] then return 'gone' end
-local hops = (number(task[4]) or 0) + 1
-if tonumber(max_hops) > 0 and hops > tonumber(max_hops) then return 'hops' end
-if is_full(to_settings, to_waiting, to_scheduled, 1) then return 'full' end
-if priority == '' then priority = task[5] or '1' end
+local ids, numbers, starts, at = {}, {}, {}, 7
+while ARGV[at] do
+  local n = #ids + 1
+  ids[n], numbers[n], starts[n] = ARGV[at], ARGV[at + 1], at
+  at = at + 5 + ARGV[at + 4]
+end
+local verdicts, live = judge(ids, numbers, now, queue)
+local room = over == '1' and math.huge or room_in(to_settings, to_waiting, to_scheduled)
+local most_hops = tonumber(max_hops) > 0 and tonumber(max_hops) or math.huge
+local last = tonumber(redis.call('GET', to_arrival)) or 0
+local words = {'HSET', '', 'queue', to_queue, 'more', 1, 'retry_count', 0, 'place', 0, 'priority', 0, 'hops', 0,
+  'total_attempts', 0}
+local fixed, moved, ready = #words, {}, {}
 
-local set, score, place = join(to_waiting, to_scheduled, to_arrival, priority, now + delay_ms, now)
-redis.call('HSET', key, 'queue', to_queue, 'place', place, 'priority', priority, 'retry_count', 0, 'hops', hops,
-  'more', 1, 'total_attempts', (number(task[3]) or 0) + (number(task[2]) or 0) + 1, unpack(ARGV, 10))
-redis.call('HDEL', key, 'error', 'expiries')
-redis.call('ZADD', set, score, id)
-redis.call('HINCRBY', to_counters, 'moved_in', 1)
-redis.call('HINCRBY', counters, 'moved_out', 1)
-end_leases(ids, live)
+local function move_one(id, at)
+  local key = tasks .. id
+  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'error', 'expiries')
+  if task.err or not task[1] then return 'gone' end
+  local hops = (number(task[4]) or 0) + 1
+  if hops > most_hops then return 'hops' end
+  if #moved >= room then return 'full' end
+  local priority, own = ARGV[at + 2] ~= '' and ARGV[at + 2] or task[5] or '1', tonumber(ARGV[at + 4])
+  for n = 1, own do words[fixed + n] = ARGV[at + 4 + n] end
+  words[2], words[12], words[14] = key, priority, hops
+  words[16] = (number(task[3]) or 0) + (number(task[2]) or 0) + 1
+  local due = now + ARGV[at + 3]
+  if due > now then
+    due = slot_at(to_scheduled, due)
+    words[10] = place_of(priority, due)
+  else
+    last = arrival_after(last, now)
+    words[10] = place_of(priority, last)
+    ready[#ready + 1], ready[#ready + 2] = words[10], id
+  end
+  redis.call(unpack(words, 1, fixed + own))
+  if due > now then redis.call('ZADD', to_scheduled, due, id) end
+  if task[6] or task[7] then redis.call('HDEL', key, 'error', 'expiries') end
+  return 'ok'
+end
+
+for _, n in ipairs(live) do
+  verdicts[n] = move_one(ids[n], starts[n])
+  if verdicts[n] == 'ok' then moved[#moved + 1] = n end
+end
+if #moved == 0 then return verdicts end
+if #ready > 0 then
+  redis.call('SET', to_arrival, exact(last))
+  call_sliced('ZADD', to_waiting, ready)
+end
+redis.call('HINCRBY', to_counters, 'moved_in', #moved)
+redis.call('HINCRBY', counters, 'moved_out', #moved)
+end_leases(ids, moved)
 wake_if_capped(wake)
 wake_one(to_wake)
-return 'ok'
+return verdicts

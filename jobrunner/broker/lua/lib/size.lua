@@ -1,5 +1,10 @@
--- Whether so many more tasks would be above what the queue may hold, waiting and scheduled together.
-local function is_full(settings, waiting, scheduled, more)
+-- How many more tasks the queue may hold, waiting and scheduled together.
+local function room_in(settings, waiting, scheduled)
   local most = number(redis.call('HGET', settings, 'max_size'))
-  return most and more > 0 and redis.call('ZCARD', waiting) + redis.call('ZCARD', scheduled) + more > most
+  return most and most - redis.call('ZCARD', waiting) - redis.call('ZCARD', scheduled) or math.huge
+end
+
+-- Whether so many more would be above that.
+local function is_full(settings, waiting, scheduled, more)
+  return more > 0 and more > room_in(settings, waiting, scheduled)
 end
