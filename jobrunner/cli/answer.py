@@ -19,6 +19,11 @@ def answer_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
 
 
+def plain_json(value: Any) -> Any:
+    """The same value in lists, dicts, numbers and texts, for a JSON line."""
+    return json.loads(json.dumps(value, default=_plain))
+
+
 def talk(line: str) -> None:
     """Says something to the person who looks."""
     click.echo(line, err=True)
@@ -54,6 +59,11 @@ def exactly(instant: datetime | None) -> str:
     if instant is None:
         return "-"
     return f"{instant.astimezone().isoformat(sep=' ', timespec='seconds')} ({when(instant)})"
+
+
+def span(length_s: float) -> str:
+    """A length of time in its largest unit: `12 s`, `3 min`."""
+    return _length(length_s)
 
 
 def readable(raw: bytes) -> Any:

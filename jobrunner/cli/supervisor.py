@@ -1,4 +1,5 @@
-"""The supervisor of `work --processes N` and `work --reload`: it runs worker processes and does no work itself."""
+"""The supervisor of `work --processes N`, `work --reload` and `pipeline run`: it runs worker processes and does no work
+itself."""
 
 import os
 import queue
@@ -16,6 +17,7 @@ from jobrunner.cli.boundary import DONE, MISUSE, NO
 from jobrunner.cli.source_files import SourceFiles
 from jobrunner.cli.stopping import on_stop_signals
 from jobrunner.clock import monotonic, sleep
+from jobrunner.errors import ServerError
 
 _log = structlog.get_logger("jobrunner.supervisor")
 _FIRST_PAUSE_S = 0.5
@@ -23,6 +25,7 @@ _LONGEST_PAUSE_S = 30.0
 _SETTLED_S = 10.0
 _CRASHES = 5
 _LOOK_EVERY_S = 1.0
+_ASK_EVERY_S = 0.5
 _ASK_TWICE = 2
 
 
@@ -31,6 +34,7 @@ class Slot:
     """The place of one worker process."""
 
     number: int
+    command: Sequence[str]
     process: subprocess.Popen[bytes] | None = None
     began: float = 0.0
     start_at: float | None = 0.0
@@ -49,13 +53,20 @@ class Supervisor:
        its start is given up, and all with it;
     3. passes on what it is asked: once to stop, twice at once; at the third time it kills;
     4. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
-    5. ends when they have: 0 when all ended well, 2 when one says that it is misused, else 1.
+    5. with `until`, stops them gracefully when that answers yes; it is asked twice a second;
+    6. ends when they have: 0 when all ended well, 2 when one says that it is misused, else 1.
     """
 
-    def __init__(self, command: Sequence[str], count: int, *, watched: Path | None = None) -> None:
-        self._command = list(command)
-        self._slots = [Slot(number) for number in range(1, count + 1)]
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        *,
+        watched: Path | None = None,
+        until: Callable[[], bool] | None = None,
+    ) -> None:
+        self._slots = [Slot(number, command) for number, command in enumerate(commands, 1)]
         self._watched = watched
+        self._until = until
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._asked = 0
         self._code = DONE
@@ -66,6 +77,8 @@ class Supervisor:
         if self._watched is not None:
             files = SourceFiles(self._watched)
             threading.Thread(target=self._watch, args=(files,), name="jobrunner-reload", daemon=True).start()
+        if self._until is not None:
+            threading.Thread(target=self._wait_for, args=(self._until,), name="jobrunner-until", daemon=True).start()
         while self._goes_on():
             self._start_due()
             self._take_event()
@@ -91,7 +104,7 @@ class Supervisor:
     def _start(self, slot: Slot) -> None:
         theirs, slot.lifeline = os.pipe()
         process = subprocess.Popen(  # noqa: S603 - our own program
-            [*self._command, "--lifeline", str(theirs)], pass_fds=[theirs], process_group=0
+            [*slot.command, "--lifeline", str(theirs)], pass_fds=[theirs], process_group=0
         )
         os.close(theirs)
         slot.process, slot.began, slot.start_at = process, monotonic(), None
@@ -149,6 +162,14 @@ class Supervisor:
             sleep(_LOOK_EVERY_S)
             if paths := files.changed():
                 self._events.put(lambda paths=paths: self._begin_again(paths))  # type: ignore[misc]
+
+    def _wait_for(self, over: Callable[[], bool]) -> None:
+        while True:
+            sleep(_ASK_EVERY_S)
+            with suppress(ServerError):
+                if over():
+                    self._events.put(self._ask_to_stop)
+                    return
 
     def _begin_again(self, paths: list[str]) -> None:
         if self._asked:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from jobrunner.cli.logs import FORMATS, log_to_stderr
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.stopping import ask_at_end_of, ask_at_stop_signals
 from jobrunner.cli.supervisor import Supervisor
+from jobrunner.client.client import Client
 from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption
+from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.jobs.registry import load_modules
 from jobrunner.worker.worker import Worker, WorkerSummary
 
@@ -41,6 +43,14 @@ class Wanted:
     grace: float
     log_format: str
     allow_eviction: bool
+
+    def serving(self, queues: tuple[str, ...]) -> "Wanted":
+        """The same for these queues."""
+        return replace(self, queues=queues)
+
+    def endless(self) -> "Wanted":
+        """The same until it is stopped."""
+        return replace(self, burst=False, drain=False)
 
 
 @click.command(epilog=_EXAMPLES)
@@ -80,8 +90,11 @@ def work(
     log_to_stderr(wanted.log_format)
     if processes > 1 or reload:
         command = [sys.executable, "-m", "jobrunner", "work", *words(shared, wanted)]
-        return Supervisor(command, processes, watched=Path.cwd() if reload else None).run()
-    return _work_here(shared, wanted, lifeline)
+        return Supervisor([command] * processes, watched=Path.cwd() if reload else None).run()
+    load_modules(wanted.modules)  # first, as a module may configure the client
+    for pipeline in all_pipelines():
+        pipeline.check()
+    return work_here(shared, wanted, lifeline, chosen_client(shared))
 
 
 def words(shared: Shared, wanted: Wanted) -> list[str]:
@@ -95,14 +108,20 @@ def words(shared: Shared, wanted: Wanted) -> list[str]:
     return found + shared.words()
 
 
-def _work_here(shared: Shared, wanted: Wanted, lifeline: int | None) -> int:
-    load_modules(wanted.modules)  # first, as a module may configure the client
-    named = shared.url or shared.prefix
+def chosen_client(shared: Shared, otherwise: Client | None = None) -> Client:
+    """The client of this process, by the command line if that names one; else `otherwise`, else as configured."""
+    if shared.url or shared.prefix:
+        return configure(shared.url, shared.prefix)
+    return otherwise or current_client()
+
+
+def work_here(shared: Shared, wanted: Wanted, lifeline: int | None, client: Client) -> int:
+    """A worker in this process, until it is stopped; returns the exit code. Its modules are loaded."""
     worker = Worker(
         wanted.modules,
         wanted.queues or None,
         wanted.concurrency,
-        configure(shared.url, shared.prefix) if named else current_client(),
+        client,
         allow_eviction=wanted.allow_eviction,
         executor=wanted.executor,
         grace=wanted.grace,

@@ -1,0 +1,96 @@
+"""`jobrunner pipeline run`: workers for exactly the queues of one pipeline."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from jobrunner.cli.logs import FORMATS, log_to_stderr
+from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
+from jobrunner.cli.pipeline_modules import loaded_pipeline
+from jobrunner.cli.supervisor import Supervisor
+from jobrunner.cli.work import Wanted, chosen_client, words, work_here
+from jobrunner.client.client import Client
+from jobrunner.errors import InvalidOption
+from jobrunner.etl.pipeline import Pipeline
+from jobrunner.etl.progress import Emptied
+
+MASTER, REMOTE = "JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE"
+_EXAMPLES = """\b
+Examples:
+  jobrunner pipeline run orders myapp.orders
+  jobrunner pipeline run orders myapp.orders --processes 4 --concurrency 2
+  jobrunner pipeline run flights --burst --master 'local[2]'
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("name")
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Worker processes of the stations in Python; those on Spark have one of their own.")  # fmt: skip
+@click.option("--concurrency", type=int, default=10, show_default=True, help="Items at a time, in each process.")
+@click.option("--executor", type=click.Choice(["threads", "processes", "async"]), default="threads",
+              show_default=True, help="How stations in Python are run.")  # fmt: skip
+@click.option("--burst", is_flag=True, help="Ends when nothing is waiting or pending in the whole pipeline.")
+@click.option("--drain", is_flag=True, help="Ends when nothing is scheduled either.")
+@click.option("--grace", type=duration, default="25", show_default=True, metavar="S",
+              help="How long running items may finish after SIGTERM or Ctrl-C.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark's master: local[*], spark://host:7077, ...")
+@click.option("--remote", metavar="URL", help="A Spark Connect server: sc://host:15002.")
+@click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
+@click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete items to make room.")
+@with_shared_options
+def run(
+    shared: Shared,
+    name: str,
+    modules: tuple[str, ...],
+    processes: int,
+    master: str | None,
+    remote: str | None,
+    **options: Any,
+) -> int:
+    """Runs the stations of the pipeline NAME of MODULEs until stopped, and serves no other queue.
+
+    MODULEs declare it; without one, those of [tool.jobrunner] in pyproject.toml. It is checked first.
+    """
+    found = loaded_pipeline(name, modules)
+    found.check()
+    _tell_spark(found, master, remote)
+    log_to_stderr(options["log_format"])
+    client = chosen_client(shared, found.client)
+    found.apply(client)
+    wanted = Wanted(modules=modules_or_configured(modules), queues=(), max_tasks=0, **options)
+    python, spark = _queues(found)
+    if processes == 1 and not (python and spark):
+        return work_here(shared, wanted.serving(python or spark), None, client)
+    return _supervise(shared, wanted, found, client, [python] * processes if python else [], [spark] if spark else [])
+
+
+def _supervise(shared: Shared, wanted: Wanted, found: Pipeline, client: Client, *slots: list[tuple[str, ...]]) -> int:
+    # A worker sees only its own queues, so it cannot know that the whole is done: that is looked for here.
+    endless = wanted.endless()
+    commands = [
+        [sys.executable, "-m", "jobrunner", "work", *words(shared, endless.serving(queues))]
+        for alike in slots
+        for queues in alike
+    ]
+    until = Emptied(client, found.graph, also_scheduled=wanted.drain) if wanted.burst or wanted.drain else None
+    return Supervisor(commands, until=until).run()
+
+
+def _queues(found: Pipeline) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    served = [node.queue for node in found.graph.in_order() if node.is_served]
+    on_spark = tuple(queue for queue in served if queue in found.spark_stations)
+    return tuple(queue for queue in served if queue not in found.spark_stations), on_spark
+
+
+def _tell_spark(found: Pipeline, master: str | None, remote: str | None) -> None:
+    named = {MASTER: master, REMOTE: remote}
+    given = {variable: url for variable, url in named.items() if url is not None}
+    if len(given) > 1:
+        raise InvalidOption("--master and --remote are both given; a session is on one of them")
+    if given and not found.spark_stations:
+        raise InvalidOption(f"pipeline {found.name!r} has no station on Spark; leave out --master and --remote")
+    os.environ.update(given)  # inherited by the worker that has the session

@@ -1,0 +1,120 @@
+"""`jobrunner pipeline show`: the counts of every station, with rates and the time left; once, or again and again."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from jobrunner.cli.answer import answer_json, plain_json, span, table
+from jobrunner.cli.options import Shared, connected, duration, with_shared_options
+from jobrunner.cli.pipeline_modules import loaded_pipeline
+from jobrunner.clock import sleep
+from jobrunner.etl.progress import Pace, PipelineView, Progress
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner pipeline show orders myapp.orders
+  jobrunner pipeline show orders myapp.orders --watch
+  jobrunner pipeline show orders --json | jq '.stations[].waiting'
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("name")
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@click.option("--over", type=duration, default="1", show_default=True, metavar="S",
+              help="Measures rates over so long; 0: shows none.")  # fmt: skip
+@click.option("--watch", is_flag=True, help="Shows it again and again, until Ctrl-C.")
+@click.option("--until-empty", is_flag=True, help="Watches until nothing is open.")
+@with_shared_options
+def show(shared: Shared, name: str, modules: tuple[str, ...], over: float, watch: bool, until_empty: bool) -> None:
+    """Shows how many items are where in the pipeline NAME of MODULEs, how fast they go, and how long the rest takes.
+
+    LEFT is what is open by the pace at which it becomes less; - when it does not.
+    """
+    found = loaded_pipeline(name, modules)
+    found.check()
+    with connected(shared) as client:
+        progress = Progress(client, found.graph)
+        if watch or until_empty:
+            _watch(progress, shared, max(over, 0.1), until_empty=until_empty)
+            return
+        seen = progress.look()
+        if over:
+            sleep(over)
+            seen = progress.look()
+    if shared.as_json:
+        answer_json(seen)
+    else:
+        click.echo(station_table(seen))
+
+
+def station_table(seen: PipelineView) -> str:
+    """One line a station, in the order of the way, and one for the whole."""
+    columns = ("STATION", "TO", "WAITING", "SCHEDULED", "PENDING", "DEAD", "IN/S", "OUT/S", "LEFT", "STATE")
+    rows: list[tuple[object, ...]] = [
+        (
+            *(station.queue, station.targets, station.waiting, station.scheduled, station.pending, station.dead),
+            *_pace(station.pace),
+            "paused" if station.paused else _kind(station.kind),
+        )
+        for station in seen.stations
+    ]
+    counts = (sum(getattr(one, state) for one in seen.stations) for state in ("waiting", "scheduled", "pending"))
+    rows.append((seen.name, "", *counts, seen.dead, *_pace(seen.pace), _ended(seen)))
+    return table(columns, rows)
+
+
+def _ended(seen: PipelineView) -> str:
+    return f"{seen.succeeded} finished, {seen.dropped} dropped"
+
+
+def _kind(kind: str) -> str:
+    return "not served" if kind == "queue" else kind
+
+
+def _pace(pace: Pace) -> tuple[str, str, str]:
+    left = "-" if pace.left_s is None else span(pace.left_s)
+    return _rate(pace.in_per_s), _rate(pace.out_per_s), left
+
+
+def _rate(per_s: float | None) -> str:
+    if per_s is None:
+        return "-"
+    return f"{per_s:.0f}" if per_s == 0 or per_s >= 10 else f"{per_s:.1f}"
+
+
+def _watch(progress: Progress, shared: Shared, every_s: float, *, until_empty: bool) -> None:
+    with _screen(shared) as draw:
+        while True:
+            seen = progress.look()
+            draw(seen)
+            if until_empty and not seen.open:
+                return
+            sleep(every_s)
+
+
+@contextmanager
+def _screen(shared: Shared) -> Iterator[Callable[[PipelineView], None]]:
+    """What draws one look: a JSON line for programs; over the last one on a terminal; below it elsewhere."""
+    if shared.as_json:
+        yield lambda seen: click.echo(json.dumps(plain_json(seen)))
+        return
+    if not sys.stdout.isatty():
+        yield lambda seen: click.echo(station_table(seen) + "\n")
+        return
+    try:
+        from rich.live import Live
+        from rich.text import Text
+    except ImportError:
+        yield _draw_plainly
+        return
+    with Live(auto_refresh=False, vertical_overflow="visible") as live:
+        yield lambda seen: live.update(Text(station_table(seen), no_wrap=True, overflow="crop"), refresh=True)
+
+
+def _draw_plainly(seen: PipelineView) -> None:
+    click.clear()
+    click.echo(station_table(seen))

@@ -1,0 +1,171 @@
+"""`jobrunner pipeline`, but for `run` with processes, which tests/acceptance has."""
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.etl.pipeline import all_pipelines, forget_pipeline
+
+ORDERS = """
+from jobrunner.etl import Pipeline, To
+
+orders = Pipeline("orders")
+
+@orders.station("raw", to=("home", "abroad"), max_attempts=2)
+def route(item):
+    return To("home" if item.payload["home"] else "abroad")
+
+@orders.sink("home")
+def store(item):
+    return item.payload
+
+orders.declare("abroad", max_size=3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What a test declared is unknown to the next one."""
+    yield
+    for pipeline in all_pipelines():
+        forget_pipeline(pipeline.name)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> str:
+    """A module with the pipeline `orders`."""
+    name = f"cli_orders_{abs(hash(request.node.nodeid))}"
+    (tmp_path / f"{name}.py").write_text(ORDERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_show_has_a_line_for_each_station_and_one_for_the_whole(says: Any, client: Client, module: str) -> None:
+    client.queue("orders/raw").push_many([{"home": True}] * 3)
+
+    said = says("pipeline", "show", "orders", module, "--over", "0.01")
+
+    heading, raw, *rest = said.out.splitlines()
+    assert said.code == 0
+    assert heading.split() == [
+        "STATION",
+        "TO",
+        "WAITING",
+        "SCHEDULED",
+        "PENDING",
+        "DEAD",
+        "IN/S",
+        "OUT/S",
+        "LEFT",
+        "STATE",
+    ]
+    assert raw.split() == ["raw", "home,", "abroad", "3", "0", "0", "0", "0", "0", "-", "station"]
+    assert [line.split()[0] for line in rest] == ["home", "abroad", "orders"]
+    assert rest[1].endswith("not served")
+    assert rest[2].endswith("0 finished, 0 dropped")
+
+
+def test_show_as_json(says: Any, client: Client, module: str) -> None:
+    client.queue("orders/raw").push({})
+
+    seen = says("pipeline", "show", "orders", module, "--over", "0", "--json").value
+
+    assert (seen["name"], seen["open"], seen["pace"]["left_s"]) == ("orders", 1, None)
+    assert [(one["queue"], one["waiting"], one["kind"]) for one in seen["stations"]] == [
+        ("raw", 1, "station"), ("home", 0, "sink"), ("abroad", 0, "queue"),
+    ]  # fmt: skip
+
+
+def test_watching_ends_when_nothing_is_open(says: Any, module: str) -> None:
+    said = says("pipeline", "show", "orders", module, "--until-empty")
+    lines = says("pipeline", "show", "orders", module, "--until-empty", "--json")
+
+    assert (said.code, said.out.count("STATION")) == (0, 1)
+    assert lines.out.count("\n") == 1
+    assert lines.value["open"] == 0
+
+
+def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(says: Any, client: Client, module: str) -> None:
+    assert says("pipeline", "list").talk == "no pipeline is declared, and the server has none\n"
+    client.queue("stock/in").push_many("ab")
+    client.queue("plain").push("x")
+
+    assert says("pipeline", "list", module, "--json").value == [
+        {"name": "orders", "stations": 2, "queues": 3, "open": 0, "dead": 0},
+        {"name": "stock", "stations": None, "queues": 1, "open": 2, "dead": 0},
+    ]
+    assert says("pipeline", "list", module).out.splitlines()[2].split() == ["stock", "-", "1", "2", "0"]
+
+
+def test_diagram_is_text_or_mermaid_or_json(says: Any, module: str) -> None:
+    assert says("pipeline", "diagram", "orders", module).out.startswith("raw     station  → home  → abroad\n")
+    assert says("pipeline", "diagram", "orders", module, "--format", "mermaid").out.startswith("flowchart LR\n")
+    drawn = says("pipeline", "diagram", "orders", module, "--json").value
+    assert drawn["queues"][0]["targets"] == ["orders/home", "orders/abroad"]
+
+
+def test_push_adds_one_item_and_prints_its_id(says: Any, client: Client, module: str) -> None:
+    task_id = says("pipeline", "push", "orders/raw", '{"home": true}', "-m", module, "--priority", "2").out.strip()
+    also = says("pipeline", "push", "orders/raw", "null", "--in", "5m", "--json").value
+
+    assert (client.task(task_id).record().payload, client.task(task_id).record().priority) == (b'{"home":true}', 2)
+    assert (client.task(also["id"]).state, also["queue"]) == ("scheduled", "orders/raw")
+    assert client.queue("orders/raw").settings.max_attempts == 2
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_push_reads_lines_from_stdin(says: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, "".join(f"{number}\n" for number in range(2500)) + "\n")
+
+    assert says("pipeline", "push", "orders/raw", "-").out == "pushed 2500 items into orders/raw\n"
+    assert client.queue("orders/raw").counts()["waiting"] == 2500
+
+
+def test_a_line_that_is_no_json_is_named_with_what_was_pushed_before(
+    says: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(monkeypatch, "1\n" * 1200 + "oops\n")
+
+    said = says("pipeline", "push", "orders/raw", "-")
+
+    assert (said.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
+    assert "1000 items were pushed" in said.talk
+    assert "line 1201 is no JSON: 'oops'" in said.talk
+
+
+def test_a_full_queue_says_no(says: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, "1\n" * 4)
+
+    said = says("pipeline", "push", "orders/abroad", "-", "-m", module)
+
+    assert said.code == 1
+    assert "0 items were pushed" in said.talk
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["show", "order", "{}"], "did you mean 'orders'"),
+        (["show", "orders"], "no module that declares pipeline 'orders' is named"),
+        (["show", "orders", "no_such_module"], "cannot be imported"),
+        (["push", "raw", "1"], "write NAME/QUEUE"),
+        (["push", "orders/rwa", "1", "-m", "{}"], "did you mean 'raw'"),
+        (["push", "orders/raw", "one"], "is no JSON"),
+        (["push", "orders/raw", "1", "--priority", "7"], "priority=7"),
+        (["run", "orders", "{}", "--master", "local"], "no station on Spark"),
+        (["run", "orders", "{}", "--master", "local", "--remote", "sc://x"], "both given"),
+    ],
+)
+def test_misuse_is_told_in_one_line(says: Any, module: str, words: list[str], told: str) -> None:
+    said = says("pipeline", *(word.format(module) for word in words))
+
+    assert (said.code, said.talk.count("\n")) == (2, 1), said.talk
+    assert told in said.talk
