@@ -2,9 +2,9 @@
 
 Where to begin reading:
 
-* ``jobs``: the jobs themselves, one for each thing that background work is used for.
-* ``demo``: ``jobrunner demo``: runs them all on two workers, kills one of them, and checks the outcome.
-* ``dataset``, ``punctuality``, ``bootstrap``, ``geography``, ``weather``: what the jobs compute;
-  plain Python without jobrunner.
-* ``partner``: the third party with the bad habits: a local HTTP server that really fails.
+* ``flights``: a data pipeline, in Python and on Spark: every flight of the year, cleaned, joined and stored.
+* ``jobs``: background jobs, one for each thing that they are used for.
+* ``dataset``, ``punctuality``, ``office``: where the data come from and what is computed of them; plain Python without
+  jobrunner.
+* ``demos``: ``jobrunner demo``: runs either of them on real processes, kills some, and checks the outcome.
 """

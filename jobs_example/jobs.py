@@ -25,9 +25,10 @@ from itertools import groupby
 from pathlib import Path
 
 from jobrunner import Backoff, Fail, Job, PeriodicJob, Snooze, job
-from jobs_example import bootstrap, dataset, parts, punctuality, report
-from jobs_example.fetch import BadReply, get_json, get_json_async
-from jobs_example.files import write_json, write_whole
+from jobs_example import dataset, punctuality
+from jobs_example.office import bootstrap, parts, report
+from jobs_example.office.fetch import BadReply, get_json, get_json_async
+from jobs_example.office.files import write_json, write_whole
 
 FOLDER_VARIABLE = "JOBS_EXAMPLE_FOLDER"
 """The environment variable of a worker that names the folder of `Digest`."""

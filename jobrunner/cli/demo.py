@@ -31,7 +31,7 @@ def demo(shared: Shared, name: str, seed: int, quick: bool, keep: bool) -> int:
     if shared.url is not None or shared.prefix is not None:
         raise click.UsageError("the demo has a server of its own; leave out --url and --prefix")
     try:
-        from jobs_example.demo import run_demo  # it needs an extra that other commands do not
+        from jobs_example.demos.jobs.run import run_demo  # it needs an extra that other commands do not
     except ModuleNotFoundError as error:
         raise Refusal(f"the demo needs {error.name}: pip install 'jobrunner[demo]'") from error
     folder = Path(tempfile.mkdtemp(prefix="jobrunner-demo-")) if keep else None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 DEMO = (
-    "import sys; from pathlib import Path; from jobs_example.demo import run_demo;"
+    "import sys; from pathlib import Path; from jobs_example.demos.jobs.run import run_demo;"
     "sys.exit(run_demo(folder=Path(sys.argv[1]), quick=True, as_json=True))"
 )
 

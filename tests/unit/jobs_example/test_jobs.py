@@ -11,8 +11,9 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
 from jobrunner.task import TaskState
 from jobrunner.worker.worker import Worker
-from jobs_example import dataset, jobs, parts
+from jobs_example import dataset, jobs
 from jobs_example.dataset import Flight
+from jobs_example.demos.jobs.partner import Partner, troubles
 from jobs_example.jobs import (
     FOLDER_VARIABLE,
     BootstrapDelay,
@@ -24,7 +25,7 @@ from jobs_example.jobs import (
     interval_id,
     seats_by_maker,
 )
-from jobs_example.partner import Partner, troubles
+from jobs_example.office import parts
 from jobs_example.punctuality import by_carrier
 
 SEED = 2013

@@ -9,9 +9,9 @@ from typing import Any
 from jobrunner import Client, TaskHandle
 from jobrunner.errors import TaskGone
 from jobs_example import dataset
+from jobs_example.demos.jobs.partner import refused
+from jobs_example.demos.jobs.verdict import Ending
 from jobs_example.jobs import ImportMonth, MonthWeather, PunctualityReport, QuoteFare, interval_id, seats_by_maker
-from jobs_example.partner import refused
-from jobs_example.verdict import Ending
 
 QUEUES = ("imports", "reports", "partner", "maths")
 """Where the work goes. The digest, which nobody enqueues and which never ends, has a queue of its own."""

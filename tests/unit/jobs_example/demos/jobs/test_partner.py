@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jobs_example import partner
-from jobs_example.fetch import BadReply, get_json, get_json_async
-from jobs_example.partner import MOST_FAILURES, Partner, refused, troubles
+from jobs_example.demos.jobs import partner
+from jobs_example.demos.jobs.partner import MOST_FAILURES, Partner, refused, troubles
+from jobs_example.office.fetch import BadReply, get_json, get_json_async
 
 ROUTES = [f"{origin}-{dest}" for origin in ("EWR", "JFK", "LGA") for dest in ("IAH", "ATL", "ORD", "SFO", "BOS")]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs_example import demo
-from jobs_example.demo import run_demo
-from jobs_example.verdict import Check
+from jobs_example.demos.checks import Check
+from jobs_example.demos.jobs import run
+from jobs_example.demos.jobs.run import run_demo
 
 AGREES = Check(what="flights", expected="336776", found="336776", agrees=True)
 DIFFERS = Check(what="tasks left in the queues", expected="0", found="2", agrees=False)
@@ -31,7 +31,7 @@ class Ending:
             self.places.append(place)
             return list(checks)
 
-        self._monkeypatch.setattr(demo, "_run", found)
+        self._monkeypatch.setattr(run, "_run", found)
         out, talk = io.StringIO(), io.StringIO()
         code = run_demo(folder=folder, quick=True, as_json=as_json, out=out, talk=talk)
         return code, out.getvalue(), talk.getvalue()

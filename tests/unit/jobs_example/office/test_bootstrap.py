@@ -4,7 +4,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from jobs_example.bootstrap import interval, resampled_means
+from jobs_example.office.bootstrap import interval, resampled_means
 
 DICE = dict.fromkeys(range(1, 7), 1_000)
 

@@ -3,10 +3,10 @@
 import csv
 from pathlib import Path
 
-from jobs_example import report
 from jobs_example.dataset import Flight
-from jobs_example.files import write_json
-from jobs_example.parts import write_month
+from jobs_example.office import report
+from jobs_example.office.files import write_json
+from jobs_example.office.parts import write_month
 from jobs_example.punctuality import by_carrier
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from jobrunner import Client
 from jobrunner.errors import TaskGone
 from jobrunner.task import TaskRecord
-from jobs_example.fleet import WorkerProcess
-from jobs_example.glance import Glance, QueueLine, RunningTask, WorkerLine
-from jobs_example.workload import QUEUES, Accepted
+from jobs_example.demos.fleet import WorkerProcess
+from jobs_example.demos.jobs.glance import Glance, QueueLine, RunningTask, WorkerLine
+from jobs_example.demos.jobs.workload import QUEUES, Accepted
 
 
 def look(
@@ -63,7 +63,7 @@ def _line(client: Client, name: str) -> QueueLine:
 def _worker(worker: WorkerProcess, running: tuple[RunningTask, ...]) -> WorkerLine:
     return WorkerLine(
         name=worker.name,
-        executor=worker.executor,
+        executor=worker.kind,
         pid=worker.pid,
         state=worker.state,
         running=sum(task.worker == worker.name for task in running),

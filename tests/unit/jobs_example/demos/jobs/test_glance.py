@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs_example.glance import Glance, QueueLine, RunningTask
+from jobs_example.demos.jobs.glance import Glance, QueueLine, RunningTask
 
 
 def a_glance(ended: int, **counts: int) -> Glance:

@@ -1,7 +1,12 @@
-"""How the demo stands at one moment: plain values that a screen can draw."""
+"""How the demo stands at one moment: plain values that a screen can show."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from jobs_example.demos.jobs import picture
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +65,11 @@ class Glance:
         """Whether every accepted task has ended and no queue holds another."""
         left = sum(queue.waiting + queue.scheduled + queue.pending for queue in self.queues)
         return left == 0 and self.ended >= self.accepted
+
+    def summary(self) -> str:
+        """All in one line."""
+        return picture.summary(self)
+
+    def picture(self) -> "RenderableType":
+        """Queues, workers, and what they are at."""
+        return picture.picture(self)

@@ -8,10 +8,10 @@ import redis
 
 from jobrunner import Lease
 from jobrunner.client.client import Client
-from jobs_example import watch
-from jobs_example.glance import QueueLine, RunningTask
+from jobs_example.demos.jobs import watch
+from jobs_example.demos.jobs.glance import QueueLine, RunningTask
+from jobs_example.demos.jobs.workload import Accepted
 from jobs_example.jobs import signature
-from jobs_example.workload import Accepted
 
 
 def an_import(client: Client) -> tuple[Lease, dict[str, Accepted]]:

@@ -1,4 +1,4 @@
-"""The worker processes of the demo: real ones, started like anyone would start them."""
+"""The worker processes of a demo: real ones, started like anyone would start them."""
 
 import os
 import subprocess
@@ -9,21 +9,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from jobs_example.jobs import WORKER_VARIABLE
-
-Executor = Literal["threads", "processes", "async"]
+from jobs_example.demos.processes import Process, descendants, kill_all
 
 GRACE_S = 5.0
 """How long a worker may finish what it has begun when the demo is over."""
 
+State = Literal["alive", "killed", "ended"]
+
 
 @dataclass(slots=True, kw_only=True)
 class WorkerProcess:
-    """One worker, alive or not; its output is in the file `log`."""
+    """One worker, alive or not: ``jobrunner WORDS``; its output is in the file `log`."""
 
     name: str
-    executor: Executor
-    concurrency: int
+    kind: str
+    """What people are told that it is."""
+    words: tuple[str, ...]
     process: subprocess.Popen[bytes] = field(repr=False)
     log: Path
     killed: bool = False
@@ -39,7 +40,7 @@ class WorkerProcess:
         return self.process.poll() is None
 
     @property
-    def state(self) -> Literal["alive", "killed", "ended"]:
+    def state(self) -> State:
         """Alive, killed by the demo, or ended in any other way."""
         if self.killed:
             return "killed"
@@ -49,16 +50,16 @@ class WorkerProcess:
 class Fleet:
     """Starts workers with `environment` added to this process's own; leaving the `with` stops them all.
 
-    1. `start` runs ``jobrunner work`` in a process of its own.
+    1. `start` runs ``jobrunner`` with the words given in a process of its own.
     2. `kill` is a kill -9: no farewell, no clean-up, as when the machine takes it.
-    3. The end is a SIGTERM to each, and a kill for those that do not go.
+    3. The end is a SIGTERM to each, a kill for those that do not go, and for what they started and left behind.
     """
 
-    def __init__(self, modules: tuple[str, ...], environment: Mapping[str, str], logs: Path) -> None:
-        self._modules = modules
+    def __init__(self, environment: Mapping[str, str], logs: Path) -> None:
         self._environment = {**os.environ, **environment}
         self._logs = logs
         self.workers: list[WorkerProcess] = []
+        self._orphans: list[Process] = []
 
     def __enter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -69,33 +70,34 @@ class Fleet:
     ) -> None:
         alive = [worker for worker in self.workers if worker.alive]
         for worker in alive:
+            self._orphans += descendants(worker.pid)
             worker.process.terminate()
         for worker in alive:
             try:
                 worker.process.wait(GRACE_S + 2)
             except subprocess.TimeoutExpired:
                 self.kill(worker.name)
+        kill_all(self._orphans)
 
-    def start(self, name: str, executor: Executor, concurrency: int) -> WorkerProcess:
-        """A new worker, which serves every queue of the modules."""
-        command = [sys.executable, "-m", "jobrunner", "work", *self._modules]
-        options = ["--executor", executor, "--concurrency", str(concurrency), "--grace", str(GRACE_S)]
+    def start(self, name: str, kind: str, *words: str, environment: Mapping[str, str] | None = None) -> WorkerProcess:
+        """A new worker: ``jobrunner WORDS``."""
         log = self._logs / f"worker-{name}.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(  # noqa: S603 - the command is made of constants
-                [*command, *options],
-                env={**self._environment, WORKER_VARIABLE: name},
+            process = subprocess.Popen(  # noqa: S603 - the demo's own words
+                [sys.executable, "-m", "jobrunner", *words, "--grace", str(GRACE_S)],
+                env={**self._environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        worker = WorkerProcess(name=name, executor=executor, concurrency=concurrency, process=process, log=log)
+        worker = WorkerProcess(name=name, kind=kind, words=words, process=process, log=log)
         self.workers.append(worker)
         return worker
 
     def kill(self, name: str) -> WorkerProcess:
         """kill -9 of the worker of that name; returns when its process is gone."""
         worker = next(worker for worker in self.workers if worker.name == name)
+        self._orphans += descendants(worker.pid)
         worker.process.kill()
         worker.process.wait()
         worker.killed = True

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from jobs_example import dataset, parts, punctuality
+from jobs_example import dataset, punctuality
+from jobs_example.office import parts
 from jobs_example.punctuality import Tally
 
 COLUMNS = ("carrier", "name", "flights", "cancelled", "mean_dep_delay", "mean_arr_delay", "on_time_share")

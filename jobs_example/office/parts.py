@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jobs_example.dataset import MONTHS, YEAR
-from jobs_example.files import write_whole
+from jobs_example.office.files import write_whole
 from jobs_example.punctuality import Tally, merged
 
 

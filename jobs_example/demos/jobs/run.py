@@ -9,31 +9,32 @@ What happens, in this order:
 5. when all tasks have ended, everything is checked: that nothing was lost, and that the figures are right.
 """
 
-import json
-import shutil
-import sys
-import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 from jobrunner import Client, TaskHandle, TaskState, configure
-from jobs_example import report, verdict, watch
-from jobs_example.fleet import Executor, Fleet
-from jobs_example.glance import Glance, RunningTask
-from jobs_example.jobs import FOLDER_VARIABLE
-from jobs_example.partner import Partner, troubles
-from jobs_example.report import Headline
-from jobs_example.screen import Screen, opened, write_checks
-from jobs_example.verdict import Check, Ledger
-from jobs_example.workload import Plan, Workload
+from jobs_example.demos.checks import Check
+from jobs_example.demos.fleet import Fleet
+from jobs_example.demos.jobs import verdict, watch
+from jobs_example.demos.jobs.glance import Glance, RunningTask
+from jobs_example.demos.jobs.partner import Partner, troubles
+from jobs_example.demos.jobs.verdict import Ledger
+from jobs_example.demos.jobs.workload import Plan, Workload
+from jobs_example.demos.play import play
+from jobs_example.demos.screen import Screen, opened
+from jobs_example.jobs import FOLDER_VARIABLE, WORKER_VARIABLE
+from jobs_example.office import report
+from jobs_example.office.report import Headline
 
 PATIENCE_S = 180.0
 """After this long the demo waits no more; the checks then say what is missing."""
 
 LOOK_S = 0.2
+
+CONCURRENCY = {"threads": 4, "processes": 2}
+"""Tasks at a time, by executor."""
 
 
 def run_demo(
@@ -45,30 +46,16 @@ def run_demo(
     out: TextIO | None = None,
     talk: TextIO | None = None,
 ) -> int:
-    """Runs the whole demo; returns 0 when nothing was lost and the figures agree, 1 when not, 2 for a bad folder.
+    """Runs the whole demo; arguments and outcome are those of `play`.
 
-    Everything it makes is in `folder`, which must be new or empty, and stays there; without one, in a temporary
-    folder that is removed unless something differs. The checks go to `out` (stdout), as a table or as JSON, all
-    else to `talk` (stderr). `quick` does less of the same kinds of work. The demo takes the place of this
-    process's client, and closes it in the end.
+    `quick` does less of the same kinds of work. The demo takes the place of this process's client, and closes it in
+    the end.
     """
-    out, talk = out or sys.stdout, talk or sys.stderr
-    if folder is not None and folder.exists() and (folder.is_file() or any(folder.iterdir())):
-        print(f"the folder {folder} is not empty: name a new one", file=talk)
-        return 2
-    place = folder or Path(tempfile.mkdtemp(prefix="jobrunner-demo-"))
-    began = time.monotonic()
-    agree = False
-    try:
-        checks = _run(place.absolute(), Plan.quick() if quick else Plan.full(), seed, talk)
-        _write(checks, time.monotonic() - began, as_json, out)
-        agree = all(check.agrees for check in checks)
-    finally:
-        if folder is None and agree:
-            shutil.rmtree(place)
-        else:
-            print(f"results and the logs of the workers are kept in {place}", file=talk)
-    return 0 if agree else 1
+
+    def run(place: Path, stream: TextIO) -> list[Check]:
+        return _run(place, Plan.quick() if quick else Plan.full(), seed, stream)
+
+    return play(run, folder=folder, as_json=as_json, out=out, talk=talk)
 
 
 def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
@@ -78,7 +65,7 @@ def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
         opened(talk) as screen,
         configure(url=url) as client,
         Partner(seed) as partner,
-        Fleet(("jobs_example.jobs",), environment, logs=place / "logs") as fleet,
+        Fleet(environment, logs=place / "logs") as fleet,
     ):
         demo = Demo(client, fleet, screen, Workload(plan, results, partner.url))
         demo.run()
@@ -89,20 +76,6 @@ def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
             *verdict.on_disk(results, fares=len(plan.routes) - len(plan.refused), refused=len(plan.refused)),
             *verdict.rightness(demo.headline()),
         ]
-
-
-def _write(checks: list[Check], elapsed_s: float, as_json: bool, out: TextIO) -> None:
-    agree = all(check.agrees for check in checks)
-    if as_json:
-        found = {"agree": agree, "seconds": round(elapsed_s, 1), "checks": [asdict(check) for check in checks]}
-        print(json.dumps(found, indent=1), file=out)
-        return
-    write_checks(checks, out)
-    differing = sum(not check.agrees for check in checks)
-    outcome = f"{differing} {'check differs' if differing == 1 else 'checks differ'}"
-    if agree:
-        outcome = "nothing was lost, and every figure agrees"
-    print(f"\n{outcome} ({elapsed_s:.0f} s)", file=out)
 
 
 class Demo:
@@ -127,8 +100,8 @@ class Demo:
 
     def run(self) -> None:
         """Does the work and the damage; returns when all is quiet."""
-        self._start("A", "threads", concurrency=4)
-        self._start("B", "processes", concurrency=2)
+        self._start("A", "threads")
+        self._start("B", "processes")
         self._report = self._workload.enqueue()
         self._screen.say(f"{len(self._workload.accepted)} tasks are enqueued")
         while not self._is_over(glance := self._look()):
@@ -157,8 +130,9 @@ class Demo:
         found: Headline = self._report.result(timeout=0)
         return found
 
-    def _start(self, name: str, executor: Executor, concurrency: int) -> None:
-        worker = self._fleet.start(name, executor, concurrency)
+    def _start(self, name: str, executor: str) -> None:
+        words = ("work", "jobs_example.jobs", "--executor", executor, "--concurrency", str(CONCURRENCY[executor]))
+        worker = self._fleet.start(name, executor, *words, environment={WORKER_VARIABLE: name})
         self._screen.say(f"worker {name} ({executor}) starts as process {worker.pid}")
 
     def _look(self) -> Glance:
@@ -184,7 +158,7 @@ class Demo:
         held = [task for task in self._look().running if task.worker == victim]
         names = ", ".join(task.what for task in held) or "nothing"
         self._screen.say(f"worker {victim} is killed (-9), and held: {names}")
-        self._start(f"{victim}+", killed.executor, killed.concurrency)
+        self._start(f"{victim}+", killed.kind)
         self._orphans = {task.id: task.attempt for task in held}  # none: another is killed at the next look
         self._waited_for = set(self._orphans)
 

@@ -4,7 +4,7 @@ from datetime import date
 
 from jobs_example import dataset
 from jobs_example.dataset import Weather
-from jobs_example.weather import DayOfWeather, days_of_weather
+from jobs_example.office.weather import DayOfWeather, days_of_weather
 
 
 def an_hour(hour: int, wind: float | None, rain: float | None, sight: float | None) -> Weather:

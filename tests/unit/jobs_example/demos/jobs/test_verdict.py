@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs_example import bootstrap, report, verdict
 from jobs_example.dataset import Flight
-from jobs_example.files import write_json, write_whole
+from jobs_example.demos.checks import Check
+from jobs_example.demos.jobs import verdict
+from jobs_example.demos.jobs.verdict import Ending, Ledger, on_disk, partner_failed, rightness, wholeness
+from jobs_example.office import bootstrap, report
+from jobs_example.office.files import write_json, write_whole
+from jobs_example.office.report import Headline
 from jobs_example.punctuality import by_carrier
-from jobs_example.report import Headline
-from jobs_example.verdict import Check, Ending, Ledger, on_disk, partner_failed, rightness, wholeness
 
 HEADLINE = Headline(
     flights=336_776,

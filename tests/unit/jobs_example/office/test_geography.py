@@ -4,7 +4,7 @@ import pytest
 
 from jobs_example import dataset
 from jobs_example.dataset import Airport
-from jobs_example.geography import KM_PER_MILE, great_circle_km
+from jobs_example.office.geography import KM_PER_MILE, great_circle_km
 
 
 def test_a_quarter_of_the_equator_is_a_quarter_of_the_circumference() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs_example.files import write_whole
+from jobs_example.office.files import write_whole
 
 
 def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:

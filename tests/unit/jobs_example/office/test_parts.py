@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs_example.dataset import Flight
-from jobs_example.parts import imported, read_month, read_year, write_month
+from jobs_example.office.parts import imported, read_month, read_year, write_month
 from jobs_example.punctuality import by_carrier, merged
 
 JANUARY = by_carrier([Flight(1, 1, "UA", 1, None, "EWR", "IAH", 1400, -3, 12)])

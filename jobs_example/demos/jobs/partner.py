@@ -24,8 +24,8 @@ from threading import Event, Lock, Thread
 from typing import Literal, Self
 
 from jobs_example import dataset
-from jobs_example.geography import great_circle_km
-from jobs_example.weather import DayOfWeather, days_of_weather
+from jobs_example.office.geography import great_circle_km
+from jobs_example.office.weather import DayOfWeather, days_of_weather
 
 Trouble = Literal["error", "hang-up", "late"]
 

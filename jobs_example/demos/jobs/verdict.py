@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs_example.report import Headline
+from jobs_example.demos.checks import Check, at_least, same, same_names
+from jobs_example.office.report import Headline
 
 FLIGHTS = 336_776
 CANCELLED = 8_255
@@ -19,16 +20,6 @@ MEAN_ARR_DELAY = 6.90
 LATEST_FIRST = ("F9", "FL", "EV", "YV", "OO")
 CARRIERS = 16
 DAYS_OF_WEATHER = 3 * 364  # three stations, whose year ends on 30 December
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One fact that must hold."""
-
-    what: str
-    expected: str
-    found: str
-    agrees: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +55,11 @@ def wholeness(ledger: Ledger) -> list[Check]:
         for ending in ledger.endings
     )
     return [
-        _same("tasks that succeeded", len(ledger.endings) - len(ledger.refused), succeeded),
-        _same_names("dead: the refused routes", ledger.refused, dead),
-        _same("tasks left in the queues", 0, ledger.left),
-        _at_least("tasks in the killed worker's hands", 1, len(ledger.orphans)),
-        _same("of these, finished by another", len(ledger.orphans), finished_again),
+        same("tasks that succeeded", len(ledger.endings) - len(ledger.refused), succeeded),
+        same_names("dead: the refused routes", ledger.refused, dead),
+        same("tasks left in the queues", 0, ledger.left),
+        at_least("tasks in the killed worker's hands", 1, len(ledger.orphans)),
+        same("of these, finished by another", len(ledger.orphans), finished_again),
     ]
 
 
@@ -76,11 +67,11 @@ def rightness(headline: Headline) -> list[Check]:
     """Whether the figures of the year are the published ones."""
     latest = headline["latest_first"][: len(LATEST_FIRST)]
     return [
-        _same("flights", FLIGHTS, headline["flights"]),
-        _same("flights without a departure", CANCELLED, headline["cancelled"]),
-        _same("mean departure delay, min", f"{MEAN_DEP_DELAY:.2f}", _minutes(headline["mean_dep_delay"])),
-        _same("mean arrival delay, min", f"{MEAN_ARR_DELAY:.2f}", _minutes(headline["mean_arr_delay"])),
-        _same("latest carriers", " ".join(LATEST_FIRST), " ".join(latest)),
+        same("flights", FLIGHTS, headline["flights"]),
+        same("flights without a departure", CANCELLED, headline["cancelled"]),
+        same("mean departure delay, min", f"{MEAN_DEP_DELAY:.2f}", _minutes(headline["mean_dep_delay"])),
+        same("mean arrival delay, min", f"{MEAN_ARR_DELAY:.2f}", _minutes(headline["mean_arr_delay"])),
+        same("latest carriers", " ".join(LATEST_FIRST), " ".join(latest)),
     ]
 
 
@@ -91,18 +82,18 @@ def on_disk(folder: Path, *, fares: int, refused: int) -> list[Check]:
     inside = sum(_inside(folder / "intervals" / f"{row['carrier']}.json", row) for row in rows)
     weather = sum(len(json.loads(path.read_bytes())) for path in (folder / "weather").glob("*.json"))
     return [
-        _same("flights in punctuality.csv", FLIGHTS, sum(int(row["flights"]) for row in rows)),
-        _same("carriers with an interval around their mean", CARRIERS, inside),
-        _same("fares on file", fares, _number_of(folder, "fares/*.json")),
-        _same("notes on refused routes", refused, _number_of(folder, "refused/*.txt")),
-        _same("days of weather on file", DAYS_OF_WEATHER, weather),
-        _at_least("digests", 1, _number_of(folder, "digest.txt")),
+        same("flights in punctuality.csv", FLIGHTS, sum(int(row["flights"]) for row in rows)),
+        same("carriers with an interval around their mean", CARRIERS, inside),
+        same("fares on file", fares, _number_of(folder, "fares/*.json")),
+        same("notes on refused routes", refused, _number_of(folder, "refused/*.txt")),
+        same("days of weather on file", DAYS_OF_WEATHER, weather),
+        at_least("digests", 1, _number_of(folder, "digest.txt")),
     ]
 
 
 def partner_failed(calls: Mapping[str, int], planned: int) -> Check:
     """Whether the partner failed as often as it was bound to, so that the retries were real."""
-    return _same("failed calls to the partner, retried", planned, calls["error"] + calls["hang-up"] + calls["late"])
+    return same("failed calls to the partner, retried", planned, calls["error"] + calls["hang-up"] + calls["late"])
 
 
 def _inside(path: Path, row: Mapping[str, str]) -> bool:
@@ -119,18 +110,3 @@ def _number_of(folder: Path, pattern: str) -> int:
 
 def _minutes(mean: float | None) -> str:
     return "none" if mean is None else f"{mean:.2f}"
-
-
-def _same_names(what: str, expected: set[str] | frozenset[str], found: set[str]) -> Check:
-    missing = "".join(f", without {name}" for name in sorted(expected - found))
-    surplus = "".join(f", with {name}" for name in sorted(found - expected))
-    shown = f"{len(found)}{missing}{surplus}"
-    return Check(what=what, expected=str(len(expected)), found=shown, agrees=expected == found)
-
-
-def _same(what: str, expected: object, found: object) -> Check:
-    return Check(what=what, expected=str(expected), found=str(found), agrees=expected == found)
-
-
-def _at_least(what: str, least: int, found: int) -> Check:
-    return Check(what=what, expected=f"at least {least}", found=str(found), agrees=found >= least)

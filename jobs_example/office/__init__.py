@@ -1,0 +1,1 @@
+"""What the jobs of ``jobs_example.jobs`` compute, fetch and write; plain Python without jobrunner."""
