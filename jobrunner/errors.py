@@ -16,6 +16,7 @@
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
+    │   ├── UnknownMember               a row of a batch for an item that is none of its members
     │   └── ClientClosed                an operation on a client after close()
     ├── ServerError                     the server did not do what was asked
     │   ├── ServerUnavailable           it cannot be reached
@@ -24,11 +25,13 @@
     │   ├── ServerFull                  it is at maxmemory; nothing was written
     │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
+    ├── HistoryTrimmed                  finished tasks were deleted before a stream had read them
     ├── QueueFull                       the queue has reached its max_size; nothing was added
     ├── DuplicateTask                   a unique task is there already; nothing was added
     ├── LeaseError                      a report on a lease that is over; nothing was changed
     │   ├── NotReserved                 nobody holds the task
     │   ├── LeaseLost                   another attempt holds it, or it was moved
+    │   ├── BatchLost                   another driver holds the batch, its lease ended, or it is decided
     │   └── ReportsRefused (ExceptionGroup)  of a batch: some were refused, the others were taken
     └── TaskError                       about one task
         ├── TaskFailed                  it is dead; carries its last error
@@ -98,6 +101,10 @@ class PipelineError(UsageError):
     """A pipeline whose stations do not fit together, or what a station returned does not fit its links."""
 
 
+class UnknownMember(UsageError):
+    """A row of a batch for an item that is none of its members; nothing was staged."""
+
+
 class ClientClosed(UsageError):
     """An operation on a client after close()."""
 
@@ -130,6 +137,10 @@ class EmbeddedServerError(ServerUnavailable):
     """The private server of a folder cannot be started or reached."""
 
 
+class HistoryTrimmed(JobrunnerError):
+    """Finished tasks were deleted before a stream had read them; the message tells how to go on."""
+
+
 class QueueFull(JobrunnerError):
     """The queue has reached its max_size; nothing was added."""
 
@@ -152,6 +163,10 @@ class NotReserved(LeaseError):
 
 class LeaseLost(LeaseError):
     """Another attempt holds the task, or it was moved to another queue."""
+
+
+class BatchLost(LeaseError):
+    """Another driver holds the batch, its lease ended, or it is decided already; nothing was changed."""
 
 
 class ReportsRefused(ExceptionGroup[LeaseError], LeaseError):

@@ -278,7 +278,7 @@ def audit(raw: redis.Redis, keys: Keys) -> Callable[..., dict[str, int]]:
 
 
 _STATES = ("waiting", "scheduled", "pending", "dead")
-_WAYS_OUT = ("succeeded", "cancelled", "orphaned", "purged", "trimmed", "moved_out")
+_WAYS_OUT = ("succeeded", "cancelled", "dropped", "orphaned", "purged", "trimmed", "moved_out")
 
 
 def _live_hashes(raw: redis.Redis, tasks: bytes, queue: bytes) -> Iterator[bytes]:

@@ -23,8 +23,16 @@ key                                  type   content
 ``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
+``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
+``P:{tag}:Q:closing``                zset   batch id → when anyone may finish it: decided, or a write without members
 ``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts
 ``P:{tag}:task:<id>``                hash   one task (see task.py)
+``P:{tag}:batch:<id>``               hash   one batch: queue, epoch, state, range of its members, shared fields; expires
+                                            when it is done
+``P:{tag}:batch:<id>:members``       list   its task ids in order; halves of a split batch share that of their root
+``P:{tag}:batch:<id>:nonces``        set    names of its lists of rows, so that all can be removed
+``P:{tag}:batch:<id>:rows:<nonce>``  list   staged rows, four words each
+``P:{tag}:batch:<id>:manifest``      list   the nonces that count, once it is decided
 ``P:{tag}:unique:<digest>``            string end of the lock (Unix ms), blank, id of the unique task that has it
 ``P:{tag}:outbox``                   hash   ends of tasks of flows that are not yet told to the joins (see join.py)
 ``P:{tag}:join:<id>``                hash   one join of a flow (see join.py); always expires
@@ -108,6 +116,11 @@ class QueueKeys:
     counters: bytes
     arrival: bytes
     wake: bytes
+    batches: bytes
+    closing: bytes
+    queues: bytes
+    batch: bytes
+    """What the hashes of batches begin with."""
 
     def task(self, task_id: str) -> bytes:
         """The hash of one task."""
@@ -164,6 +177,10 @@ class Keys:
             counters=own + b"counters",
             arrival=own + b"arrival",
             wake=own + b"wake",
+            batches=own + b"batches",
+            closing=own + b"closing",
+            queues=self.queues,
+            batch=base + b"batch:",
         )
 
     def tag_base(self, tag: str) -> bytes:

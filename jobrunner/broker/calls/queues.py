@@ -97,7 +97,7 @@ def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
     return command("ZSCORE", getattr(keys, state), task_id, read=lambda reply: None if reply is None else float(reply))
 
 
-def register(keys: Keys, names: list[str]) -> Call[int]:
+def register(keys: Keys | QueueKeys, names: list[str]) -> Call[int]:
     """Adds queues to the registry, so that every coordinator looks after them."""
     return command("SADD", keys.queues, *names, read=int)
 

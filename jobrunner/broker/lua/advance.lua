@@ -1,0 +1,56 @@
+local waiting, pending, dead, done, leases, settings, counters, awaited, wake, outbox, closing, batch = unpack(KEYS)
+local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
+-- advance: rolls a decided batch forward by a bounded slice, whoever calls: rows first, then members that no row names,
+--       then what is left of the batch itself. Each row is applied once: it is removed in the step that applies it.
+-- KEYS  waiting, pending, dead, done, leases: zsets · settings, counters: hashes · awaited, wake: zsets · outbox: hash
+--       · closing: zset batch id → Unix ms · batch: hash
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name, of the batch · finished: prefix of
+--       the channels that tell waiters · id: of the batch · count: at most so many rows and members
+-- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
+-- Works on a server that is full.
+-- include number clock place join wake batch full limits drop post bury history awaited lease members size held
+-- include capped lines more move_on newcomers ending conclude apply rest finish
+
+local NONCES, BUSY_MS = 100, 10000
+local now = read_clock(now_ms)
+local defaults = read_defaults(now)
+local read = read_batch()
+local function reply(word, full)
+  return {word, tally.moved, tally.new, tally.dead, tally.ended, tally.skipped, full or ''}
+end
+if read.state ~= 'committed' then return reply(read.state == 'done' and 'done' or 'lost') end
+local budget, size, read_rows, full = tonumber(count), tonumber(read.size), {}, nil
+read.tries = (tonumber(read.failures) or 0) + (tonumber(read.expiries) or 0)
+read.most_hops = tonumber(read.max_hops or 0) > 0 and tonumber(read.max_hops) or math.huge
+read_shared(read)
+write_even_when_full()
+redis.call('ZADD', closing, 'XX', 'GT', exact(now + BUSY_MS), id)
+
+local nonces, used_up = redis.call('LRANGE', batch .. ':manifest', 0, NONCES - 1), 0
+for _, nonce in ipairs(nonces) do
+  if full or budget == 0 then break end
+  local rows = batch .. ':rows:' .. nonce
+  local words, applied = redis.call('LRANGE', rows, 0, 4 * budget - 1), 0
+  applied, full = apply(words, read, now, defaults)
+  read_rows[#read_rows + 1] = {rows, 4 * applied}
+  if not full and #words < 4 * budget then used_up = used_up + 1 end
+  budget = budget - applied
+end
+write_lines()
+conclude(cancelled, 'cancelled', now)
+call_sliced('ZREM', pending, gone)
+call_sliced('ZREM', leases, gone)
+for _, applied in ipairs(read_rows) do redis.call('LTRIM', applied[1], applied[2], -1) end
+if used_up > 0 then redis.call('LTRIM', batch .. ':manifest', used_up, -1) end
+if tally.moved > 0 then redis.call('HINCRBY', counters, 'moved_out', tally.moved) end
+local left_by_rows = #gone > 0 and redis.call('HINCRBY', batch, 'gone', #gone) or tonumber(read.gone or 0)
+if full then return reply('full', full) end
+if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more') end
+
+local swept = left_by_rows >= size and size or tonumber(read.swept) or 0
+if swept < size then
+  swept = end_rest(read, swept, budget, now, defaults)
+  if swept < size then return reply('more') end
+end
+if #gone > 0 then wake_if_capped(wake) end
+return reply(finish(read) and 'done' or 'more')

@@ -1,0 +1,24 @@
+local batch, closing = unpack(KEYS)
+local now_ms, id, queue, lease_ms = unpack(ARGV, 1, 4)
+-- begin: a batch without members, for writes. The same id again takes it over when nothing is decided.
+-- KEYS  batch: hash · closing: zset batch id → when anyone may finish it, Unix ms
+-- ARGV  now_ms: Unix ms or '' · id: of the batch · queue: full name · lease_ms: its length
+--       then field, value, ... of every new item
+-- reply {epoch, 'open', 'committed' or 'done', end of the lease (Unix ms), target, ...}
+-- What an earlier holder staged is removed; a bounded slice of it at once, the rest at the end.
+-- include number clock held
+
+local ABANDONED_MS = 86400000
+
+local now = read_clock(now_ms)
+local read = read_batch()
+if read.state and read.state ~= 'open' then
+  return {tonumber(read.epoch), read.state, '0', unpack(targets_of(read))}
+end
+local epoch, ends = (tonumber(read.epoch) or 0) + 1, exact(now + lease_ms)
+redis.call('HSET', batch, 'queue', queue, 'state', 'open', 'epoch', epoch, 'ends', ends, 'number', 0, 'list', id,
+  'first', 0, 'size', 0, 'failures', 0)
+for i = 5, #ARGV, 2 do redis.call('HSET', batch, 's:' .. ARGV[i], ARGV[i + 1]) end
+redis.call('ZADD', closing, exact(now + lease_ms + ABANDONED_MS), id)
+clear_staged()
+return {epoch, 'open', ends}

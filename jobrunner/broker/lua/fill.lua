@@ -1,0 +1,54 @@
+local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox, batches, batch = unpack(KEYS)
+local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV)
+-- fill: waiting → pending, the first `count` in line, as members of a batch, which is new or was just made so.
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
+--       outbox: hash · batches: zset batch id → Unix ms · batch: hash
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id: of the batch ·
+--       epoch: of the caller · had: members it has by now, 0 for a new one · count: at most so many more ·
+--       lease: number of all its leases · lease_ms: length of the batch's own
+-- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'} (nothing changed)
+-- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
+-- include number clock place join wake batch full drop limits post bury history trim upkeep
+-- include line bucket keyed rooms walk held
+
+local HOLD_MS = 604800000
+local now = read_clock(now_ms)
+local read = read_batch()
+local is_new = not read.state
+if is_new and had ~= '0' or not is_new and not (is_held(read, epoch, now) and read.state == 'open') then
+  return {'lost'}
+end
+if not is_new and read.size ~= had then return {tonumber(read.size), read.ends} end
+local defaults = upkeep(now)
+local hold, members = exact(now + HOLD_MS), batch .. ':members'
+
+local function hand_out(ids)
+  local ends, numbers, taken = {}, {}, {}
+  for n = 1, #ids do
+    local one = ids[n]
+    local task = redis.pcall('HMGET', tasks .. one, 'id', 'expires_in_ms', 'enqueue_time')
+    if not is_unfit(one, task.err or not task[1], task[2], task[3], now, defaults) then
+      local at = 2 * #taken
+      ends[at + 1], ends[at + 2], numbers[at + 1], numbers[at + 2] = hold, one, lease, one
+      taken[#taken + 1] = one
+    end
+  end
+  call_sliced('RPUSH', members, taken)
+  call_sliced('ZADD', pending, ends)
+  call_sliced('ZADD', leases, numbers)
+  return #taken
+end
+
+count = tonumber(count)
+local room = defaults.max_inflight > 0 and defaults.max_inflight - redis.call('ZCARD', pending) or math.huge
+local taken = walk(defaults, math.min(count, defaults.at_most, room), hand_out, now, true)
+if taken == 0 then return {tonumber(had), read.ends or ''} end
+local ends = exact(now + lease_ms)
+if is_new then
+  redis.call('HSET', batch, 'queue', queue, 'state', 'open', 'epoch', epoch, 'number', lease, 'list', id, 'first', 0,
+    'failures', 0, 'hold', hold, 'users', 1)
+end
+redis.call('HSET', batch, 'size', had + taken, 'ends', ends)
+redis.call('ZADD', batches, ends, id)
+if redis.call('ZCARD', waiting) > 0 then wake_one(wake) end
+return {had + taken, ends}

@@ -1,0 +1,280 @@
+"""What a driver holds of a queue: many items under one lease, whose fate is decided in one step.
+
+Where a batch is in its life: taken → (rows are staged) → decided → rolled forward, slice by slice → done. Whatever dies
+in between, each member is in exactly one place, and
+
+1. nothing is seen in other queues before the decision;
+2. what was decided is carried out to the end by whoever comes, each row once;
+3. what was not decided is handed out again when its lease ended: the same members under the same id, and whatever the
+   earlier holder still sends is refused (BatchLost).
+
+How: docs/how-batches-work.md. `stage` in broker/calls/batches.py is all that executors need.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import batches as calls
+from jobrunner.broker.calls.batches import Advance, Claimed
+from jobrunner.broker.calls.queues import register
+from jobrunner.broker.keys import QueueKeys, check_name
+from jobrunner.clock import from_ms
+from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.task import new_id
+
+__all__ = ["ROWS_AT_ONCE", "SHARED", "Advance", "BatchLease", "Batches"]
+
+ROWS_AT_ONCE: Final = calls.ROWS_AT_ONCE
+MEMBERS_AT_ONCE: Final = 1000
+SHARED: Final = ("type", "priority", "max_attempts", "max_expiries", "keepalive_ms", "expires_in_ms", "key")
+"""What `open` may say of all new items, named as in a task's hash."""
+_LOOK_AT: Final = 10
+_SWEEP_MS: Final = 10_000
+_RESTS = ("succeeded", "dropped")
+
+
+class Batches:
+    """The batches of one queue. Cheap to make; safe to use from several threads."""
+
+    def __init__(self, broker: Broker, keys: QueueKeys) -> None:
+        self._broker = broker
+        self._keys = keys
+
+    def take(self, n: int, *, lease_s: float) -> "BatchLease | None":
+        """A batch that is due again, else a new one with up to `n` items; None when there is nothing.
+
+        One that comes back with `state` "committed" is decided: it only has to be rolled forward (`advance`).
+        """
+        lease_ms = _milliseconds(lease_s)
+        while found := self._claim(("closing", "batches"), lease_ms):
+            lease = BatchLease(self._broker, self._keys, found, lease_ms)
+            if found.size or found.state == "committed":
+                return lease
+            lease.dissolve()  # a write that its writer abandoned
+        lease = BatchLease(self._broker, self._keys, _new(new_id(self._keys.tag)), lease_ms)
+        return lease if self.top_up(lease, n) else None
+
+    def top_up(self, lease: "BatchLease", n: int) -> int:
+        """Up to `n` more items for a batch that was taken new and of which nothing is staged. Returns how many."""
+        return lease._fill(n)  # noqa: SLF001  the two classes are one
+
+    def open(
+        self, *, lease_s: float, batch_id: str | None = None, shared: Mapping[str, str | int] | None = None
+    ) -> "BatchLease":
+        """A batch without members, for writes. Every new item gets the `shared` fields (SHARED).
+
+        With the `batch_id` of an earlier one it is the same again: an undecided one begins anew (its other writer is
+        fenced off, what that staged is removed), `state` "committed" is to be rolled forward, "done" is done: for a day
+        after its end an id says so.
+        """
+        if unknown := set(shared or {}) - set(SHARED):
+            raise InvalidOption(f"shared fields {sorted(unknown)} are not known: choose of {', '.join(SHARED)}")
+        batch_id = new_id(self._keys.tag) if batch_id is None else _check_batch_id(batch_id)
+        lease_ms = _milliseconds(lease_s)
+        begun = self._broker.run(calls.begin(self._keys, batch_id, lease_ms=lease_ms, shared=shared or {}))
+        return BatchLease(self._broker, self._keys, begun, lease_ms)
+
+    def roll_forward(self, *, slices: int) -> int:
+        """Carries on with decided batches whose holder is gone, for up to so many slices. Returns how many it did.
+
+        Open batches are left alone, but for writes that were abandoned a day ago: they are removed.
+        """
+        used = 0
+        while used < slices and (found := self._claim(("closing",), _SWEEP_MS)):
+            lease = BatchLease(self._broker, self._keys, found, _SWEEP_MS)
+            if found.state == "open":
+                lease._end("dissolved")  # noqa: SLF001
+            while used < slices:
+                used += 1
+                step = lease.advance()
+                if step.done or step.full:
+                    break
+        return used
+
+    def _claim(self, indexes: Sequence[str], lease_ms: int) -> Claimed | None:
+        for index in indexes:
+            if found := self._claim_first(index, lease_ms):
+                return found
+        return None
+
+    def _claim_first(self, index: str, lease_ms: int) -> Claimed | None:
+        """Goes on while what it finds is gone: a batch that was halved leaves two that are due."""
+        while True:
+            some_gone = False
+            for batch_id in self._broker.run(calls.foremost(self._keys, index, _LOOK_AT)):
+                found = self._broker.run(calls.claim(self._keys, batch_id, lease_ms=lease_ms))
+                if isinstance(found, Claimed):
+                    return found
+                some_gone = some_gone or found
+            if not some_gone:
+                return None
+
+
+class BatchLease:
+    """One batch in the hands of a driver. Every method that writes raises BatchLost when it is not its own any more."""
+
+    def __init__(self, broker: Broker, keys: QueueKeys, found: Claimed, lease_ms: int) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._found = found
+        self._lease_ms = lease_ms
+        self._is_known = False
+
+    @property
+    def id(self) -> str:
+        """The same for the same members, however often they are handed out; halves of a batch have ids of their own."""
+        return self._found.id
+
+    @property
+    def queue(self) -> str:
+        """Full name of the queue."""
+        return self._keys.name
+
+    @property
+    def epoch(self) -> int:
+        """Counts the times it was handed out; what an older holder sends is refused."""
+        return self._found.epoch
+
+    @property
+    def size(self) -> int:
+        """How many members it has, with those that were deleted or cancelled since."""
+        return self._found.size
+
+    @property
+    def failures(self) -> int:
+        """How often it failed before, as reported."""
+        return self._found.failures
+
+    @property
+    def error(self) -> str:
+        """Why it failed last; empty when it did not."""
+        return self._found.error
+
+    @property
+    def state(self) -> str:
+        """open, committed or done, as far as this lease knows."""
+        return self._found.state
+
+    @property
+    def deadline(self) -> datetime:
+        """The end of the lease, by the server's clock."""
+        return from_ms(self._found.ends_ms)
+
+    def members(self, first: int, count: int) -> list[str]:
+        """Ids of up to `count` members from position `first` on, in the order of the line.
+
+        An item that was deleted meanwhile is among them, without a hash to read: leave it out.
+        """
+        count = max(min(count, self.size - first), 0)
+        if not count:
+            return []
+        return self._broker.run(calls.members(self._keys, self._found.root, self._found.first + first, count))
+
+    def renew(self) -> None:
+        """The lease ends as long from now as it was asked for."""
+        ends_ms = self._broker.run(calls.renew(self._keys, self.id, self.epoch, lease_ms=self._lease_ms))
+        self._found = replace(self._found, ends_ms=ends_ms)
+
+    def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int | None = None) -> None:
+        """As the call: rows of one writer, four words each. Raises UnknownMember too."""
+        self._broker.run(calls.stage(self._keys, self.id, self.epoch, nonce, words, after=after))
+
+    def decide(self, nonces: Sequence[str], *, rest: str, max_hops: int = 0) -> None:
+        """What was staged under `nonces` happens, and nothing else that was staged. May be repeated.
+
+        `rest`: "succeeded" or "dropped", for members no row names. `max_hops`: an item that moves more often is dead.
+        """
+        if rest not in _RESTS:
+            raise InvalidOption(f"rest={rest!r}: choose one of {', '.join(_RESTS)}")
+        call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
+        self._found = replace(self._found, state="committed", targets=self._broker.run(call))
+
+    def advance(self) -> Advance:
+        """Rolls it forward by one slice. Any number may do so at once; needs no lease, only the decision."""
+        self._announce()
+        step = self._broker.run(calls.advance(self._keys, self.id))
+        if step.done:
+            self._found = replace(self._found, state="done")
+        return step
+
+    def fail(self, error: str, *, delay_s: float) -> str:
+        """It failed. 'again': due after the delay; 'split': two halves are due now; 'dead': its one item is given up.
+
+        A batch without members is taken back ('dead').
+        """
+        fate = self._end("failed", delay_ms=round(delay_s * 1000), reason=error)
+        if fate == "dead":
+            self._advance_to_the_end()
+        return fate
+
+    def release(self) -> None:
+        """Hands it back, due at once; no failure is counted."""
+        self._end("released")
+
+    def dissolve(self) -> int:
+        """Takes members back to their places in line, and what was staged away. Returns how many there were."""
+        self._end("dissolved")
+        return self._advance_to_the_end()
+
+    def _end(self, fate: str, *, delay_ms: int = 0, reason: str = "") -> str:
+        call = calls.setback(self._keys, self.id, self.epoch, fate=fate, delay_ms=delay_ms, reason=reason)
+        while (word := self._broker.run(call)) == "more":
+            pass
+        return word
+
+    def _advance_to_the_end(self) -> int:
+        ended = 0
+        while not (step := self.advance()).done:
+            ended += step.ended
+        return ended + step.ended
+
+    def _announce(self) -> None:
+        """Tells the registry of queues, before the first item comes to one: somebody must look after it."""
+        if not self._is_known and self._found.targets:
+            self._broker.run(register(self._keys, [_full_name(self._keys, to) for to in self._found.targets]))
+        self._is_known = True
+
+    def _fill(self, n: int) -> int:
+        before = self.size
+        while (wanted := min(before + n - self.size, MEMBERS_AT_ONCE)) > 0:
+            had = self.size
+            call = calls.fill(self._keys, self.id, self.epoch, had=had, count=wanted, lease_ms=self._lease_ms)
+            size, ends_ms = self._broker.run(call)
+            self._found = replace(self._found, size=size, ends_ms=ends_ms)
+            if size - had < wanted:
+                break
+        return self.size - before
+
+
+def _new(batch_id: str) -> Claimed:
+    return Claimed(
+        id=batch_id,
+        epoch=1,
+        state="open",
+        ends_ms=0.0,
+        size=0,
+        failures=0,
+        root=batch_id,
+        first=0,
+        error="",
+        targets=(),
+    )
+
+
+def _full_name(keys: QueueKeys, to: str) -> str:
+    return f"{keys.tag}/{to}" if "/" in keys.name else to
+
+
+def _milliseconds(lease_s: float) -> int:
+    if not lease_s > 0:
+        raise InvalidOption(f"lease_s={lease_s!r}: give more than 0")
+    return max(round(lease_s * 1000), 1)
+
+
+def _check_batch_id(batch_id: str) -> str:
+    if check_name(batch_id, "batch id") in QueueKeys.__slots__:
+        raise InvalidName(f"batch id {batch_id!r} is reserved: it could be taken for a key of a queue; choose another")
+    return batch_id

@@ -1,0 +1,305 @@
+"""What a driver holds of a queue: taken, staged, decided, rolled forward; and what becomes of it when somebody dies."""
+
+import itertools
+
+import pytest
+
+from jobrunner.broker.calls import batches as calls
+from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
+
+_nonces = itertools.count(1)
+RAW, CLEAN, LATE = "orders/raw", "orders/clean", "orders/late"
+
+
+@pytest.fixture
+def raw_orders(broker, keys, client, clock):
+    """The batches of queue orders/raw; the clock stands still."""
+    clock.set()
+    return Batches(broker, keys.queue(RAW))
+
+
+def push(client, n: int, queue: str = RAW) -> list[str]:
+    return client.queue(queue).push_many(range(n))
+
+
+def drive(lease: BatchLease, words: list, *, rest: str = "dropped", **options) -> dict[str, int]:
+    """Stages, decides and rolls forward to the end; returns the sums of the slices."""
+    nonce = f"n{next(_nonces)}"
+    lease.stage(nonce, words)
+    lease.decide([nonce], rest=rest, **options)
+    return roll(lease)
+
+
+def roll(lease: BatchLease) -> dict[str, int]:
+    sums = dict.fromkeys(("moved", "new", "dead", "ended", "skipped"), 0)
+    while True:
+        step = lease.advance()
+        for name in sums:
+            sums[name] += getattr(step, name)
+        if step.done:
+            return sums
+
+
+def to(queue: str, ids: list[str], payload: bytes = b"1", more: str = "") -> list:
+    return [word for one in ids for word in (one, queue, payload, more)]
+
+
+def leftovers(raw, keys) -> set[bytes]:
+    """Keys of batches, but for the marks of those that are done."""
+    base = keys.queue(RAW).batch
+    found = {key for key in raw.scan_iter(match=base + b"*", count=1000)}
+    done = {key for key in found if raw.type(key) == b"hash" and raw.hget(key, "state") in (b"done", b"split")}
+    assert all(raw.pttl(key) > 0 for key in done)
+    return found - done
+
+
+def test_a_batch_moves_its_items_with_their_ids_and_new_payloads(raw_orders, client, raw, keys, audit):
+    ids = push(client, 2500)
+
+    lease = raw_orders.take(5000, lease_s=30)
+    assert (lease.size, lease.state, lease.epoch, lease.failures) == (2500, "open", 1, 0)
+    assert [*lease.members(0, 1000), *lease.members(1000, 9000)] == ids
+    assert audit(RAW)["pending"] == 2500
+    sums = drive(lease, to("clean", ids[:1000], b'{"n":1}') + [])
+
+    assert sums == {"moved": 1000, "new": 0, "dead": 0, "ended": 1500, "skipped": 0}
+    assert lease.state == "done"
+    assert client.queue(CLEAN).ids("waiting", limit=2000) == ids[:1000]
+    assert client.queue(CLEAN).reserve(1)[0].payload == {"n": 1}
+    assert client.queue(RAW).totals() == {"enqueued": 2500, "moved_out": 1000, "dropped": 1500}
+    assert client.queue(CLEAN).totals() == {"moved_in": 1000}
+    assert leftovers(raw, keys) == set()
+    assert CLEAN in {name.decode() for name in raw.smembers(keys.queues)}
+    audit(RAW)
+    audit(CLEAN)
+
+
+def test_what_was_not_decided_is_handed_out_again_with_the_same_members(raw_orders, client, clock, raw, keys):
+    ids = push(client, 10)
+    old = raw_orders.take(10, lease_s=30)
+    old.stage("dead", to("clean", ids))
+    assert raw_orders.take(10, lease_s=30) is None
+    clock.advance(30_000)
+
+    new = raw_orders.take(10, lease_s=30)
+
+    assert (new.id, new.epoch, new.members(0, 10)) == (old.id, 2, ids)
+    for late in (old.renew, lambda: old.stage("x", to("clean", ids)), lambda: old.decide(["dead"], rest="dropped")):
+        with pytest.raises(BatchLost):
+            late()
+    assert client.queue(CLEAN).counts()["waiting"] == 0
+    drive(new, to("clean", ids))
+    assert client.queue(CLEAN).ids("waiting") == ids
+    assert leftovers(raw, keys) == set()
+
+
+def test_a_lease_that_ended_can_decide_nothing_though_nobody_took_the_batch(raw_orders, client, clock):
+    ids = push(client, 1)
+    lease = raw_orders.take(1, lease_s=30)
+    lease.stage("n", to("clean", ids))
+    clock.advance(30_000)
+
+    with pytest.raises(BatchLost):
+        lease.decide(["n"], rest="dropped")
+    with pytest.raises(BatchLost):
+        lease.stage("m", to("clean", ids))
+    with pytest.raises(BatchLost):
+        lease.renew()
+
+
+def test_a_decision_may_be_repeated_and_is_carried_out_by_anyone(raw_orders, client, clock):
+    ids = push(client, 10)
+    lease = raw_orders.take(10, lease_s=30)
+    lease.stage("n", to("clean", ids[:5]))
+    lease.decide(["n"], rest="succeeded")
+    clock.advance(60_000)
+
+    lease.decide(["n"], rest="succeeded")
+    other = raw_orders.take(10, lease_s=30)
+    assert (other.id, other.state) == (lease.id, "committed")
+    with pytest.raises(BatchLost):
+        other.stage("m", to("clean", ids))
+    assert roll(other)["moved"] == 5
+    assert lease.advance().done
+    lease.decide(["n"], rest="succeeded")
+    assert client.queue(RAW).totals() == {"enqueued": 10, "moved_out": 5, "succeeded": 5}
+
+
+def test_writes_that_do_not_count_are_never_seen(raw_orders, client, raw, keys):
+    ids = push(client, 4)
+    lease = raw_orders.take(4, lease_s=30)
+    lease.stage("failed attempt", to("clean", ids, b'"wrong"'))
+    lease.stage("retried", to("clean", ids, b'"right"'))
+    lease.decide(["retried"], rest="dropped")
+
+    roll(lease)
+
+    assert [one.payload for one in client.queue(CLEAN).reserve(9)] == ["right"] * 4
+    assert leftovers(raw, keys) == set()
+
+
+def test_a_batch_that_fails_twice_is_halved_until_the_poison_is_alone(raw_orders, client, raw, keys, audit):
+    ids = push(client, 7)
+    poison, sizes = ids[4], []
+    while lease := raw_orders.take(7, lease_s=30):
+        members = lease.members(0, 7)
+        sizes.append(len(members))
+        if poison in members:
+            lease.stage("n", to("clean", [poison]))
+            lease.fail("no such airport", delay_s=0)
+        else:
+            drive(lease, to("clean", members))
+
+    assert sorted(client.queue(CLEAN).ids("waiting")) == sorted(set(ids) - {poison})
+    (dead,) = client.queue(RAW).tasks("dead")
+    assert (dead.id, dead.error, dead.retry_count) == (poison, "no such airport", 5)
+    assert sizes[:2] == [7, 7]
+    assert leftovers(raw, keys) == set()
+    assert audit(RAW)["dead"] == 1
+
+
+def test_a_failed_batch_comes_back_after_its_delay_and_a_released_one_at_once(raw_orders, client, clock):
+    push(client, 2)
+    lease = raw_orders.take(2, lease_s=30)
+
+    assert lease.fail("down", delay_s=5) == "again"
+    assert raw_orders.take(2, lease_s=30) is None
+    clock.advance(5_000)
+    lease = raw_orders.take(2, lease_s=30)
+    assert (lease.failures, lease.error) == (1, "down")
+    lease.release()
+    assert raw_orders.take(2, lease_s=30).failures == 1
+
+
+def test_a_dissolved_batch_leaves_its_items_where_they_were(raw_orders, client, raw, keys, audit):
+    ids = push(client, 3)
+    lease = raw_orders.take(2, lease_s=30)
+    lease.stage("n", to("clean", ids[:2]))
+
+    assert lease.dissolve() == 2
+
+    assert client.queue(RAW).ids("waiting") == ids
+    assert leftovers(raw, keys) == set()
+    audit(RAW)
+
+
+def test_a_row_for_a_stranger_is_refused_by_name(raw_orders, client):
+    ids = push(client, 3)
+    lease = raw_orders.take(2, lease_s=30)
+
+    with pytest.raises(UnknownMember, match=ids[2]):
+        lease.stage("n", to("clean", ids))
+    with pytest.raises(InvalidName):
+        lease.stage("n", to("no/such", ids[:2]))
+    with pytest.raises(InvalidOption):
+        lease.stage("n", ids)
+
+
+def test_items_that_were_deleted_or_cancelled_meanwhile_are_skipped(raw_orders, client, audit):
+    ids = push(client, 4)
+    lease = raw_orders.take(4, lease_s=30)
+    client.queue(RAW).delete(ids[0])
+    client.task(ids[1], queue=RAW).cancel()
+
+    sums = drive(lease, to("clean", ids[:3]))
+
+    assert (sums["moved"], sums["skipped"], sums["ended"]) == (1, 1, 1)
+    assert client.queue(CLEAN).ids("waiting") == [ids[2]]
+    assert client.queue(RAW).totals()["cancelled"] == 1
+    audit(RAW)
+
+
+def test_a_full_queue_stops_the_rolling_and_loses_nothing(raw_orders, client, audit):
+    ids = push(client, 6)
+    client.queue(CLEAN).configure(max_size=2)
+    lease = raw_orders.take(6, lease_s=30)
+    lease.stage("n", to("clean", ids[:4]) + to("clean", ids[4:5], more='{"over":1}'))
+    lease.decide(["n"], rest="dropped")
+
+    step = lease.advance()
+    assert (step.moved, step.full, step.done) == (2, "clean", False)
+    assert (audit(RAW)["pending"], audit(CLEAN)["waiting"]) == (4, 2)
+    client.queue(CLEAN).pop(1)
+    step = lease.advance()
+    assert (step.moved, step.full) == (1, "clean")
+    client.queue(CLEAN).pop(1)
+    step = lease.advance()
+
+    assert (step.moved, step.ended, step.full, step.done) == (2, 1, None, True)
+    audit(RAW)
+    assert client.queue(CLEAN).totals()["moved_in"] == 5
+
+
+def test_rows_steer_priority_delay_headers_and_death(raw_orders, client, clock):
+    ids = push(client, 3)
+    lease = raw_orders.take(3, lease_s=30)
+    more = '{"priority":2,"headers":{"a":"1"}}'
+    rows = to("clean", ids[:1]) + to("clean", ids[1:2], more=more) + to("late", ids[:0])
+    rows += to("", ids[2:], b"no such carrier")
+
+    assert drive(lease, rows) == {"moved": 2, "new": 0, "dead": 1, "ended": 0, "skipped": 0}
+
+    assert client.queue(CLEAN).ids("waiting") == [ids[1], ids[0]]
+    assert client.queue(CLEAN).reserve(1)[0].headers == {"a": "1"}
+    (dead,) = client.queue(RAW).tasks("dead")
+    assert dead.error == "no such carrier"
+
+
+def test_the_limit_of_hops_ends_a_loop(broker, keys, raw_orders, client):
+    push(client, 1)
+    for _ in range(3):
+        lease = raw_orders.take(1, lease_s=30)
+        drive(lease, to("raw", lease.members(0, 1)), max_hops=3)
+    lease = raw_orders.take(1, lease_s=30)
+
+    assert drive(lease, to("raw", lease.members(0, 1)), max_hops=3)["dead"] == 1
+    assert "max_hops" in client.queue(RAW).tasks("dead")[0].error
+
+
+def test_a_parent_becomes_several_new_items(raw_orders, client, audit):
+    (parent,) = client.queue(RAW).push_many([0])
+    lease = raw_orders.take(1, lease_s=30)
+    more = f'{{"new":1,"parent":"{parent}"}}'
+
+    sums = drive(lease, to("clean", [f"{parent}.1", f"{parent}.2"], more=more), rest="succeeded")
+
+    assert (sums["new"], sums["ended"]) == (2, 1)
+    assert client.queue(CLEAN).ids("waiting") == [f"{parent}.1", f"{parent}.2"]
+    assert client.queue(CLEAN).tasks("waiting")[0].fields["hops"] == b"1"
+    assert client.queue(RAW).totals() == {"enqueued": 1, "succeeded": 1}
+    audit(RAW)
+    audit(CLEAN)
+
+
+def test_a_write_is_whole_or_not_there_and_its_id_makes_it_repeatable(raw_orders, client, raw, keys, audit):
+    shared = {"type": "reports.Send", "priority": 2, "max_attempts": 3}
+    first = raw_orders.open(lease_s=30, batch_id="write-1", shared=shared)
+    first.stage("a", to("raw", ["x"], more='{"new":1}'))
+    again = raw_orders.open(lease_s=30, batch_id="write-1", shared=shared)
+    with pytest.raises(BatchLost):
+        first.decide(["a"], rest="dropped")
+
+    assert drive(again, to("raw", ["x", "y"], b"{}", '{"new":1}'))["new"] == 2
+
+    assert raw_orders.open(lease_s=30, batch_id="write-1").state == "done"
+    (attempt, _) = client.queue(RAW).tasks("waiting")
+    assert (attempt.type, attempt.priority, attempt.fields["max_attempts"]) == ("reports.Send", 2, b"3")
+    assert client.queue(RAW).totals() == {"enqueued": 2}
+    assert leftovers(raw, keys) == set()
+    audit(RAW)
+
+
+def test_an_aborted_or_abandoned_write_leaves_nothing(raw_orders, raw, keys, clock):
+    aborted = raw_orders.open(lease_s=30)
+    aborted.stage("a", to("raw", ["x"], more='{"new":1}'))
+    aborted.dissolve()
+    abandoned = raw_orders.open(lease_s=30)
+    abandoned.stage("a", to("raw", ["x"], more='{"new":1}'))
+    assert raw_orders.roll_forward(slices=9) == 0
+    clock.advance(86_430_000)
+
+    assert raw_orders.roll_forward(slices=9) == 1
+
+    assert leftovers(raw, keys) == set()
+    assert not raw.exists(keys.queue(RAW).task("x"))
