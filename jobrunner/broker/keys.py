@@ -118,9 +118,13 @@ class QueueKeys:
     wake: bytes
     batches: bytes
     closing: bytes
-    queues: bytes
     batch: bytes
     """What the hashes of batches begin with."""
+
+    @property
+    def queues(self) -> bytes:
+        """The registry of all queues; of no slot in particular."""
+        return self.base[: -len(self.tag) - 3] + b"queues"
 
     def task(self, task_id: str) -> bytes:
         """The hash of one task."""
@@ -179,7 +183,6 @@ class Keys:
             wake=own + b"wake",
             batches=own + b"batches",
             closing=own + b"closing",
-            queues=self.queues,
             batch=base + b"batch:",
         )
 

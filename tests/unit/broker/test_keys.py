@@ -70,6 +70,8 @@ def test_the_layout_is_the_documented_one():
     assert station.pending == b"p:{orders}:raw:pending"
     assert station.leases == b"p:{orders}:raw:leases"
     assert station.periodic("tick") == b"p:{orders}:raw:periodic:tick"
+    assert (station.batches, station.batch) == (b"p:{orders}:raw:batches", b"p:{orders}:batch:")
+    assert station.queues == Keys("p").queues == b"p:queues"
     assert Keys("p").job("Send") == b"p:job:Send"
 
 
@@ -78,7 +80,7 @@ def test_queues_of_a_pipeline_share_tasks_and_nothing_else():
     raw, clean = keys.queue("orders/raw"), keys.queue("orders/clean")
     shared = {field.name for field in fields(QueueKeys) if getattr(raw, field.name) == getattr(clean, field.name)}
 
-    assert shared == {"tag", "base", "tasks", "finished", "awaited", "outbox"}
+    assert shared == {"tag", "base", "tasks", "finished", "awaited", "outbox", "batch"}
 
 
 @pytest.mark.parametrize(
