@@ -6,6 +6,7 @@ from jobrunner.broker.keys import check_id
 from jobrunner.cli.answer import answer_json
 from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.group import Group
+from jobrunner.cli.history_report import report
 from jobrunner.cli.options import Shared, connected, with_shared_options
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.tasks import show_list
@@ -16,12 +17,16 @@ _EXAMPLES = """\b
 Examples:
   jobrunner history list mail --limit 20
   jobrunner history replay mail 01a1fe85769b0000c6650a2fcc89-mail
+  jobrunner history report --from archive --html report.html
 """
 
 
 @click.group(cls=Group, epilog=_EXAMPLES)
 def history() -> None:
-    """Lists, replays and purges finished tasks of queues that keep them."""
+    """Lists, replays and purges finished tasks of queues that keep them, and reports on their archive."""
+
+
+history.add_command(report)
 
 
 @history.command("list", epilog="Example:  jobrunner history list mail --limit 20 --json")

@@ -1,0 +1,102 @@
+"""`jobrunner history report`: what an archive of finished tasks tells an operator."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobrunner.cli.answer import answer_json, counted, table, talk
+from jobrunner.cli.instants import instant
+from jobrunner.cli.options import Shared, with_shared_options
+from jobrunner.clock import perf_counter
+
+if TYPE_CHECKING:
+    from jobrunner.spark.report_tables import Report
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner history report --from archive
+  jobrunner history report --from archive --queue 'orders/*' --from-time 24h --html report.html
+  jobrunner history report --from archive --split-at 2026-11-20T20:00 --csv figures
+"""
+_MOST_LINES = 40
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--from", "path", required=True, metavar="PATH", help="The archive: a folder, or what Spark reads.")
+@click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Only these queues: mail, 'orders/*'.")
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only tasks of these jobs.")
+@click.option("--from-time", "since", type=instant, metavar="WHEN", help="Ended then or later: 2026-11-20T20:00, 2h.")
+@click.option("--to-time", "until", type=instant, metavar="WHEN", help="Ended before.")
+@click.option("--split-at", type=instant, metavar="WHEN", help="Compares what ended before and after: a release, say.")
+@click.option("--csv", "csv_to", type=click.Path(path_type=Path), metavar="DIR", help="Writes each table as CSV.")
+@click.option("--parquet", "parquet_to", type=click.Path(path_type=Path), metavar="DIR", help="Writes each as Parquet.")
+@click.option("--html", "html_to", type=click.Path(path_type=Path), metavar="FILE", help="Writes one page with plots.")
+@click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
+@with_shared_options
+def report(
+    shared: Shared,
+    path: str,
+    queues: tuple[str, ...],
+    jobs: tuple[str, ...],
+    since: datetime | None,
+    until: datetime | None,
+    split_at: datetime | None,
+    csv_to: Path | None,
+    parquet_to: Path | None,
+    html_to: Path | None,
+    master: str | None,
+) -> None:
+    """Reports on an archive: throughput, waits, runs, failures, slow parameters, and what a change did.
+
+    Shows the tables, unless they are written somewhere. Needs Spark: pip install "jobrunner[spark]".
+    """
+    from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
+
+    began = perf_counter()
+    spark = spark_session(master=master)
+    from jobrunner.spark.archive_files import read_archive  # needs Spark
+    from jobrunner.spark.report import build_report
+
+    rows = read_archive(spark, path, queues=queues, jobs=jobs, since=since, until=until)
+    selected = _selected(queues, jobs, since, until)
+    made = build_report(rows, source=path, split_at=split_at, selected=selected)
+    written = _write(made, csv_to, parquet_to, html_to)
+    (tasks,) = made.table("summary").column("tasks")
+    talk(f"{counted(tasks, 'task')} in {perf_counter() - began:.1f} s")
+    if shared.as_json:
+        answer_json(made.as_json() | {"written": written})
+    elif written:
+        click.echo("\n".join(map(str, written)))
+    else:
+        click.echo(_text(made))
+
+
+def _write(made: "Report", csv_to: Path | None, parquet_to: Path | None, html_to: Path | None) -> list[Path]:
+    from jobrunner.spark.report_files import write_csv, write_page, write_parquet  # needs Spark's extra
+
+    written = [] if csv_to is None else write_csv(made, csv_to)
+    written += [] if parquet_to is None else write_parquet(made, parquet_to)
+    return written + ([] if html_to is None else [write_page(made, html_to)])
+
+
+def _text(made: "Report") -> str:
+    from jobrunner.spark.report_tables import shown  # needs Spark's extra
+
+    parts = []
+    for one in made.tables:
+        headings, rows = shown(one)
+        note = f"  ({one.note})" if one.note else ""
+        body = table([heading.upper() for heading in headings], rows[:_MOST_LINES]) if rows else "none"
+        more = f"\n… {len(rows) - _MOST_LINES} more" if len(rows) > _MOST_LINES else ""
+        parts.append(f"{one.title}{note}\n{body}{more}")
+    return "\n\n".join(parts)
+
+
+def _selected(
+    queues: tuple[str, ...], jobs: tuple[str, ...], since: datetime | None, until: datetime | None
+) -> dict[str, str]:
+    told = {"queue": ", ".join(queues), "job": ", ".join(jobs)}
+    told |= {name: when.isoformat() for name, when in (("from", since), ("until", until)) if when is not None}
+    return {name: text for name, text in told.items() if text}
