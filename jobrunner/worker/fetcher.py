@@ -1,5 +1,6 @@
 """The fetch loop: reports what ended and reserves what comes next, both in one round trip."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import structlog
@@ -20,7 +21,8 @@ from jobrunner.outcome import Acknowledged, Failed, Released
 from jobrunner.worker.backoffs import QueueBackoffs
 from jobrunner.worker.executors.handover import Executor, Finished
 from jobrunner.worker.leases import Leases
-from jobrunner.worker.settle import Report, Settlement, ended, settlements, tell
+from jobrunner.worker.pressure import Pressure
+from jobrunner.worker.settle import Report, Settlement, ended, settlements, tell, too_many_hops
 from jobrunner.worker.stock import Stock
 from jobrunner.worker.turns import Turns
 from jobrunner.worker.wakeup import Wakeup
@@ -56,6 +58,7 @@ class Fetcher:
         self._wakeup = wakeup
         self._max_tasks = max_tasks
         self._backoffs = QueueBackoffs(broker, keys)
+        self._pressure = Pressure(turns)
         self._unsettled: list[Report] = []
         self._untold: list[Ended] = []
         self._refusals = 0
@@ -69,11 +72,11 @@ class Fetcher:
     @property
     def in_hand(self) -> int:
         """Attempts reserved and not yet reported."""
-        return self._stock.in_hand + len(self._unsettled)
+        return self._stock.in_hand + len(self._unsettled) + len(self._pressure)
 
     @property
     def unsettled(self) -> set[str]:
-        """Tokens of attempts that ended and are not yet reported."""
+        """Tokens of attempts that ended and are not yet reported, but for those that wait for room."""
         return {attempt.token for attempt, _ in self._unsettled}
 
     def woken(self, queue: str) -> None:
@@ -86,8 +89,11 @@ class Fetcher:
         reserving = self.reserving
         if not reserving:
             self._release_backlog()
+            self._release_held_up()
         self._take_wakeups()
         self._collect()
+        if self._pressure.is_on:
+            self._unsettled += self._pressure.take_due()
         settling = settlements(self._keys, self._unsettled, singly=self._refusals > 0) if self._unsettled else []
         queue, wanted = self._plan() if reserving else (None, 0)
         refused = self._exchange(settling, queue, wanted)
@@ -121,6 +127,9 @@ class Fetcher:
 
     def _release_backlog(self) -> None:
         self._finished.add_all(self._executor.take_back(), Released())
+
+    def _release_held_up(self) -> None:
+        self._unsettled += [(attempt, Released()) for attempt, _ in self._pressure.take_all()]
 
     def _take_wakeups(self) -> None:
         while self._woken:
@@ -174,7 +183,7 @@ class Fetcher:
             return 0
         wanted = self._stock.wanted(backlog)
         if self._max_tasks:
-            wanted = min(wanted, self._max_tasks - self.finished_total - self.in_hand)
+            wanted = min(wanted, self._max_tasks - self.finished_total - self._stock.in_hand)
         return max(wanted, 0)
 
     def _lacks_keeper(self) -> bool:
@@ -183,11 +192,14 @@ class Fetcher:
 
     def _settled(self, settling: list[Settlement], replies: list[Any]) -> JobrunnerError | None:
         kept: list[Report] = []
+        changed: list[Report] = []
         refused: JobrunnerError | None = None
         for settlement, reply in zip(settling, replies, strict=False):
             if isinstance(reply, JobrunnerError):
                 refused = reply
                 kept += settlement.reports
+            elif settlement.targets:
+                changed += self._moved(settlement, reply)
             else:
                 self._held.drop(attempt for attempt, _ in settlement.reports)
                 tell(settlement, reply)
@@ -197,8 +209,33 @@ class Fetcher:
             _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))
             self._held.drop(attempt for attempt, _ in kept)
             kept, self._refusals = [], 0
-        self._unsettled = kept
+        self._unsettled = kept + changed
+        if self._pressure.is_on:
+            self._pressure.after_turn(self._unsettled)
         return refused
+
+    def _moved(self, settlement: Settlement, verdicts: list[str]) -> list[Report]:
+        """Keeps the reports whose target is full; returns those that have to be made in another way."""
+        over: list[Attempt] = []
+        changed: list[Report] = []
+        for report, verdict in zip(settlement.reports, verdicts, strict=True):
+            if verdict == "full":
+                self._pressure.keep(report)
+            elif verdict == "hops":
+                changed.append(too_many_hops(*report))
+            else:
+                over.append(report[0])
+        if over:
+            self._wake(settlement.targets)
+        self._held.drop(over)
+        tell(settlement, verdicts)
+        self._untold += ended(self._keys, settlement, verdicts)
+        return changed
+
+    def _wake(self, queues: Iterable[str]) -> None:
+        """These got items from here: no need to wait for the hint of it."""
+        for queue in queues:
+            self._turns.wake(queue)
 
     def _take_in(
         self, queue: str, wanted: int, reply: Reservation | JobrunnerError, asked_at: float
@@ -215,6 +252,7 @@ class Fetcher:
             attempt for attempt in attempts if attempt.keepalive_ms > late_ms
         ]  # the others are not ours any more
         if attempts:
+            self._pressure.made_room(queue)
             self._begin(queue, attempts, asked_at)
         return None
 
@@ -231,6 +269,12 @@ class Fetcher:
             self._finished.add_all(attempts, Released())
 
     def _pause(self) -> float:
+        if self._unsettled:
+            return 0.0
+        pause = self._pause_for_work()
+        return min(pause, self._pressure.until_next()) if self._pressure.is_on else pause
+
+    def _pause_for_work(self) -> float:
         backlog = self._executor.backlog
         wanted = self._wanted(backlog)
         if backlog:

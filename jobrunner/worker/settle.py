@@ -1,55 +1,110 @@
-"""From outcomes to calls: one table, one call for each verb and queue."""
+"""From outcomes to calls: one table, one call for each verb and queue, and for each target of moves."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, Word
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.jobs.options import DEFAULT_KEEP_S
-from jobrunner.jobs.registry import find
+from jobrunner.jobs.registry import definition_for
 from jobrunner.join import Ended
-from jobrunner.outcome import Cancelled, Failed, Outcome, Released, Snoozed, Succeeded
+from jobrunner.outcome import Cancelled, Dropped, Failed, Moved, Outcome, Released, Snoozed, Spread, Succeeded
+from jobrunner.task import derived_id
 
 Report = tuple[Attempt, Outcome]
-_ENDINGS: dict[type, str] = {Succeeded: "succeeded", Cancelled: "cancelled", Failed: "dead"}
+_ENDINGS: dict[type, str] = {
+    Succeeded: "succeeded", Spread: "succeeded", Cancelled: "cancelled", Dropped: "cancelled", Failed: "dead",
+}  # fmt: skip
 _log = structlog.get_logger("jobrunner.settle")
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A call with the reports it makes, in the order of its verdicts."""
+    """A call with the reports it makes, in the order of its verdicts. One with `targets`, full names of queues, moves
+    items there; it may be answered 'full' or 'hops', and then a report is still to be made."""
 
     call: Call[list[str]]
     reports: list[Report]
+    targets: frozenset[str] = frozenset()
 
 
 def settlements(keys: Keys, reports: Iterable[Report], *, singly: bool = False) -> list[Settlement]:
-    """The calls that report these outcomes: one for each verb and queue, or for each report (`singly`)."""
-    grouped: dict[tuple[str, str, str], tuple[list[Any], list[Report]]] = {}
+    """The calls that report these outcomes: one for each verb, queue and target, or for each report (`singly`)."""
+    grouped: dict[tuple[Any, ...], list[Report]] = {}
     for report in reports:
         attempt, outcome = report
-        verb = "commit" if type(outcome) is Succeeded else _verb(outcome)
-        key = (verb, attempt.queue, attempt.token if singly else "")
+        kind = ("commit",) if type(outcome) is Succeeded else _kind(attempt, outcome)
+        key = (attempt.queue, attempt.token if singly else "", *kind)
         group = grouped.get(key)
         if group is None:
-            group = grouped[key] = ([], [])
-        group[0].append(_words(attempt, outcome))
-        group[1].append(report)
-    return [
-        Settlement(getattr(leases, verb)(keys.queue(queue), words), made)
-        for (verb, queue, _), (words, made) in grouped.items()
-    ]
+            group = grouped[key] = []
+        group.append(report)
+    return [_settlement(keys, made, queue, *kind) for (queue, _, *kind), made in grouped.items()]
 
 
-def _verb(outcome: Outcome) -> str:
+def _kind(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
+    """The verb, and what else reports must have in common to be made by one call."""
     if isinstance(outcome, Failed):
-        return "fail"
-    return "release" if isinstance(outcome, (Released, Snoozed)) else "commit"
+        return ("fail",)
+    if isinstance(outcome, Moved):
+        return "move", outcome.queue, outcome.max_hops, not outcome.waits
+    if isinstance(outcome, Spread) and outcome.children:
+        return "spread", attempt.token
+    return ("release",) if isinstance(outcome, (Released, Snoozed)) else ("commit",)
+
+
+def _settlement(keys: Keys, made: list[Report], queue: str, verb: str, *common: Any) -> Settlement:
+    if verb == "move":
+        target, max_hops, over = common
+        moves = [_move(attempt, outcome) for attempt, outcome in made if isinstance(outcome, Moved)]
+        call = leases.move(keys.queue(queue), keys.queue(target), moves, max_hops=max_hops, over=over)
+        return Settlement(call, made, targets_of(made[0][1]))
+    if verb == "spread":
+        return Settlement(_spread(keys, *made[0]), made, targets_of(made[0][1]))
+    words = [_words(attempt, outcome) for attempt, outcome in made]
+    return Settlement(getattr(leases, verb)(keys.queue(queue), words), made)
+
+
+def _move(attempt: Attempt, moved: Moved) -> leases.MoveReport:
+    fields: list[Word] = []
+    if moved.payload is not None:
+        fields += ("payload", moved.payload, "encoding", moved.encoding)
+    if moved.headers is not None:
+        fields += ("headers", moved.headers)
+    priority = "" if moved.priority is None else moved.priority
+    return attempt.id, attempt.token, priority, moved.delay_s * 1000, fields
+
+
+def _spread(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
+    assert isinstance(outcome, Spread)
+    own = keys.queue(attempt.queue)
+    children = [
+        leases.Child(
+            id=derived_id(attempt.id, ordinal, own.tag), to=keys.queue(child.queue), fields=_own_fields(attempt, child),
+            priority=child.priority, delay_ms=child.delay_s * 1000, over=not child.waits,
+        )
+        for ordinal, child in enumerate(outcome.children)
+    ]  # fmt: skip
+    max_hops = max(child.max_hops for child in outcome.children)
+    return leases.spread(
+        own, attempt.id, attempt.token, children, keep_ms=keep_ms(attempt), then=attempt.then or b"", max_hops=max_hops
+    )
+
+
+def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Word]:
+    """What a child has of its own, or else of its parent."""
+    payload, encoding, headers = child.payload, child.encoding, child.headers
+    if payload is None:
+        payload, encoding = attempt.payload or b"", (attempt.encoding or b"").decode()
+    if headers is None:
+        headers = attempt.headers
+    fields: list[Word] = ["type", attempt.type, "payload", payload, "encoding", encoding]
+    return fields if headers is None else [*fields, "headers", headers]
 
 
 def _words(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
@@ -59,11 +114,14 @@ def _words(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
     if isinstance(outcome, Failed):
         fate = "retry" if outcome.retry else "dead"
         return attempt.id, attempt.token, round((outcome.delay_s or 0.0) * 1000), fate, outcome.error
-    if isinstance(outcome, Cancelled):
-        return attempt.id, attempt.token, keep_ms(attempt), "cancelled", b"", attempt.then or b""
     if isinstance(outcome, Snoozed):
         return attempt.id, attempt.token, round(outcome.delay_s * 1000)
+    if type(outcome) in _WORDS:
+        return attempt.id, attempt.token, keep_ms(attempt), _WORDS[type(outcome)], b"", attempt.then or b""
     return attempt.id, attempt.token, ""
+
+
+_WORDS: dict[type, str] = {Cancelled: "cancelled", Dropped: "dropped", Spread: "succeeded"}
 
 
 def ended(keys: Keys, settlement: Settlement, verdicts: list[str]) -> list[Ended]:
@@ -77,8 +135,23 @@ def ended(keys: Keys, settlement: Settlement, verdicts: list[str]) -> list[Ended
 
 def keep_ms(attempt: Attempt) -> int:
     """How long the finished task stays readable."""
-    definition = find(attempt.type)
+    definition = definition_for(attempt)
     return round((DEFAULT_KEEP_S if definition is None else definition.options.keep) * 1000)
+
+
+def targets_of(outcome: Outcome) -> frozenset[str]:
+    """The queues that an outcome puts items into."""
+    if isinstance(outcome, Spread):
+        return frozenset(child.queue for child in outcome.children)
+    return frozenset((outcome.queue,)) if isinstance(outcome, Moved) else frozenset()
+
+
+def too_many_hops(attempt: Attempt, outcome: Outcome) -> Report:
+    """The report on an item that may not move again: it is dead."""
+    moves = outcome.children if isinstance(outcome, Spread) else (outcome,)
+    limit = max((move.max_hops for move in moves if isinstance(move, Moved)), default=0)
+    reason = f"TooManyHops: it moved {limit} times, the most its pipeline allows; look for a loop without an end"
+    return attempt, Failed(reason, retry=False)
 
 
 def tell(settlement: Settlement, verdicts: list[str]) -> None:

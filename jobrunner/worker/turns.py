@@ -1,5 +1,6 @@
 """Which queue is asked next: weighted turns among the queues that may have work."""
 
+import math
 from collections.abc import Mapping
 
 from jobrunner.broker.keys import split_queue
@@ -17,6 +18,7 @@ class Turns:
         self._weights = dict(weights)
         self._credit = dict.fromkeys(weights, 0)
         self._asleep_until = dict.fromkeys(weights, 0.0)
+        self._blocked: set[str] = set()
         self.poll_s = poll_s
 
     @property
@@ -41,6 +43,8 @@ class Turns:
 
         It is looked at once in each `keepalive_s`: so every lease others take is foretold before it ends.
         """
+        if queue in self._blocked:
+            return
         pause = min(self.poll_s, keepalive_s)
         if next_event_s is not None:
             pause = min(pause, max(next_event_s, 0.0))
@@ -48,13 +52,24 @@ class Turns:
 
     def wake(self, queue: str) -> None:
         """This queue may have work."""
-        if queue in self._asleep_until:
+        if queue in self._asleep_until and queue not in self._blocked:
             self._asleep_until[queue] = 0.0
 
     def wake_all(self) -> None:
         """Every queue may have work."""
         for queue in self._asleep_until:
-            self._asleep_until[queue] = 0.0
+            self.wake(queue)
+
+    def block(self, queue: str) -> None:
+        """This queue has no turn, whatever it may have, until it is unblocked."""
+        if queue in self._asleep_until:
+            self._blocked.add(queue)
+            self._asleep_until[queue] = math.inf
+
+    def unblock(self, queue: str) -> None:
+        """This queue may have work."""
+        self._blocked.discard(queue)
+        self.wake(queue)
 
     def until_next(self) -> float:
         """Seconds until a queue is due for a look; 0 when one is."""

@@ -17,7 +17,8 @@ def child(to, task_id, payload=b"1", **options):
 
 
 def spread(raw, attempt, *children, **options):
-    return raw.run(leases.spread(raw.keys, attempt.id, attempt.token, children, **options))
+    (verdict,) = raw.run(leases.spread(raw.keys, attempt.id, attempt.token, children, **options))
+    return verdict
 
 
 def test_the_parent_ends_and_its_children_are_there(lines, clock):

@@ -41,7 +41,7 @@ _release = Verb("release", _texts)
 _extend = Verb("extend", _texts)
 _progress = Verb("progress", lambda reply: reply.decode())
 _move = Verb("move", _texts)
-_spread = Verb("spread", lambda reply: reply.decode())
+_spread = Verb("spread", lambda reply: [reply.decode()])
 
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
@@ -153,10 +153,10 @@ class Child:
 def spread(
     keys: QueueKeys, task_id: str, token: str, children: Sequence[Child], *, keep_ms: int = 0, then: bytes = b"",
     max_hops: int = 0,
-) -> Call[str]:  # fmt: skip
+) -> Call[list[str]]:  # fmt: skip
     """Ends a task as succeeded and creates its children in queues of the same tag, in one step.
 
-    A child whose id exists is left as it is. Reply: 'ok', or why it was refused, also 'hops' and 'full'.
+    A child whose id exists is left as it is. Reply: one word, 'ok', or why it was refused, also 'hops' and 'full'.
     """
     targets = list({child.to.name: child.to for child in children}.values())
     places = {to.name: place for place, to in enumerate(targets)}

@@ -26,12 +26,12 @@ local words = {'HSET', '', 'queue', to_queue, 'more', 1, 'retry_count', 0, 'plac
 local fixed, moved, ready = #words, {}, {}
 
 local function move_one(id, at)
+  if #moved >= room then return 'full' end
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'error', 'expiries')
   if task.err or not task[1] then return 'gone' end
   local hops = (number(task[4]) or 0) + 1
   if hops > most_hops then return 'hops' end
-  if #moved >= room then return 'full' end
   local priority, own = ARGV[at + 2] ~= '' and ARGV[at + 2] or task[5] or '1', tonumber(ARGV[at + 4])
   for n = 1, own do words[fixed + n] = ARGV[at + 4 + n] end
   words[2], words[12], words[14] = key, priority, hops
