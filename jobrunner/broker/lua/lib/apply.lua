@@ -7,19 +7,17 @@ local cancelled = {}
 local function too_often(most) return 'it moved ' .. most .. ' times, which is its max_hops' end
 
 local function apply_to_member(one, target, payload, more, read, now, defaults)
-  local task = redis.pcall('HMGET', tasks .. one, 'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'error',
-    'expiries', 'cancel_requested')
+  local task = read_moving(one)
   gone[#gone + 1], left[one] = one, true
   if task.err or not task[1] then return drop(one) end
   local attempts, hops = (number(task[2]) or 0) + read.tries + 1, (number(task[4]) or 0) + 1
-  if task[8] then
+  if task[10] then
     cancelled[#cancelled + 1] = one
   elseif not target or hops > read.most_hops then
     give_up(one, attempts, target and too_often(read.most_hops) or payload, now, defaults)
     tally.dead = tally.dead + 1
   else
-    move_on(one, {priority = task[5], hops = hops, attempts = (number(task[3]) or 0) + attempts,
-      is_marked = task[6] or task[7]}, target, payload, more, now)
+    move_on(one, task, target, payload, more, hops, attempts, now)
     tally.moved = tally.moved + 1
   end
 end

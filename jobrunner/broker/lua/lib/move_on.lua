@@ -1,16 +1,27 @@
--- The member goes on as the same item: attempts and failures start anew, total_attempts and hops go on.
-local function move_on(one, task, target, payload, more, now)
-  local key, priority = tasks .. one, more.priority or task.priority
-  local place = put_into(target, one, priority or '', more.delay_ms or 0, now)
-  local words = {'HSET', key, 'queue', target.name, 'place', place, 'payload', payload, 'encoding', 'json',
-    'retry_count', 0, 'hops', task.hops, 'total_attempts', task.attempts, 'more', 1}
-  for _, field in ipairs({'priority', 'type'}) do
-    if more[field] then words[#words + 1], words[#words + 2] = field, more[field] end
-  end
-  if more.headers then
-    words[#words + 1], words[#words + 2] = 'headers', merged(redis.call('HGET', key, 'headers'), more.headers)
-  end
-  redis.call(unpack(words))
-  if task.is_marked then redis.call('HDEL', key, 'error', 'expiries') end
-  target.moved_in = target.moved_in + 1
+-- The member goes on as the same item: attempts and failures start anew, total_attempts and hops go on. Fields that say
+-- so already are not written: a hash is small, and each write of a field moves what is behind it.
+local MOVED_FIELDS = {'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'encoding', 'more', 'error', 'expiries',
+  'cancel_requested'}
+local moving = {'HSET', '', 'queue', '', 'place', 0, 'payload', '', 'hops', 0, 'total_attempts', 0}
+local moving_fixed = #moving
+
+local function read_moving(one)
+  return redis.pcall('HMGET', tasks .. one, unpack(MOVED_FIELDS))
+end
+
+local function move_on(one, task, line, payload, more, hops, attempts, now)
+  local key, width = tasks .. one, moving_fixed
+  local function add(field, value) moving[width + 1], moving[width + 2], width = field, value, width + 2 end
+  moving[2], moving[4], moving[8], moving[10] = key, line.name, payload, hops
+  moving[6] = put_into(line, one, more.priority or task[5] or '', more.delay_ms or 0, now)
+  moving[12] = (number(task[3]) or 0) + attempts
+  if task[2] ~= '0' then add('retry_count', 0) end
+  if task[6] ~= 'json' then add('encoding', 'json') end
+  if task[7] ~= '1' then add('more', 1) end
+  if more.priority then add('priority', more.priority) end
+  if more.type then add('type', more.type) end
+  if more.headers then add('headers', merged(redis.call('HGET', key, 'headers'), more.headers)) end
+  redis.call(unpack(moving, 1, width))
+  if task[8] or task[9] then redis.call('HDEL', key, 'error', 'expiries') end
+  line.moved_in = line.moved_in + 1
 end
