@@ -75,8 +75,8 @@ class Graph:
                     name = target.partition("/")[2]
                     raise PipelineError(
                         f"{_told(node)} of queue {node.short!r} leads to {name!r} ({option}=…), and pipeline "
-                        f"{self.pipeline!r} has no such queue; {self._hint(name)}; or give it a station, a sink, or "
-                        f"declare({name!r})"
+                        f"{self.pipeline!r} has no such queue: give it a station, a sink or declare({name!r}); "
+                        f"{self._hint(name)}"
                     )
 
     def waits(self, queue: str, to: str) -> bool:

@@ -163,7 +163,7 @@ class Link:
             return queue
         hint = nearest(str(name), [known.partition("/")[2] for known in self.targets])
         raise PipelineError(
-            f"station {self.queue!r} returned To({name!r}), which it does not lead to; {hint}; or add it to to=…"
+            f"station {self.queue!r} returned To({name!r}), a queue that its to=… does not name; {hint}"
         )
 
     def _short(self) -> str:

@@ -29,7 +29,7 @@ class Child:
 
     def __init__(self, act: Callable[..., None], *args: Any) -> None:
         forks = multiprocessing.get_context("forkserver")
-        forks.set_forkserver_preload([__name__])
+        forks.set_forkserver_preload([__name__, act.__module__])
         self._near, far = forks.Pipe()
         self.process = forks.Process(target=act, args=(far, *args), daemon=True)
         self.process.start()

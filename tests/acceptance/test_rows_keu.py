@@ -558,7 +558,7 @@ def test_a_topology_may_fork_and_loop(line: list[Queue], client: Client, audit: 
 
 
 def test_a_list_is_one_item(line: list[Queue], audit: Audit) -> None:
-    """In place of KEU-27: a move makes one item of one, whatever its payload; there is nothing yet that makes more."""
+    """KEU-27: a move makes one item of one, whatever its payload; only a station that is declared to makes more."""
     a, b, _ = line
     a.push([1, 2, 3])
     assert take(a).move("b", payload=[["x"], ["y"]])
