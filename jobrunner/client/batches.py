@@ -144,6 +144,16 @@ class BatchLease:
         return self._found.size
 
     @property
+    def root(self) -> str:
+        """Id of the batch whose list the members are in: its own, unless it is the half of another."""
+        return self._found.root
+
+    @property
+    def first(self) -> int:
+        """Position of its first member in that list."""
+        return self._found.first
+
+    @property
     def failures(self) -> int:
         """How often it failed before, as reported."""
         return self._found.failures
@@ -210,9 +220,9 @@ class BatchLease:
             self._advance_to_the_end()
         return fate
 
-    def release(self) -> None:
-        """Hands it back, due at once; no failure is counted."""
-        self._end("released")
+    def release(self, *, delay_s: float = 0.0) -> None:
+        """Hands it back, due at once or after a delay; no failure is counted."""
+        self._end("released", delay_ms=round(delay_s * 1000))
 
     def dissolve(self) -> int:
         """Takes members back to their places in line, and what was staged away. Returns how many there were."""

@@ -1,18 +1,90 @@
-"""One Spark session for all tests of Spark in this process."""
+"""One Spark session for all tests of Spark in this process, and pipelines whose stations are stepped by hand."""
 
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
+from jobrunner.client.batches import Batches
+from jobrunner.etl import Pipeline
+from jobrunner.etl.pipeline import forget_pipeline
+from jobrunner.spark.causes import error_line
+from jobrunner.spark.frame import shape_of
+from jobrunner.spark.run import BatchRun
 from jobrunner.spark.session import spark_session
+from jobrunner.spark.stations import build_driver
+
+MEMORY = {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"}
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on this machine: two cores, little memory, a failed Spark task is run again."""
-    session = spark_session(
-        "tests", "local[2,4]", **{"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"}
-    )
+    session = spark_session("tests", "local[2,4]", **MEMORY)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def flights(client):
+    """A pipeline on the test's client."""
+    yield Pipeline("flights", client)
+    forget_pipeline("flights")
+
+
+@pytest.fixture
+def driver_of(spark, client, flights):
+    """driver_of("clean"): the driver of that queue's station."""
+    return lambda queue: build_driver(flights.spark_stations[f"flights/{queue}"], client)
+
+
+@pytest.fixture
+def drive(spark, driver_of):
+    """drive("clean"): lets the station of that queue handle batches until there are none; returns how many."""
+
+    def run(queue, at_most=100):
+        driver = driver_of(queue)
+        count = 0
+        while count < at_most and driver.step(spark):
+            count += 1
+        driver.stop(0)
+        return count
+
+    return run
+
+
+@pytest.fixture
+def take(spark, client, flights):
+    """take("clean"): a new batch of that queue's station, to be run step by step."""
+
+    def taken(queue, n=10_000, lease_s=60.0):
+        station = flights.spark_stations[f"flights/{queue}"]
+        lease = Batches(client.broker, client.keys.queue(station.queue)).take(n, lease_s=lease_s)
+        return BatchRun(spark, client, station, shape_of(station.schema, station.queue), lease)
+
+    return taken
+
+
+@pytest.fixture
+def attempt(take):
+    """attempt("clean"): the error, in one line, that running a batch of that queue raises."""
+
+    def run(queue):
+        with pytest.raises(Exception) as caught:
+            take(queue).run()
+        return error_line(caught.value)
+
+    return run
+
+
+@pytest.fixture
+def found(client):
+    """found("clean"): payloads of what waits in that queue, by id; takes them away."""
+
+    def read(queue):
+        read = {}
+        while items := client.queue(f"flights/{queue}").pop(1000):
+            read |= {item.id: item.payload for item in items}
+        return read
+
+    return read

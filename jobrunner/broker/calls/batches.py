@@ -171,6 +171,11 @@ def foremost(keys: QueueKeys, index: str, count: int) -> Call[list[str]]:
     )
 
 
+def are_closing(keys: QueueKeys) -> Call[bool]:
+    """Whether there are batches of the queue that need no driver to finish, due or not."""
+    return command("EXISTS", keys.closing, read=bool)
+
+
 def claim(keys: QueueKeys, batch_id: str, *, lease_ms: int) -> Call[Claimed | bool]:
     """A batch under a new epoch; False when it is not due yet; True when it is gone, and another may be due."""
     call = _with_batch(_claim, keys, batch_id, tasks=keys.tasks, lease_ms=lease_ms)
@@ -262,7 +267,7 @@ def _advanced(batch_id: str, reply: list[Any]) -> Advance:
 def setback(
     keys: QueueKeys, batch_id: str, epoch: int, *, fate: str, delay_ms: int = 0, reason: str = ""
 ) -> Call[str]:
-    """No decision: 'failed' (counts), 'released' (due at once), or 'dissolved' (members go back to their places).
+    """No decision: 'failed' (counts), 'released' (does not), or 'dissolved' (members go back to their places).
 
     Reply: 'again', 'split', 'dead' or 'dissolved' (both are to be rolled forward), 'more' (call again). Raises
     BatchLost.

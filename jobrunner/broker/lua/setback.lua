@@ -4,7 +4,7 @@ local now_ms, tasks, id, epoch, fate, delay_ms, reason = unpack(ARGV)
 -- KEYS  batch: hash · batches, closing: zsets batch id → Unix ms · settings: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · epoch: of its holder ·
 --       fate: 'failed' counts, 'released' does not, 'dissolved' takes its members back to their places ·
---       delay_ms: until a batch that failed is due again · reason: why it failed
+--       delay_ms: until a batch that failed or is released is due again · reason: why it failed
 -- reply 'again', 'split', or what anybody may roll forward now: 'dead', 'dissolved'; 'more' (call again, much is
 --       staged); 'lost' (nothing changed). No staged key is left.
 -- Works on a server that is full.
@@ -21,5 +21,5 @@ if fate == 'dissolved' then
 end
 if fate == 'failed' then return set_back(read, 1, 0, now + delay_ms, now, reason) end
 redis.call('HSET', batch, 'ends', 0)
-redis.call('ZADD', read.size == '0' and closing or batches, exact(now), id)
+redis.call('ZADD', read.size == '0' and closing or batches, exact(now + delay_ms), id)
 return 'again'

@@ -168,6 +168,11 @@ def test_a_failed_batch_comes_back_after_its_delay_and_a_released_one_at_once(ra
     lease = raw_orders.take(2, lease_s=30)
     assert (lease.failures, lease.error) == (1, "down")
     lease.release()
+    lease = raw_orders.take(2, lease_s=30)
+    assert lease.failures == 1
+    lease.release(delay_s=5)
+    assert raw_orders.take(2, lease_s=30) is None
+    clock.advance(5_000)
     assert raw_orders.take(2, lease_s=30).failures == 1
 
 

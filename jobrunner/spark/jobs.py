@@ -1,0 +1,38 @@
+"""What Spark runs for one batch, under a name by which it can be cancelled from another thread."""
+
+from contextlib import suppress
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+
+
+class SparkJobs:
+    """The jobs that the thread in its `with` block starts.
+
+    A classic session's tags belong to threads, those of a session of Spark Connect to the session.
+    """
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark = spark
+        self._tag = tag
+
+    def __enter__(self) -> Self:
+        self._tags.addJobTag(self._tag) if self._is_classic else self._spark.addTag(self._tag)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):  # the engine is gone, and its tags with it
+            self._tags.removeJobTag(self._tag) if self._is_classic else self._spark.removeTag(self._tag)
+
+    def cancel(self) -> None:
+        """Cancels them; the thread that waits for them gets an error. Safe in any thread."""
+        with suppress(Exception):
+            self._tags.cancelJobsWithTag(self._tag) if self._is_classic else self._spark.interruptTag(self._tag)
+
+    @property
+    def _is_classic(self) -> bool:
+        return hasattr(self._spark, "_jsparkSession")
+
+    @property
+    def _tags(self) -> Any:
+        return self._spark.sparkContext

@@ -1,0 +1,140 @@
+"""The members of a batch as Arrow tables, read in chunks wherever Spark runs.
+
+Items whose payload does not fit are not in the table: they are staged as dead, each with its reason, under a staging
+key that begins with `misfits`. Whether a payload fits depends on nothing but the payload, so it does no harm that a
+chunk may be read several times, or by a Spark task that does not count in the end.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import msgspec
+import pyarrow as pa
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.bulk_reader import BulkReader, pack_hash_reads
+from jobrunner.broker.calls.batches import stage
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.spark.columns import UTC, instants, numbers, texts
+from jobrunner.spark.fits import Check, misfit
+
+CHUNK = 2_000
+"""Items of one round trip and of one Arrow batch."""
+MISFITS = "misfits."
+_FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers")
+COLUMNS = pa.schema(
+    [
+        ("_id", pa.string()),
+        ("payload", pa.string()),
+        ("_type", pa.string()),
+        ("_attempts", pa.int32()),
+        ("_enqueue_time", UTC),
+        ("_headers", pa.string()),
+    ]
+)
+DDL = "_id string, payload string, _type string, _attempts int, _enqueue_time timestamp, _headers string"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a batch is, for processes that know nothing else; it travels inside functions, never in a plan or a log."""
+
+    url: str
+    prefix: str
+    queue: str
+    batch: str
+    epoch: int
+    root: str
+    """Id of the batch whose list has the members: `size` of them, from `first` on, are of this one."""
+    first: int
+    size: int
+    failures: int = 0
+
+    def open(self) -> "Access":
+        """A way to the batch, to be closed."""
+        return Access(self)
+
+
+class Access:
+    """Connections to the server of one batch, opened when needed. Ends with its `with` block."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._endpoint = Endpoint(place.url, client_name="jobrunner-spark")
+        self._broker = Broker(self._endpoint, patience_s=5.0)
+        self.keys: QueueKeys = Keys(place.prefix).queue(place.queue)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if "reader" in self.__dict__:
+            self.reader.close()
+        self._broker.close()
+        self._endpoint.release()
+
+    @cached_property
+    def reader(self) -> BulkReader:
+        """For reading much."""
+        return BulkReader(self._endpoint)
+
+    def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
+        """Appends rows behind the `after` that are there. Raises BatchLost when the batch is another's by now."""
+        self._broker.run(stage(self.keys, self.place.batch, self.place.epoch, nonce, words, after=after))
+
+
+def new_nonce(kind: str = "") -> str:
+    """A name for a staging key that no other attempt has."""
+    return f"{kind}{secrets.token_hex(8)}"
+
+
+def read_members(access: Access, start: int, count: int, check: Check) -> pa.RecordBatch:
+    """Up to `count` members from position `start` on, without those that do not fit: they are staged as dead."""
+    place, reader = access.place, access.reader
+    first, last = place.first + start, place.first + min(start + count, place.size) - 1
+    ids: list[bytes] = reader.ask(b"LRANGE", access.keys.batch + place.root.encode() + b":members", first, last)
+    reader.send(pack_hash_reads(access.keys.tasks, ids, _FIELDS))
+    rows: list[list[bytes | None]] = reader.receive(len(ids))
+    kept, misfits = _sorted_out(ids, rows, check)
+    if misfits:
+        access.stage(new_nonce(MISFITS), misfits, after=0)
+    return _table(kept, place.failures)
+
+
+def _sorted_out(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[Any], list[bytes | str]]:
+    """(id and fields of those that fit, words of the rows that tell of the others)."""
+    kept: list[Any] = []
+    misfits: list[bytes | str] = []
+    for task_id, row in zip(ids, rows, strict=True):
+        payload, encoding = row[0], row[1]
+        if encoding == b"json":
+            try:
+                check(payload)
+                kept.append((task_id, *row))
+                continue
+            except (msgspec.MsgspecError, ValueError, RecursionError, TypeError) as error:
+                reason = misfit(error)
+        elif payload is None:
+            continue  # it was cancelled or deleted meanwhile: its hash is gone
+        else:
+            reason = "the payload is bytes, not JSON"
+        misfits += (task_id, b"", f"PipelineError: {reason} (item {task_id.decode()})", b"")
+    return kept, misfits
+
+
+def _table(kept: list[Any], failures: int) -> pa.RecordBatch:
+    ids, payloads, _, types, retries, times, headers = zip(*kept, strict=True) if kept else ((),) * 7
+    attempts = [int(count or 0) + failures + 1 for count in retries]
+    columns = [
+        texts(ids),
+        texts(payloads),
+        texts([of or b"" for of in types]),
+        pa.array(attempts, pa.int32()),
+        instants(numbers(times)),
+        texts(headers),
+    ]
+    return pa.record_batch(columns, schema=COLUMNS)

@@ -1,0 +1,74 @@
+"""Staging, where Spark runs: the rows of one task attempt, under a key of its own.
+
+What must hold: only the keys of attempts that Spark counts reach the driver, as Spark alone knows which those are; so
+a task that is run again, or twice at once, stages nothing twice.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+
+from jobrunner.spark.members import Access, Place, new_nonce
+from jobrunner.spark.packing import Rules, pack_rows
+
+STAGED = "nonce string, rows long, digests binary"
+_ROWS_OF_A_CALL = 1_000
+_BYTES_OF_A_CALL = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one counted task attempt staged."""
+
+    nonce: str
+    rows: int
+    digests: bytes
+    """64 bits for each id that rows name (of a fan-out: of each parent), to find those twice there or missing."""
+
+
+def stage_rows(place: Place, rules: Rules, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One Spark task: stages what it is given, then says so in one row (none when it was given nothing)."""
+    context = TaskContext.get()
+    with place.open() as access:
+        staged = stage_batches(access, rules, batches, context.partitionId() if context else 0)
+    if staged.rows:
+        digests = pa.array([staged.digests], pa.binary())
+        yield pa.record_batch({"nonce": [staged.nonce], "rows": [staged.rows], "digests": digests})
+
+
+def stage_batches(access: Access, rules: Rules, batches: Iterable[pa.RecordBatch], partition: int) -> Staged:
+    """Stages record batches under one new key. Raises PipelineError that names column and item, BatchLost."""
+    nonce, rows, digests = new_nonce(), 0, [b""]
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        words, ids = pack_rows(batch, rules, f"{access.place.batch}.{partition}", rows)
+        digests.append(digests_of(ids).tobytes())
+        for part in _portions(words):
+            access.stage(nonce, part, after=rows)
+            rows += len(part) // 4
+    return Staged(nonce, rows, b"".join(digests))
+
+
+def digests_of(ids: Iterable[bytes | None]) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    """64 bits for each id; nothing for those that are None."""
+    present = np.array([one for one in ids if one is not None], dtype=object)
+    found: np.ndarray[Any, np.dtype[np.uint64]] = pd.util.hash_array(present, categorize=False)
+    return found
+
+
+def _portions(words: list[bytes | str]) -> Iterator[list[bytes | str]]:
+    """Parts of whole rows, each one call: not too many rows, not too many bytes."""
+    rows = len(words) // 4
+    size = sum(map(len, words[2::4]))
+    if rows == 1 or (rows <= _ROWS_OF_A_CALL and size <= _BYTES_OF_A_CALL):
+        yield words
+        return
+    end = 4 * min(_ROWS_OF_A_CALL, rows // 2)
+    yield from _portions(words[:end])
+    yield from _portions(words[end:])

@@ -1,0 +1,222 @@
+"""The drivers of stations on Spark: batch after batch, from the queue to the decision, and what was decided to its end.
+
+What must hold: what a driver cannot answer for it hands back. An error of the function, or of a row, counts against
+the items of the batch; an outage, a lost lease or a dead engine never does.
+"""
+
+import threading
+from typing import Any
+
+import structlog
+from pyspark.sql import SparkSession
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import queues
+from jobrunner.broker.wakeup import WakeListener
+from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.client.client import Client
+from jobrunner.client.queue_settings import read_settings
+from jobrunner.clock import monotonic
+from jobrunner.errors import BatchLost, InvalidOption, JavaMissing, JobrunnerError, ServerError, SparkMissing
+from jobrunner.etl.declared import SparkStation
+from jobrunner.loop import Loop
+from jobrunner.outcome import Retry, Snooze
+from jobrunner.spark.breaker import Breaker
+from jobrunner.spark.causes import Cause, cause_of, error_line
+from jobrunner.spark.frame import Shape, shape_of
+from jobrunner.spark.jobs import SparkJobs
+from jobrunner.spark.keeping import Keeping
+from jobrunner.spark.run import BatchRun
+from jobrunner.spark.session import spark_session
+
+_IDLE_S = 1.0
+"""Longest pause between two looks at an idle queue; a hint of work ends it."""
+_TOP_UPS = 10
+"""Looks for more items while a batch waits to be full."""
+_FULL_S = 0.2
+"""Pause before what is decided is tried again on a target that is full."""
+_CANCEL_S = 5.0
+_log = structlog.get_logger("jobrunner.spark")
+
+
+def build_driver(station: SparkStation, client: Client) -> "StationDriver":
+    """The driver of a declared station or sink, for a worker to start."""
+    return StationDriver(station, client)
+
+
+class StationDriver:
+    """Serves one queue in a thread of its own, on the session of this process. Its duties:
+
+    1. takes a batch: one that is due again, else a new one, which it fills for `max_wait` seconds;
+    2. runs it, keeping its lease meanwhile, to the decision, or says what became of it;
+    3. rolls forward what was decided, also by a driver that died;
+    4. pauses longer and longer while batch after batch fails, so that an outage behind a sink kills no item;
+    5. ends the worker's process when the engine is gone.
+    """
+
+    def __init__(self, station: SparkStation, client: Client) -> None:
+        self.failure: BaseException | None = None
+        self.in_hand = 0
+        self._station = station
+        self._client = client
+        self._keys = client.keys.queue(station.queue)
+        self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms)
+        self._batches = Batches(self._broker, self._keys)
+        self._hints = WakeListener(self._broker, [self._keys])
+        self._breaker = Breaker()
+        self._stopping = threading.Event()
+        self._jobs: SparkJobs | None = None
+        self._loop = Loop(f"spark-{station.queue}", self._turn)
+        self._spark: SparkSession | None = None
+        self._shape: Shape | None = None
+
+    def start(self) -> None:
+        """Begins; the first turn starts the session when there is none."""
+        self._loop.start()
+
+    def ask_to_stop(self) -> None:
+        """Takes nothing new from now on."""
+        self._stopping.set()
+        self._loop.wake()
+
+    def stop(self, grace_s: float) -> None:
+        """Ends within about so many seconds; a batch that is not decided then is handed back."""
+        self.ask_to_stop()
+        if not self._loop.stop(grace_s) and (jobs := self._jobs) is not None:
+            jobs.cancel()
+            self._loop.stop(_CANCEL_S)
+        self._hints.close()
+        self._broker.close()
+
+    def _turn(self) -> float:
+        if self._stopping.is_set() or self.failure is not None:
+            return _IDLE_S
+        try:
+            spark = self._session()
+            return 0.0 if self.step(spark) else self._idle()
+        except (SparkMissing, JavaMissing, InvalidOption) as error:
+            self._give_up(error)
+        return _IDLE_S
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = spark_session(self._station.pipeline)
+        return self._spark
+
+    def step(self, spark: SparkSession) -> bool:
+        """One batch, if there is one. Raises ServerError when the server cannot be asked for one, InvalidOption."""
+        if self._shape is None:
+            self._shape = shape_of(self._station.schema, self._station.queue)
+        lease = self._batches.take(self._station.batch, lease_s=self._station.lease)
+        if lease is None:
+            return False
+        self.in_hand = lease.size
+        try:
+            self._handle(spark, lease)
+        except BatchLost as error:
+            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
+        finally:
+            self.in_hand = 0
+        return True
+
+    def _handle(self, spark: SparkSession, lease: BatchLease) -> None:
+        began = monotonic()
+        if lease.state == "open":
+            self._fill(lease)
+            if self._stopping.is_set() and lease.epoch == 1:
+                lease.dissolve()
+                return
+            filled = monotonic()
+            with SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}") as self._jobs:
+                with Keeping(lease, self._station.lease, self._jobs) as keeping:
+                    rows = self._attempt(spark, lease, keeping)
+            self._jobs = None
+            if rows is None:
+                return
+        else:
+            filled, rows = began, 0
+        decided = monotonic()
+        self._advance(lease)
+        self._tell(lease, rows, filled - began, decided - filled, monotonic() - decided)
+
+    def _fill(self, lease: BatchLease) -> None:
+        """A new batch waits for more items, a while."""
+        station = self._station
+        if lease.epoch > 1 or lease.size >= station.batch:
+            return
+        ends = monotonic() + station.max_wait
+        while (left := ends - monotonic()) > 0 and lease.size < station.batch:
+            if self._stopping.wait(min(left, max(station.max_wait / _TOP_UPS, 0.02))):
+                return
+            self._batches.top_up(lease, station.batch - lease.size)
+            self.in_hand = lease.size
+
+    def _attempt(self, spark: SparkSession, lease: BatchLease, keeping: Keeping) -> int | None:
+        """Runs a batch to its decision. Returns the number of rows, None when there is no decision."""
+        shape = self._shape or Shape()
+        try:
+            rows = BatchRun(spark, self._client, self._station, shape, lease).run()
+        except (Exception, SystemExit) as error:
+            if keeping.lost:
+                return None
+            self._set_back(spark, lease, error)
+            return None
+        self._breaker.succeeded()
+        return rows
+
+    def _set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException) -> None:
+        if isinstance(error, Snooze):
+            lease.release(delay_s=error.delay_s)
+            return
+        if isinstance(error, Retry) and error.delay_s is not None:
+            lease.release(delay_s=error.delay_s)
+            return
+        cause = cause_of(error, spark)
+        said = error_line(error)
+        if cause is Cause.LOST:
+            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=said)
+        elif cause is Cause.ITEMS and not self._stopping.is_set():
+            self._failed(lease, said)
+        else:
+            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=said, cause=cause)
+            if cause is Cause.ENGINE and not self._stopping.is_set():
+                self._give_up(error)
+            lease.release()
+
+    def _failed(self, lease: BatchLease, said: str) -> None:
+        fate = lease.fail(said, delay_s=self._delay_s(lease.failures + 1))
+        _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=said)
+        pause_s = self._breaker.failed()
+        if pause_s:
+            _log.warning("station pauses", queue=lease.queue, seconds=pause_s, failed_in_a_row=self._breaker.in_a_row)
+            self._stopping.wait(pause_s)
+
+    def _delay_s(self, failures: int) -> float:
+        return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)
+
+    def _advance(self, lease: BatchLease) -> None:
+        """To the end, whatever comes; waits for room in a target that is full. Left to others on a stop meanwhile."""
+        while not (step := lease.advance()).done:
+            if step.full is not None:
+                _log.info("target is full", queue=lease.queue, target=step.full, batch=lease.id)
+                if self._stopping.wait(_FULL_S):
+                    return
+
+    def _give_up(self, error: BaseException) -> None:
+        _log.error("station cannot go on", queue=self._station.queue, error=error_line(error))
+        self.failure = error
+
+    def _idle(self) -> float:
+        try:
+            self._hints.wait(_IDLE_S)
+        except ServerError:
+            return _IDLE_S
+        return 0.0
+
+    def _tell(self, lease: BatchLease, rows: int, fill_s: float, run_s: float, advance_s: float) -> None:
+        whole = fill_s + run_s + advance_s
+        figures: dict[str, Any] = {"take_s": fill_s, "run_s": run_s, "advance_s": advance_s}
+        rounded = {name: round(value, 3) for name, value in figures.items()}
+        per_s = round(lease.size / whole) if whole else 0
+        _log.info("batch done", queue=lease.queue, batch=lease.id, epoch=lease.epoch, items=lease.size, rows=rows,
+                  per_s=per_s, **rounded)  # fmt: skip
