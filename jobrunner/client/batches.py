@@ -32,7 +32,7 @@ MEMBERS_AT_ONCE: Final = 1000
 SHARED: Final = ("type", "priority", "max_attempts", "max_expiries", "keepalive_ms", "expires_in_ms", "key")
 """What `open` may say of all new items, named as in a task's hash."""
 _LOOK_AT: Final = 10
-_SWEEP_MS: Final = 10_000
+_SWEEP_MS: Final = 1_000
 _RESTS = ("succeeded", "dropped")
 
 

@@ -7,6 +7,7 @@ from jobrunner.broker.calls import coordination
 from jobrunner.broker.calls.coordination import Leadership
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
+from jobrunner.coordinator.decided import Decided
 from jobrunner.coordinator.fire import Fire
 from jobrunner.coordinator.outboxes import Outboxes
 from jobrunner.coordinator.sweep import Sweep
@@ -33,6 +34,7 @@ class Coordinator:
         self._fire = Fire(broker, keys)
         self._sweep = Sweep(broker, keys, sweep_s, served)
         self._outboxes = Outboxes(broker, keys, sweep_s, lambda: self._sweep.tags)
+        self._decided = Decided(broker, keys, sweep_s, lambda: self._sweep.queues)
 
     @property
     def leads(self) -> bool:
@@ -47,7 +49,7 @@ class Coordinator:
             return self._renew_after_s()
         until_renewal = self._asked_at + self._renew_after_s() - monotonic()
         until_sweep = self._sweep.step()
-        until_look = self._outboxes.step()
+        until_look = min(self._outboxes.step(), self._decided.step())
         until_tick = self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms()))
         return max(min(until_renewal, until_sweep, until_look, until_tick), 0.001)
 

@@ -27,6 +27,8 @@ class Sweep:
         self._listed_at = -_LIST_EVERY_S
         self.tags: frozenset[str] = frozenset()
         """The hash tags of all queues, as of the last listing."""
+        self.queues: frozenset[str] = frozenset()
+        """The names of all queues, served or not."""
 
     def step(self) -> float:
         """Upkeep of the queues that are due; returns the seconds to the next."""
@@ -41,6 +43,7 @@ class Sweep:
 
     def _list(self) -> None:
         registered = self._broker.run(queues.registered(self._keys))
+        self.queues = frozenset(registered)
         self.tags = frozenset(self._keys.queue(queue).tag for queue in registered)
         self._due = {queue: self._due.get(queue, 0.0) for queue in registered if queue not in self._served}
         self._listed_at = monotonic()

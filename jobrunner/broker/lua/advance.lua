@@ -11,7 +11,7 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 -- include number clock place join wake batch full limits drop post bury history awaited lease members size held
 -- include capped lines more move_on newcomers ending conclude apply rest finish
 
-local NONCES, BUSY_MS = 100, 10000
+local NONCES = 100
 local now = read_clock(now_ms)
 local defaults = read_defaults(now)
 local read = read_batch()
@@ -24,7 +24,6 @@ read.tries = (tonumber(read.failures) or 0) + (tonumber(read.expiries) or 0)
 read.most_hops = tonumber(read.max_hops or 0) > 0 and tonumber(read.max_hops) or math.huge
 read_shared(read)
 write_even_when_full()
-redis.call('ZADD', closing, 'XX', 'GT', exact(now + BUSY_MS), id)
 
 local nonces, used_up = redis.call('LRANGE', batch .. ':manifest', 0, NONCES - 1), 0
 for _, nonce in ipairs(nonces) do

@@ -1,0 +1,85 @@
+"""The leader's look after batches that were decided and whose driver is gone. Each turn is one `step()`."""
+
+import pytest
+
+from jobrunner import Client
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.keys import Keys
+from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.coordinator.decided import Decided
+from tests.conftest import Clock
+
+RAW, CLEAN = "orders/raw", "orders/clean"
+
+
+@pytest.fixture
+def decided(broker: Broker, keys: Keys, clock: Clock) -> Decided:
+    clock.set()
+    return Decided(broker, keys, 0.0, lambda: [CLEAN, RAW])
+
+
+def taken(broker: Broker, keys: Keys, client: Client, n: int) -> BatchLease:
+    """A batch of n items with a row for each, not decided."""
+    ids = client.queue(RAW).push_many(range(n))
+    lease = Batches(broker, keys.queue(RAW)).take(n, lease_s=30)
+    assert lease is not None
+    for first in range(0, n, 1000):
+        lease.stage("n", [word for one in ids[first : first + 1000] for word in (one, "clean", b"1", "")])
+    return lease
+
+
+def test_a_decided_batch_is_finished_when_its_driver_is_gone(
+    decided: Decided, broker: Broker, keys: Keys, client: Client, clock: Clock
+) -> None:
+    taken(broker, keys, client, 3).decide(["n"], rest="dropped")
+    decided.step()
+    assert client.queue(CLEAN).counts()["waiting"] == 0
+    clock.advance(30_000)
+
+    decided.step()
+
+    assert client.queue(CLEAN).counts()["waiting"] == 3
+    assert client.queue(RAW).counts()["pending"] == 0
+
+
+def test_an_open_batch_is_left_for_its_drivers(
+    decided: Decided, broker: Broker, keys: Keys, client: Client, clock: Clock
+) -> None:
+    lease = taken(broker, keys, client, 3)
+    clock.advance(30_000)
+
+    decided.step()
+
+    again = Batches(broker, keys.queue(RAW)).take(3, lease_s=30)
+    assert again is not None
+    assert (again.id, again.epoch) == (lease.id, 2)
+
+
+def test_a_large_batch_takes_several_turns(
+    decided: Decided, broker: Broker, keys: Keys, client: Client, clock: Clock
+) -> None:
+    taken(broker, keys, client, 25_000).decide(["n"], rest="dropped")
+    clock.advance(30_000)
+
+    decided.step()
+    assert 0 < client.queue(RAW).counts()["pending"] < 25_000
+    clock.advance(1_000)
+    decided.step()
+
+    assert client.queue(CLEAN).counts()["waiting"] == 25_000
+
+
+def test_a_full_queue_holds_nothing_else_up(
+    decided: Decided, broker: Broker, keys: Keys, client: Client, clock: Clock
+) -> None:
+    client.queue(CLEAN).configure(max_size=2)
+    taken(broker, keys, client, 3).decide(["n"], rest="dropped")
+    clock.advance(30_000)
+    decided.step()
+    assert client.queue(RAW).counts()["pending"] == 1
+    client.queue(CLEAN).pop(1)
+    clock.advance(30_000)
+
+    decided.step()
+
+    assert client.queue(RAW).counts()["pending"] == 0
