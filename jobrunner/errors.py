@@ -27,6 +27,7 @@
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
     ├── HistoryTrimmed                  finished tasks were deleted before a stream had read them
     ├── QueueFull                       the queue has reached its max_size; nothing was added
+    ├── DriverFailed                    what serves a queue in place of the worker cannot go on; the worker ended
     ├── DuplicateTask                   a unique task is there already; nothing was added
     ├── LeaseError                      a report on a lease that is over; nothing was changed
     │   ├── NotReserved                 nobody holds the task
@@ -143,6 +144,10 @@ class HistoryTrimmed(JobrunnerError):
 
 class QueueFull(JobrunnerError):
     """The queue has reached its max_size; nothing was added."""
+
+
+class DriverFailed(JobrunnerError):
+    """What serves a queue in place of the worker cannot go on; the worker ended."""
 
 
 class DuplicateTask(JobrunnerError):

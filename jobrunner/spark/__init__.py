@@ -1,5 +1,5 @@
 """Pipelines and queues on Apache Spark. Needs `pip install "jobrunner[spark]"`."""
 
-from jobrunner.spark.session import spark_session
+from jobrunner.spark.session import register, spark_session
 
-__all__ = ["spark_session"]
+__all__ = ["register", "spark_session"]

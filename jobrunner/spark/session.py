@@ -35,7 +35,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 def spark_session(
     app: str = "jobrunner", master: str | None = None, remote: str | None = None, **conf: str | int | bool
 ) -> "SparkSession":
-    """Returns the session of this process, started when there is none.
+    """Returns the session of this process, started when there is none, with the format `jobrunner` registered.
 
     `master` is a cluster (`spark://host:7077`), `remote` a Spark Connect server (`sc://host`); else the environment's
     JOBRUNNER_SPARK_MASTER or JOBRUNNER_SPARK_REMOTE; else this machine with all its cores. `conf` are Spark's own
@@ -49,7 +49,15 @@ def spark_session(
         running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
     else:
         _set(running, settings)
+    register(running)
     return running
+
+
+def register(spark: "SparkSession") -> None:
+    """Makes the format `jobrunner` known to a session. Twice is as good as once."""
+    from jobrunner.spark.source import JobrunnerSource  # needs Spark
+
+    spark.dataSource.register(JobrunnerSource)
 
 
 def _where(master: str | None, remote: str | None) -> tuple[str | None, str | None]:

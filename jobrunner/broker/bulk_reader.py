@@ -1,0 +1,149 @@
+"""Reads fields of very many hashes: one write and one parser for hundreds of commands, and no object for each.
+
+What must hold: every request that was sent is received, in order; a failure ends the reader. Nothing is repeated here:
+whoever reads a large set starts the part again that broke.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from redis.exceptions import RedisError
+
+from jobrunner.broker.call import pack, server_error
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.patience import ANSWERED, BROKEN, Patience
+from jobrunner.errors import ServerUnavailable
+
+_AT_ONCE = 1 << 18
+"""Bytes taken from the socket at a time."""
+_PATIENCE_S = 5.0
+
+
+class BulkReader:
+    """One connection for `send` and `receive` in turns. Its life: connects at once, ends with `close` or its block.
+
+    `received` counts the bytes of the replies so far.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._at = str(endpoint)
+        self._connection = _connected(endpoint)
+        self._replies = _replies(self._connection)
+        self.received = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, *words: bytes | str | float) -> Any:
+        """The reply to one command. Raises ServerRefused for an error reply."""
+        self.send(pack(words))
+        reply = self.receive(1)[0]
+        if isinstance(reply, Exception):
+            raise server_error(reply) from reply
+        return reply
+
+    def send(self, packed: bytes) -> None:
+        """Sends commands that are packed already, and does not wait. Raises ServerUnavailable."""
+        try:
+            self._connection.send_packed_command([packed], check_health=False)
+        except BROKEN as error:
+            raise self._unavailable(error) from error
+
+    def receive(self, count: int) -> list[Any]:
+        """The next replies; a refused command has its exception in place of a reply. Raises ServerUnavailable."""
+        try:
+            found = self._replies.take(count)
+        except BROKEN as error:
+            raise self._unavailable(error) from error
+        self.received = self._replies.bytes
+        return found
+
+    def close(self) -> None:
+        """Disconnects."""
+        self._connection.disconnect()
+
+    def _unavailable(self, error: Exception) -> ServerUnavailable:
+        return ServerUnavailable(f"the server at {self._at} cannot be read from: {error}; check that it runs")
+
+
+def pack_hash_reads(prefix: bytes, ids: Sequence[bytes], fields: Sequence[bytes]) -> bytes:
+    """One HMGET for the hash of each id, packed; `prefix` is what their keys begin with."""
+    head = b"*%d\r\n$5\r\nHMGET\r\n" % (2 + len(fields))
+    tail = b"\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(field), field) for field in fields)
+    lengths = {len(one) for one in ids}
+    if len(lengths) == 1:  # ids that jobrunner made: one pass in C
+        start = b"%b$%d\r\n%b" % (head, len(prefix) + lengths.pop(), prefix)
+        return start + (tail + start).join(ids) + tail
+    return b"".join([b"%b$%d\r\n%b%b%b" % (head, len(prefix) + len(one), prefix, one, tail) for one in ids])
+
+
+def _connected(endpoint: Endpoint) -> Any:
+    patience = Patience(_PATIENCE_S, str(endpoint))
+    while True:
+        connection = endpoint.open()
+        try:
+            connection.connect()
+        except BROKEN as error:
+            patience.wait_to_connect(error)
+        except RedisError as error:
+            raise server_error(error) from error
+        else:
+            return connection
+
+
+class _FromHiredis:
+    def __init__(self, connection: Any, parser: Any) -> None:
+        self._socket = connection._sock  # noqa: SLF001  redis-py reads one reply at a time, at twice the cost
+        self._parser = parser
+        self._buffer = bytearray(_AT_ONCE)
+        self.bytes = 0
+
+    def take(self, count: int) -> list[Any]:
+        found: list[Any] = []
+        next_reply, wanted = self._parser.gets, count
+        while wanted:
+            while wanted and (reply := next_reply()) is not False:
+                found.append(reply)
+                wanted -= 1
+            if wanted:
+                self._fill()
+        return found
+
+    def _fill(self) -> None:
+        size = self._socket.recv_into(self._buffer)
+        if size == 0:
+            raise ConnectionError("it closed the connection")
+        self._parser.feed(self._buffer, 0, size)
+        self.bytes += size
+
+
+class _FromRedis:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.bytes = 0
+
+    def take(self, count: int) -> list[Any]:
+        return [self._one() for _ in range(count)]
+
+    def _one(self) -> Any:
+        try:
+            reply = self._connection.read_response()
+        except ANSWERED as error:
+            return error
+        except BROKEN:
+            raise
+        except RedisError as error:
+            return error
+        self.bytes += sum(len(part) for part in reply if isinstance(part, bytes)) if isinstance(reply, list) else 0
+        return reply
+
+
+def _replies(connection: Any) -> _FromHiredis | _FromRedis:
+    try:
+        from hiredis import Reader
+    except ImportError:
+        return _FromRedis(connection)
+    return _FromHiredis(connection, Reader())

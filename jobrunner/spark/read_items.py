@@ -1,0 +1,159 @@
+"""From one slice of a queue to Arrow record batches. Runs on executors; knows nothing of the rest of the read.
+
+The next page is asked for before the present one is made into Arrow, so that the server works meanwhile. Pages shrink
+when payloads are large: a page is a few MB at most.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType
+
+from jobrunner.broker.bulk_reader import BulkReader, pack_hash_reads
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import HistoryTrimmed, ParameterError
+from jobrunner.spark.columns import Chunk, Selection, texts
+from jobrunner.spark.payload import PayloadColumns
+from jobrunner.spark.read_options import ReadOptions
+from jobrunner.spark.read_shape import MISFIT, PAYLOAD, Shape
+from jobrunner.spark.walk import Page, Part, Walk
+
+_FIRST_PAGE = 500
+_PAGE = 2_000
+_PAGE_BYTES = 4 << 20
+_ALWAYS = ("queue",)
+
+
+class Slice(InputPartition):
+    """One part of one set of a queue."""
+
+    def __init__(self, queue: str, state: str, part: Part) -> None:
+        super().__init__((queue, state, part.rank))
+        self.queue = queue
+        self.state = state
+        self.part = part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRead:
+    """What executors need to know. `types`: only these jobs; `whole`: an entry that has gone is an error."""
+
+    options: ReadOptions
+    shape: Shape
+    types: frozenset[str] | None = None
+    whole: bool = False
+
+    def batches(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """The items of a slice."""
+        endpoint = Endpoint(self.options.url, client_name="jobrunner-spark")
+        try:
+            with BulkReader(endpoint) as reader, closing(_Reading(self, piece, reader).batches()) as batches:
+                yield from batches
+        finally:
+            endpoint.release()
+
+
+class _Reading:
+    """One slice being read over one connection."""
+
+    def __init__(self, read: ItemRead, piece: Slice, reader: BulkReader) -> None:
+        self._read, self._piece, self._reader = read, piece, reader
+        keys = Keys(read.options.prefix).queue(piece.queue)
+        self._tasks = keys.tasks
+        self._walk = Walk(getattr(keys, piece.state), piece.part)
+        self._selection = Selection(read.shape.item)
+        self._payloads = PayloadColumns(read.shape.fields) if read.shape.fields.fields else None
+        self._fields = self._wanted()
+        self._packed_fields = [field.encode() for field in self._fields]
+        self._schema = to_arrow_schema(read.shape.schema, timezone="UTC")
+        self._size = _FIRST_PAGE
+
+    def _wanted(self) -> tuple[str, ...]:
+        shape = self._read.shape
+        wanted = [*_ALWAYS, *self._selection.fields(self._piece.state)]
+        if shape.raw or shape.fields.fields:
+            wanted.append("payload")
+        if self._read.types is not None:
+            wanted.append("type")
+        return tuple(dict.fromkeys(wanted))
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        reader, walk = self._reader, self._walk
+        reader.send(walk.packed(self._size))
+        page = walk.take(reader.receive(1)[0], reader.ask)
+        self._ask_for(page)
+        while page.ids:
+            before = reader.received
+            replies = reader.receive(len(page.ids) + (not walk.ended))
+            following = Page(ids=[], scores=[]) if walk.ended else walk.take(replies.pop(), reader.ask)
+            self._size = self._next_size(len(page.ids), reader.received - before)
+            self._ask_for(following)
+            batch = self._batch(page, replies)
+            if batch is not None:
+                yield batch
+            page = following
+
+    def _ask_for(self, page: Page) -> None:
+        if not page.ids:
+            return
+        packed = pack_hash_reads(self._tasks, page.ids, self._packed_fields)
+        self._reader.send(packed if self._walk.ended else packed + self._walk.packed(self._size))
+
+    def _next_size(self, rows: int, size: int) -> int:
+        return max(16, min(_PAGE, 2 * rows, _PAGE_BYTES // (size // rows + 1)))
+
+    def _batch(self, page: Page, replies: list[Any]) -> pa.RecordBatch | None:
+        chunk = self._chunk(page, replies)
+        if chunk is None:
+            return None
+        made = {name: column.make(chunk) for name, column in self._selection.columns.items()}
+        self._add_payload(chunk, made)
+        return pa.RecordBatch.from_arrays([made[name] for name in self._schema.names], schema=self._schema)
+
+    def _chunk(self, page: Page, replies: list[Any]) -> Chunk | None:
+        ids, scores, rows = page.ids, page.scores, replies
+        name = self._piece.queue.encode()
+        stays = [type(row) is list and row[0] == name for row in rows]
+        if self._read.types is not None:
+            place = self._fields.index("type")
+            types = {one.encode() for one in self._read.types}
+            wanted = [kept and (row[place] or b"") in types for kept, row in zip(stays, rows, strict=True)]
+        else:
+            wanted = stays
+        if self._read.whole and not all(stays):
+            self._refuse_gap(page, stays)
+        if not all(wanted):
+            kept = [place for place, one in enumerate(wanted) if one]
+            ids, scores, rows = ([found[place] for place in kept] for found in (ids, scores, rows))
+        if not ids:
+            return None
+        values = dict(zip(self._fields, zip(*rows, strict=True), strict=True))
+        return Chunk(queue=self._piece.queue, state=self._piece.state, ids=ids, scores=scores, values=values)
+
+    def _refuse_gap(self, page: Page, stays: list[bool]) -> None:
+        gone = page.ids[stays.index(False)].decode("utf-8", "replace")
+        raise HistoryTrimmed(
+            f"task {gone} of the history of {self._piece.queue!r} was deleted before it was read; keep history longer"
+        )
+
+    def _add_payload(self, chunk: Chunk, made: dict[str, pa.Array]) -> None:
+        shape = self._read.shape
+        if shape.raw:
+            is_text = isinstance(shape.schema[PAYLOAD].dataType, StringType)
+            payloads = chunk.values["payload"]
+            made[PAYLOAD] = texts(payloads) if is_text else pa.array(payloads, pa.binary())
+        misfits: dict[int, str] = {}
+        if self._payloads is not None:
+            arrays, misfits = self._payloads.read(chunk.values["payload"])
+            if misfits and self._read.options.fails_fast:
+                place = min(misfits)
+                raise ParameterError(f"task {chunk.ids[place].decode('utf-8', 'replace')}: {misfits[place]}")
+            made.update(zip(shape.fields.names, arrays, strict=True))
+        if shape.misfit:
+            made[MISFIT] = pa.array([misfits.get(place) for place in range(len(chunk.ids))], pa.string())

@@ -1,0 +1,30 @@
+"""The data source `jobrunner` of Spark: queues and history as tables, history as a stream.
+
+Its instances, readers and slices travel to other Python processes by pickle: classes of modules, plain options, and
+connections that are opened where they are used.
+"""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from jobrunner.spark.read_batch import BatchReader
+from jobrunner.spark.read_options import batch_options, stream_options
+from jobrunner.spark.read_shape import default_schema, shape_of
+
+
+class JobrunnerSource(DataSource):
+    """The format `jobrunner`. Spark makes an instance for each read."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(...)`."""
+        return "jobrunner"
+
+    def schema(self) -> str:
+        """The columns when the user gives no schema."""
+        streams = any(name.lower().replace("_", "") in ("maxrowspertrigger", "startingoffset") for name in self.options)
+        return default_schema(stream_options(self.options) if streams else batch_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        return BatchReader(batch_options(self.options), shape_of(schema))

@@ -1,0 +1,61 @@
+"""Many small reads over one connection, with and without hiredis."""
+
+import pytest
+
+from jobrunner.broker.bulk_reader import BulkReader, _FromRedis, pack_hash_reads
+from jobrunner.broker.call import pack
+from jobrunner.broker.connect import Endpoint
+from jobrunner.errors import ServerRefused, ServerUnavailable
+
+
+@pytest.fixture(params=["hiredis", "without hiredis"])
+def reader(server, raw, request):
+    with BulkReader(Endpoint(server.url)) as made:
+        if request.param != "hiredis":
+            made._replies = _FromRedis(made._connection)
+        yield made
+    raw.flushall()
+
+
+@pytest.mark.parametrize("ids", [[b"aa", b"bb"], [b"a", b"long one", b""], [b"\r\n$1\r\n"]])
+def test_packed_reads_are_the_commands_of_the_protocol(ids):
+    expected = b"".join(pack((b"HMGET", b"p:" + one, b"f", b"payload")) for one in ids)
+    assert pack_hash_reads(b"p:", ids, [b"f", b"payload"]) == expected
+
+
+def test_replies_come_in_the_order_of_the_requests(reader, raw):
+    ids = [b"%04d" % n for n in range(3000)]
+    for one in ids:
+        raw.hset(b"t:" + one, mapping={"n": one, "big": b"x" * 200})
+    reader.send(pack_hash_reads(b"t:", [*ids, b"none"], [b"n", b"big"]) + pack((b"ECHO", b"end")))
+    replies = reader.receive(3001)
+    assert [row[0] for row in replies] == [*ids, None]
+    assert reader.receive(1) == [b"end"]
+    assert reader.received >= 3000 * 200
+
+
+def test_a_refused_command_is_an_error_among_the_replies_and_the_others_go_on(reader, raw):
+    raw.set("t:b", "no hash")
+    raw.hset("t:a", "f", "1")
+    reader.send(pack_hash_reads(b"t:", [b"a", b"b", b"a"], [b"f"]))
+    first, second, third = reader.receive(3)
+    assert (first, third) == ([b"1"], [b"1"])
+    assert isinstance(second, Exception)
+    with pytest.raises(ServerRefused, match="WRONGTYPE"):
+        reader.ask(b"HGET", b"t:b", b"f")
+
+
+def test_a_connection_that_breaks_ends_the_reader(server, cable):
+    with BulkReader(Endpoint(cable.url)) as reader:
+        cable.drop()
+        with pytest.raises(ServerUnavailable, match=r"cannot be read from"):
+            reader.ask(b"PING")
+
+
+def test_the_password_is_in_no_message(cable):
+    with BulkReader(Endpoint(cable.url)) as reader:
+        reader._at = str(Endpoint(cable.url.replace("redis://", "redis://:hidden@")))
+        cable.drop()
+        with pytest.raises(ServerUnavailable) as told:
+            reader.ask(b"PING")
+    assert "hidden" not in str(told.value)
