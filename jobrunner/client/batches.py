@@ -62,20 +62,26 @@ class Batches:
         return lease._fill(n)  # noqa: SLF001  the two classes are one
 
     def open(
-        self, *, lease_s: float, batch_id: str | None = None, shared: Mapping[str, str | int] | None = None
+        self,
+        *,
+        lease_s: float,
+        batch_id: str | None = None,
+        shared: Mapping[str, str | int] | None = None,
+        attempt: str = "",
     ) -> "BatchLease":
         """A batch without members, for writes. Every new item gets the `shared` fields (SHARED).
 
         With the `batch_id` of an earlier one it is the same again: an undecided one begins anew (its other writer is
         fenced off, what that staged is removed), `state` "committed" is to be rolled forward, "done" is done: for a day
-        after its end an id says so.
+        after its end an id says so. Who names the same `attempt` of one `batch_id` shares the batch with the others
+        of that name, and it is remembered for 30 days: for writers that are many and may come back late.
         """
         if unknown := set(shared or {}) - set(SHARED):
             raise InvalidOption(f"shared fields {sorted(unknown)} are not known: choose of {', '.join(SHARED)}")
         batch_id = new_id(self._keys.tag) if batch_id is None else _check_batch_id(batch_id)
         lease_ms = _milliseconds(lease_s)
-        begun = self._broker.run(calls.begin(self._keys, batch_id, lease_ms=lease_ms, shared=shared or {}))
-        return BatchLease(self._broker, self._keys, begun, lease_ms)
+        begun = calls.begin(self._keys, batch_id, lease_ms=lease_ms, shared=shared or {}, attempt=attempt)
+        return BatchLease(self._broker, self._keys, self._broker.run(begun), lease_ms)
 
     def roll_forward(self, *, slices: int) -> int:
         """Carries on with decided batches whose holder is gone, for up to so many slices. Returns how many it did.

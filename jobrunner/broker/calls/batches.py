@@ -12,7 +12,7 @@ to        short name of the queue it goes to; '' = it is dead, and `payload` say
 payload   bytes as they are stored, JSON
 more      '' or a JSON object with any of `new` (1), `parent` (member whose hops and headers a new item takes over, made
           only while that is a member), `priority`, `delay_ms`, `headers` (laid over those it has), `type`,
-          `over` (1: it goes in although the queue is full)
+          `over` (1: it goes in although the queue is full); of a new item also `key`, `at_ms` (due then, Unix ms)
 ========= =============================================================================================================
 """
 
@@ -141,10 +141,15 @@ def _filled(batch_id: str, reply: list[Any]) -> tuple[int, float]:
     return reply[0], float(reply[1] or 0)
 
 
-def begin(keys: QueueKeys, batch_id: str, *, lease_ms: int, shared: Mapping[str, Word]) -> Call[Claimed]:
-    """A batch without members, for writes; `shared` are fields of every new item. Takes an undecided one over."""
+def begin(
+    keys: QueueKeys, batch_id: str, *, lease_ms: int, shared: Mapping[str, Word], attempt: str = ""
+) -> Call[Claimed]:
+    """A batch without members, for writes; `shared` are fields of every new item. Takes an undecided one over.
+
+    Those who name the same `attempt` share it instead, and such a batch is remembered for 30 days behind its end.
+    """
     words = [word for pair in shared.items() for word in pair]
-    call = _with_batch(_begin, keys, batch_id, rest=words, queue=keys.name, lease_ms=lease_ms)
+    call = _with_batch(_begin, keys, batch_id, rest=words, queue=keys.name, lease_ms=lease_ms, attempt=attempt)
     return replace(call, read=partial(_begun, batch_id))
 
 

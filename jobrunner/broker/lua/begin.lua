@@ -1,10 +1,12 @@
 local batch, closing = unpack(KEYS)
-local now_ms, id, queue, lease_ms = unpack(ARGV, 1, 4)
+local now_ms, id, queue, lease_ms, attempt = unpack(ARGV, 1, 5)
 -- begin: a batch without members, for writes. The same id again takes it over when nothing is decided.
 -- KEYS  batch: hash · closing: zset batch id → when anyone may finish it, Unix ms
--- ARGV  now_ms: Unix ms or '' · id: of the batch · queue: full name · lease_ms: its length
+-- ARGV  now_ms: Unix ms or '' · id: of the batch · queue: full name · lease_ms: its length ·
+--       attempt: who shares this name shares the batch ('' = nobody)
 --       then field, value, ... of every new item
 -- reply {epoch, 'open', 'committed' or 'done', end of the lease (Unix ms), target, ...}
+-- A batch with an attempt is remembered for 30 days behind its end, as its writer may be away for long.
 -- What an earlier holder staged is removed; a bounded slice of it at once, the rest at the end.
 -- include number clock held
 
@@ -15,10 +17,13 @@ local read = read_batch()
 if read.state and read.state ~= 'open' then
   return {tonumber(read.epoch), read.state, '0', unpack(targets_of(read))}
 end
+if attempt ~= '' and read.attempt == attempt and is_held(read, read.epoch, now) then
+  return {tonumber(read.epoch), 'open', read.ends}
+end
 local epoch, ends = (tonumber(read.epoch) or 0) + 1, exact(now + lease_ms)
 redis.call('HSET', batch, 'queue', queue, 'state', 'open', 'epoch', epoch, 'ends', ends, 'number', 0, 'list', id,
-  'first', 0, 'size', 0, 'failures', 0)
-for i = 5, #ARGV, 2 do redis.call('HSET', batch, 's:' .. ARGV[i], ARGV[i + 1]) end
+  'first', 0, 'size', 0, 'failures', 0, 'attempt', attempt)
+for i = 6, #ARGV, 2 do redis.call('HSET', batch, 's:' .. ARGV[i], ARGV[i + 1]) end
 redis.call('ZADD', closing, exact(now + lease_ms + ABANDONED_MS), id)
 clear_staged()
 return {epoch, 'open', ends}

@@ -307,3 +307,34 @@ def test_an_aborted_or_abandoned_write_leaves_nothing(raw_orders, raw, keys, clo
 
     assert leftovers(raw, keys) == set()
     assert not raw.exists(keys.queue(RAW).task("x"))
+
+
+def test_who_names_the_same_attempt_shares_a_batch_and_another_attempt_takes_it_over(raw_orders, raw, keys):
+    first, second = (raw_orders.open(lease_s=30, batch_id="micro-7", attempt="a") for _ in range(2))
+    assert (first.epoch, second.epoch) == (1, 1)
+    first.stage("one", to("raw", ["i1"], more='{"new":1}'))
+    second.stage("two", to("raw", ["i2"], more='{"new":1}'))
+
+    retry = raw_orders.open(lease_s=30, batch_id="micro-7", attempt="b")
+    assert retry.epoch == 2
+    with pytest.raises(BatchLost):
+        first.decide(["one", "two"], rest="succeeded")
+
+    retry.stage("three", to("raw", ["i1", "i2", "i3"], more='{"new":1}'))
+    raw_orders.open(lease_s=30, batch_id="micro-7", attempt="b").decide(["three"], rest="succeeded")
+    assert roll(retry)["new"] == 3
+    assert raw_orders.open(lease_s=30, batch_id="micro-7", attempt="c").state == "done"
+    assert raw.pttl(keys.queue(RAW).batch + b"micro-7") > 29 * 86_400_000
+
+
+def test_a_new_item_has_its_own_key_and_its_instant(raw_orders, client, clock):
+    at_ms = clock.ms + 60_000
+    lease = raw_orders.open(lease_s=30)
+    drive(
+        lease,
+        ["i1", "raw", b"1", f'{{"new":1,"key":"ada","at_ms":{at_ms:.0f}}}', "i2", "raw", b"2", '{"new":1,"at_ms":1}'],
+    )
+
+    record = client.task("i1", queue=RAW).record()
+    assert (record.state, record.when.timestamp() * 1000, record.fields["key"]) == ("scheduled", at_ms, b"ada")
+    assert client.queue(RAW).ids("waiting") == ["i2"]

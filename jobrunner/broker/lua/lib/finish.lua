@@ -1,5 +1,5 @@
 -- The end of a batch: what is left is a mark that it was, for as long as somebody may come back with its id.
-local DONE_KEEP_MS = 86400000
+local DONE_KEEP_MS, NAMED_KEEP_MS = 86400000, 2592000000
 
 -- Returns whether it is the end, or much is staged still.
 local function finish(read)
@@ -9,10 +9,11 @@ local function finish(read)
   redis.call('UNLINK', batch .. ':manifest')
   redis.call('UNLINK', batch)
   redis.call('HSET', batch, 'state', 'done', 'queue', queue, 'epoch', read.epoch, 'decided', read.decided or '')
-  redis.call('PEXPIRE', batch, DONE_KEEP_MS)
+  local keep_ms = (read.attempt or '') ~= '' and NAMED_KEEP_MS or DONE_KEEP_MS
+  redis.call('PEXPIRE', batch, keep_ms)
   if users <= 0 then
     redis.call('UNLINK', root .. ':members')
-    redis.call('PEXPIRE', root, DONE_KEEP_MS)
+    redis.call('PEXPIRE', root, keep_ms)
   end
   redis.call('ZREM', closing, id)
   return true

@@ -21,6 +21,9 @@ local function inherit(parent)
   return inherited
 end
 
+-- From now to when it is due; `at_ms` is an instant.
+local function delay_of(more, now) return more.at_ms and more.at_ms - now or more.delay_ms or 0 end
+
 -- Makes an item, unless there is one with its id. Returns whether it did, and its hops.
 local function make(one, target, payload, more, now)
   local key, from = tasks .. one, more.parent and inherit(more.parent) or {}
@@ -29,11 +32,12 @@ local function make(one, target, payload, more, now)
   if more.headers then headers = merged(headers, more.headers) end
   local priority = more.priority or shared.priority or from.priority
   local words = {'HSET', key, 'id', one, 'queue', target.name, 'payload', payload, 'enqueue_time', exact(now),
-    'retry_count', 0, 'place', put_into(target, one, priority or '', more.delay_ms or 0, now), unpack(shared_words)}
+    'retry_count', 0, 'place', put_into(target, one, priority or '', delay_of(more, now), now), unpack(shared_words)}
   local function add(field, value) words[#words + 1], words[#words + 2] = field, value end
   add('type', type)
   if type == '' then add('encoding', 'json') end
   if priority then add('priority', priority) end
+  if more.key then add('key', more.key) end
   if headers then add('headers', headers) end
   if hops then add('hops', hops) end
   if from.key then add('key', from.key) end
