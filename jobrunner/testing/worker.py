@@ -14,6 +14,7 @@ from jobrunner.coordinator.fire import Fire
 from jobrunner.errors import ServerError, TaskGone, UsageError
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.testing.travel import Travel
+from jobrunner.worker.served import default_queues
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _LOOK_S = 0.005
@@ -100,7 +101,7 @@ class JobrunnerWorker:
         self._fire.step(_BY_HAND, from_ms(now_ms))
 
     def _queues(self) -> list[str]:
-        of_jobs = {job.options.queue for job in all_jobs()}
+        of_jobs = set(default_queues())
         others = {name for name in self._client.queues() if name not in of_jobs and self._has_jobs(name)}
         return sorted(of_jobs | others)
 

@@ -289,6 +289,6 @@ class Fetcher:
         if not wanted:
             return _NO_KEEPER_PAUSE_S if self._lacks_keeper() else 3600.0
         pause = self._turns.until_next()
-        if pause > 0:
+        if pause > 0 and self._turns.queues:
             self._wakeup.arm()
         return pause

@@ -38,36 +38,36 @@ def settlements(keys: Keys, reports: Iterable[Report], *, singly: bool = False) 
     grouped: dict[tuple[Any, ...], list[Report]] = {}
     for report in reports:
         attempt, outcome = report
-        kind = ("commit",) if type(outcome) is Succeeded else _kind(attempt, outcome)
-        key = (attempt.queue, attempt.token if singly else "", *kind)
+        verb: Any = "commit" if type(outcome) is Succeeded else _verb(attempt, outcome)
+        key = (attempt.queue, verb, attempt.token if singly else "")
         group = grouped.get(key)
         if group is None:
             group = grouped[key] = []
         group.append(report)
-    return [_settlement(keys, made, queue, *kind) for (queue, _, *kind), made in grouped.items()]
+    return [_settlement(keys, made, queue, verb) for (queue, verb, _), made in grouped.items()]
 
 
-def _kind(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
-    """The verb, and what else reports must have in common to be made by one call."""
+def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
+    """The verb, for some with what else reports must have in common to be made by one call."""
     if isinstance(outcome, Failed):
-        return ("fail",)
+        return "fail"
     if isinstance(outcome, Moved):
         return "move", outcome.queue, outcome.max_hops, not outcome.waits
     if isinstance(outcome, Spread) and outcome.children:
         return "spread", attempt.token
-    return ("release",) if isinstance(outcome, (Released, Snoozed)) else ("commit",)
+    return "release" if isinstance(outcome, (Released, Snoozed)) else "commit"
 
 
-def _settlement(keys: Keys, made: list[Report], queue: str, verb: str, *common: Any) -> Settlement:
-    if verb == "move":
-        target, max_hops, over = common
+def _settlement(keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...]) -> Settlement:
+    if isinstance(verb, str):
+        words = [_words(attempt, outcome) for attempt, outcome in made]
+        return Settlement(getattr(leases, verb)(keys.queue(queue), words), made)
+    if verb[0] == "move":
+        _, target, max_hops, over = verb
         moves = [_move(attempt, outcome) for attempt, outcome in made if isinstance(outcome, Moved)]
         call = leases.move(keys.queue(queue), keys.queue(target), moves, max_hops=max_hops, over=over)
         return Settlement(call, made, targets_of(made[0][1]))
-    if verb == "spread":
-        return Settlement(_spread(keys, *made[0]), made, targets_of(made[0][1]))
-    words = [_words(attempt, outcome) for attempt, outcome in made]
-    return Settlement(getattr(leases, verb)(keys.queue(queue), words), made)
+    return Settlement(_spread(keys, *made[0]), made, targets_of(made[0][1]))
 
 
 def _move(attempt: Attempt, moved: Moved) -> leases.MoveReport:

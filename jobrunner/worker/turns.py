@@ -7,6 +7,8 @@ from jobrunner.broker.keys import split_queue
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
 
+_LONGEST_S = 3600.0
+
 
 class Turns:
     """Smooth weighted round robin (the algorithm of nginx's upstreams), skipping queues known to be empty.
@@ -73,7 +75,8 @@ class Turns:
 
     def until_next(self) -> float:
         """Seconds until a queue is due for a look; 0 when one is."""
-        return max(min(self._asleep_until.values()) - monotonic(), 0.0)
+        soonest = min(self._asleep_until.values(), default=math.inf)
+        return min(max(soonest - monotonic(), 0.0), _LONGEST_S)
 
 
 def read_weights(given: list[str]) -> dict[str, int]:

@@ -17,19 +17,21 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import current_client
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.coordinator.coordinator import Coordinator
-from jobrunner.errors import JobrunnerError, ServerError, ServerRefused, UnsafeServer
-from jobrunner.jobs.registry import all_jobs, load_modules
+from jobrunner.errors import DriverFailed, JobrunnerError, ServerError, ServerRefused, UnsafeServer
+from jobrunner.jobs.registry import load_modules
 from jobrunner.loop import Complaints, Loop, Signal
 from jobrunner.outcome import Released
 from jobrunner.settings import WorkerSettings, check_options
+from jobrunner.worker.drivers import Drivers
 from jobrunner.worker.executors.build import build_executor
 from jobrunner.worker.executors.handover import Finished
 from jobrunner.worker.fetcher import Fetcher
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.presence import Presence, new_worker_id
+from jobrunner.worker.served import configuring, longest_poll_s, served_queues
 from jobrunner.worker.settle import settlements
 from jobrunner.worker.stock import Stock
-from jobrunner.worker.turns import Turns, read_weights
+from jobrunner.worker.turns import Turns
 from jobrunner.worker.wakeup import Wakeup
 
 _log = structlog.get_logger("jobrunner.worker")
@@ -37,6 +39,7 @@ _IDLE_LOOK_S = 0.02
 _LONGEST_LOOK_S = 0.5
 _RUNNING_LOOK_S = 0.005
 _LONG_S = 3600.0
+_DRIVERS_LOOK_S = 0.2
 _STOP_NOW = 2
 
 
@@ -53,8 +56,10 @@ class Worker:
     """Runs the tasks of its queues. Its life:
 
     1. loads its modules, checks that the server is safe for tasks;
-    2. starts the lease keeper, then its loops: fetching, wake-up, coordination, presence;
-    3. works until told to stop, or until there is nothing left (`burst`), or `max_tasks` are finished;
+    2. starts the lease keeper, then its loops: fetching, wake-up, coordination, presence; then the drivers of queues
+       that have one, which it does not reserve from itself;
+    3. works until told to stop, or until there is nothing left (`burst`), or `max_tasks` are finished, or a driver
+       cannot go on;
     4. stops reserving, hands back what it has not begun, waits for what runs (`grace`), hands back the rest;
     5. gives up leadership, leaves the list of workers, ends its connections.
     """
@@ -84,7 +89,7 @@ class Worker:
 
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
         """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues;
-        with `drain`, until nothing is scheduled either."""
+        with `drain`, until nothing is scheduled either. Raises DriverFailed when a driver cannot go on."""
         began = monotonic()
         self.start()
         try:
@@ -93,8 +98,10 @@ class Worker:
             elif self.settings.max_tasks:
                 self._wait_for_tasks()
             else:
-                while not self._stops_asked:
-                    self._asked.wait(_LONG_S)
+                while self._goes_on():
+                    self._asked.wait(_DRIVERS_LOOK_S if self._drivers.queues else _LONG_S)
+            if (failure := self.failure) is not None:
+                raise failure
         finally:
             self.stop(grace=self.settings.grace)
         return WorkerSummary(self._fetcher.finished_total, self._released, monotonic() - began)
@@ -105,8 +112,9 @@ class Worker:
         self._held.start()
         try:
             load_modules(self.modules)
-            weights = self._weights()
+            weights = served_queues(self._given_queues)
             self._check_server()
+            self.client.broker.run_many(configuring(self.client.keys, weights))
         except BaseException:
             self._held.close()
             raise
@@ -120,7 +128,12 @@ class Worker:
             loop.start()
         self._wakeup.start()
         self._working = True
-        _log.info("worker started", worker=self.id, queues=self._turns.queues, concurrency=self.settings.concurrency,
+        try:
+            self._drivers.start()
+        except BaseException:
+            self.stop(grace=0)
+            raise
+        _log.info("worker started", worker=self.id, queues=self._queues, concurrency=self.settings.concurrency,
                   executor=self.settings.executor, server=str(self.client.endpoint))  # fmt: skip
 
     def ask_to_stop(self) -> None:
@@ -134,17 +147,28 @@ class Worker:
             if not self._working:
                 return
             self._working = False
-            _log.info("worker stopping", worker=self.id, in_hand=self._fetcher.in_hand)
+            _log.info("worker stopping", worker=self.id, in_hand=self.in_hand)
             self._stops_asked = max(self._stops_asked, 1)
             self._asked.set()
-            self._await_running(self.settings.grace if grace is None else grace)
+            ends = monotonic() + (self.settings.grace if grace is None else grace)
+            self._drivers.ask_to_stop()
+            self._await_running(ends)
+            self._drivers.stop(monotonic() if self._stops_asked >= _STOP_NOW else ends)
             self._shut_down()
         _log.info("worker stopped", worker=self.id, finished=self._fetcher.finished_total, released=self._released)
 
     @property
     def in_hand(self) -> int:
         """Tasks reserved and not yet reported."""
-        return self._fetcher.in_hand
+        return self._fetcher.in_hand + self._drivers.in_hand
+
+    @property
+    def failure(self) -> DriverFailed | None:
+        """Why a driver cannot go on; `run` raises it, who embeds a worker looks here."""
+        return self._drivers.failure
+
+    def _goes_on(self) -> bool:
+        return not self._stops_asked and self.failure is None
 
     def _check_server(self) -> None:
         try:
@@ -165,11 +189,14 @@ class Worker:
         self._started_ms = unix_ms()
         self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms)
         self._finished = Finished(lambda: self._fetch_loop.wake())
-        self._turns = Turns(weights, _poll_s(settings))
+        self._queues = list(weights)
+        self._drivers = Drivers(client, weights)
+        fetched = {queue: weight for queue, weight in weights.items() if queue not in self._drivers.queues}
+        self._turns = Turns(fetched, longest_poll_s(settings.poll))
         self._executor = build_executor(
             settings, client, modules=self.modules, is_stopped=self._held.is_stopped, finished=self._finished
         )
-        self._wakeup = Wakeup(self._broker, keys, weights, self._on_wake, complaints)
+        self._wakeup = Wakeup(self._broker, keys, fetched, self._on_wake, complaints)
         self._fetcher = Fetcher(
             self._broker, keys, turns=self._turns,
             stock=Stock(settings.concurrency, settings.prefetch, settings.batch_max),
@@ -180,7 +207,7 @@ class Worker:
             self._broker, keys, self.id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep, served=self._turns.queues
         )
         self._presence = Presence(
-            self._broker, keys, self.id, self._turns.queues, heartbeat_s=settings.heartbeat, describe=self._describe
+            self._broker, keys, self.id, self._queues, heartbeat_s=settings.heartbeat, describe=self._describe
         )
         self._fetch_loop = Loop("fetch", self._fetcher.step, complaints)
         self._loops = [
@@ -188,12 +215,6 @@ class Worker:
             Loop("coordinator", self._coordinator.step, complaints),
             Loop("presence", self._presence.step, complaints),
         ]
-
-    def _weights(self) -> dict[str, int]:
-        if isinstance(self._given_queues, Mapping):
-            return read_weights([f"{name}:{weight}" for name, weight in self._given_queues.items()])
-        given = list(self._given_queues) if self._given_queues is not None else []
-        return read_weights(given or sorted({job.options.queue for job in all_jobs()}) or ["default"])
 
     def _on_wake(self, queue: str | None) -> None:
         if queue is None:
@@ -208,19 +229,19 @@ class Worker:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started": self._started_ms,
-            "queues": ",".join(self._turns.queues),
+            "queues": ",".join(self._queues),
             "concurrency": self.settings.concurrency,
             "executor": self.settings.executor,
-            "in_hand": self._fetcher.in_hand,
+            "in_hand": self.in_hand,
             "finished": self._fetcher.finished_total,
             "leads": int(self._coordinator.leads),
         }
 
     def _wait_until_done(self, drain: bool) -> None:
         pause = _IDLE_LOOK_S
-        while not self._stops_asked:
+        while self._goes_on():
             self._asked.wait(pause)
-            if self._fetcher.in_hand:
+            if self.in_hand:
                 pause = _IDLE_LOOK_S
                 continue
             pause = min(pause * 1.5, _LONGEST_LOOK_S)
@@ -234,18 +255,17 @@ class Worker:
 
     def _nothing_left(self, drain: bool) -> bool:
         keys = self.client.keys
-        counted = self._broker.run_many([queue_calls.counts(keys.queue(name)) for name in self._turns.queues])
+        counted = self._broker.run_many([queue_calls.counts(keys.queue(name)) for name in self._queues])
         left = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
         if drain:
             left += sum(found.scheduled for found in counted)
         return not left
 
     def _wait_for_tasks(self) -> None:
-        while not self._stops_asked and self._fetcher.finished_total < self.settings.max_tasks:
+        while self._goes_on() and self._fetcher.finished_total < self.settings.max_tasks:
             self._asked.wait(_IDLE_LOOK_S)
 
-    def _await_running(self, grace_s: float) -> None:
-        ends = monotonic() + grace_s
+    def _await_running(self, ends: float) -> None:
         self._fetcher.reserving = False
         self._fetch_loop.wake()
         while self._stops_asked < _STOP_NOW and monotonic() < ends:
@@ -288,9 +308,3 @@ class Worker:
                 self._released += self._broker.run(settlement.call).count("waiting")
         except ServerError as error:
             _log.warning("tasks not handed back; they return when their leases end", tasks=len(rest), error=str(error))
-
-
-def _poll_s(settings: WorkerSettings) -> float:
-    """No longer than the shortest lease, so that a look at the queue tells of every lease before it ends."""
-    shortest = min((job.options.keepalive for job in all_jobs() if job.options.keepalive), default=settings.poll)
-    return min(settings.poll, shortest)

@@ -1,0 +1,206 @@
+"""Queues that a driver serves in place of the worker's own loop, with one in plain Python; settings of stations."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, Worker
+from jobrunner.errors import DriverFailed, InvalidOption
+from jobrunner.jobs.options import JobOptions
+from jobrunner.jobs.registry import StationDefinition, forget_station, register_driver, register_station
+from jobrunner.worker.served import default_queues
+from tests.conftest import wait_for
+
+BATCHES, PLAIN = "driven/batches", "driven/plain"
+
+
+class ByTens:
+    """Takes up to ten items at a time and commits them, on a thread of its own."""
+
+    def __init__(self, client: Client) -> None:
+        self._queue = client.queue(BATCHES)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.calls: list[str] = []
+        self.sizes: list[int] = []
+        self.in_hand = 0
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        self.calls.append("start")
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        self.calls.append("ask_to_stop")
+        self._stopping.set()
+
+    def stop(self, grace_s: float) -> None:
+        self.calls.append("stop")
+        self._stopping.set()
+        self._thread.join(grace_s)
+
+    def _work(self) -> None:
+        while not self._stopping.wait(0.005):
+            leases = self._queue.reserve(10)
+            self.in_hand = len(leases)
+            self._queue.commit_many(leases)
+            self.sizes += [len(leases)] if leases else []
+            self.in_hand = 0
+
+
+class Item:
+    """A station that ends every item."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def run(self) -> None: ...
+
+
+@pytest.fixture
+def made() -> Iterator[list[ByTens]]:
+    """The drivers that were made for BATCHES."""
+    drivers: list[ByTens] = []
+
+    def make(client: Client) -> ByTens:
+        drivers.append(ByTens(client))
+        return drivers[-1]
+
+    register_driver(BATCHES, make, origin="test:driver")
+    yield drivers
+    forget_station(BATCHES)
+
+
+@pytest.fixture
+def plain() -> Iterator[Callable[..., None]]:
+    """plain(max_size=…): declares the station of PLAIN with settings of its queue."""
+
+    def declare(**settings: Any) -> None:
+        register_station(
+            PLAIN,
+            StationDefinition(
+                name=PLAIN, origin="test:plain", queue=PLAIN, options=JobOptions(), build=Item, is_async=False,
+                settings=settings,
+            ),
+        )  # fmt: skip
+
+    yield declare
+    forget_station(PLAIN)
+
+
+def test_a_driver_serves_its_queue_and_the_worker_the_others(
+    current: Client, made: list[ByTens], plain: Any, run: Any
+) -> None:
+    plain()
+    current.queue(BATCHES).push_many(range(95))
+    current.queue(PLAIN).push_many(range(20))
+
+    summary = run(queues=[BATCHES, PLAIN])
+
+    (driver,) = made
+    assert sum(driver.sizes) == 95
+    assert max(driver.sizes) == 10
+    assert summary.finished == 20
+    assert driver.calls[0] == "start"
+    assert driver.calls[-1] == "stop"
+    assert "ask_to_stop" in driver.calls
+    assert current.queue(BATCHES).totals()["succeeded"] == 95
+
+
+def test_a_worker_whose_queues_all_have_drivers_works(current: Client, made: list[ByTens], start: Any) -> None:
+    current.queue(BATCHES).push_many(range(30))
+
+    worker = start(queues=[BATCHES])
+
+    wait_for(lambda: current.queue(BATCHES).totals().get("succeeded") == 30)
+    (seen,) = current.workers()
+    assert list(seen.queues) == [BATCHES]
+    worker.stop(grace=5)
+    assert not made[0]._thread.is_alive()
+
+
+def test_without_queues_those_of_jobs_stations_and_drivers_are_served(made: list[ByTens], plain: Any) -> None:
+    plain()
+
+    assert {BATCHES, PLAIN} <= set(default_queues())
+    assert default_queues() == sorted(set(default_queues()))
+
+
+def test_a_driver_that_cannot_go_on_ends_the_worker_with_an_error(current: Client, made: list[ByTens]) -> None:
+    worker = Worker(queues=[BATCHES], client=current)
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_for(lambda: made and made[0].calls)
+    made[0].failure = OSError("the JVM died")
+    thread.join(10)
+
+    (error,) = caught
+    assert isinstance(error, DriverFailed)
+    assert "driven/batches" in str(error)
+    assert "OSError: the JVM died" in str(error)
+    assert made[0].calls[-1] == "stop"
+    assert current.workers() == []
+
+
+def test_a_driver_that_does_not_start_stops_the_worker(current: Client, made: list[ByTens], plain: Any) -> None:
+    plain()
+
+    def make(client: Client) -> ByTens:
+        raise OSError("no Java")
+
+    forget_station(BATCHES)
+    register_driver(BATCHES, make, origin="test:broken")
+
+    with pytest.raises(OSError, match="no Java"):
+        Worker(queues=[PLAIN, BATCHES], client=current).start()
+
+    assert current.workers() == []
+    assert not [one for one in threading.enumerate() if one.name in ("jobrunner-fetch", "jobrunner-wakeup")]
+
+
+def test_items_that_a_driver_holds_count_as_in_hand(current: Client, made: list[ByTens], start: Any) -> None:
+    worker = start(queues=[BATCHES])
+    made[0].ask_to_stop()
+    made[0]._thread.join(5)
+    made[0].in_hand = 7
+
+    assert worker.in_hand == 7
+
+
+def test_settings_of_a_station_are_written_when_a_worker_that_serves_it_starts(
+    current: Client, plain: Any, start: Any
+) -> None:
+    plain(max_size=7, keepalive=12, dead_to="driven/dead")
+    queue = current.queue(PLAIN)
+    queue.configure(max_attempts=9, max_size=1)
+
+    start(queues=[PLAIN])
+
+    settings = queue.settings
+    assert (settings.max_size, settings.keepalive, settings.dead_to) == (7, 12, "driven/dead")
+    assert settings.max_attempts == 9, "what was not given stays as it is"
+
+
+def test_settings_of_a_station_that_is_not_served_are_left_alone(current: Client, plain: Any, start: Any) -> None:
+    plain(max_size=7)
+
+    start(queues=["elsewhere"])
+
+    assert current.queue(PLAIN).settings.max_size is None
+
+
+def test_a_setting_that_cannot_be_is_refused_before_anything_starts(current: Client, plain: Any) -> None:
+    plain(max_size=-1)
+
+    with pytest.raises(InvalidOption, match="max_size"):
+        Worker(queues=[PLAIN], client=current).start()
+    assert current.workers() == []
