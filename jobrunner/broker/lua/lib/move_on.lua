@@ -1,7 +1,7 @@
 -- The member goes on as the same item: attempts and failures start anew, total_attempts and hops go on. Fields that say
 -- so already are not written: a hash is small, and each write of a field moves what is behind it.
-local MOVED_FIELDS = {'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'encoding', 'more', 'error', 'expiries',
-  'cancel_requested'}
+local MOVED_FIELDS = {'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'encoding', 'more', 'error',
+  'expiries', 'cancel_requested'}
 local moving = {'HSET', '', 'queue', '', 'place', 0, 'payload', '', 'hops', 0, 'total_attempts', 0}
 local moving_fixed = #moving
 
