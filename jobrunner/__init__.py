@@ -1,54 +1,29 @@
-"""jobrunner: background jobs for Python on Redis."""
+"""jobrunner: background jobs for Python on Redis. Its names stand in `public.py`.
 
-# Declaring jobs
-# Enqueueing
-from jobrunner.client.aio import AsyncClient
-from jobrunner.client.async_queue import AsyncQueue
-from jobrunner.client.client import Client
-from jobrunner.client.current import async_client, configure
-from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
-from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
-from jobrunner.client.item import Item
-from jobrunner.client.lease import AsyncLease, Lease
-from jobrunner.client.queue import Queue
-from jobrunner.jobs.declare import job
-from jobrunner.jobs.flow import chain, group
-from jobrunner.jobs.job import Job, PeriodicJob
-from jobrunner.jobs.unique import Unique
+They are imported when the first of them is used (PEP 562), so that what needs none of them starts in half the time: the
+lease keeper beside each worker, and most commands.
+"""
 
-# Steering a run
-from jobrunner.outcome import Cancel, Fail, Retry, Snooze
-from jobrunner.retry import Backoff
-from jobrunner.settings import RateLimit
-from jobrunner.task import TaskState
-from jobrunner.worker.worker import Worker
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "AsyncClient",
-    "AsyncFlowHandle",
-    "AsyncLease",
-    "AsyncQueue",
-    "AsyncTaskHandle",
-    "Backoff",
-    "Cancel",
-    "Client",
-    "Fail",
-    "FlowHandle",
-    "Item",
-    "Job",
-    "Lease",
-    "PeriodicJob",
-    "Queue",
-    "RateLimit",
-    "Retry",
-    "Snooze",
-    "TaskHandle",
-    "TaskState",
-    "Unique",
-    "Worker",
-    "async_client",
-    "chain",
-    "configure",
-    "group",
-    "job",
-]
+if TYPE_CHECKING:
+    from jobrunner.public import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name != "__all__":  # what Python itself asks a module for
+        raise AttributeError(f"module 'jobrunner' has no attribute {name!r}")
+    import jobrunner.public
+
+    try:
+        found = getattr(jobrunner.public, name)
+    except AttributeError:
+        raise AttributeError(f"module 'jobrunner' has no name {name!r}") from None
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    import jobrunner.public
+
+    return sorted({*globals(), *jobrunner.public.__all__})

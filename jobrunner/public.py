@@ -1,0 +1,54 @@
+"""The names that users import from `jobrunner`, under headings, and nothing else."""
+
+# Declaring jobs
+# Enqueueing
+from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_queue import AsyncQueue
+from jobrunner.client.client import Client
+from jobrunner.client.current import async_client, configure
+from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
+from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
+from jobrunner.client.item import Item
+from jobrunner.client.lease import AsyncLease, Lease
+from jobrunner.client.queue import Queue
+from jobrunner.jobs.declare import job
+from jobrunner.jobs.flow import chain, group
+from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.unique import Unique
+
+# Steering a run
+from jobrunner.outcome import Cancel, Fail, Retry, Snooze
+from jobrunner.retry import Backoff
+from jobrunner.settings import RateLimit
+from jobrunner.task import TaskState
+from jobrunner.worker.worker import Worker
+
+__all__ = [
+    "AsyncClient",
+    "AsyncFlowHandle",
+    "AsyncLease",
+    "AsyncQueue",
+    "AsyncTaskHandle",
+    "Backoff",
+    "Cancel",
+    "Client",
+    "Fail",
+    "FlowHandle",
+    "Item",
+    "Job",
+    "Lease",
+    "PeriodicJob",
+    "Queue",
+    "RateLimit",
+    "Retry",
+    "Snooze",
+    "TaskHandle",
+    "TaskState",
+    "Unique",
+    "Worker",
+    "async_client",
+    "chain",
+    "configure",
+    "group",
+    "job",
+]
