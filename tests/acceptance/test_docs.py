@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 PAGES = Path(__file__).parents[2] / "docs"
-RUNNABLE = ["dead-and-history.md", "flows.md", "limits.md", "queues.md", "unique.md"]
+RUNNABLE = ["dead-and-history.md", "flows.md", "limits.md", "pipelines.md", "queues.md", "unique.md"]
 QUIET = "import structlog; structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))\n"
 
 
