@@ -9,7 +9,7 @@ package is CC0.
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from importlib.util import find_spec
@@ -83,9 +83,26 @@ def flights(month: int | None = None) -> Iterator[Flight]:
     with _member("flights.csv.zip", "flights.csv") as lines:
         header = next(lines).rstrip().split(",")
         pick = itemgetter(*map(header.index, _COLUMNS))
-        wanted = lines if month is None else _starting_with(f"{YEAR},{month},", lines)
-        for row in csv.reader(wanted):
+        for row in csv.reader(_of_month(month, lines)):
             yield _flight(*pick(row))
+
+
+def raw_flights(month: int | None = None) -> Iterator[dict[str, str]]:
+    """Streams the same flights as the file has them: all 19 columns, as text, "NA" for what is absent."""
+    with _member("flights.csv.zip", "flights.csv") as lines:
+        header = next(lines).rstrip().split(",")
+        for row in csv.reader(_of_month(month, lines)):
+            yield dict(zip(header, row, strict=True))
+
+
+def flight_id(row: Mapping[str, str]) -> str:
+    """What no two flights have in common: the hour, the carrier and the number of the flight."""
+    return f"{row['time_hour']}.{row['carrier']}.{row['flight']}"
+
+
+def table_file(name: str) -> Path:
+    """Where a table lies as CSV: "airlines", "airports", "planes" or "weather". Raises DatasetMissing."""
+    return _file(f"{name}.csv")
 
 
 def airlines() -> dict[str, str]:
@@ -176,8 +193,8 @@ def _decimal(cell: str) -> float | None:
     return None if cell in ("", "NA") else float(cell)
 
 
-def _starting_with(prefix: str, lines: Iterable[str]) -> Iterator[str]:
-    return (line for line in lines if line.startswith(prefix))
+def _of_month(month: int | None, lines: Iterable[str]) -> Iterable[str]:
+    return lines if month is None else (line for line in lines if line.startswith(f"{YEAR},{month},"))
 
 
 def _table(name: str) -> Iterator[dict[str, str]]:

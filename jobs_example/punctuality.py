@@ -8,11 +8,34 @@ own part. Means, shares and leaders are computed at the end, from whole numbers.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-from jobs_example.dataset import Flight
+from typing import NamedTuple, Protocol
 
 ON_TIME_MINUTES = 15
 """The US Department of Transportation calls a flight late when it arrives 15 minutes late or more."""
+
+
+class Flight(Protocol):
+    """What counts of a flight; delays in minutes, None when there was no departure, no arrival."""
+
+    @property
+    def carrier(self) -> str:
+        """Two letters."""
+
+    @property
+    def dep_delay(self) -> int | None:
+        """Negative when early."""
+
+    @property
+    def arr_delay(self) -> int | None:
+        """Negative when early."""
+
+
+class Delays(NamedTuple):
+    """A flight, as far as it counts here."""
+
+    carrier: str
+    dep_delay: int | None
+    arr_delay: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

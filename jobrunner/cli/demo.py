@@ -1,7 +1,9 @@
-"""`jobrunner demo`: real work on real processes, and a verdict."""
+"""`jobrunner demo`: real work on real processes, some of which are killed, and a verdict."""
 
 import tempfile
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,28 +13,41 @@ from jobrunner.cli.options import Shared, with_shared_options
 _EXAMPLES = """\b
 Examples:
   jobrunner demo
-  jobrunner demo --quick --json
+  jobrunner demo flights
+  jobrunner demo flights --quick --json
 """
-_DEMOS = ["flights"]
+_EXTRAS = {"jobs": "demo", "flights": "demo,spark"}
+"""The demos, and what they need installed."""
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("name", type=click.Choice(_DEMOS), default=_DEMOS[0], metavar="[NAME]")
-@click.option("--seed", type=int, default=2013, show_default=True, help="Of the partner's failures.")
+@click.argument("name", type=click.Choice(list(_EXTRAS)), default="jobs", metavar="[NAME]")
+@click.option("--seed", type=int, default=2013, show_default=True, help="Of what goes wrong: failures, damaged rows.")
 @click.option("--quick", is_flag=True, help="Does less of the same kinds of work.")
 @click.option("--keep", is_flag=True, help="Keeps the folder with the results and the logs.")
 @with_shared_options
 def demo(shared: Shared, name: str, seed: int, quick: bool, keep: bool) -> int:
-    """Runs a demo on a server of its own, kills a worker, and checks that nothing was lost.
+    """Runs a demo on a server of its own, kills processes of it, and checks that nothing was lost.
 
-    NAME is flights: all flights of New York in 2013, their fares and the weather.
+    NAME is jobs (background jobs of an airline office, on two workers) or flights (a data pipeline in Python and on
+    Spark). The data of both are all flights that left New York in 2013.
     """
-    del name
     if shared.url is not None or shared.prefix is not None:
         raise click.UsageError("the demo has a server of its own; leave out --url and --prefix")
-    try:
-        from jobs_example.demos.jobs.run import run_demo  # it needs an extra that other commands do not
-    except ModuleNotFoundError as error:
-        raise Refusal(f"the demo needs {error.name}: pip install 'jobrunner[demo]'") from error
+    run_demo = _loaded(name).run_demo
     folder = Path(tempfile.mkdtemp(prefix="jobrunner-demo-")) if keep else None
-    return run_demo(folder=folder, seed=seed, quick=quick, as_json=shared.as_json)
+    code: int = run_demo(folder=folder, seed=seed, quick=quick, as_json=shared.as_json)
+    return code
+
+
+def _loaded(name: str) -> Any:
+    """The module of a demo; its extras are not needed by other commands. Raises Refusal that names them."""
+    remedy = f"pip install 'jobrunner[{_EXTRAS[name]}]'"
+    try:
+        dataset = import_module("jobs_example.dataset")
+        dataset.table_file("airlines")
+        return import_module(f"jobs_example.demos.{name}.run")
+    except ModuleNotFoundError as error:
+        raise Refusal(f"the demo needs {error.name}: {remedy}") from error
+    except dataset.DatasetMissing as error:
+        raise Refusal(f"{error}") from error

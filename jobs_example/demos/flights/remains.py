@@ -1,0 +1,50 @@
+"""What the server still holds of the pipeline when all is over."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jobrunner import Client
+from jobrunner.broker.call import command
+from jobrunner.etl import Pipeline
+
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """Of one pipeline."""
+
+    open: int
+    """Items that are waiting, scheduled or in someone's hands."""
+    dead: dict[str, str]
+    """Id and error of each dead item."""
+    staged: tuple[str, ...]
+    """Keys that belong to a batch which is not over: its members, rows, manifest; none once all is done."""
+    items: int
+    """Items the server knows in any way, the dead among them."""
+
+
+def remains(client: Client, pipeline: Pipeline) -> Remains:
+    """Looks at every queue and every key of the pipeline."""
+    queues = [client.queue(node.queue) for node in pipeline.graph.nodes]
+    counts = [queue.counts() for queue in queues]
+    base = client.keys.tag_base(pipeline.name)
+    return Remains(
+        open=sum(count[state] for count in counts for state in ("waiting", "scheduled", "pending")),
+        dead={task.id: task.error for queue in queues for task in queue.tasks("dead", limit=_AT_ONCE)},
+        staged=tuple(
+            key.removeprefix(base).decode()
+            for pattern in (b"batch:*:*", b"*:batches", b"*:closing")
+            for key in _keys(client, base + pattern)
+        ),
+        items=sum(1 for _ in _keys(client, base + b"task:*")),
+    )
+
+
+def _keys(client: Client, pattern: bytes) -> Iterator[bytes]:
+    cursor = b"0"
+    while True:
+        cursor, found = client.broker.run(command("SCAN", cursor, "MATCH", pattern, "COUNT", _AT_ONCE, read=list))
+        yield from found
+        if cursor == b"0":
+            return

@@ -1,0 +1,38 @@
+"""Who is who among the processes, and the end of one of them."""
+
+import subprocess
+import sys
+
+from jobs_example.demos.flights.crew import Crew, _sorted_out, kill
+from jobs_example.demos.processes import Process
+
+WORK = "/usr/bin/python -m jobrunner work jobs_example.flights"
+PROCESSES = [
+    Process(pid=11, parent=10, command=f"{WORK} --queue=flights/raw --concurrency=10"),
+    Process(pid=12, parent=10, command=f"{WORK} --queue=flights/departed --queue=flights/late"),
+    Process(pid=20, parent=11, command="/usr/bin/python -m jobrunner.worker.keeper"),
+    Process(pid=21, parent=12, command="java org.apache.spark.deploy.SparkSubmit pyspark-shell"),
+    Process(pid=22, parent=21, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
+    Process(pid=23, parent=22, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
+    Process(pid=24, parent=22, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
+]
+
+
+def test_each_process_has_its_role() -> None:
+    crew = _sorted_out(10, PROCESSES)
+
+    assert (crew.worker, crew.driver, sorted(crew.executor)) == ((11,), (12,), [23, 24])
+
+
+def test_a_daemon_that_has_started_nobody_is_no_python_of_the_executor() -> None:
+    assert _sorted_out(10, PROCESSES[:5]).executor == ()
+
+
+def test_a_killed_process_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert kill("driver", Crew(driver=(process.pid,))) == process.pid
+        assert process.wait(10) == -9
+
+
+def test_where_nobody_is_nobody_is_killed() -> None:
+    assert kill("executor", Crew(worker=(1,))) is None

@@ -1,0 +1,54 @@
+"""What people see of the demo of the pipeline."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from jobs_example.demos.flights.log import BatchDone
+from tests.unit.jobs_example.demos.flights.flight_views import a_glance
+
+BATCHES = tuple(BatchDone(station="departed", items=number, seconds=2.0, epoch=1) for number in range(1001, 1008))
+RAW = {"waiting": 12, "pending": 3, "dead": 2, "targets": ("departed", "cancelled"), "totals": {"moved_out": 983}}
+GLANCE = a_glance(
+    RAW,
+    {"totals": {"moved_out": 400}},
+    succeeded=300,
+    dead=2,
+    killed=(("worker", 9),),
+    batches=(*BATCHES, BatchDone(station="late", items=77, seconds=0.5, epoch=2)),
+)
+
+
+def test_a_summary_says_how_far_it_is() -> None:
+    assert GLANCE.summary() == (
+        "  4.2 s  1000 of 1000 pushed, 983 cleaned, 400 enriched, 300 stored, 2 dead; 8 Spark batches; 1 killed"
+    )
+
+
+def test_a_person_sees_stations_processes_and_the_last_batches() -> None:
+    stream = io.StringIO()
+    Console(file=stream, width=130).print(GLANCE.picture())
+    seen = stream.getvalue()
+
+    for word in ("raw", "departed, cancelled", "950", "Parquet", "Python worker", "13, 14", "8 done", "1007", "154"):
+        assert word in seen
+    assert "handed out 2 times" in seen
+    assert "1003" not in seen
+
+
+def test_it_is_over_when_all_has_entered_and_nothing_is_on_its_way() -> None:
+    assert a_glance({}, {}, succeeded=964, dead=36).is_over
+
+
+@pytest.mark.parametrize(
+    ("raw", "given"),
+    [
+        ({}, {"succeeded": 963, "dead": 36}),
+        ({"pending": 1}, {"succeeded": 964, "dead": 36}),
+        ({}, {"succeeded": 964, "dead": 36, "pushed": 999}),
+        ({}, {"succeeded": 863, "dead": 36, "pushed": 899}),
+    ],
+)
+def test_it_is_not_over_while_something_is_missing(raw: dict[str, int], given: dict[str, int]) -> None:
+    assert not a_glance(raw, {}, **given).is_over
