@@ -32,6 +32,7 @@ class WakeListener:
         self._broker = broker
         self._names = _names(queues)
         self._connection: Any = None
+        self._in_use: Any = None
 
     def wait(self, at_most_s: float) -> str:
         """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
@@ -45,13 +46,16 @@ class WakeListener:
             raise
 
     def close(self) -> None:
-        """Ends the connection; a thread that waits on it gets an error."""
-        connection, self._connection = self._connection, None
+        """Ends the connection; a thread that waits on it gets an error.
+
+        One that is just about to wait may open its connection once more: close again until it has ended.
+        """
+        connection, self._connection = self._connection or self._in_use, None
         if connection is not None:
             connection.disconnect()
 
     def _wait(self, at_most_s: float) -> str:
-        connection = self._send(_question(self._names, at_most_s))
+        connection = self._in_use = self._send(_question(self._names, at_most_s))
         if not connection.can_read(timeout=at_most_s + _LATE_S):  # the way to the server is cut, silently
             raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
         return _answer(self._names, connection.read_response())

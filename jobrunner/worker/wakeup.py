@@ -14,6 +14,8 @@ from jobrunner.loop import Complaints, Loop, Signal
 
 _LISTEN_S = 60.0
 _LONGEST_WAIT_S = 3600.0
+_CLOSE_TRIES = 20
+_CLOSE_PAUSE_S = 0.05
 
 
 class Wakeup:
@@ -53,8 +55,10 @@ class Wakeup:
         self._closing = True
         self._loop.stop(0)
         self._armed.set()
-        self._listener.close()
-        self._loop.stop(1.0)
+        for _ in range(_CLOSE_TRIES):  # the thread may be opening its connection just now
+            self._listener.close()
+            if self._loop.stop(_CLOSE_PAUSE_S):
+                return
 
     def step(self) -> float:
         """One wait in the server."""

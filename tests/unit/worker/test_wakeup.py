@@ -1,6 +1,9 @@
 """The thread that listens for hints, on a line that can be cut."""
 
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -107,3 +110,37 @@ def test_closing_one_that_does_not_listen_ends_it_too(wakeup: Wakeup) -> None:
     wakeup.close()
     assert wakeup._loop._thread is not None
     assert not wakeup._loop._thread.is_alive()
+
+
+class Reopening:
+    """A connection that opens itself again when it is asked whether there is an answer, as redis-py's does."""
+
+    def __init__(self) -> None:
+        self.sent, self._cut = threading.Event(), threading.Event()
+
+    def connect(self) -> None: ...
+
+    def send_packed_command(self, *_: Any, **__: Any) -> None:
+        self.sent.set()
+        assert self._cut.wait(10)
+
+    def can_read(self, timeout: float) -> bool:
+        self._cut.clear()
+        self._cut.wait(timeout)
+        raise redis.ConnectionError("cut")
+
+    def disconnect(self) -> None:
+        self._cut.set()
+
+
+def test_closing_one_that_is_just_about_to_listen_ends_it_too() -> None:
+    connection = Reopening()
+    broker: Any = SimpleNamespace(endpoint=SimpleNamespace(open=lambda: connection))
+    wakeup = Wakeup(broker, Keys("t"), ["a"], lambda _: None)
+    wakeup.start()
+    wakeup.arm()
+    assert connection.sent.wait(10)
+
+    wakeup.close()
+
+    assert not [one for one in threading.enumerate() if one is wakeup._loop._thread]
