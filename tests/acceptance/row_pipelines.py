@@ -1,12 +1,15 @@
 """Pipelines that workers of the tests serve in processes of their own."""
 
+import random
 from multiprocessing.connection import Connection
 from typing import Any
 
-from jobrunner import Worker, configure
+from jobrunner import Client, Worker, configure
 from jobrunner.cli.logs import log_to_stderr
+from jobrunner.client.current import within
 from jobrunner.etl import Drop, Pipeline, To
-from tests.acceptance.ledger import record
+from jobrunner.worker.runner import Runner
+from jobrunner.worker.settle import settlements
 
 SAFE: Any = {"max_attempts": 0, "keepalive": 1}
 """Killing a worker spends an attempt; these are about what is moved, not about who gives up."""
@@ -85,6 +88,17 @@ def serve(told: Connection, url: str, prefix: str, queues: list[str]) -> None:
     Worker(queues=queues, concurrency=4, client=configure(url, prefix)).run()
 
 
-def note(item: Any) -> None:
-    """Leaves a line in the ledger."""
-    record("start", item.id, item.attempt, note=item.queue)
+def take_turns(told: Connection, url: str, prefix: str, queues: list[str]) -> None:
+    """What a worker does with its queues, without its threads and its lease keeper, so that it starts in no time.
+
+    Until it is killed.
+    """
+    with Client(url, prefix) as client, within(client):
+        runner = Runner(client.broker, client.keys, lambda token: False)
+        lines = [client.queue(name) for name in queues]
+        while True:
+            random.shuffle(lines)
+            for line in lines:
+                reports = [(lease._attempt, runner.run(lease._attempt)) for lease in line.reserve(20)]
+                for settlement in settlements(client.keys, reports):
+                    client.broker.run(settlement.call)

@@ -1,0 +1,85 @@
+"""`jobrunner pipeline run` as people use it: in processes of its own, until all is done or it is stopped."""
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from jobrunner import Client
+from tests.conftest import wait_for
+
+SHOP = """
+from jobrunner.etl import Pipeline, To
+
+shop = Pipeline("shop")
+
+@shop.station("raw", to=("small", "large"), max_size=500)
+def route(item):
+    return To("large" if item.payload > 5 else "small", [item.payload])
+
+@shop.station("small", to="large")
+async def grow(item):
+    return [item.payload[0] * 10]
+
+@shop.sink("large", history=60)
+def store(item):
+    return sum(item.payload)
+"""
+
+
+def feed(client: Client, count: int) -> None:
+    client.queue("shop/raw").push_many(number % 10 for number in range(count))
+
+
+def finished(client: Client) -> int:
+    return client.queue("shop/large").totals().get("succeeded", 0)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_burst_runs_the_whole_pipeline_and_ends(shell: Any, client: Client, processes: int) -> None:
+    shell.write("shop.py", SHOP)
+    feed(client, 300)
+    client.queue("elsewhere").push("not of the pipeline")
+
+    said = shell.run("pipeline", "run", "shop", "shop", "--burst", "--processes", str(processes))
+
+    assert said.code == 0, said.talk
+    assert 1 <= said.talk.count("worker started") <= processes
+    assert finished(client) == 300
+    results = [json.loads(record.result or b"") for record in client.queue("shop/large").history(300)]
+    assert sorted(results) == sorted([10 * n if n <= 5 else n for n in range(10)] * 30)
+    assert client.queue("shop/raw").settings.max_size == 500
+    assert client.queue("elsewhere").counts()["waiting"] == 1
+
+
+def test_it_works_until_it_is_asked_to_stop(shell: Any, client: Client) -> None:
+    shell.write("shop.py", SHOP)
+    process = shell.start("pipeline", "run", "shop", "shop", "--json")
+    feed(client, 50)
+    wait_for(lambda: finished(client) == 50, timeout_s=30)
+
+    process.send_signal(signal.SIGTERM)
+    out, talk = process.communicate(timeout=30)
+
+    assert process.returncode == 0, talk
+    assert json.loads(out)["finished"] >= 50
+
+
+def test_a_pipeline_that_does_not_fit_together_is_not_run(shell: Any) -> None:
+    """Neither by itself nor beside jobs."""
+    shell.write("shop.py", SHOP.replace('to="large"', 'to="lagre"'))
+
+    for words in (["pipeline", "run", "shop", "shop"], ["work", "shop"]):
+        said = shell.run(*words, "--burst")
+        assert said.code == 2
+        assert "did you mean 'large'?" in said.line
+
+
+def test_jobrunner_work_runs_stations_too(shell: Any, client: Client) -> None:
+    shell.write("shop.py", SHOP)
+    feed(client, 20)
+
+    said = shell.run("work", "shop", "--burst")
+
+    assert (said.code, finished(client)) == (0, 20), said.talk
