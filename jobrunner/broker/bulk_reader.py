@@ -5,6 +5,7 @@ whoever reads a large set starts the part again that broke.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Self
 
 from redis.exceptions import RedisError
@@ -17,6 +18,8 @@ from jobrunner.errors import ServerUnavailable
 _AT_ONCE = 1 << 18
 """Bytes taken from the socket at a time."""
 _PATIENCE_S = 5.0
+_PARTIAL = object()
+"""What the parser gives while a reply is not complete; every value of Python could be one."""
 
 
 class BulkReader:
@@ -103,14 +106,11 @@ class _FromHiredis:
 
     def take(self, count: int) -> list[Any]:
         found: list[Any] = []
-        next_reply, wanted = self._parser.gets, count
-        while wanted:
-            while wanted and (reply := next_reply()) is not False:
-                found.append(reply)
-                wanted -= 1
-            if wanted:
-                self._fill()
-        return found
+        while True:
+            found.extend(islice(iter(self._parser.gets, _PARTIAL), count - len(found)))
+            if len(found) == count:
+                return found
+            self._fill()
 
     def _fill(self) -> None:
         size = self._socket.recv_into(self._buffer)
@@ -146,4 +146,4 @@ def _replies(connection: Any) -> _FromHiredis | _FromRedis:
         from hiredis import Reader
     except ImportError:
         return _FromRedis(connection)
-    return _FromHiredis(connection, Reader())
+    return _FromHiredis(connection, Reader(notEnoughData=_PARTIAL))

@@ -13,7 +13,8 @@ key                                  type   content
 ``P:{tag}:Q:dead``                   zset   task id → time of death, Unix ms
 ``P:{tag}:Q:done``                     zset   task id → time finished, Unix ms; only of a queue that keeps history
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
-``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults
+``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; and up to where
+                                              history was noted and trimmed (lua/lib/history.lua)
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/bucket.lua)
 ``P:{tag}:Q:bucket:<key>``             hash   the same, of one key
 ``P:{tag}:Q:keyed:<band>:<key>``       zset   task id → place: the line of one key, in a queue that goes by key

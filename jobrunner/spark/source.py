@@ -1,15 +1,23 @@
-"""The data source `jobrunner` of Spark: queues and history as tables, history as a stream.
+"""The data source `jobrunner` of Spark: queues and history as tables, history as a stream, rows as tasks.
 
 Its instances, readers and slices travel to other Python processes by pickle: classes of modules, plain options, and
 connections that are opened where they are used.
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from jobrunner.spark.read_batch import BatchReader
 from jobrunner.spark.read_options import batch_options, stream_options
 from jobrunner.spark.read_shape import default_schema, shape_of
+from jobrunner.spark.stream import HistoryStream
+from jobrunner.spark.writer import BatchWriter, StreamWriter
 
 
 class JobrunnerSource(DataSource):
@@ -28,3 +36,15 @@ class JobrunnerSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         return BatchReader(batch_options(self.options), shape_of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  its name in Spark
+        """A streaming read of history."""
+        return HistoryStream(stream_options(self.options), shape_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A write of tasks, one for each row."""
+        return BatchWriter(schema, self.options, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        """The same for one micro-batch of a stream."""
+        return StreamWriter(schema, self.options, overwrite)

@@ -129,3 +129,48 @@ def test_history_can_be_purged(kept):
     assert kept.run(queues.purge(kept.keys, "done")) == 1
     assert (kept.ids("done"), kept.hash("a")) == ([], {})
     assert "purged" not in kept.totals()
+
+
+def passed(mail):
+    noted, trimmed = mail.raw.hmget(mail.keys.settings, "history_noted", "history_trimmed")
+    return (noted and float(noted)), (trimmed and float(trimmed))
+
+
+def test_the_queue_remembers_up_to_where_its_history_was_noted_and_trimmed(kept, clock):
+    first = clock.ms
+    kept.commit(kept.lease("a"))
+    assert passed(kept) == (first, None)
+    kept.commit(kept.lease("b"))
+    clock.advance(10_000)
+    kept.commit(kept.lease("c"))
+    assert passed(kept) == (clock.ms, first)
+
+
+def test_an_index_that_expired_counts_as_trimmed_when_the_next_task_finishes(kept, clock):
+    first = clock.ms
+    kept.commit(kept.lease("a"))
+    kept.raw.delete(kept.keys.done)
+    assert passed(kept) == (first, None)
+    clock.advance(1)
+    kept.commit(kept.lease("b"))
+    assert passed(kept) == (clock.ms, first)
+
+
+def test_history_that_is_purged_counts_as_trimmed_and_the_instant_never_goes_back(kept, clock):
+    clock.advance(100)
+    newest = clock.ms
+    kept.commit(kept.lease("a"))
+    kept.run(queues.purge(kept.keys, "done"))
+    assert passed(kept) == (newest, newest)
+    clock.advance(-50)
+    kept.commit(kept.lease("b"))
+    kept.run(queues.purge(kept.keys, "done"))
+    assert passed(kept)[1] == newest
+
+
+def test_a_queue_without_history_notes_nothing(mail):
+    mail.commit(mail.lease("a"))
+    mail.enqueue("b")
+    mail.run(queues.purge(mail.keys, "waiting"))
+    assert passed(mail) == (None, None)
+    assert mail.raw.exists(mail.keys.settings) == 0

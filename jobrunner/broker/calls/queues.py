@@ -71,7 +71,7 @@ def wake(keys: QueueKeys) -> Call[int]:
 def purge(keys: QueueKeys, state: str, *, count: int = 1000) -> Call[int]:
     """Deletes up to `count` tasks that are waiting, scheduled, dead or done. Reply: how many."""
     counter = "history_purged" if state == "done" else "purged"
-    picked = (getattr(keys, state), keys.counters, keys.outbox)
+    picked = (getattr(keys, state), keys.counters, keys.outbox, keys.settings)
     return _purge.with_keys(picked, tasks=keys.tasks, count=count, counter=counter)
 
 

@@ -8,7 +8,7 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 --       each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full.
--- include number clock batch full lease awaited history wake capped post ending
+-- include number clock batch full lease awaited trimmed history wake capped post ending
 
 local now = read_clock(now_ms)
 local ended = exact(now)

@@ -4,7 +4,7 @@ local now_ms, tasks, id = unpack(ARGV)
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id
 -- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and nobody holds it: nothing changed)
--- include number clock batch history wake capped post
+-- include number clock batch trimmed history wake capped post
 
 local now = read_clock(now_ms)
 local key = tasks .. id

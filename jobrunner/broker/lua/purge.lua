@@ -1,14 +1,15 @@
-local set, counters, outbox = unpack(KEYS)
+local set, counters, outbox, settings = unpack(KEYS)
 local now_ms, tasks, count, counter = unpack(ARGV)
 -- purge: deletes the first tasks of one set, index and hash together; called until nothing is left.
--- KEYS  set: zset, any of waiting, scheduled, dead, done · counters, outbox: hashes
+-- KEYS  set: zset, any of waiting, scheduled, dead, done · counters, outbox, settings: hashes
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many ·
 --       counter: the total it counts for
 -- reply how many were deleted
--- include post
+-- include number post trimmed
 
 local ids = redis.call('ZRANGE', set, 0, tonumber(count) - 1)
 if #ids == 0 then return 0 end
+if counter == 'history_purged' then note_trimmed(settings, redis.call('ZSCORE', set, ids[#ids])) end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
 local keys = {}
 for i, id in ipairs(ids) do

@@ -14,12 +14,16 @@ local function keep_for(keep_ms, history)
   return exact(math.max(tonumber(keep_ms), history.age))
 end
 
+-- `history_noted` and `history_trimmed` tell a reader who comes back whether entries went before it had read them.
+-- An index that expired took all that was noted along.
 local function note_done(ids, now, history)
   if #ids == 0 then return end
   local entries, ended = {}, exact(now)
+  if redis.call('EXISTS', done) == 0 then note_trimmed(settings, redis.call('HGET', settings, 'history_noted')) end
   for n, id in ipairs(ids) do entries[2 * n - 1], entries[2 * n] = ended, id end
   call_sliced('ZADD', done, entries)
   redis.call('PEXPIRE', done, exact(history.age))
+  redis.call('HSET', settings, 'history_noted', ended)
 end
 
 -- Finished without a report of its own: hashes stay as long as history, with nothing but the time.

@@ -49,7 +49,10 @@ local function trim_dead(now, defaults)
 end
 
 local function trim_done(now, history)
-  return history and trim(done, now - history.age, history.most) or 0
+  if not history then return 0 end
+  local gone, newest = trim(done, now - history.age, history.most)
+  if gone > 0 then note_trimmed(settings, newest) end
+  return gone
 end
 
 local function upkeep(now)
