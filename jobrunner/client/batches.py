@@ -28,7 +28,7 @@ from jobrunner.task import new_id
 __all__ = ["ROWS_AT_ONCE", "SHARED", "Advance", "BatchLease", "Batches"]
 
 ROWS_AT_ONCE: Final = calls.ROWS_AT_ONCE
-MEMBERS_AT_ONCE: Final = 1000
+MEMBERS_AT_ONCE: Final = calls.ADVANCED_AT_ONCE
 SHARED: Final = ("type", "priority", "max_attempts", "max_expiries", "keepalive_ms", "expires_in_ms", "key")
 """What `open` may say of all new items, named as in a task's hash."""
 _LOOK_AT: Final = 10

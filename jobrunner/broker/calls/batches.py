@@ -27,7 +27,9 @@ from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 
 ROWS_AT_ONCE = 1000
-"""So many rows a call stages, and rolls forward, at most: the server does nothing else meanwhile."""
+"""So many rows a call stages at most: the server does nothing else meanwhile."""
+ADVANCED_AT_ONCE = 500
+"""So many rows and members a slice of rolling forward takes, and so many members one of filling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +256,7 @@ def _decided(batch_id: str, reply: list[bytes]) -> tuple[str, ...]:
     return _texts(reply[1:])
 
 
-def advance(keys: QueueKeys, batch_id: str, *, count: int = ROWS_AT_ONCE) -> Call[Advance]:
+def advance(keys: QueueKeys, batch_id: str, *, count: int = ADVANCED_AT_ONCE) -> Call[Advance]:
     """Rolls a decided batch forward by up to `count` rows and members. Raises BatchLost when it is not decided."""
     call = _with_batch(
         _advance, keys, batch_id, tasks=keys.tasks, queue=keys.name, finished=keys.finished, count=count

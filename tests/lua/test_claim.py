@@ -1,0 +1,117 @@
+"""claim and renew: a batch is handed out again when its lease ended; the lease is one field, the hold a week."""
+
+import pytest
+
+from jobrunner.broker.calls import batches, queues
+from jobrunner.broker.calls.batches import Claimed
+from jobrunner.errors import BatchLost
+
+WEEK_MS = 604_800_000
+
+
+@pytest.fixture
+def held(mail):
+    mail.enqueue("x", "y")
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=2, lease_ms=1000))
+    return mail
+
+
+def claim(line, batch="b"):
+    return line.run(batches.claim(line.keys, batch, lease_ms=1000))
+
+
+def renew(line, epoch=1, lease_ms=1000):
+    return line.run(batches.renew(line.keys, "b", epoch, lease_ms=lease_ms))
+
+
+def test_a_batch_is_claimed_when_its_lease_has_ended_and_not_before(held, clock):
+    clock.advance(999)
+    assert claim(held) is False
+    clock.advance(1)
+
+    found = claim(held)
+
+    assert isinstance(found, Claimed)
+    assert (found.epoch, found.state, found.size, found.first, found.root) == (2, "open", 2, 0, "b")
+    assert claim(held) is False
+
+
+def test_what_was_staged_before_is_removed(held, clock):
+    held.run(batches.stage(held.keys, "b", 1, "n", ["x", "mail", "1", ""]))
+    clock.advance(1000)
+    claim(held)
+
+    assert sorted(held.raw.keys(held.keys.batch + b"*")) == [held.keys.batch + b"b", held.keys.batch + b"b:members"]
+
+
+def test_a_paused_queue_hands_no_batch_out_but_a_decided_one(held, clock):
+    held.run(queues.configure(held.keys, {"paused": 1}))
+    clock.advance(1000)
+    assert claim(held) is False
+    held.run(queues.configure(held.keys, {"paused": ""}))
+    claim(held)
+    held.run(batches.decide(held.keys, "b", 2, [], rest="dropped"))
+    held.run(queues.configure(held.keys, {"paused": 1}))
+    clock.advance(1000)
+
+    found = claim(held)
+
+    assert isinstance(found, Claimed)
+    assert found.state == "committed"
+
+
+def test_drivers_that_die_again_and_again_have_the_batch_halved(held, clock):
+    held.configure(max_attempts=2)
+    clock.advance(1000)
+    claim(held)
+    clock.advance(1000)
+
+    assert claim(held) is True
+
+    assert set(held.scores("batches")) == {"b.1", "b.2"}
+    found = claim(held, "b.2")
+    assert isinstance(found, Claimed)
+    assert (found.size, found.first, found.root, found.epoch) == (1, 1, "b", 1)
+    clock.advance(1000)
+    found = claim(held, "b.2")
+    assert isinstance(found, Claimed)
+    assert (found.state, found.error) == ("committed", "its driver died, hung or was cut off")
+    assert held.run(batches.advance(held.keys, "b.2")).dead == 1
+    assert held.ids("dead") == ["y"]
+
+
+def test_a_name_without_a_batch_is_forgotten(held, clock):
+    held.raw.delete(held.keys.batch + b"b")
+    clock.advance(1000)
+
+    assert claim(held) is True
+    assert held.scores("batches") == {}
+
+
+def test_a_lease_is_renewed_from_now(held, clock):
+    clock.advance(900)
+    assert renew(held) == clock.ms + 1000
+    assert held.scores("batches") == {"b": clock.ms + 1000}
+    clock.advance(999)
+    assert claim(held) is False
+
+
+def test_what_ended_or_is_anothers_is_not_renewed(held, clock):
+    with pytest.raises(BatchLost):
+        renew(held, epoch=2)
+    clock.advance(1000)
+    before = held.snapshot()
+    with pytest.raises(BatchLost):
+        renew(held)
+    assert held.snapshot() == before
+
+
+def test_the_hold_is_extended_in_its_second_half_for_members_that_are_there(held, clock):
+    renew(held, lease_ms=WEEK_MS)
+    assert held.scores("pending")["x"] == clock.ms + WEEK_MS
+    start = clock.ms
+    held.raw.zrem(held.keys.leases, "y")
+    clock.advance(WEEK_MS * 0.6)
+    renew(held, lease_ms=WEEK_MS)
+
+    assert held.scores("pending") == {"x": clock.ms + WEEK_MS, "y": start + WEEK_MS}
