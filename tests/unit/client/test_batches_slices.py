@@ -1,5 +1,7 @@
 """How long the scripts of a large batch keep the server to themselves."""
 
+import os
+
 import pytest
 import redis
 
@@ -18,6 +20,8 @@ def test_no_slice_of_a_batch_of_a_hundred_thousand_holds_the_server_for_long(
     broker: Broker, keys: Keys, client: Client, raw: redis.Redis
 ) -> None:
     """As SLOWLOG says. One call in a hundred may be longer: the server's process may lose its core within it."""
+    if os.getloadavg()[0] > (os.cpu_count() or 1):
+        pytest.skip("the machine is busy: what the server waits for its core would be measured")
     for _ in range(MEMBERS // 1000):
         client.queue("o/a").push_many([{"carrier": "UA", "dep_delay": 2.0, "origin": "EWR"}] * 1000)
     raw.config_set("slowlog-max-len", 5000)
