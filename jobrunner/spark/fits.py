@@ -33,13 +33,14 @@ _ONE_WORD: dict[type[spark.DataType], Any] = {
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`")
 _OR_NULL = re.compile(r" \| null")
 
+_RAW = msgspec.json.Decoder(msgspec.Raw)
 Check = Callable[[bytes], object]
 
 
 def payload_check(schema: spark.StructType | None) -> Check:
     """A function that raises ValueError for a payload that does not fit; without a schema, for one that is no JSON."""
     if schema is None:
-        return msgspec.json.Decoder(msgspec.Raw).decode
+        return _any_json
     return msgspec.json.Decoder(_struct(schema)).decode
 
 
@@ -57,6 +58,11 @@ def misfit(error: Exception) -> str:
             return f"the payload does not fit the schema: column {missing[1]!r} is missing"
         return f"the payload does not fit the schema: {wrong[0].lower()}{wrong[1:]}"
     return f"the payload does not fit the schema: column {place['path']!r}: {wrong[0].lower()}{wrong[1:]}"
+
+
+def _any_json(payload: bytes) -> None:
+    _RAW.decode(payload)
+    payload.decode()  # what is skipped by the other is not looked at closely
 
 
 def _struct(schema: spark.StructType) -> type[msgspec.Struct]:

@@ -43,7 +43,7 @@ class Keeping:
             if not self._renewed():
                 self.lost = True
                 _log.warning("batch lost", queue=self._lease.queue, batch=self._lease.id, epoch=self._lease.epoch)
-                self._jobs.cancel()
+                self._jobs.cancel_until(self._over)
                 return
 
     def _renewed(self) -> bool:

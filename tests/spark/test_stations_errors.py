@@ -1,0 +1,190 @@
+"""Bad input at Spark stations: an error that names the column and the item, and nothing lost."""
+
+import math
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from jobrunner.errors import InvalidOption
+from jobrunner.retry import Backoff
+from jobrunner.spark.frame import shape_of
+
+pytestmark = pytest.mark.xdist_group("spark")
+NO_PAUSE = Backoff(base=0)
+
+
+def station(flights, function, to="late", schema="n int", **options):
+    """Declares `function` as the station of queue clean, and one item in it, whose id it returns."""
+    flights.spark_station("clean", to=to, max_wait=0, schema=schema, **options)(function)
+    for target in (to,) if isinstance(to, str) else to:
+        flights.declare(target)
+    return flights.push("clean", {"n": 1})
+
+
+SHAPES = {
+    "nothing": (lambda df: None, "returned nothing: return a DataFrame"),
+    "a list": (lambda df: [1], r"returned list [1]: return a DataFrame"),
+    "no _id": (lambda df: df.select("n"), "lost the column _id: keep it in select and groupBy"),
+    "no payload": (lambda df: df.select("_id"), "returned no column for the payload"),
+    "a column twice": (lambda df: df.select("_id", "n", "n"), "returned column 'n' twice"),
+    "a name that steers nothing": (
+        lambda df: df.withColumn("_priorty", F.lit(1)),
+        "returned column '_priorty': names that begin with _ steer the item; did you mean '_priority'?",
+    ),
+    "_priority of words": (lambda df: df.withColumn("_priority", F.lit("high")), "column '_priority' of type string"),
+    "_delay of words": (lambda df: df.withColumn("_delay", F.lit("1h")), "column '_delay' of type string: make it a n"),
+    "_headers of words": (lambda df: df.withColumn("_headers", F.lit("x")), "column '_headers' of type string: make"),
+    "_to of numbers": (lambda df: df.withColumn("_to", F.lit(1)), "column '_to' of type int: make it a string"),
+    "a numeric _id": (lambda df: df.withColumn("_id", F.lit(1)), "column '_id' of type int: make it a string"),
+    "a column that is not there": (lambda df: df.select("_id", "m"), "name `m` cannot be resolved"),
+}
+
+
+@pytest.mark.parametrize("wrong", SHAPES)
+def test_what_the_columns_tell_names_the_column(flights, attempt, wrong):
+    function, said = SHAPES[wrong]
+    station(flights, lambda df, spark: function(df))
+    error = attempt("clean")
+    assert said in error
+    assert "\n" not in error
+
+
+def test_several_targets_need_a_column_that_names_one(flights, attempt):
+    station(flights, lambda df, spark: df, to=("late", "on_time"))
+    assert "returned no column _to but leads to 'late', 'on_time'" in attempt("clean")
+
+
+ROWS = {
+    "an unknown target": (("_to", "'lat'"), "'lat' in column '_to' of item {id}: did you mean 'late'?"),
+    "a strange id": (("_id", "'nobody'"), "UnknownMember: item 'nobody' is no member of batch"),
+}
+
+
+@pytest.mark.parametrize("wrong", ROWS)
+def test_what_rows_tell_names_the_column_and_the_item(flights, attempt, wrong):
+    (column, value), said = ROWS[wrong]
+
+    def change(df, spark):
+        return df.withColumn("_to", F.lit("late")).withColumn(column, F.expr(value))
+
+    task_id = station(flights, change, to=("late", "on_time"))
+    error = attempt("clean")
+    assert said.format(id=task_id) in error
+    assert "\n" not in error
+
+
+def test_several_rows_for_an_item_need_fan_out(flights, attempt):
+    task_id = station(flights, lambda df, spark: df.union(df).union(df))
+    assert attempt("clean") == (
+        f"PipelineError: station 'flights/clean' returned 3 rows for item {task_id} (1 such items): declare "
+        "fan_out=True to make items of them, or drop what is double"
+    )
+
+
+def test_an_error_in_a_function_of_python_is_its_last_line(flights, attempt):
+    @F.udf("int")
+    def divide(n):
+        return 1 // (n - 1)
+
+    station(flights, lambda df, spark: df.withColumn("n", divide("n")))
+    assert attempt("clean").startswith("ZeroDivisionError: integer division or modulo by zero")
+
+
+def test_an_error_of_the_engine_is_its_first_sentence(flights, attempt):
+    station(flights, lambda df, spark: df.withColumn("n", F.raise_error(F.lit("too old"))))
+    assert attempt("clean") == "SparkRuntimeException: [USER_RAISED_EXCEPTION] too old"
+
+
+def test_what_a_sink_returns_is_not_lost_in_silence(flights, attempt):
+    flights.spark_sink("late", max_wait=0)(lambda df, spark, batch: df)
+    flights.push("late", 1)
+    assert "returned a DataFrame, which nobody evaluates: write it" in attempt("late")
+
+
+def test_payloads_that_do_not_fit_are_dead_with_the_column_and_hold_nothing_up(flights, drive, client, audit, found):
+    seen = []
+
+    def leave(df, spark):
+        seen.append(df.count())
+        return df
+
+    station(flights, leave, schema="n int, s string")
+    wrong = flights.push_many("clean", [{"n": "x"}, b"\x00\x01", [1], {"s": 5}])
+    assert drive("clean") == 1
+    assert seen == [1]
+    assert audit("flights/clean")["dead"] == 4
+    assert [client.task(task_id).record().error for task_id in wrong] == [
+        f"PipelineError: {what} (item {task_id})"
+        for what, task_id in zip(
+            (
+                "the payload does not fit the schema: column 'n': expected int, got str",
+                "the payload is bytes, not JSON",
+                "the payload does not fit the schema: expected object, got array",
+                "the payload does not fit the schema: column 's': expected str, got int",
+            ),
+            wrong,
+            strict=True,
+        )
+    ]
+    assert list(found("late").values()) == [{"n": 1, "s": None}]
+
+
+def test_misfits_of_a_sink_that_was_tried_twice_are_dead_once(flights, drive, audit):
+    tries = []
+
+    @flights.spark_sink("late", max_wait=0, schema="n int", backoff=NO_PAUSE)
+    def store(df, spark, batch):
+        tries.append(df.count() + df.count())
+        if len(tries) == 1:
+            raise OSError("not yet")
+
+    flights.push_many("late", [{"n": "x"}, {"n": 1}])
+    drive("late")
+    assert tries == [2, 2]
+    assert audit("flights/late")["dead"] == 1
+
+
+def test_an_item_that_fails_alone_is_dead_with_the_error(flights, drive, client, audit):
+    def fail(df, spark):
+        raise ValueError("no such\nairport")
+
+    task_id = station(flights, fail, max_attempts=2, backoff=NO_PAUSE)
+    assert drive("clean") == 2
+    assert audit("flights/clean")["dead"] == 1
+    assert client.task(task_id).record().error == "ValueError: no such"
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        pytest.param(60, id="60"),
+        pytest.param(3_000, id="3000", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(100_000, id="100000", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_bad_items_among_many_die_with_the_error_and_the_others_move_on(flights, drive, audit, many, raw, keys):
+    tries, bad = [], [7] if many < 100 else [17, many // 2, many - 1]
+
+    def fail(df, spark):
+        tries.append(1)
+        found = df.where(F.col("n").isin(bad)).count()
+        if found:
+            raise ValueError(f"{found} bad ones")
+        return df
+
+    station(flights, fail, backoff=NO_PAUSE, batch=many)
+    flights.push_many("clean", [{"n": n} for n in range(many)])
+    drive("clean", at_most=1_000)
+    assert audit("flights/late")["waiting"] == many + 1 - len(bad)
+    dead = raw.zrange(keys.queue("flights/clean").dead, 0, -1)
+    errors = [raw.hget(keys.queue("flights/clean").tasks + one, "error") for one in dead]
+    assert errors == [b"ValueError: 1 bad ones"] * len(bad)
+    print(f"{len(tries)} runs for {len(bad)} bad ones among {many}")
+    assert len(tries) <= 2 + len(bad) * (2 * math.ceil(math.log2(many)) + 2) + 2, "not logarithmic"
+
+
+def test_a_schema_that_is_none_is_told_when_the_station_starts(spark):
+    with pytest.raises(InvalidOption, match=r"schema='n integr' of queue 'flights/clean'.*write 'id int, name"):
+        shape_of("n integr", "flights/clean")
+    with pytest.raises(InvalidOption, match="column '_n' in the schema of queue"):
+        shape_of("_n int", "flights/clean")

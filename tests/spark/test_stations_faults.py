@@ -1,0 +1,223 @@
+"""Spark stations whose driver dies, hangs or loses its lease: every item moves on once, whoever does it."""
+
+import threading
+
+import pytest
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
+from jobrunner.broker.connect import Endpoint
+from jobrunner.client.batches import Batches
+from jobrunner.errors import BatchLost, ServerUnavailable
+from jobrunner.outcome import Retry, Snooze
+from jobrunner.retry import Backoff
+from jobrunner.spark import stations
+from jobrunner.spark.breaker import Breaker
+from jobrunner.spark.causes import Cause, cause_of, error_line, is_alive
+from jobrunner.spark.jobs import SparkJobs
+from jobrunner.spark.keeping import Keeping
+
+pytestmark = pytest.mark.xdist_group("spark")
+NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
+
+
+@pytest.fixture
+def leave(flights):
+    """A station that leaves items as they are, with three in its queue."""
+
+    @flights.spark_station("clean", to="late", max_wait=0, backoff=Backoff(base=0))
+    def leave(df, spark):
+        return df
+
+    flights.declare("late")
+    return flights.push_many("clean", [1, 2, 3])
+
+
+@pytest.fixture
+def overtake(server, client, clock):
+    """overtake(): another driver, for which the leases have ended, takes the batch over."""
+
+    def take(hours=1.0):
+        clock.ms = clock.ms or float(client.broker.run(_server_time())) * 1000
+        later = Broker(Endpoint(server.url), now_ms=lambda: repr(clock.ms + hours * 3_600_000).encode())
+        return Batches(later, client.keys.queue("flights/clean")).take(1, lease_s=1.0)
+
+    return take
+
+
+def _server_time():
+    return command("TIME", read=lambda reply: reply[0])
+
+
+def leftovers(raw, keys):
+    """Keys of batches but for the tombstones of those that are done."""
+    found = [key.decode() for key in raw.scan_iter(match=keys.queue("flights/clean").batch + b"*")]
+    return [key for key in found if raw.type(key) != b"hash" or raw.hget(key, "state") not in (b"done", b"split")]
+
+
+def test_a_batch_that_was_taken_over_is_refused_when_it_stages(leave, take, overtake, drive, audit, raw, keys, spark):
+    slow = take("clean")
+    other = overtake()
+    assert (other.id, other.epoch, other.size) == (slow.lease.id, 2, 3)
+    with pytest.raises(Exception) as caught:
+        slow.stage()
+    assert cause_of(caught.value, spark) is Cause.LOST
+    assert error_line(caught.value).startswith("BatchLost: batch")
+    assert audit("flights/clean")["pending"] == 3
+
+
+def test_a_batch_that_was_taken_over_is_refused_when_it_decides(leave, take, overtake, audit):
+    slow = take("clean")
+    slow.stage()
+    slow.check()
+    assert overtake().epoch == 2
+    with pytest.raises(BatchLost):
+        slow.decide()
+    assert audit("flights/late")["waiting"] == 0
+
+
+def test_a_driver_that_died_before_the_decision_has_its_batch_done_by_the_next(
+    leave, take, drive, found, raw, keys, audit, clock, client
+):
+    dead = take("clean", lease_s=0.001)
+    with pytest.raises(Exception, match="BatchLost"):
+        dead.stage()
+    assert drive("clean") >= 1
+    assert found("late") == dict(zip(leave, [1, 2, 3], strict=True))
+    assert audit("flights/clean") == NOTHING
+    assert leftovers(raw, keys) == []
+
+
+def test_a_driver_that_died_between_stage_and_decision_leaves_nothing_behind(
+    leave, take, drive, found, raw, keys, audit, client
+):
+    dead = take("clean", lease_s=3600)
+    dead.stage()
+    dead.check()
+    raw.zadd(keys.queue("flights/clean").batches, {dead.lease.id: 0})  # the lease ends now
+    raw.hset(keys.queue("flights/clean").batch + dead.lease.id.encode(), "ends", 1)
+    assert drive("clean") >= 1
+    assert found("late") == dict(zip(leave, [1, 2, 3], strict=True))
+    assert audit("flights/clean") == NOTHING
+    assert leftovers(raw, keys) == []
+
+
+def test_what_a_driver_decided_before_it_died_is_rolled_forward_by_the_next(
+    leave, take, drive, found, raw, keys, audit, flights, client
+):
+    dead = take("clean", lease_s=3600)
+    dead.run()
+    assert audit("flights/late")["waiting"] == 0
+    raw.zadd(keys.queue("flights/clean").closing, {dead.lease.id: 0})
+    calls = []
+    station = flights.spark_stations["flights/clean"]
+    object.__setattr__(station, "function", lambda df, spark: calls.append(1))
+    assert drive("clean") == 1
+    assert calls == [], "only what is open is transformed"
+    assert found("late") == dict(zip(leave, [1, 2, 3], strict=True))
+    assert leftovers(raw, keys) == []
+
+
+def test_a_lost_lease_cancels_what_spark_runs_for_the_batch(leave, take, spark, monkeypatch):
+    run = take("clean", lease_s=0.3)
+    gone = threading.Event()
+    monkeypatch.setattr(run.lease, "renew", lambda: (gone.set(), (_ for _ in ()).throw(BatchLost("gone")))[1])
+
+    def forever(batches):
+        from time import sleep
+
+        for batch in batches:
+            sleep(600)
+            yield batch
+
+    jobs = SparkJobs(spark, "jobrunner-test")
+    with jobs, Keeping(run.lease, 0.3, jobs) as keeping, pytest.raises(Exception, match="cancelled"):
+        spark.range(2).mapInArrow(forever, "id long").collect()
+    assert keeping.lost
+    assert gone.is_set()
+
+
+@pytest.mark.parametrize("steering", [Snooze(in_=3600), Retry(in_=3600)])
+@pytest.mark.parametrize("how", ["raised", "returned"])
+def test_a_batch_that_asks_for_it_is_due_again_later_and_not_halved(flights, drive, raw, keys, steering, how, audit):
+    @flights.spark_sink("late", max_wait=0)
+    def store(df, spark, batch):
+        if how == "raised":
+            raise steering
+        return steering
+
+    flights.push_many("late", [1, 2, 3])
+    for _ in range(3):
+        assert drive("late") <= 1
+        queue = keys.queue("flights/late")
+        assert raw.zcard(queue.batches) == 1
+    ((batch_id, due),) = raw.zrange(queue.batches, 0, -1, withscores=True)
+    assert due / 1000 - raw.time()[0] > 3500
+    assert raw.hget(queue.batch + batch_id, "failures") == b"0"
+
+
+def test_an_outage_of_the_server_is_no_failure_of_items(flights, drive, raw, keys, audit):
+    @flights.spark_sink("late", max_wait=0)
+    def store(df, spark, batch):
+        if batch.attempt < 4:
+            raise ServerUnavailable("no server")
+
+    flights.push_many("late", [1, 2])
+    assert drive("late") == 4
+    assert audit("flights/late") == NOTHING
+
+
+def test_when_everything_fails_the_driver_pauses_longer_and_longer():
+    breaker = Breaker()
+    pauses = [breaker.failed() for _ in range(30)]
+    assert pauses[:9] == [0, 0, 0, 0, 0, 1, 2, 4, 8]
+    assert max(pauses) == 60
+    breaker.succeeded()
+    assert breaker.failed() == 0
+
+
+def test_a_batch_in_hand_at_the_end_of_the_grace_is_handed_back(flights, driver_of, audit, wait_until, raw, keys):
+    @flights.spark_station("clean", to="late", max_wait=0)
+    def slow(df, spark):
+        def forever(batches):
+            from time import sleep
+
+            for batch in batches:
+                sleep(600)
+                yield batch
+
+        return df.mapInArrow(forever, df.schema)
+
+    flights.declare("late")
+    flights.push_many("clean", [1, 2])
+    driver = driver_of("clean")
+    driver.start()
+    wait_until(lambda: driver.in_hand == 2, timeout_s=30)
+    driver.stop(0.5)
+    queue = keys.queue("flights/clean")
+    ((batch_id, due),) = raw.zrange(queue.batches, 0, -1, withscores=True)
+    assert due / 1000 <= raw.time()[0] + 1
+    assert raw.hget(queue.batch + batch_id, "failures") == b"0"
+    assert audit("flights/clean")["pending"] == 2
+
+
+def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(
+    leave, driver_of, spark, monkeypatch, audit
+):
+    monkeypatch.setattr(stations, "cause_of", lambda error, session: Cause.ENGINE)
+    driver = driver_of("clean")
+    monkeypatch.setattr(stations.BatchRun, "run", lambda self: (_ for _ in ()).throw(ConnectionRefusedError("no JVM")))
+    assert driver.step(spark)
+    assert isinstance(driver.failure, ConnectionRefusedError)
+    driver.stop(0)
+    assert audit("flights/clean")["pending"] == 3
+
+
+def test_a_session_that_stopped_is_not_alive(spark):
+    class Stopped:
+        def range(self, count):
+            raise ConnectionRefusedError
+
+    assert is_alive(spark)
+    assert not is_alive(Stopped())
+    assert cause_of(ValueError("x"), Stopped()) is Cause.ENGINE
