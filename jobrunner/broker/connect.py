@@ -7,6 +7,7 @@ get a connection of their own without that limit.
 
 import asyncio
 import os
+import re
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,8 @@ def _check_url(url: str) -> None:
     if scheme in _LATER:
         raise InvalidOption(f"URL scheme {scheme!r} is not supported by this version; use redis://, rediss:// or unix://")
     if scheme not in _PLAIN:
-        shown = url if len(url) < 80 else url[:77] + "..."
+        shown = re.sub(r":[^:/@]*@", ":***@", url)
+        shown = shown if len(shown) < 80 else shown[:77] + "..."
         raise InvalidOption(
             f"URL {shown!r} is not one of redis://host:port/db, rediss://…, unix:///path, embedded:///folder"
         )

@@ -72,3 +72,9 @@ def test_another_process_finds_no_connections(monkeypatch):
     assert idle.take() is None
     idle.rest("child's")
     assert idle.take() == "child's"
+
+
+def test_a_wrong_url_is_shown_without_its_password():
+    with pytest.raises(InvalidOption) as told:
+        Endpoint("reds://me:hidden@host/0")
+    assert "reds://me:***@host/0" in str(told.value)
