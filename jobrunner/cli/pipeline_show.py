@@ -102,7 +102,7 @@ def _screen(shared: Shared) -> Iterator[Callable[[PipelineView], None]]:
     if shared.as_json:
         yield lambda seen: click.echo(json.dumps(plain_json(seen)))
         return
-    if not sys.stdout.isatty():
+    if not _is_terminal():
         yield lambda seen: click.echo(station_table(seen) + "\n")
         return
     try:
@@ -113,6 +113,10 @@ def _screen(shared: Shared) -> Iterator[Callable[[PipelineView], None]]:
         return
     with Live(auto_refresh=False, vertical_overflow="visible") as live:
         yield lambda seen: live.update(Text(station_table(seen), no_wrap=True, overflow="crop"), refresh=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _draw_plainly(seen: PipelineView) -> None:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
+from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client
+from jobrunner.client.queue_settings import write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.link import Link
 from jobrunner.jobs.registry import Driver, MakeDriver
@@ -66,9 +68,12 @@ class SparkStation:
 
 
 def driver_of(declared: SparkStation) -> MakeDriver:
-    """What makes the driver of a declared station; imports Spark's part when it is called."""
+    """What makes the driver of a declared station: writes the queue's settings and imports Spark's part."""
 
     def make(client: Client) -> Driver:
+        if declared.settings:
+            written = write_settings(declared.settings, declared.queue)
+            client.broker.run(queues.configure(client.keys.queue(declared.queue), written))
         driver: Driver = import_module(ENGINE).build_driver(declared, client)
         return driver
 

@@ -12,7 +12,8 @@ from jobrunner.jobs.options import JobOptions, settle
 from jobrunner.retry import Backoff, BackoffPolicy, RetryOn
 from jobrunner.settings import Duration, QueueSettings, RateLimit, check_options
 
-_OF_ATTEMPTS = ("timeout", "retry_on", "keep")
+_OF_ATTEMPTS = ("timeout", "retry_on", "keep", "keepalive")
+"""The last one is of the queue too: an idle worker must look before the shortest lease ends."""
 
 
 class QueueOptions(TypedDict, total=False):
@@ -71,7 +72,7 @@ def settle_queue(pipeline: str, queue: str, given: Mapping[str, Any]) -> dict[st
 def settle_station(pipeline: str, queue: str, given: Mapping[str, Any], *, default_name: str, what: str) -> Settled:
     """The options of a station or sink (`what`). Raises UnknownOption, InvalidOption, InvalidName, PipelineError."""
     of_queue = [known.name for known in fields(QueueSettings) if known.name != "max_inflight"]
-    check_options(given, [*of_queue, *_OF_ATTEMPTS, "concurrency", "name"], f"option of {what}")
+    check_options(given, [*of_queue, "timeout", "retry_on", "keep", "concurrency", "name"], f"option of {what}")
     given = {option: value for option, value in given.items() if value is not None}
     of_attempts = {option: given[option] for option in _OF_ATTEMPTS if option in given}
     if callable(given.get("backoff")) and not isinstance(given["backoff"], Backoff):

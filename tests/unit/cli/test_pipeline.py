@@ -90,6 +90,20 @@ def test_watching_ends_when_nothing_is_open(says: Any, module: str) -> None:
     assert lines.value["open"] == 0
 
 
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_on_a_terminal_the_table_is_drawn_over_itself(
+    says: Any, module: str, monkeypatch: pytest.MonkeyPatch, has_rich: bool
+) -> None:
+    monkeypatch.setattr("jobrunner.cli.pipeline_show._is_terminal", lambda: True)
+    if not has_rich:
+        monkeypatch.setitem(sys.modules, "rich.live", None)
+
+    said = says("pipeline", "show", "orders", module, "--until-empty")
+
+    assert said.code == 0
+    assert "STATION" in said.out
+
+
 def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(says: Any, client: Client, module: str) -> None:
     assert says("pipeline", "list").talk == "no pipeline is declared, and the server has none\n"
     client.queue("stock/in").push_many("ab")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from jobrunner import etl
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidName, InvalidOption, PipelineError, UnknownOption
 from jobrunner.etl import Pipeline, SparkStation
@@ -31,6 +32,18 @@ def test_a_declared_function_stays_what_it_is_and_its_station_is_known(orders: P
     assert (definition.options.timeout, definition.options.keep) == (3.0, 0.0)
     assert definition.settings == {"max_inflight": 4, "max_attempts": 2}
     assert definition.doc == "A station."
+
+
+def test_workers_know_of_short_leases_as_the_server_does(orders: Pipeline) -> None:
+    orders.sink("end", keepalive=2)(work)
+
+    definition = station_of("orders/end")
+    assert definition is not None
+    assert (definition.settings, definition.options.keepalive) == ({"keepalive": 2}, 2.0)
+
+
+def test_exported_names_exist() -> None:
+    assert [name for name in etl.__all__ if not hasattr(etl, name)] == []
 
 
 def test_a_backoff_goes_to_the_server_and_a_callable_stays_with_the_worker(orders: Pipeline) -> None:
@@ -179,7 +192,9 @@ def test_a_second_pipeline_of_a_name_replaces_that_of_its_own_module_only(orders
     assert [pipeline.name for pipeline in all_pipelines()] == ["orders", "theirs"]
 
 
-def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(orders: Pipeline, monkeypatch: Any) -> None:
+def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(
+    orders: Pipeline, current: Client, monkeypatch: Any
+) -> None:
     declared = orders.spark_station(
         "raw", to=("late", "on_time"), batch=20_000, max_wait=2, schema="id int", missing="fail", fan_out=True,
         lease=30, max_size=7,
@@ -203,7 +218,8 @@ def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(orders: P
     monkeypatch.setattr("jobrunner.etl.declared.import_module", {"jobrunner.spark.stations": engine}.__getitem__)
     make = driver_of("orders/raw")
     assert make is not None
-    assert make("the client") == (station, "the client")  # type: ignore[arg-type, comparison-overlap]
+    assert make(current) == (station, current)  # type: ignore[comparison-overlap]
+    assert orders.queue("raw").settings.max_size == 7
 
 
 @pytest.mark.parametrize(
