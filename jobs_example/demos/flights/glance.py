@@ -51,7 +51,8 @@ class Glance:
         from rich.columns import Columns
         from rich.console import Group
 
-        beside = Columns([_crew(self), _batches(self.batches)], padding=(0, 3))
+        tables = [_crew(self), _batches(self.batches)] if self.batches else [_crew(self)]
+        beside = Columns(tables, padding=(0, 3))
         return Group(_stations(self.pipeline), beside, self.summary())
 
 
@@ -79,7 +80,8 @@ def _crew(glance: Glance) -> "Table":
 
     table = Table("process", "pid", "killed", title="processes", title_justify="left")
     for role, title in TITLES.items():
-        pids = ", ".join(map(str, sorted(glance.crew.of(role)))) or "[yellow]starting[/]"
+        absent = "none at work" if role == "executor" else "[yellow]starting[/]"
+        pids = ", ".join(map(str, sorted(glance.crew.of(role)))) or absent
         killed = ", ".join(str(pid) for whose, pid in glance.killed if whose == role)
         table.add_row(title.partition(" ")[2], pids, f"[bold red]{killed}[/]" if killed else "")
     return table

@@ -41,11 +41,12 @@ class Kills:
         raw, departed = glance.station("raw"), glance.station("departed")
         cleaned = raw.totals.get("moved_out", 0)
         enriched = departed.totals.get("moved_out", 0)
+        on_spark = sum(one.pending for one in glance.pipeline.stations if one.kind.startswith("spark"))
         rested = time.monotonic() - self._at_s.get("executor", float("inf")) > _REST_S
         return {
             "worker": raw.pending > 0 and cleaned > 0.1 * glance.planned,
             "executor": departed.pending > 0,
-            "driver": rested and departed.pending > 0 and enriched >= self._driver_at * glance.planned,
+            "driver": rested and on_spark > 0 and enriched >= self._driver_at * glance.planned,
         }
 
     def _kill(self, role: Role, crew: Crew) -> None:
