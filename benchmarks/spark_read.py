@@ -56,17 +56,17 @@ def _measure(server: Any, tasks: int, rounds: int, cores: int) -> dict[str, Any]
     used: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name in list(contenders) if number % 2 else list(reversed(contenders)):
-            began, cpu = time.perf_counter(), _cpu_s()
+            began, cpu = time.perf_counter(), cpu_s()
             contenders[name]()
             if number:  # the first is for warming up
                 times[name].append(time.perf_counter() - began)
-                used[name].append(_cpu_s() - cpu)
+                used[name].append(cpu_s() - cpu)
                 print(f"{name}: {tasks / times[name][-1]:,.0f} rows/s", file=sys.stderr)
     slow = sorted((entry["duration"] / 1000, entry["command"][:60].decode()) for entry in server.redis.slowlog_get(128))
     return {"times_s": times, "cpu_s": used, "slow": slow[-5:], "load": os.getloadavg()[0]}
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
     """Processor time of this process and all below it, and of those of them that have ended."""
     parents, ticks = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -13,7 +13,7 @@ key                                  type   content
 ``P:{tag}:Q:dead``                   zset   task id → time of death, Unix ms
 ``P:{tag}:Q:done``                     zset   task id → time finished, Unix ms; only of a queue that keeps history
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
-``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; and up to where
+``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; up to where
                                               history was noted and trimmed (lua/lib/history.lua)
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/bucket.lua)
 ``P:{tag}:Q:bucket:<key>``             hash   the same, of one key
@@ -47,6 +47,8 @@ key                                  type   content
 ``P:workers``                        zset   worker id → last sign of life, Unix ms
 ``P:worker:<id>``                    hash   what that worker says of itself; expires when it falls silent
 ``P:leader``                         hash   id and epoch of the coordinating worker; expires when it falls silent
+``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
+``P:archive:<digest>:holder``        string who writes that archive; expires when it falls silent
 ``P:epoch``                          string fencing number of the last leader
 ==================================== ====== ====================================================================
 """
@@ -198,6 +200,10 @@ class Keys:
     def job(self, name: str) -> bytes:
         """The metadata hash of a job."""
         return self._root + b"job:" + name.encode()
+
+    def archive(self, digest: str) -> bytes:
+        """The state of an archive of history."""
+        return self._root + b"archive:" + digest.encode()
 
     def worker(self, worker_id: str) -> bytes:
         """The self-description of a worker."""

@@ -1,32 +1,32 @@
-"""`jobrunner history`: the finished tasks of queues that keep them: list, replay, purge."""
+"""`jobrunner history`: the finished tasks of queues that keep them: list, replay, purge, archive, report."""
 
 import click
 
-from jobrunner.broker.keys import check_id
-from jobrunner.cli.answer import answer_json
-from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.group import Group
+from jobrunner.cli.history_archive import archive
+from jobrunner.cli.history_replay import replay
 from jobrunner.cli.history_report import report
 from jobrunner.cli.options import Shared, connected, with_shared_options
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.tasks import show_list
 from jobrunner.client.queue import Queue
-from jobrunner.errors import TaskGone
 
 _EXAMPLES = """\b
 Examples:
   jobrunner history list mail --limit 20
   jobrunner history replay mail 01a1fe85769b0000c6650a2fcc89-mail
+  jobrunner history archive --to archive --trim
   jobrunner history report --from archive --html report.html
 """
 
 
 @click.group(cls=Group, epilog=_EXAMPLES)
 def history() -> None:
-    """Lists, replays and purges finished tasks of queues that keep them, and reports on their archive."""
+    """Lists, replays, archives and purges finished tasks of queues that keep them, and reports on them."""
 
 
-history.add_command(report)
+for _command in (archive, replay, report):
+    history.add_command(_command)
 
 
 @history.command("list", epilog="Example:  jobrunner history list mail --limit 20 --json")
@@ -42,26 +42,6 @@ def list_(shared: Shared, queue: str, limit: int) -> None:
     show_list(shared, found, nothing)
 
 
-@history.command(epilog="Example:  jobrunner history replay mail 01a1fe85769b0000c6650a2fcc89-mail")
-@click.argument("queue")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@with_shared_options
-def replay(shared: Shared, queue: str, ids: tuple[str, ...]) -> None:
-    """Adds finished tasks of QUEUE again, each as a new task, and prints the ids of these.
-
-    Those that the history does not have (any more) are named at the end, exit 1; the others are replayed all the same.
-    """
-    asked = [check_id(one) for one in dict.fromkeys(ids)]
-    replayed: dict[str, str] = {}
-    try:
-        with connected(shared) as client:
-            gone = _replay_each(client.queue(queue), asked, replayed)
-    finally:
-        _answer(shared, queue, replayed)  # also when the server went away in the middle
-    if gone:
-        raise Refusal(f"not in the history of queue {queue}: {', '.join(gone)}; jobrunner history list shows what is")
-
-
 @history.command(epilog="Example:  jobrunner history purge mail --yes")
 @click.argument("queue")
 @click.option("--yes", is_flag=True, help="Does not ask.")
@@ -69,24 +49,6 @@ def replay(shared: Shared, queue: str, ids: tuple[str, ...]) -> None:
 def purge(shared: Shared, queue: str, yes: bool) -> None:
     """Deletes the finished tasks that QUEUE keeps, for good."""
     purge_state(shared, queue, "done", yes=yes)
-
-
-def _replay_each(queue: Queue, ids: list[str], replayed: dict[str, str]) -> list[str]:
-    gone = []
-    for one in ids:
-        try:
-            replayed[one] = queue.replay(one)
-        except TaskGone:
-            gone.append(one)
-    return gone
-
-
-def _answer(shared: Shared, queue: str, replayed: dict[str, str]) -> None:
-    if shared.as_json and replayed:
-        answer_json({"queue": queue, "replayed": replayed})
-    else:
-        for new in replayed.values():
-            click.echo(new)
 
 
 def _nothing(queue: Queue) -> str:

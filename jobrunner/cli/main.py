@@ -16,7 +16,7 @@ COMMANDS = {
     "tasks": ("jobrunner.cli.tasks:tasks", "Lists, shows, cancels and enqueues tasks."),
     "dead": ("jobrunner.cli.dead:dead", "Lists, requeues and purges tasks that were given up."),
     "pipeline": ("jobrunner.cli.pipeline:pipeline", "Lists, shows, draws, feeds and runs pipelines."),
-    "history": ("jobrunner.cli.history:history", "Lists, replays and purges finished tasks of queues that keep them."),
+    "history": ("jobrunner.cli.history:history", "Lists, replays, archives, purges finished tasks; reports on them."),
     "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, or runs one now."),
     "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),
     "redis": ("jobrunner.cli.redis:redis", "Shows or stops the embedded server of this folder."),

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 UTC = pa.timestamp("us", "UTC")
+_BAND = 2.0**42
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,6 +133,12 @@ def _state(chunk: Chunk) -> pa.Array:
     return pc.fill_null(chunk.texts("outcome"), "succeeded")
 
 
+def _due_time(chunk: Chunk) -> pa.Array:
+    """When the last attempt was due: a place in line without its priority (lua/lib/place.lua)."""
+    bands = pc.subtract(1.0, pc.fill_null(chunk.numbers("priority"), 1.0))
+    return instants(pc.subtract(chunk.numbers("place"), pc.multiply(bands, _BAND)))
+
+
 ITEM_COLUMNS: dict[str, Column] = {
     "_id": _column("string", lambda chunk: texts(chunk.ids)),
     "_queue": _column("string", lambda chunk: chunk.all(chunk.queue)),
@@ -151,8 +158,16 @@ ITEM_COLUMNS: dict[str, Column] = {
     "_headers": _text("headers"),
     "_key": _text("key"),
     "_hops": _whole("hops", 0),
+    "_due_time": _column("timestamp", _due_time, "place", "priority"),
+    "_encoding": _text("encoding"),
+    "_max_attempts": _whole("max_attempts", None),
+    "_max_expiries": _whole("max_expiries", None),
+    "_keepalive_ms": _whole("keepalive_ms", None),
 }
-"""In the order in which a read without `columns` has them."""
+"""By name."""
+_ON_DEMAND = ("_due_time", "_encoding", "_max_attempts", "_max_expiries", "_keepalive_ms")
+USUAL_COLUMNS = tuple(name for name in ITEM_COLUMNS if name not in _ON_DEMAND)
+"""Those that a read without `columns` has, in their order; the others are read when they are named."""
 
 
 class Selection:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from jobrunner.errors import InvalidOption
-from jobrunner.spark.columns import ITEM_COLUMNS
+from jobrunner.spark.columns import ITEM_COLUMNS, USUAL_COLUMNS
 from jobrunner.spark.payload import check_readable
 from jobrunner.spark.read_options import ReadOptions
 
@@ -31,9 +31,9 @@ class Shape:
 def default_schema(options: ReadOptions) -> str:
     """The schema of a read for which the user gave none, as DDL."""
     if options.payload_schema is None:
-        names = options.columns or (PAYLOAD, *ITEM_COLUMNS)
+        names = options.columns or (PAYLOAD, *USUAL_COLUMNS)
         return ", ".join(f"{name} {_ddl(name)}" for name in names)
-    names = options.columns or (*ITEM_COLUMNS, MISFIT)
+    names = options.columns or (*USUAL_COLUMNS, MISFIT)
     return ", ".join([options.payload_schema, *(f"{name} {_ddl(name)}" for name in names)])
 
 

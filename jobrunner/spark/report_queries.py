@@ -61,7 +61,7 @@ def measured(history: DataFrame) -> DataFrame:
         F.when(wait_s < 0, 0.0).otherwise(wait_s).alias("wait_s"),
         F.when(ended >= started, _seconds(ended) - _seconds(started)).alias("run_s"),
         F.col("_error").alias("error"),
-        F.col("payload"),
+        F.col("payload").cast("string").alias("payload"),
     ).where("ended IS NOT NULL")
 
 

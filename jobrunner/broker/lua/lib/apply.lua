@@ -39,11 +39,13 @@ end
 
 -- Returns how many rows were applied, and the target that is full when that ended it.
 local function apply(words, read, now, defaults)
-  local ids, mores = {}, {}
+  local ids, mores, new = {}, {}, {}
   for at = 1, #words, 4 do
     local n, more = #ids + 1, read_more(words[at + 3])
     ids[n], mores[n] = more.new and more.parent or words[at], more
+    if more.new then new[#new + 1] = words[at] end
   end
+  look_for(new)
   for n, is_live in ipairs(are_members(ids, read.number, now)) do
     local at, more = 4 * n - 3, mores[n]
     local one, to = words[at], words[at + 1]

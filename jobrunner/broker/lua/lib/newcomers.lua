@@ -24,10 +24,22 @@ end
 -- From now to when it is due; `at_ms` is an instant.
 local function delay_of(more, now) return more.at_ms and more.at_ms - now or more.delay_ms or 0 end
 
+-- Most slices of rows meet no item that is there: one look for all of them tells.
+local none_is_there, made = false, {}
+
+local function look_for(ids)
+  for n, one in ipairs(ids) do ids[n] = tasks .. one end
+  none_is_there = count_existing(ids) == 0
+end
+
+local function is_there(key)
+  return made[key] or not none_is_there and redis.call('EXISTS', key) == 1
+end
+
 -- Makes an item, unless there is one with its id. Returns whether it did, and its hops.
 local function make(one, target, payload, more, now)
   local key, from = tasks .. one, more.parent and inherit(more.parent) or {}
-  if redis.call('EXISTS', key) == 1 then return false end
+  if is_there(key) then return false end
   local type, hops, headers = more.type or shared.type or '', from.hops and from.hops + 1, from.headers
   if more.headers then headers = merged(headers, more.headers) end
   local priority = more.priority or shared.priority or from.priority
@@ -43,6 +55,7 @@ local function make(one, target, payload, more, now)
   if from.key then add('key', from.key) end
   if type == '' or headers or is_shared_more then add('more', 1) end
   redis.call(unpack(words))
+  made[key] = true
   target.enqueued = target.enqueued + 1
   return true
 end

@@ -1,0 +1,66 @@
+"""Calls about archives of history: who writes one, which window of time is open, what is safe to delete here.
+
+An archive is known by the digest of where it is. Its hash has `open`, the window that is being written (JSON), and
+`done`, up to when each queue is archived (JSON: queue → Unix ms).
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from jobrunner.broker.call import Call, Verb, command
+from jobrunner.broker.keys import Keys, QueueKeys
+
+_shed = Verb("shed", int)
+_COUNTERS = {"dead": "trimmed", "done": "history_archived"}
+
+
+def hold(keys: Keys, digest: str, holder: str, *, ttl_ms: int) -> Call[bool]:
+    """Makes `holder` the one that writes this archive, unless there is another. Reply: whether it is."""
+    key = keys.archive(digest) + b":holder"
+    return command("SET", key, holder, "NX", "PX", ttl_ms, read=lambda reply: reply is not None, repeatable=False)
+
+
+def holder(keys: Keys, digest: str) -> Call[str]:
+    """Who writes this archive; empty for nobody."""
+    return command("GET", keys.archive(digest) + b":holder", read=lambda reply: (reply or b"").decode())
+
+
+def keep(keys: Keys, digest: str, *, ttl_ms: int) -> Call[bool]:
+    """Goes on being the one that writes it. Reply: False when the time was over."""
+    return command("PEXPIRE", keys.archive(digest) + b":holder", ttl_ms, read=bool)
+
+
+def let_go(keys: Keys, digest: str) -> Call[int]:
+    """Lets another one write it."""
+    return command("DEL", keys.archive(digest) + b":holder", read=int)
+
+
+def state(keys: Keys, digest: str) -> Call[tuple[bytes | None, dict[str, float]]]:
+    """The open window, None when there is none, and up to when each queue is archived, Unix ms."""
+    return command("HMGET", keys.archive(digest), "open", "done", read=_state)
+
+
+def open_window(keys: Keys, digest: str, window: bytes) -> Call[bool]:
+    """Writes a window down before it is written. Reply: False when one is open already."""
+    return command("HSETNX", keys.archive(digest), "open", window, read=bool, repeatable=False)
+
+
+def close_window(keys: Keys, digest: str, done: Mapping[str, float]) -> list[Call[int]]:
+    """The window is in the archive: queues are archived up to these instants."""
+    key = keys.archive(digest)
+    return [
+        command("HSET", key, "done", msgspec.json.encode(dict(done)), read=int),
+        command("HDEL", key, "open", read=int),
+    ]
+
+
+def shed(keys: QueueKeys, state: str, *, before_ms: float) -> Call[int]:
+    """Deletes a slice of what is dead or done since before that instant. Reply: how many; 0 at the end."""
+    picked = (getattr(keys, state), keys.counters, keys.settings)
+    return _shed.with_keys(picked, tasks=keys.tasks, before=before_ms, counter=_COUNTERS[state])
+
+
+def _state(reply: list[bytes | None]) -> tuple[bytes | None, dict[str, float]]:
+    opened, done = reply
+    return opened, msgspec.json.decode(done, type=dict[str, float]) if done else {}

@@ -1,0 +1,49 @@
+"""`jobrunner history archive`: finished and dead tasks from Redis to Parquet."""
+
+import click
+
+from jobrunner.cli.answer import answer_json, counted, table, talk
+from jobrunner.cli.options import Shared, connected, duration, with_shared_options
+from jobrunner.clock import perf_counter
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner history archive --to archive
+  jobrunner history archive --to archive --queue 'orders/*' --trim
+  jobrunner history archive --to s3a://bucket/history --json
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--to", "path", required=True, metavar="PATH", help="A folder, or what else Spark writes to.")
+@click.option("--queue", "likes", multiple=True, metavar="PATTERN", help="Only these queues: mail, 'orders/*'.")
+@click.option("--trim", is_flag=True, help="Deletes from Redis what is in the archive then.")
+@click.option("--lag", "lag_s", type=duration, default="5s", show_default=True, metavar="S",
+              help="Leaves what ended so lately to the next run.")  # fmt: skip
+@click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
+@with_shared_options
+def archive(shared: Shared, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None) -> None:
+    """Adds finished and dead tasks to an archive in Parquet, each exactly once, however often it is stopped.
+
+    Of queues that keep history (configure(history=…)) what ended since the last run; of all queues what died. Run it
+    again, from cron say. Needs Spark: pip install "jobrunner[spark]".
+    """
+    from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
+
+    began = perf_counter()
+    spark = spark_session(master=master)
+    from jobrunner.spark.archive import archive as run  # needs Spark
+
+    with connected(shared) as client:
+        done = run(spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk)
+    for warning in done.warnings:
+        talk(f"Warning: {warning}")
+    total, took_s = sum(done.rows.values()), perf_counter() - began
+    talk(f"{counted(total, 'task')} in {took_s:.1f} s, {total / took_s:,.0f} a second; up to {done.until.isoformat()}")
+    if shared.as_json:
+        answer_json(done)
+        return
+    if done.rows:
+        click.echo(table(("QUEUE", "ARCHIVED"), sorted(done.rows.items())))
+    if trim:
+        click.echo(f"deleted {counted(done.trimmed, 'task')} from Redis")

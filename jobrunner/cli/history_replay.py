@@ -1,0 +1,127 @@
+"""`jobrunner history replay`: finished tasks done again, by id or picked by an expression."""
+
+import secrets
+
+import click
+
+from jobrunner.broker.keys import check_id, check_name
+from jobrunner.cli.answer import answer_json, counted, table, talk
+from jobrunner.cli.boundary import Refusal
+from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.client.queue import Queue
+from jobrunner.errors import TaskGone
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner history replay mail 01a1fe85769b0000c6650a2fcc89-mail
+  jobrunner history replay mail --where "get_json_object(payload, '$.to') = 'ada'" --dry-run
+  jobrunner history replay --from archive --where "_state = 'dead' AND _finished_at > '2026-11-20'"
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("queue", required=False)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--where", metavar="SQL", help="Those for which this is true, instead of ids; needs Spark.")
+@click.option("--from", "path", metavar="PATH", help="Of an archive, instead of the history in Redis.")
+@click.option("--dry-run", is_flag=True, help="Only counts them.")
+@click.option("--replay-id", metavar="NAME", help="The same name again adds only what is missing.")
+@click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
+@with_shared_options
+def replay(
+    shared: Shared,
+    queue: str | None,
+    ids: tuple[str, ...],
+    where: str | None,
+    path: str | None,
+    dry_run: bool,
+    replay_id: str | None,
+    master: str | None,
+) -> None:
+    """Adds finished tasks again, each as a new task with a header replayed_from.
+
+    With ids those of QUEUE, and prints the new ids; those that the history does not have (any more) are named at the
+    end, exit 1. With --where a part of QUEUE (a pattern; all queues without it), by an expression on the columns of
+    history: _id, _queue, _type, _state, _attempts, _enqueue_time, _finished_at, _error, _result, payload, and more.
+    """
+    if where is None:
+        _replay_ids(shared, queue, ids, may=path is None and not dry_run and replay_id is None)
+        return
+    if ids:
+        raise click.UsageError("give ids or --where, not both")
+    name = check_name(replay_id or f"replay-{secrets.token_hex(4)}", "replay id")
+    _replay_selected(shared, queue, where, path, dry_run, name, master)
+
+
+def _replay_ids(shared: Shared, queue: str | None, ids: tuple[str, ...], *, may: bool) -> None:
+    if queue is None or not ids or not may:
+        raise click.UsageError(
+            "which tasks? give QUEUE and ids; or --where SQL, with --from, --dry-run and --replay-id"
+        )
+    asked = [check_id(one) for one in dict.fromkeys(ids)]
+    replayed: dict[str, str] = {}
+    try:
+        with connected(shared) as client:
+            gone = _replay_each(client.queue(queue), asked, replayed)
+    finally:
+        _answer(shared, queue, replayed)  # also when the server went away in the middle
+    if gone:
+        raise Refusal(f"not in the history of queue {queue}: {', '.join(gone)}; jobrunner history list shows what is")
+
+
+def _replay_selected(
+    shared: Shared, queue: str | None, where: str, path: str | None, dry_run: bool, name: str, master: str | None
+) -> None:
+    from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
+
+    spark = spark_session(master=master)
+    from jobrunner.spark import replay as spark_replay  # needs Spark
+    from jobrunner.spark.archive import read_history
+    from jobrunner.spark.archive_files import read_archive
+
+    with connected(shared) as client:
+        if path is None:
+            found = read_history(spark, client, queue or "*")
+        else:
+            found = read_archive(spark, path, queues=[queue] if queue else [])
+        selected = spark_replay.select(found, where)
+        if dry_run:
+            _tell_count(shared, spark_replay.count(selected))
+            return
+        talk(f"replay {name}; after a crash run it again with --replay-id {name}")
+        where_to = spark_replay.Replay(name=name, url=client.endpoint.shared_url(), prefix=client.settings.prefix)
+        done = spark_replay.replay(selected, where_to)
+    if shared.as_json:
+        answer_json({"replay_id": name, "queues": done})
+    elif done:
+        rows = [(queue, one.added, one.there) for queue, one in done.items()]
+        click.echo(table(("QUEUE", "REPLAYED", "THERE BEFORE"), rows))
+    else:
+        talk("no finished tasks were selected")
+
+
+def _tell_count(shared: Shared, found: dict[str, int]) -> None:
+    if shared.as_json:
+        answer_json({"would_replay": found})
+    elif found:
+        click.echo(table(("QUEUE", "WOULD BE REPLAYED"), list(found.items())))
+    else:
+        talk(f"{counted(0, 'finished task')} would be replayed")
+
+
+def _replay_each(queue: Queue, ids: list[str], replayed: dict[str, str]) -> list[str]:
+    gone = []
+    for one in ids:
+        try:
+            replayed[one] = queue.replay(one)
+        except TaskGone:
+            gone.append(one)
+    return gone
+
+
+def _answer(shared: Shared, queue: str, replayed: dict[str, str]) -> None:
+    if shared.as_json and replayed:
+        answer_json({"queue": queue, "replayed": replayed})
+    else:
+        for new in replayed.values():
+            click.echo(new)

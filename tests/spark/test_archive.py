@@ -1,0 +1,208 @@
+"""History to Parquet: each task exactly once, whatever stops it, and nothing is deleted that is not there."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobrunner.broker.calls import archives
+from jobrunner.client.item import Item
+from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.spark import archive as module
+from jobrunner.spark.archive import archive, read_history
+from jobrunner.spark.archive_files import read_archive
+from jobrunner.spark.replay import Replay, Replayed, count, replay, select
+from jobrunner.spark.report import build_report
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture
+def path(tmp_path: Any) -> str:
+    return str(tmp_path / "archive")
+
+
+@pytest.fixture
+def finish(client: Any) -> Any:
+    """finish("mail", 5): so many tasks are done; returns their ids."""
+
+    def run(queue: str, n: int, *, dies: bool = False) -> list[str]:
+        line = client.queue(queue)
+        ids: list[str] = line.push_many([Item({"n": at, "to": f"u{at % 3}"}, max_attempts=1) for at in range(n)])
+        for lease in line.reserve(n):
+            if dies:
+                lease.rollback(error="Oops: 42")
+            else:
+                lease.commit(result={"ok": True})
+        return ids
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def kept(client: Any) -> None:
+    for name in ("mail", "orders/raw"):
+        client.queue(name).configure(history=3600)
+
+
+def ids(spark: Any, path: str) -> list[str]:
+    return sorted(row["_id"] for row in read_archive(spark, path).select("_id").collect())
+
+
+def test_finished_and_dead_tasks_are_in_the_archive_once(spark: Any, client: Any, path: str, finish: Any) -> None:
+    done, raw, dead = finish("mail", 5), finish("orders/raw", 3), finish("mail", 2, dies=True)
+
+    first = archive(spark, client, path, lag_s=0)
+    again = archive(spark, client, path, lag_s=0)
+
+    assert (first.rows, again.rows, first.warnings) == ({"mail": 7, "orders/raw": 3}, {}, ())
+    assert ids(spark, path) == sorted(done + raw + dead)
+    later = finish("mail", 2)
+    assert archive(spark, client, path, lag_s=0).rows == {"mail": 2}
+    assert ids(spark, path) == sorted(done + raw + dead + later)
+
+    rows = {row["_id"]: row for row in read_archive(spark, path).collect()}
+    one, died = rows[done[1]], rows[dead[0]]
+    assert (one["_queue"], one["queue"], one["_state"], bytes(one["payload"])) == (
+        "mail",
+        "mail",
+        "succeeded",
+        b'{"n":1,"to":"u1"}',
+    )
+    assert one["_enqueue_time"] <= one["_started_at"] <= one["_finished_at"]
+    assert abs((one["_due_time"] - one["_enqueue_time"]).total_seconds()) < 0.01
+    assert (one["_result"], one["date"]) == ('{"ok":true}', one["_finished_at"].date())
+    assert (died["_state"], died["_error"], died["_attempts"]) == ("dead", "Oops: 42", 1)
+
+    report = build_report(read_archive(spark, path), source=path)
+    (summary,) = report.table("summary").records()
+    assert (summary["tasks"], summary["dead"]) == (12, 2 / 12)
+    assert summary["run_p50"] is not None
+
+
+def test_trimming_deletes_what_is_in_files_and_nothing_else(
+    spark: Any, client: Any, path: str, finish: Any, audit: Any
+) -> None:
+    before = finish("mail", 4) + finish("mail", 2, dies=True)
+    raw = finish("orders/raw", 1)
+    archive(spark, client, path, lag_s=0)
+    later = finish("mail", 3)
+
+    done = archive(spark, client, path, likes=["mail"], trim=True, lag_s=0)
+
+    assert (done.trimmed, done.rows) == (9, {"mail": 3})
+    assert client.queue("mail").counts()["done"] == client.queue("mail").counts()["dead"] == 0
+    assert client.queue("orders/raw").counts()["done"] == 1
+    assert ids(spark, path) == sorted(before + raw + later)
+    last = finish("mail", 1)
+    assert client.queue("mail").history()[0].id == last[0]
+    assert archive(spark, client, path, lag_s=0).warnings == ()
+    audit("mail")
+
+
+@pytest.mark.parametrize("stopped_at", ["_write_files", "close", "trim"])
+def test_a_run_that_was_stopped_is_brought_to_its_end_and_doubles_nothing(
+    spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any, stopped_at: str
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    real = getattr(module._Run, stopped_at)
+
+    def stopped(self: Any, *given: Any) -> Any:
+        if stopped_at == "_write_files":  # half of it is in files
+            real(self, given[0], given[1][:1])
+        raise Killed
+
+    early = finish("mail", 4) + finish("orders/raw", 2)
+    monkeypatch.setattr(module._Run, stopped_at, stopped)
+    with pytest.raises(Killed):
+        archive(spark, client, path, trim=True, lag_s=0)
+    monkeypatch.undo()
+    later = finish("mail", 3)
+
+    done = archive(spark, client, path, trim=True, lag_s=0)
+    if done.resumed:
+        assert sum(done.rows.values()) == 6
+        archive(spark, client, path, trim=True, lag_s=0)
+
+    assert ids(spark, path) == sorted(early + later)
+    assert client.queue("mail").counts()["done"] == 0
+
+
+def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client: Any, path: str, finish: Any) -> None:
+    finish("mail", 2)
+    assert archive(spark, client, path, lag_s=0).warnings == ()
+    client.queue("mail").configure(history_max=3)
+    finish("mail", 9)
+    client.queue("mail").history()  # trims
+
+    (warning,) = archive(spark, client, path, lag_s=0).warnings
+
+    assert "queue mail: some of what finished since" in warning
+    assert "keep history longer" in warning
+
+
+def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> None:
+    run = module._Run(spark, client, path, lambda _: None)
+    assert client.broker.run(archives.hold(client.keys, run._digest, "another", ttl_ms=60_000))
+    with pytest.raises(UsageError, match="another process writes the archive"):
+        archive(spark, client, path, lag_s=0)
+
+
+def test_a_selected_part_goes_back_into_its_queues_once(spark: Any, client: Any, path: str, finish: Any) -> None:
+    done, dead = finish("mail", 6), finish("orders/raw", 2, dies=True)
+    archive(spark, client, path, lag_s=0)
+    there = read_archive(spark, path)
+
+    some = select(there, "get_json_object(payload, '$.to') = 'u1' or _state = 'dead'")
+    assert count(some) == {"mail": 2, "orders/raw": 2}
+    run = Replay(name="again", url=client.endpoint.shared_url(), prefix=client.keys.prefix)
+    assert replay(some, run) == {"mail": Replayed(2, 0), "orders/raw": Replayed(2, 0)}
+    assert replay(some, run) == {"mail": Replayed(0, 2), "orders/raw": Replayed(0, 2)}
+
+    held = client.queue("mail").reserve(10) + client.queue("orders/raw").reserve(10)
+    assert [lease.payload["to"] for lease in held[:2]] == ["u1", "u1"]
+    assert {lease.headers["replayed_from"] for lease in held} == {done[1], done[4], *dead}
+    with pytest.raises(InvalidOption, match=r"_stat.*Columns are .*_state"):
+        select(there, "_stat = 'dead'")
+    with pytest.raises(InvalidOption, match="--where"):
+        select(there, "_state = = 1")
+
+
+def test_the_history_in_redis_is_selected_from_in_the_same_way(spark: Any, client: Any, finish: Any) -> None:
+    finish("mail", 6)
+    client.queue("mail").push(b"\xff\x00 bytes")
+    (lease,) = client.queue("mail").reserve(1)
+    lease.commit()
+
+    some = select(read_history(spark, client, "mail"), "_encoding is null or _encoding = ''")
+    run = Replay(name="r1", url=client.endpoint.shared_url(), prefix=client.keys.prefix)
+    assert replay(some, run) == {"mail": Replayed(1, 0)}
+    (lease,) = client.queue("mail").reserve(2)
+    assert lease.payload == b"\xff\x00 bytes"
+
+
+def test_archive_and_replay_from_the_shell(
+    spark: Any, client: Any, path: str, finish: Any, capsys: Any, monkeypatch: Any, server: Any, keys: Any
+) -> None:
+    from jobrunner.cli.boundary import guarded
+    from jobrunner.cli.main import jobrunner
+
+    monkeypatch.setenv("JOBRUNNER_URL", server.url)
+    monkeypatch.setenv("JOBRUNNER_PREFIX", keys.prefix)
+    finish("mail", 3)
+
+    assert guarded(jobrunner, ["history", "archive", "--to", path, "--lag", "0", "--trim", "--json"]) == 0
+    said = msgspec.json.decode(capsys.readouterr().out)
+    assert (said["rows"], said["trimmed"]) == ({"mail": 3}, 3)
+    words = ["history", "replay", "--from", path, "--where", "_attempts = 1", "--json"]
+    assert guarded(jobrunner, [*words, "--dry-run"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out) == {"would_replay": {"mail": 3}}
+    assert guarded(jobrunner, [*words, "--replay-id", "r1"]) == 0
+    said = msgspec.json.decode(capsys.readouterr().out)
+    assert said == {"replay_id": "r1", "queues": {"mail": {"added": 3, "there": 0}}}
+    assert guarded(jobrunner, ["history", "report", "--from", path, "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["summary"][0]["tasks"] == 3
+    assert guarded(jobrunner, ["history", "replay", "mail", "--where", "nonsense +", "--from", path]) == 2
+    assert client.queue("mail").counts()["waiting"] == 3

@@ -1,0 +1,125 @@
+"""Rows of a DataFrame become tasks: all or none, and each once, also when Spark runs a task again."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.client.current import pinned
+from jobrunner.errors import ParameterError
+from jobrunner.spark import enqueue
+from jobs_example.jobs import QuoteFare
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture
+def options(server: Any, keys: Any) -> dict[str, str]:
+    return {"url": server.url, "prefix": keys.prefix, "queue": "orders"}
+
+
+@pytest.fixture
+def numbers(client: Any) -> Any:
+    """The numbers that are in the payloads of queue orders, each as often as it is there."""
+
+    def read() -> list[int]:
+        found: list[int] = []
+        while items := client.queue("orders").pop(1000):
+            found += [item.payload["id"] for item in items]
+        return sorted(found)
+
+    return read
+
+
+def leftovers(raw: Any, keys: Any) -> set[bytes]:
+    found = set(raw.scan_iter(match=f"{keys.prefix}:*:batch:*", count=1000))
+    return {key for key in found if raw.type(key) != b"hash" or raw.hget(key, "state") != b"done"}
+
+
+def test_each_row_is_a_task_once_though_spark_tasks_are_killed(
+    spark: Any, options: Any, numbers: Any, raw: Any, keys: Any, tmp_path: Path
+) -> None:
+    marks = str(tmp_path)
+
+    def dies_once(rows: Any) -> Any:
+        import os
+        import signal
+        from pathlib import Path
+
+        for part, batch in enumerate(rows):
+            yield batch
+            mark = Path(marks, str(batch.column(0)[0].as_py() // 5000))
+            if part == 1 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1000)
+    try:
+        frame = spark.range(0, 10_000, 1, 2).mapInArrow(dies_once, "id long")
+        frame.write.format("jobrunner").options(**options).mode("append").save()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+    assert len(list(tmp_path.iterdir())) == 2, "a worker of each partition was killed"
+    assert numbers() == list(range(10_000))
+    assert leftovers(raw, keys) == set()
+
+
+def test_a_write_that_fails_leaves_nothing_and_says_where(
+    spark: Any, options: Any, client: Any, raw: Any, keys: Any
+) -> None:
+    frame = spark.range(0, 1000, 1, 2).selectExpr("id", "if(id = 777, 5, 1) as _priority")
+    with pytest.raises(Exception, match=r"row 278 of its partition .*column '_priority' is 5; give 0, 1 or 2"):
+        frame.write.format("jobrunner").options(**options).mode("append").save()
+
+    assert client.queue("orders").counts()["waiting"] == 0
+    assert leftovers(raw, keys) == set()
+
+
+def test_what_is_wrong_is_said_before_spark_starts(spark: Any, options: Any, raw: Any) -> None:
+    frame = spark.range(3)
+    with pytest.raises(Exception, match="did you mean 'idFrom'"):
+        frame.write.format("jobrunner").options(**options, idForm="id").mode("append").save()
+    with pytest.raises(Exception, match="not overwritten"):
+        frame.write.format("jobrunner").options(**options).mode("overwrite").save()
+    assert raw.dbsize() == 0
+
+
+def test_rows_are_enqueued_as_a_job_and_checked_by_its_types(spark: Any, client: Any) -> None:
+    with pinned(client):
+        rows = [(f"JFK-{n}", "http://partner", "/tmp") for n in range(20)]
+        frame = spark.createDataFrame(rows, "route string, partner string, folder string")
+        for _ in range(2):
+            enqueue(frame, QuoteFare, id_from=["route"])
+        with pytest.raises(
+            ParameterError, match="column 'route' does not fit job 'QuoteFare': Expected `str`, got `int`"
+        ):
+            enqueue(frame.selectExpr("1 as route", "partner", "folder"), QuoteFare)
+        with pytest.raises(ParameterError, match="needs a column for its parameter 'folder'"):
+            enqueue(frame.drop("folder"), QuoteFare)
+    found = client.queue("partner").tasks("waiting", limit=100)
+    assert len(found) == 20
+    assert {(task.type, task.fields["max_attempts"]) for task in found} == {("QuoteFare", b"8")}
+
+
+def test_a_micro_batch_that_is_written_again_adds_nothing(
+    spark: Any, options: Any, numbers: Any, raw: Any, keys: Any, tmp_path: Path
+) -> None:
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+
+    def stream() -> None:
+        rows = spark.readStream.schema("id long").parquet(str(source))
+        query = rows.writeStream.format("jobrunner").options(**options).option("checkpointLocation", str(checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    spark.range(0, 100).write.mode("append").parquet(str(source))
+    stream()
+    for note in (checkpoint / "commits").glob("*0*"):  # as if the driver had died before Spark noted the commit
+        note.unlink()
+    spark.range(100, 150).write.mode("append").parquet(str(source))
+    stream()
+
+    assert numbers() == list(range(150))
+    assert leftovers(raw, keys) == set()
+    shutil.rmtree(checkpoint)
