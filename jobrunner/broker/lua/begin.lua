@@ -1,6 +1,7 @@
 local batch, closing = unpack(KEYS)
 local now_ms, id, queue, lease_ms, attempt = unpack(ARGV, 1, 5)
--- begin: a batch without members, for writes. The same id again takes it over when nothing is decided.
+-- begin: a batch without members, for writes. The same id again takes it over when nothing is decided, also when what
+--       was staged under it was taken back: a writer that comes again has not written yet.
 -- KEYS  batch: hash · closing: zset batch id → when anyone may finish it, Unix ms
 -- ARGV  now_ms: Unix ms or '' · id: of the batch · queue: full name · lease_ms: its length ·
 --       attempt: who shares this name shares the batch ('' = nobody)
@@ -14,7 +15,8 @@ local ABANDONED_MS = 86400000
 
 local now = read_clock(now_ms)
 local read = read_batch()
-if read.state and read.state ~= 'open' then
+local is_taken_back = (read.decided or '') == '' and (read.state == 'done' or read.size == '0')
+if read.state and read.state ~= 'open' and not is_taken_back then
   return {tonumber(read.epoch), read.state, '0', unpack(targets_of(read))}
 end
 if attempt ~= '' and read.attempt == attempt and is_held(read, read.epoch, now) then
@@ -23,6 +25,7 @@ end
 local epoch, ends = (tonumber(read.epoch) or 0) + 1, exact(now + lease_ms)
 redis.call('HSET', batch, 'queue', queue, 'state', 'open', 'epoch', epoch, 'ends', ends, 'number', 0, 'list', id,
   'first', 0, 'size', 0, 'failures', 0, 'attempt', attempt)
+redis.call('PERSIST', batch)
 for i = 6, #ARGV, 2 do redis.call('HSET', batch, 's:' .. ARGV[i], ARGV[i + 1]) end
 redis.call('ZADD', closing, exact(now + lease_ms + ABANDONED_MS), id)
 clear_staged()

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from jobrunner.broker.calls import batches
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 
@@ -307,6 +308,32 @@ def test_an_aborted_or_abandoned_write_leaves_nothing(raw_orders, raw, keys, clo
 
     assert leftovers(raw, keys) == set()
     assert not raw.exists(keys.queue(RAW).task("x"))
+
+
+@pytest.mark.parametrize("ending", ["aborted", "failed", "abandoned", "half way"])
+def test_a_write_that_was_taken_back_is_not_done_and_begins_anew(raw_orders, client, raw, keys, clock, ending):
+    name = {"batch_id": "micro-7", "lease_s": 30}
+    first = raw_orders.open(**name, attempt="a")
+    first.stage("one", to("raw", ["x"], more='{"new":1}'))
+    if ending == "aborted":
+        first.dissolve()
+    elif ending == "failed":
+        assert first.fail("boom", delay_s=0) == "dead"
+    elif ending == "half way":
+        client.broker.run(batches.setback(keys.queue(RAW), first.id, first.epoch, fate="dissolved"))
+    else:
+        clock.advance(86_430_000)
+        assert raw_orders.roll_forward(slices=9) == 1
+
+    again = raw_orders.open(**name, attempt="b")
+
+    assert (again.state, again.epoch > first.epoch) == ("open", True)
+    with pytest.raises(BatchLost):
+        first.decide(["one"], rest="succeeded")
+    assert raw.pttl(keys.queue(RAW).batch + b"micro-7") == -1
+    assert drive(again, to("raw", ["x", "y"], more='{"new":1}'))["new"] == 2
+    assert raw_orders.open(**name, attempt="c").state == "done"
+    assert leftovers(raw, keys) == set()
 
 
 def test_who_names_the_same_attempt_shares_a_batch_and_another_attempt_takes_it_over(raw_orders, raw, keys):
