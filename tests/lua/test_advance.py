@@ -132,3 +132,25 @@ def test_it_works_on_a_server_that_is_full(ends):
     finally:
         source.raw.config_set("maxmemory", 0)
     assert target.ids("waiting") == list("uvwx")
+
+
+def test_a_new_item_with_a_delay_that_moved_too_often_is_dead(ends):
+    source, target = ends
+    source.raw.hset(source.keys.task("u"), "hops", 3)
+    more = '{"new":1,"parent":"u","delay_ms":5000}'
+    decide(source, [("kid", "b", b"1", more), ("v", "b", b"2", "")], rest="succeeded", max_hops=3)
+
+    step = advance(source)
+
+    assert (step.done, step.dead, step.moved, step.ended) == (True, 1, 1, 5)
+    assert source.ids("dead") == ["kid"]
+    assert (target.ids("scheduled"), target.ids("waiting")) == ([], ["v"])
+
+
+def test_headers_that_are_no_object_are_replaced(ends):
+    source, target = ends
+    source.raw.hset(source.keys.task("u"), "headers", "5")
+    decide(source, [("u", "b", b"1", '{"headers":{"b":"2"}}')])
+
+    assert advance(source).moved == 1
+    assert target.hash("u")["headers"] == b'{"b":"2"}'

@@ -13,10 +13,10 @@ local function line_to(to)
   return known
 end
 
--- Gives an item its place there. Returns it.
+-- Gives an item its place there. Returns it. A line without a schedule (of what is dead at once) knows no delay.
 local function put_into(line, one, priority, delay_ms, now)
   line.room = line.room - 1
-  if delay_ms > 0 then
+  if delay_ms > 0 and line.scheduled then
     local due = slot_at(line.scheduled, now + delay_ms)
     redis.call('ZADD', line.scheduled, due, one)
     return place_of(priority, due)

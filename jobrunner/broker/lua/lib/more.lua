@@ -10,7 +10,7 @@ end
 local function merged(headers, over)
   if not over then return headers end
   local is_read, all = pcall(cjson.decode, headers or '{}')
-  if not is_read then return cjson.encode(over) end
+  if not is_read or type(all) ~= 'table' then return cjson.encode(over) end
   for name, value in pairs(over) do all[name] = value end
   return cjson.encode(all)
 end
