@@ -17,7 +17,7 @@ from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import Client
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.clock import monotonic
-from jobrunner.errors import BatchLost, InvalidOption, JavaMissing, ServerError, SparkMissing
+from jobrunner.errors import BatchLost, ServerError
 from jobrunner.etl.declared import SparkStation
 from jobrunner.loop import Loop
 from jobrunner.outcome import Retry, Snooze
@@ -103,22 +103,26 @@ class StationDriver:
     def _turn(self) -> float:
         if self._stopping.is_set() or self.failure is not None:
             return _IDLE_S
-        try:
-            spark = self._session()
-            return 0.0 if self.step(spark) else self._idle()
-        except (SparkMissing, JavaMissing, InvalidOption) as error:
-            self._give_up(error)
-        return _IDLE_S
+        if self._spark is None and not self._begin():
+            return _IDLE_S
+        assert self._spark is not None
+        return 0.0 if self.step(self._spark) else self._idle()
 
-    def _session(self) -> SparkSession:
-        if self._spark is None:
+    def _begin(self) -> bool:
+        """Joins the session of this process, or starts it. Whether it could: a process that cannot must be replaced."""
+        try:
             with _STARTING:
-                self._spark = spark_session(self._station.pipeline)
-                ship_package(self._spark)
-        return self._spark
+                spark = spark_session(self._station.pipeline)
+                ship_package(spark)
+                self._shape = shape_of(self._station.schema, self._station.queue)
+        except Exception as error:  # what a JVM says that does not start, or is gone
+            self._give_up(error)
+            return False
+        self._spark = spark
+        return True
 
     def step(self, spark: SparkSession) -> bool:
-        """One batch, if there is one. Raises ServerError when the server cannot be asked for one, InvalidOption."""
+        """One batch, if there is one. Raises ServerError when the server cannot be asked for one."""
         if self._shape is None:
             self._shape = shape_of(self._station.schema, self._station.queue)
         lease = self._batches.take(self._station.batch, lease_s=self._station.lease)

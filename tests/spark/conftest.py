@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -32,8 +33,16 @@ def flights(client):
     forget_pipeline("flights")
 
 
+@pytest.fixture(scope="session")
+def warm(spark):
+    """The session behind its first query, which takes seconds and cannot be cancelled before it is planned."""
+    table = pa.table({"_id": ["a"]})
+    spark.createDataFrame(table).mapInArrow(iter, "_id string").collect()
+    return spark
+
+
 @pytest.fixture
-def driver_of(spark, client, flights):
+def driver_of(warm, client, flights):
     """driver_of("clean"): the driver of that queue's station."""
     return lambda queue: build_driver(flights.spark_stations[f"flights/{queue}"], client)
 

@@ -27,6 +27,7 @@ ITEMS = int(os.environ.get("CHAOS_ITEMS", "240000"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 ROOT = Path(__file__).parents[2]
 LONG_S = 1200
+LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 class Fleet:
@@ -40,6 +41,7 @@ class Fleet:
             "CHAOS_FOLDER": str(folder / "out"),
             "PYTHONPATH": str(ROOT),
             "SPARK_LOCAL_DIRS": str(folder),
+            **LOOPBACK,
             **environment,
         }
         self.start()
@@ -164,20 +166,22 @@ def _left_of_batches(raw, base: bytes) -> list[bytes]:
     return [key for key in keys if raw.type(key) != b"hash" or raw.hget(key, "state") not in (b"done", b"split")]
 
 
-def run_with_kills(fleet: Fleet, client: Client, kinds: list[str], *, pause: tuple[float, float]) -> int:
-    """Kills in that order while there is work, then lets it end; returns how many kills hit."""
-    hits, dice, ends = 0, random.Random(7), time.monotonic() + LONG_S
-    waiting = list(kinds)
-    due = time.monotonic() + dice.uniform(*pause)
+def run_with_kills(fleet: Fleet, client: Client, kinds: list[str]) -> int:
+    """Kills in that order, each some seconds after work went on behind the one before; returns how many hit."""
+    dice, ends, waiting = random.Random(7), time.monotonic() + LONG_S, list(kinds)
+    seen, due = 0, float("inf")
     while not is_over(client):
         assert time.monotonic() < ends, (fleet.folder / "worker.log").read_text()[-3000:]
         fleet.look_after()
+        done = sum(one.totals.get(name, 0) for one in client.stats().values() for name in ("moved_out", "succeeded"))
+        if done > seen and due == float("inf"):
+            due = time.monotonic() + dice.uniform(0, 2)
+        seen = done
         if waiting and time.monotonic() > due and fleet.kill(waiting[0]):
             waiting.pop(0)
-            hits += 1
-            due = time.monotonic() + dice.uniform(*pause)
-        time.sleep(0.2)
-    return hits
+            due = float("inf")
+        time.sleep(0.05)
+    return len(kinds) - len(waiting)
 
 
 @pytest.mark.parametrize("kind", ["driver", "jvm", "python", "all"])
@@ -186,7 +190,7 @@ def test_kills_of_one_kind(chaos, tmp_path, kind):
     push(client, ITEMS)
     fleet = Fleet(server, tmp_path)
     try:
-        hits = run_with_kills(fleet, client, [kind] * KILLS, pause=(8, 16) if kind != "python" else (3, 8))
+        hits = run_with_kills(fleet, client, [kind] * KILLS)
         print(f"{kind}: {hits} kills, {fleet.starts} starts")
         assert hits == KILLS, "it was over too soon: CHAOS_ITEMS makes it longer"
         verify(server, client, tmp_path, ITEMS)
@@ -249,7 +253,8 @@ class Cluster:
         home = Path(pyspark.__file__).parent
         with home_of(find_java(os.environ)) as java_home, (self._folder / "cluster.log").open("ab") as log:
             command = [str(java_home / "bin" / "java"), "-Xmx512m", "-cp", f"{home}/jars/*"]
-            environment = os.environ | {"SPARK_HOME": str(home), "PYTHONPATH": ""}
+            own = {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13", "PYTHONPATH": ""}
+            environment = os.environ | LOOPBACK | own
             full = [*command, f"org.apache.spark.deploy.{name}", *words]
             self._processes.append(
                 subprocess.Popen(full, env=environment, stdout=log, stderr=log, start_new_session=True)

@@ -8,7 +8,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.connect import Endpoint
 from jobrunner.client.batches import Batches
-from jobrunner.errors import BatchLost, ServerUnavailable
+from jobrunner.errors import BatchLost, ServerUnavailable, SparkMissing
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff
 from jobrunner.spark import stations
@@ -211,6 +211,19 @@ def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(
     assert isinstance(driver.failure, ConnectionRefusedError)
     driver.stop(0)
     assert audit("flights/clean")["pending"] == 3
+
+
+def test_a_driver_without_a_session_says_so(leave, driver_of, monkeypatch, wait_until, audit):
+    def missing(app):
+        raise SparkMissing("PySpark is not installed")
+
+    monkeypatch.setattr(stations, "spark_session", missing)
+    driver = driver_of("clean")
+    driver.start()
+    wait_until(lambda: driver.failure)
+    driver.stop(5)
+    assert isinstance(driver.failure, SparkMissing)
+    assert audit("flights/clean")["waiting"] == 3
 
 
 def test_a_session_that_stopped_is_not_alive(spark):
