@@ -47,7 +47,7 @@ def opened(stream: TextIO) -> Iterator[Screen]:
     from rich.live import Live
 
     console = Console(file=stream)
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
         yield Drawing(console, live)
 
 

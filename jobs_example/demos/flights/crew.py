@@ -21,6 +21,8 @@ TITLES: dict[Role, str] = {
     "driver": "the Spark driver",
     "executor": "a Python of Spark's executor",
 }
+_DAEMON = "pyspark.daemon pyspark.worker"
+"""Other daemons of Spark serve the driver: they look up data sources, say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ def kill(role: Role, crew: Crew) -> int | None:
 def _sorted_out(supervisor: int, processes: Iterable[Process]) -> Crew:
     known = list(processes)
     parents = {process.parent for process in known}
-    daemons = {process.pid for process in known if "pyspark.daemon" in process.command}
+    daemons = {process.pid for process in known if process.command.endswith(_DAEMON)}
     own = [process for process in known if process.parent == supervisor and " work " in process.command]
     return Crew(
         worker=tuple(process.pid for process in own if "=flights/raw" in process.command),

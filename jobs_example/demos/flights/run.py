@@ -36,7 +36,7 @@ from jobs_example.flights import FOLDER_VARIABLE, flights
 PATIENCE_S = 1800.0
 """After this long the demo waits no more; the checks then say what is missing."""
 
-LOOK_S = 0.25
+LOOK_S = 0.5
 
 RUN = ("pipeline", "run", "flights", "jobs_example.flights", "--log-format", "json")
 

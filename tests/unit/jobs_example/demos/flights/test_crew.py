@@ -15,6 +15,8 @@ PROCESSES = [
     Process(pid=22, parent=21, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
     Process(pid=23, parent=22, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
     Process(pid=24, parent=22, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
+    Process(pid=25, parent=21, command="/usr/bin/python -m pyspark.daemon pyspark.sql.worker.lookup_data_sources"),
+    Process(pid=26, parent=25, command="/usr/bin/python -m pyspark.daemon pyspark.sql.worker.lookup_data_sources"),
 ]
 
 
