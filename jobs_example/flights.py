@@ -63,19 +63,19 @@ def enrich(df: DataFrame, spark: SparkSession) -> DataFrame:
     )
 
 
-@flights.spark_sink("on_time", batch=50_000, max_wait=2.0, lease=SOON, schema=ENRICHED)
+@flights.spark_sink("on_time", batch=50_000, max_wait=4.0, lease=SOON, schema=ENRICHED)
 def store_on_time(df: DataFrame, _: SparkSession, batch: Batch) -> None:
     """Keeps flights that were on time."""
     store(df, "on_time", batch)
 
 
-@flights.spark_sink("late", batch=50_000, max_wait=2.0, lease=SOON, schema=ENRICHED)
+@flights.spark_sink("late", batch=50_000, max_wait=4.0, lease=SOON, schema=ENRICHED)
 def store_late(df: DataFrame, _: SparkSession, batch: Batch) -> None:
     """Keeps flights that were late."""
     store(df, "late", batch)
 
 
-@flights.spark_sink("cancelled", batch=50_000, max_wait=2.0, lease=SOON, schema=FLIGHT)
+@flights.spark_sink("cancelled", batch=50_000, max_wait=8.0, lease=SOON, schema=FLIGHT)
 def store_cancelled(df: DataFrame, _: SparkSession, batch: Batch) -> None:
     """Keeps flights that never departed."""
     store(df, "cancelled", batch)
