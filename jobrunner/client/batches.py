@@ -212,10 +212,13 @@ class BatchLease:
         call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
         self._found = replace(self._found, state="committed", targets=self._broker.run(call))
 
-    def advance(self) -> Advance:
-        """Rolls it forward by one slice. Any number may do so at once; needs no lease, only the decision."""
+    def advance(self, count: int = ROWS_AT_ONCE) -> Advance:
+        """Rolls it forward by one slice of up to `count` rows and members.
+
+        Any number may do so at once; needs no lease, only the decision.
+        """
         self._announce()
-        step = self._broker.run(calls.advance(self._keys, self.id))
+        step = self._broker.run(calls.advance(self._keys, self.id, count=count))
         if step.done:
             self._found = replace(self._found, state="done")
         return step

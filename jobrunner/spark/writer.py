@@ -38,7 +38,8 @@ from jobrunner.task import new_id
 LEASE_S = 86_400.0
 """A write that shows no life for so long is abandoned. Long, as Spark may compute for hours before the first row."""
 _RENEW_S = 600.0
-_ROWS_OF_A_CALL = 1_000
+_ROWS_OF_A_CALL = 500
+"""Half of what a call may have: a new task costs the server more than one that moves."""
 _BYTES_OF_A_CALL = 1 << 20
 _WAIT_S, _WAITED_FOR_ROOM_S = 0.05, 30.0
 _QUERY, _MICRO_BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -164,7 +165,7 @@ def _decide(lease: BatchLease, messages: list[WriterCommitMessage | None]) -> No
 def _roll_forward(lease: BatchLease) -> None:
     """Until all is in the queue, or it is full for long: from the decision on, any worker carries on."""
     waited_s = 0.0
-    while not (step := lease.advance()).done:
+    while not (step := lease.advance(_ROWS_OF_A_CALL)).done:
         if step.full is None:
             waited_s = 0.0
         elif waited_s >= _WAITED_FOR_ROOM_S:
