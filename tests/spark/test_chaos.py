@@ -201,12 +201,12 @@ def test_kills_of_one_kind(chaos, tmp_path, kind):
 def test_a_driver_that_is_paused_beyond_its_lease(chaos, tmp_path):
     server, client = chaos
     push(client, ITEMS // 4)
-    first = Fleet(server, tmp_path, CHAOS_LEASE="3")
+    first = Fleet(server, tmp_path, CHAOS_LEASE="8")
     second = None
     try:
         wait_for(lambda: client.stats()["chaos/raw"].pending, timeout_s=120)
         os.kill(first.process.pid, signal.SIGSTOP)
-        second = Fleet(server, tmp_path, CHAOS_LEASE="3")
+        second = Fleet(server, tmp_path, CHAOS_LEASE="8")
         wait_for(lambda: client.stats()["chaos/raw"].totals.get("moved_out", 0) > 0, timeout_s=300)
         os.kill(first.process.pid, signal.SIGCONT)
         wait_for(lambda: is_over(client), timeout_s=LONG_S)
