@@ -47,7 +47,8 @@ def opened(stream: TextIO) -> Iterator[Screen]:
     from rich.live import Live
 
     console = Console(file=stream)
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
+    # Drawn by one thread only: with two, a picture that changes its height leaves parts of itself behind.
+    with Live(console=console, auto_refresh=False, transient=True) as live:
         yield Drawing(console, live)
 
 
@@ -84,4 +85,4 @@ class Drawing:
 
     def show(self, view: View) -> None:
         """Draws the picture anew."""
-        self._live.update(view.picture())
+        self._live.update(view.picture(), refresh=True)
