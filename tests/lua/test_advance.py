@@ -154,3 +154,19 @@ def test_headers_that_are_no_object_are_replaced(ends):
 
     assert advance(source).moved == 1
     assert target.hash("u")["headers"] == b'{"b":"2"}'
+
+
+def test_a_batch_that_waits_for_room_keeps_its_members_however_long(ends, clock):
+    source, target = ends
+    target.configure(max_size=1)
+    decide(source, [(one, "b", b"1", "") for one in "uvwxyz"])
+    assert advance(source).full == "b"
+    for _ in range(4):
+        clock.advance(600_000_000 / 2)
+        assert advance(source).full == "b"
+
+    target.configure(max_size=100)
+    assert advance(source).moved == 5
+
+    assert target.ids("waiting") == list("uvwxyz")
+    assert source.reserve(9) == []

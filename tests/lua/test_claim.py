@@ -115,3 +115,27 @@ def test_the_hold_is_extended_in_its_second_half_for_members_that_are_there(held
     renew(held, lease_ms=WEEK_MS)
 
     assert held.scores("pending") == {"x": clock.ms + WEEK_MS, "y": start + WEEK_MS}
+
+
+def test_a_batch_that_nobody_took_for_a_week_is_over_as_its_members_are_in_line_again(held, clock):
+    clock.advance(WEEK_MS)
+
+    found = claim(held)
+
+    assert isinstance(found, Claimed)
+    assert (found.state, found.failures) == ("committed", 0)
+    assert held.run(batches.advance(held.keys, "b")).done
+    assert {one.id: one.number for one in held.reserve(9)} == {"x": 2, "y": 2}
+    assert claim(held) is False
+
+
+def test_a_batch_of_a_week_gives_back_members_that_came_later(held, clock):
+    held.enqueue("z")
+    clock.advance(900)
+    held.run(batches.fill(held.keys, "b", 1, had=2, count=1, lease_ms=1000))
+    clock.advance(WEEK_MS - 900)
+
+    claim(held)
+    assert held.run(batches.advance(held.keys, "b")).ended == 1
+
+    assert {one.id: one.number for one in held.reserve(9)} == {"x": 2, "y": 2, "z": 1}

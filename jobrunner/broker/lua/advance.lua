@@ -9,7 +9,7 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 -- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
 -- Works on a server that is full.
 -- include number clock place join wake batch full limits drop post bury trimmed history awaited lease members size held
--- include capped lines more move_on newcomers ending conclude apply rest finish
+-- include capped lines more move_on newcomers ending conclude apply rest hold finish
 
 local NONCES = 100
 local now = read_clock(now_ms)
@@ -43,7 +43,10 @@ for _, applied in ipairs(read_rows) do redis.call('LTRIM', applied[1], applied[2
 if used_up > 0 then redis.call('LTRIM', batch .. ':manifest', used_up, -1) end
 if tally.moved > 0 then redis.call('HINCRBY', counters, 'moved_out', tally.moved) end
 local left_by_rows = #gone > 0 and redis.call('HINCRBY', batch, 'gone', #gone) or tonumber(read.gone or 0)
-if full then return reply('full', full) end
+if full then
+  extend_hold(read, now)
+  return reply('full', full)
+end
 if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more') end
 
 local swept = left_by_rows >= size and size or tonumber(read.swept) or 0

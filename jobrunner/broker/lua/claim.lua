@@ -18,6 +18,13 @@ if read.state ~= 'committed' and read.state ~= 'open' then
 end
 if set == batches and read_defaults(now).paused then return {} end
 
+-- Nobody took it for as long as members are held: they are in line again, or are put there. Run once more, a sink would
+-- write them twice.
+if set == batches and (number(read.hold) or math.huge) <= now then
+  decide_without_rows('back', now)
+  read, set = read_batch(), closing
+end
+
 -- A lease that ended without a report counts, as for a task: a batch may be what kills its drivers.
 if set == batches and (number(read.ends) or 0) > 0 then
   local fate = set_back(read, 0, 1, now, now, 'its driver died, hung or was cut off')
