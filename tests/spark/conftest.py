@@ -37,7 +37,7 @@ def flights(client):
 def warm(spark):
     """The session behind its first query, which takes seconds and cannot be cancelled before it is planned."""
     table = pa.table({"_id": ["a"]})
-    spark.createDataFrame(table).mapInArrow(iter, "_id string").collect()
+    spark.createDataFrame(table).mapInArrow(lambda batches: batches, "_id string").collect()
     return spark
 
 
