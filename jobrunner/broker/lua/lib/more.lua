@@ -6,11 +6,16 @@ local function read_more(text)
   return mores[text]
 end
 
--- Headers with those of a row laid over them. Values are strings, which cjson does not damage.
+local function lay_over(headers, over)
+  local all = cjson.decode(headers or '{}')
+  for name, value in pairs(over) do all[name] = value end
+  return all
+end
+
+-- Headers with those of a row laid over them, or these alone when the others cannot be read. Values are strings, which
+-- cjson does not damage.
 local function merged(headers, over)
   if not over then return headers end
-  local is_read, all = pcall(cjson.decode, headers or '{}')
-  if not is_read or type(all) ~= 'table' then return cjson.encode(over) end
-  for name, value in pairs(over) do all[name] = value end
-  return cjson.encode(all)
+  local is_read, all = pcall(lay_over, headers, over)
+  return cjson.encode(is_read and all or over)
 end
