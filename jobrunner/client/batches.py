@@ -130,6 +130,7 @@ class BatchLease:
         self._broker = broker
         self._keys = keys
         self._found = found
+        self._ends_ms = found.ends_ms  # apart, as a thread of its own may renew
         self._lease_ms = lease_ms
         self._is_known = False
 
@@ -181,7 +182,7 @@ class BatchLease:
     @property
     def deadline(self) -> datetime:
         """The end of the lease, by the server's clock."""
-        return from_ms(self._found.ends_ms)
+        return from_ms(self._ends_ms)
 
     def members(self, first: int, count: int) -> list[str]:
         """Ids of up to `count` members from position `first` on, in the order of the line.
@@ -195,8 +196,7 @@ class BatchLease:
 
     def renew(self) -> None:
         """The lease ends as long from now as it was asked for."""
-        ends_ms = self._broker.run(calls.renew(self._keys, self.id, self.epoch, lease_ms=self._lease_ms))
-        self._found = replace(self._found, ends_ms=ends_ms)
+        self._ends_ms = self._broker.run(calls.renew(self._keys, self.id, self.epoch, lease_ms=self._lease_ms))
 
     def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int | None = None) -> None:
         """As the call: rows of one writer, four words each. Raises UnknownMember too."""
@@ -209,6 +209,8 @@ class BatchLease:
         """
         if rest not in _RESTS:
             raise InvalidOption(f"rest={rest!r}: choose one of {', '.join(_RESTS)}")
+        if not self.size:  # of a queue that may be new: the leader must know it should we die behind the decision
+            self._broker.run(register(self._keys, [self.queue]))
         call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
         self._found = replace(self._found, state="committed", targets=self._broker.run(call))
 
@@ -265,8 +267,8 @@ class BatchLease:
         while (wanted := min(before + n - self.size, MEMBERS_AT_ONCE)) > 0:
             had = self.size
             call = calls.fill(self._keys, self.id, self.epoch, had=had, count=wanted, lease_ms=self._lease_ms)
-            size, ends_ms = self._broker.run(call)
-            self._found = replace(self._found, size=size, ends_ms=ends_ms)
+            size, self._ends_ms = self._broker.run(call)
+            self._found = replace(self._found, size=size)
             if size - had < wanted:
                 break
         return self.size - before

@@ -336,6 +336,16 @@ def test_a_write_that_was_taken_back_is_not_done_and_begins_anew(raw_orders, cli
     assert leftovers(raw, keys) == set()
 
 
+def test_the_leader_knows_the_queue_of_a_write_whose_writer_dies_behind_the_decision(raw_orders, raw, keys):
+    lease = raw_orders.open(lease_s=30)
+    lease.stage("a", to("raw", ["x"], more='{"new":1}'))
+    assert not raw.sismember(keys.queues, RAW)
+
+    lease.decide(["a"], rest="succeeded")
+
+    assert raw.sismember(keys.queues, RAW)
+
+
 def test_who_names_the_same_attempt_shares_a_batch_and_another_attempt_takes_it_over(raw_orders, raw, keys):
     first, second = (raw_orders.open(lease_s=30, batch_id="micro-7", attempt="a") for _ in range(2))
     assert (first.epoch, second.epoch) == (1, 1)
