@@ -149,8 +149,8 @@ class StationDriver:
                 return
             filled = monotonic()
             jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
-            with jobs, Keeping(lease, self._station.lease, jobs) as keeping:
-                rows = self._attempt(spark, lease)
+            with Keeping(lease, self._station.lease, jobs) as keeping:
+                rows = self._attempt(spark, lease, jobs)
             self._jobs = None
             if keeping.lost and isinstance(rows, BaseException):
                 return
@@ -167,15 +167,17 @@ class StationDriver:
             return
         ends = monotonic() + station.max_wait
         while (left := ends - monotonic()) > 0 and lease.size < station.batch:
-            if self._stopping.wait(min(left, max(station.max_wait / _TOP_UPS, 0.02))):
+            if self._stopping.wait(min(left, max(station.max_wait / _TOP_UPS, 0.02), station.lease / 3)):
                 return
+            lease.renew()
             self._batches.top_up(lease, station.batch - lease.size)
             self._open = lease.size
 
-    def _attempt(self, spark: SparkSession, lease: BatchLease) -> int | BaseException:
+    def _attempt(self, spark: SparkSession, lease: BatchLease, jobs: SparkJobs) -> int | BaseException:
         """Runs a batch to its decision. Returns the number of rows, or what went wrong."""
         try:
-            return BatchRun(spark, self._client, self._station, self._shape or Shape(), lease).run()
+            with jobs:  # the first thing that an engine which died meanwhile refuses
+                return BatchRun(spark, self._client, self._station, self._shape or Shape(), lease).run()
         except (Exception, SystemExit) as error:
             return error
 

@@ -226,6 +226,41 @@ def test_a_driver_without_a_session_says_so(leave, driver_of, monkeypatch, wait_
     assert audit("flights/clean")["waiting"] == 3
 
 
+def test_an_engine_that_died_between_two_batches_costs_the_items_nothing(
+    leave, driver_of, spark, monkeypatch, raw, keys, audit
+):
+    monkeypatch.setattr(SparkJobs, "__enter__", lambda self: (_ for _ in ()).throw(ConnectionRefusedError("no JVM")))
+    monkeypatch.setattr(stations, "cause_of", lambda error, session: Cause.ENGINE)
+    driver = driver_of("clean")
+
+    assert driver.step(spark)
+
+    assert isinstance(driver.failure, ConnectionRefusedError)
+    driver.stop(0)
+    queue = keys.queue("flights/clean")
+    ((batch_id, _),) = raw.zrange(queue.batches, 0, -1, withscores=True)
+    assert raw.hmget(queue.batch + batch_id, "failures", "ends") == [b"0", b"0"]
+    assert audit("flights/clean")["pending"] == 3
+
+
+def test_a_batch_may_wait_for_items_longer_than_its_lease(flights, client, clock, driver_of, monkeypatch):
+    @flights.spark_station("clean", to="late", max_wait=0.3, lease=0.05)
+    def leave(df, spark):
+        return df
+
+    flights.declare("late")
+    flights.push_many("clean", [1])
+    clock.set()
+    driver = driver_of("clean")
+    lease = Batches(client.broker, client.keys.queue("flights/clean")).take(9, lease_s=0.05)
+    monkeypatch.setattr(driver._stopping, "wait", lambda seconds: clock.advance(seconds * 1000) and False)
+
+    driver._fill(lease)
+
+    assert lease.deadline.timestamp() * 1000 > clock.ms
+    driver.stop(0)
+
+
 def test_a_session_that_stopped_is_not_alive(spark):
     class Stopped:
         def range(self, count):
