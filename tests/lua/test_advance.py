@@ -170,3 +170,29 @@ def test_a_batch_that_waits_for_room_keeps_its_members_however_long(ends, clock)
 
     assert target.ids("waiting") == list("uvwxyz")
     assert source.reserve(9) == []
+
+
+def test_a_slice_of_large_payloads_is_short(line):
+    source, target = line("o/a"), line("o/b")
+    ids = [f"i{n:02}" for n in range(60)]
+    source.enqueue(*ids)
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=60, lease_ms=1000))
+    decide(source, [(one, "b", b'"' + 100_000 * b"x" + b'"', "") for one in ids])
+
+    moved = [advance(source).moved for _ in range(4)]
+
+    assert sum(moved) == 60
+    assert max(moved) <= 20
+    assert advance(source).done
+    assert target.ids("waiting") == ids
+
+
+def test_an_idle_worker_of_a_queue_with_a_cap_is_woken_when_rows_made_room(ends):
+    source, _ = ends
+    source.configure(max_inflight=6)
+    decide(source, [(one, "b", b"1", "") for one in "uvwxyz"])
+    source.wakes()
+
+    advance(source, 6)
+
+    assert source.wakes()

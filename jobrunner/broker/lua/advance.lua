@@ -9,7 +9,7 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 -- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
 -- Works on a server that is full.
 -- include number clock place join wake batch full limits drop post bury trimmed history awaited lease members size held
--- include capped lines more move_on newcomers ending conclude apply rest hold finish
+-- include capped lines more move_on newcomers ending conclude apply rest hold rows finish
 
 local NONCES = 100
 local now = read_clock(now_ms)
@@ -29,11 +29,12 @@ local nonces, used_up = redis.call('LRANGE', batch .. ':manifest', 0, NONCES - 1
 for _, nonce in ipairs(nonces) do
   if full or budget == 0 then break end
   local rows = batch .. ':rows:' .. nonce
-  local words, applied = redis.call('LRANGE', rows, 0, 4 * budget - 1), 0
+  local words, is_all = read_staged(rows, budget)
+  local applied
   applied, full = apply(words, read, now, defaults)
   read_rows[#read_rows + 1] = {rows, 4 * applied}
-  if not full and #words < 4 * budget then used_up = used_up + 1 end
-  budget = budget - applied
+  if not full and is_all then used_up = used_up + 1 end
+  budget = is_all and budget - applied or 0
 end
 write_lines()
 conclude(cancelled, 'cancelled', now)
@@ -42,6 +43,7 @@ call_sliced('ZREM', leases, gone)
 for _, applied in ipairs(read_rows) do redis.call('LTRIM', applied[1], applied[2], -1) end
 if used_up > 0 then redis.call('LTRIM', batch .. ':manifest', used_up, -1) end
 if tally.moved > 0 then redis.call('HINCRBY', counters, 'moved_out', tally.moved) end
+if #gone > 0 then wake_if_capped(wake) end
 local left_by_rows = #gone > 0 and redis.call('HINCRBY', batch, 'gone', #gone) or tonumber(read.gone or 0)
 if full then
   extend_hold(read, now)
@@ -52,7 +54,7 @@ if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more
 local swept = left_by_rows >= size and size or tonumber(read.swept) or 0
 if swept < size then
   swept = end_rest(read, swept, budget, now, defaults)
+  wake_if_capped(wake)
   if swept < size then return reply('more') end
 end
-if #gone > 0 then wake_if_capped(wake) end
 return reply(finish(read) and 'done' or 'more')
