@@ -184,7 +184,8 @@ def _make_new(
                 "the id of the item, or declare emits_new=True for new items"
             )
         parent = None if task_id is None else task_id.decode()
-        words[4 * place] = derived_id(parent or source, f"{source}.{before + place}", tag)
+        # A source is no item, so that its rows' ids are all digest: beside one time, a million would meet now and then.
+        words[4 * place] = derived_id(parent or f"new.{source}", f"{source}.{before + place}", tag)
         said = more.setdefault(place, {})
         said["new"] = 1
         if parent is not None:

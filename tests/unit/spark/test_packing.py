@@ -92,3 +92,12 @@ def test_an_error_names_the_column_and_the_item(columns, by, said):
 def test_a_payload_beyond_the_limit_names_its_item():
     with pytest.raises(PayloadTooLarge, match="a payload of 101 bytes for item b, more than payload_limit=100"):
         pack_rows(rows(payload=["1", "x" * 101]), rules(), "", 0)
+
+
+def test_ids_of_new_items_share_no_part_as_there_may_be_millions():
+    source = "019aa7c3a5f20001b2c3d4e5f607-flights.3"
+    words, _ = pack_rows(rows(_id=[None, None]), rules(emits_new=True), source, 0)
+
+    first, second = words[0], words[4]
+    assert check_id(first).endswith("-flights")
+    assert first[:16] != second[:16]
