@@ -139,3 +139,18 @@ def test_a_batch_of_a_week_gives_back_members_that_came_later(held, clock):
     assert held.run(batches.advance(held.keys, "b")).ended == 1
 
     assert {one.id: one.number for one in held.reserve(9)} == {"x": 2, "y": 2, "z": 1}
+
+
+@pytest.mark.parametrize("writers", [1, 700])
+def test_a_batch_that_is_halved_as_its_drivers_died_leaves_nothing_staged(held, clock, writers):
+    held.configure(max_attempts=1)
+    for n in range(writers):
+        held.run(batches.stage(held.keys, "b", 1, f"n{n}", ["x", "mail", "1", ""]))
+    clock.advance(1000)
+
+    while claim(held) is True:
+        pass
+
+    assert set(held.scores("batches")) == {"b.1", "b.2"}
+    kept = {key.removeprefix(held.keys.batch) for key in held.raw.keys(held.keys.batch + b"*")}
+    assert kept == {b"b", b"b:members", b"b.1", b"b.2"}

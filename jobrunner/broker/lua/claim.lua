@@ -3,8 +3,9 @@ local now_ms, tasks, id, lease_ms = unpack(ARGV)
 -- claim: hands a batch out again whose lease ended, or that is due after a failure: same members, next epoch.
 -- KEYS  batch: hash · batches, closing: zsets batch id → Unix ms · settings: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · lease_ms: length of the lease
--- reply {} when it is not due, {'gone'} when it cannot be taken (it was halved, or is damaged), else {epoch, state
---       ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first, error, target, ...}
+-- reply {} when it is not due, {'gone'} when it cannot be taken (it was halved, is damaged, or much is staged: ask
+--       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first, error,
+--       target, ...}
 -- include number clock limits held setback
 
 local now = read_clock(now_ms)
@@ -27,6 +28,7 @@ end
 
 -- A lease that ended without a report counts, as for a task: a batch may be what kills its drivers.
 if set == batches and (number(read.ends) or 0) > 0 then
+  if clear_staged() then return {'gone'} end
   local fate = set_back(read, 0, 1, now, now, 'its driver died, hung or was cut off')
   if fate == 'split' then return {'gone'} end
   read = read_batch()
