@@ -5,7 +5,7 @@ import os
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.etl import Pipeline
-from jobrunner.spark.writing import write_batch
+from jobrunner.spark import write_batch
 
 chaos = Pipeline("chaos")
 BATCH = int(os.environ.get("CHAOS_BATCH", "15000"))
