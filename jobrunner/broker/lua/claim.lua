@@ -4,8 +4,8 @@ local now_ms, tasks, id, lease_ms = unpack(ARGV)
 -- KEYS  batch: hash · batches, closing: zsets batch id → Unix ms · settings: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · lease_ms: length of the lease
 -- reply {} when it is not due, {'gone'} when it cannot be taken (it was halved, is damaged, or much is staged: ask
---       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first, error,
---       target, ...}
+--       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
+--       error, target, ...}
 -- include number clock limits held setback
 
 local now = read_clock(now_ms)
