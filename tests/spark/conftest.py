@@ -1,6 +1,7 @@
 """One Spark session for all tests of Spark in this process, and pipelines whose stations are stepped by hand."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,17 @@ from jobrunner.spark.run import BatchRun
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.stations import build_driver
 
+HERE = Path(__file__).parent
 MEMORY = {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here is of the part on Spark, and of one process, as a session is costly."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

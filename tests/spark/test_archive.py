@@ -14,8 +14,6 @@ from jobrunner.spark.archive_files import read_archive
 from jobrunner.spark.replay import Replay, Replayed, count, replay, select
 from jobrunner.spark.report import build_report
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture
 def path(tmp_path: Any) -> str:

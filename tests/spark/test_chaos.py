@@ -22,7 +22,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from tests.conftest import Server, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 ITEMS = int(os.environ.get("CHAOS_ITEMS", "240000"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 ROOT = Path(__file__).parents[2]

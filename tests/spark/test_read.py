@@ -16,7 +16,6 @@ from jobrunner.spark.read_items import Slice
 from jobrunner.spark.read_options import batch_options
 from jobrunner.spark.read_shape import default_schema, shape_of
 
-pytestmark = pytest.mark.xdist_group("spark")
 NOW_MS = 1_700_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
 

@@ -17,8 +17,6 @@ from jobrunner.spark.report import build_report
 from jobrunner.spark.report_files import write_csv, write_page, write_parquet
 from jobrunner.spark.report_tables import Report
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 START = datetime(2026, 11, 20, 8, tzinfo=UTC)
 SPLIT = START + timedelta(seconds=300)
 SCHEMA = (

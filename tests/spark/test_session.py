@@ -14,8 +14,6 @@ from jobrunner.spark import java
 from jobrunner.spark.java import find_java, home_of
 from jobrunner.spark.session import spark_session
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 def executable(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)

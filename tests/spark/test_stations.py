@@ -10,7 +10,6 @@ from jobrunner.client.item import Item
 from jobrunner.retry import Backoff
 from jobrunner.spark import frame
 
-pytestmark = pytest.mark.xdist_group("spark")
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
 FALSY = [0, "", None, False, [], {}, 0.0]
 

@@ -9,7 +9,6 @@ from jobrunner.errors import InvalidOption
 from jobrunner.retry import Backoff
 from jobrunner.spark.frame import shape_of
 
-pytestmark = pytest.mark.xdist_group("spark")
 NO_PAUSE = Backoff(base=0)
 
 

@@ -17,7 +17,6 @@ from jobrunner.spark.causes import Cause, cause_of, error_line, is_alive
 from jobrunner.spark.jobs import SparkJobs
 from jobrunner.spark.keeping import Keeping
 
-pytestmark = pytest.mark.xdist_group("spark")
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
 
 

@@ -16,7 +16,6 @@ from jobrunner.spark.read_options import stream_options
 from jobrunner.spark.read_shape import shape_of
 from jobrunner.spark.stream import HistoryStream
 
-pytestmark = pytest.mark.xdist_group("spark")
 NOW_MS = 1_700_000_000_000.0
 ALL = ReadAllAvailable()
 

@@ -11,8 +11,6 @@ from jobrunner.errors import ParameterError
 from jobrunner.spark import enqueue
 from jobs_example.jobs import QuoteFare
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.fixture
 def options(server: Any, keys: Any) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROWS, KILLS = 300_000, 3
 
 

@@ -6,8 +6,6 @@ from jobrunner.retry import Backoff
 from jobrunner.spark import write_batch
 from jobrunner.spark.run import Batch
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 
 @pytest.mark.parametrize("columns", [[], ["n"]])
 def test_halves_take_the_place_of_what_the_whole_wrote(columns, flights, drive, spark, tmp_path, audit):
