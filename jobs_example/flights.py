@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner import Fail, Item
 from jobrunner.etl import Pipeline, StationItem, To
+from jobrunner.spark import write_batch
 from jobrunner.spark.run import Batch
 from jobs_example import cleaning, dataset
 from jobs_example.punctuality import ON_TIME_MINUTES
@@ -84,7 +85,7 @@ def store_cancelled(df: DataFrame, _: SparkSession, batch: Batch) -> None:
 def store(df: DataFrame, table: str, batch: Batch) -> None:
     """Writes a batch as a partition of its own. One that comes again overwrites itself, so nothing is there twice."""
     rows = df.select(df._id.alias("id"), *[name for name in df.columns if not name.startswith("_")])  # noqa: SLF001
-    rows.write.mode("overwrite").parquet(str(folder() / table / f"batch={batch.id}"))
+    write_batch(rows, batch, str(folder() / table))
 
 
 def folder() -> Path:
