@@ -4,8 +4,8 @@ What must hold: nothing of it is seen before the decision; a batch that is decid
 its members is accounted for once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,10 @@ _NAMED = 3
 """Items that an error about many names."""
 
 
+def _nothing() -> None:
+    """What a batch without a lease does to renew it: one that a test of a sink makes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """What a sink is told of the batch at hand. `id` is the same for the same items however often they come: what is
@@ -40,6 +44,8 @@ class Batch:
     epoch: int
     """Counts the times it was handed out."""
     size: int
+    renew: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
+    """Renews the lease. Raises BatchLost when another attempt may have begun: then write nothing more."""
 
     @property
     def attempt(self) -> int:
@@ -83,6 +89,7 @@ class BatchRun:
                 supersedes=_larger_ones(self.lease),
                 epoch=self.lease.epoch,
                 size=self.lease.size,
+                renew=self.lease.renew,
             )
             _check_sink(station, _steered(station.function(df, self._spark, batch)))
             return
