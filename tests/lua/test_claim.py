@@ -80,6 +80,26 @@ def test_drivers_that_die_again_and_again_have_the_batch_halved(held, clock):
     assert held.ids("dead") == ["y"]
 
 
+@pytest.mark.parametrize("how", ["released", "failed", "expired", "decided"])
+def test_a_server_that_is_full_hands_it_out_again(held, clock, how):
+    if how == "decided":
+        held.run(batches.decide(held.keys, "b", 1, [], rest="dropped"))
+        clock.advance(1000)
+    elif how == "expired":
+        clock.advance(1000)
+    else:
+        held.run(batches.setback(held.keys, "b", 1, fate=how, delay_ms=0, reason="why"))
+    held.raw.config_set("maxmemory", 1)
+    try:
+        found = claim(held)
+    finally:
+        held.raw.config_set("maxmemory", 0)
+
+    assert isinstance(found, Claimed)
+    assert found.epoch == 2
+    assert max(held.scores("batches" if how != "decided" else "closing").values()) == clock.ms + 1000
+
+
 def test_a_name_without_a_batch_is_forgotten(held, clock):
     held.raw.delete(held.keys.batch + b"b")
     clock.advance(1000)

@@ -6,6 +6,7 @@ local now_ms, tasks, id, lease_ms = unpack(ARGV)
 -- reply {} when it is not due, {'gone'} when it cannot be taken (it was halved, is damaged, or much is staged: ask
 --       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
 --       error, target, ...}
+-- Works on a server that is full.
 -- include number clock limits held setback
 
 local now = read_clock(now_ms)
@@ -18,6 +19,7 @@ if read.state ~= 'committed' and read.state ~= 'open' then
   return {'gone'}
 end
 if set == batches and read_defaults(now).paused then return {} end
+redis.call('ZREM', set, '')  -- see lib/full.lua
 
 -- Nobody took it for as long as members are held: they are in line again, or are put there. Run once more, a sink would
 -- write them twice.
