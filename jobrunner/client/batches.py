@@ -214,7 +214,7 @@ class BatchLease:
         call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
         self._found = replace(self._found, state="committed", targets=self._broker.run(call))
 
-    def advance(self, count: int = ROWS_AT_ONCE) -> Advance:
+    def advance(self, count: int = calls.ADVANCED_AT_ONCE) -> Advance:
         """Rolls it forward by one slice of up to `count` rows and members.
 
         Any number may do so at once; needs no lease, only the decision.

@@ -211,9 +211,10 @@ def test_a_pipeline_is_one_slot_and_what_is_outside_is_refused_when_it_is_built(
     line.sink("b", history=60)(lambda item: "done")
     line.push("a", 1)
     run()
-    written = [key for key in raw.scan_iter(match=f"{keys.prefix}:{{*") if key != keys.queues]
+    written = list(raw.scan_iter(match=f"{keys.prefix}:{{p}}:*"))
     assert len(written) > 5
     assert {key_slot(key) for key in written} == {key_slot(b"p")}
+    assert {b"p/a", b"p/b"} <= raw.smembers(keys.queues)
 
 
 def test_a_station_begins_with_the_first_attempt(line: Pipeline, run: Run, current: Client) -> None:

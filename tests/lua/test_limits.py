@@ -213,8 +213,8 @@ def test_a_move_into_a_full_queue_is_refused_and_the_lease_stays(line):
     packed.enqueue("b")
     limit(packed, max_size=1)
     (held,) = raw.reserve()
-    moved = raw.run(leases.move(raw.keys, packed.keys, task_id=held.id, token=held.token))
-    assert moved == "full"
+    moved = raw.run(leases.move(raw.keys, packed.keys, [(held.id, held.token, "", 0, ())]))
+    assert moved == ["full"]
     assert raw.ids("pending") == ["a"]
     assert raw.commit(held) == ["ok"]
 

@@ -134,7 +134,7 @@ def test_a_task_that_is_popped_or_deleted_leaves_word(mail):
 def test_a_task_that_moves_keeps_whom_to_tell(line):
     raw, clean = line("orders/raw"), line("orders/clean")
     held = raw.lease("a", then=THEN)
-    raw.run(leases.move(raw.keys, clean.keys, task_id="a", token=held.token))
+    raw.run(leases.move(raw.keys, clean.keys, [("a", held.token, "", 0, ())]))
     assert outbox(raw) == {}
     (moved,) = clean.reserve()
     assert moved.then == THEN

@@ -135,7 +135,7 @@ def test_a_holder_that_was_moved_is_found_in_its_new_queue(line):
     lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="reschedule")
     raw.run(tasks.enqueue_unique(raw.keys, Task(id="a", queue=raw.name, payload=b"", lock=lock)))
     (held,) = raw.reserve()
-    raw.run(leases.move(raw.keys, packed.keys, task_id="a", token=held.token))
+    raw.run(leases.move(raw.keys, packed.keys, [("a", held.token, "", 0, ())]))
     again = Task(id="b", queue=raw.name, payload=b"", lock=lock, delay_ms=70)
     assert raw.run(tasks.enqueue_unique(raw.keys, again)) == ("rescheduled", "a")
     assert (packed.ids("waiting"), packed.ids("scheduled"), raw.ids("scheduled")) == ([], ["a"], [])
