@@ -5,7 +5,9 @@ the items of the batch; an outage, a lost lease or a dead engine never does.
 """
 
 import threading
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import structlog
 from pyspark.sql import SparkSession
@@ -37,9 +39,12 @@ _TOP_UPS = 10
 """Looks for more items while a batch waits to be full."""
 _CANCEL_S = 10.0
 """For a batch at hand to end after it was cancelled."""
+_AGAIN_S = 0.2
+"""Pause before a report is sent again that met an outage."""
 _STARTING = threading.Lock()
 """Stations of one process start its session together."""
 _log = structlog.get_logger("jobrunner.spark")
+T = TypeVar("T")
 
 
 def build_driver(station: SparkStation, client: Client) -> "StationDriver":
@@ -68,6 +73,7 @@ class StationDriver:
         self._hints = WakeListener(self._broker, [self._keys])
         self._breaker = Breaker()
         self._stopping = threading.Event()
+        self._over = threading.Event()
         self._idle_now = threading.Event()
         self._closing = Closing(self._stopping)
         self._jobs: SparkJobs | None = None
@@ -97,6 +103,7 @@ class StationDriver:
             jobs.cancel_until(self._idle_now, _CANCEL_S)
             self._loop.stop(_CANCEL_S)
         self._closing.wait(max(ends - monotonic(), 0.0))
+        self._over.set()
         self._hints.close()
         self._broker.close()
 
@@ -145,7 +152,7 @@ class StationDriver:
         if lease.state == "open":
             self._fill(lease)
             if self._stopping.is_set() and lease.epoch == 1:
-                lease.dissolve()
+                self._report(lease.dissolve)
                 return
             filled = monotonic()
             jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
@@ -169,8 +176,11 @@ class StationDriver:
         while (left := ends - monotonic()) > 0 and lease.size < station.batch:
             if self._stopping.wait(min(left, max(station.max_wait / _TOP_UPS, 0.02), station.lease / 3)):
                 return
-            lease.renew()
-            self._batches.top_up(lease, station.batch - lease.size)
+            try:
+                lease.renew()
+                self._batches.top_up(lease, station.batch - lease.size)
+            except ServerError:  # the attempt meets it too, and hands back what there is
+                return
             self._open = lease.size
 
     def _attempt(self, spark: SparkSession, lease: BatchLease, jobs: SparkJobs) -> int | BaseException:
@@ -181,12 +191,20 @@ class StationDriver:
         except (Exception, SystemExit) as error:
             return error
 
+    def _report(self, report: Callable[[], T]) -> T:
+        """What the report returns. It is sent again while there is an outage and the lease may last: a lease that ends
+        without a report counts against the items."""
+        ends = monotonic() + self._station.lease
+        while True:
+            try:
+                return report()
+            except ServerError:
+                if monotonic() >= ends or self._over.wait(_AGAIN_S):
+                    raise
+
     def _set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException) -> None:
-        if isinstance(error, Snooze):
-            lease.release(delay_s=error.delay_s)
-            return
-        if isinstance(error, Retry) and error.delay_s is not None:
-            lease.release(delay_s=error.delay_s)
+        if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
+            self._report(partial(lease.release, delay_s=delay_s))
             return
         cause = cause_of(error, spark)
         said = error_line(error)
@@ -198,10 +216,11 @@ class StationDriver:
             _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=said, cause=cause)
             if cause is Cause.ENGINE and not self._stopping.is_set():
                 self._give_up(error)
-            lease.release()
+            self._report(lease.release)
 
     def _failed(self, lease: BatchLease, said: str) -> None:
-        fate = lease.fail(said, delay_s=self._delay_s(lease.failures + 1))
+        delay_s = self._report(partial(self._delay_s, lease.failures + 1))
+        fate = self._report(partial(lease.fail, said, delay_s=delay_s))
         _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=said)
         pause_s = self._breaker.failed()
         if pause_s:

@@ -166,6 +166,93 @@ def test_an_outage_of_the_server_is_no_failure_of_items(flights, drive, raw, key
     assert audit("flights/late") == NOTHING
 
 
+@pytest.fixture
+def outage(monkeypatch):
+    """outage(driver, n): the next n calls of the driver find no server; returns a list that is empty when they were."""
+
+    def begin(driver, calls):
+        left, run = list(range(calls)), driver._broker.run
+
+        def refused(call):
+            if not left:
+                return run(call)
+            left.pop()
+            raise ServerUnavailable("no server")
+
+        monkeypatch.setattr(driver._broker, "run", refused)
+        return left
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("error", "failures"),
+    [(ServerUnavailable("no server"), b"0"), (Snooze(in_=0), b"0"), (ValueError("bad"), b"1")],
+)
+def test_an_outage_while_a_batch_is_handed_back_costs_the_items_nothing(
+    flights, driver_of, spark, outage, raw, keys, error, failures
+):
+    left = []
+
+    @flights.spark_sink("late", max_wait=0, backoff=Backoff(base=0))
+    def store(df, spark, batch):
+        left.append(outage(driver, 3))
+        raise error
+
+    flights.push_many("late", [1, 2])
+    driver = driver_of("late")
+
+    assert driver.step(spark)
+
+    assert left == [[]]
+    driver.stop(0)
+    queue = keys.queue("flights/late")
+    ((batch_id, _),) = raw.zrange(queue.batches, 0, -1, withscores=True)
+    assert raw.hmget(queue.batch + batch_id, "failures", "expiries", "ends") == [
+        failures,
+        b"0" if failures == b"1" else None,
+        b"0",
+    ]
+
+
+def test_an_outage_while_a_batch_waits_for_items_costs_them_nothing(flights, driver_of, spark, outage, drive, audit):
+    attempts = []
+
+    @flights.spark_sink("late", max_wait=0.05)
+    def store(df, spark, batch):
+        attempts.append(batch.attempt)
+
+    flights.push_many("late", [1, 2])
+    driver = driver_of("late")
+    lease = driver._batches.take(9, lease_s=60)
+    left = outage(driver, 1)
+
+    driver._fill(lease)
+
+    assert left == []
+    lease.release()
+    driver.stop(0)
+    assert drive("late") == 1
+    assert attempts == [2]
+
+
+def test_an_outage_longer_than_the_lease_leaves_the_batch_to_its_end(flights, driver_of, outage, audit):
+    @flights.spark_sink("late", lease=0.05)
+    def store(df, spark, batch):
+        """Never runs."""
+
+    flights.push_many("late", [1, 2])
+    driver = driver_of("late")
+    lease = driver._batches.take(9, lease_s=0.05)
+    outage(driver, 1000)
+
+    with pytest.raises(ServerUnavailable):
+        driver._report(lease.release)
+
+    driver.stop(0)
+    assert audit("flights/late")["pending"] == 2
+
+
 def test_when_everything_fails_the_driver_pauses_longer_and_longer():
     breaker = Breaker()
     pauses = [breaker.failed() for _ in range(30)]
