@@ -187,7 +187,7 @@ class BatchLease:
     def members(self, first: int, count: int) -> list[str]:
         """Ids of up to `count` members from position `first` on, in the order of the line.
 
-        An item that was deleted meanwhile is among them, without a hash to read: leave it out.
+        An item that was deleted meanwhile is among them, without a hash or with a `finished_at` in it: leave it out.
         """
         count = max(min(count, self.size - first), 0)
         if not count:

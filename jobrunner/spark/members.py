@@ -27,7 +27,7 @@ from jobrunner.spark.fits import Check, misfit
 CHUNK = 2_000
 """Items of one round trip and of one Arrow batch."""
 MISFITS = "misfits."
-_FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers")
+_FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers", b"finished_at")
 COLUMNS = pa.schema(
     [
         ("_id", pa.string()),
@@ -111,7 +111,7 @@ def _sorted_out(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[A
     """(ids and fields of those that fit, by column; words of the rows that tell of the others)."""
     with suppress(msgspec.MsgspecError, ValueError, RecursionError, TypeError):
         columns = list(zip(*rows, strict=True))
-        if columns and columns[1].count(b"json") == len(rows):
+        if columns and columns[1].count(b"json") == columns[6].count(None) == len(rows):
             for payload in columns[0]:
                 check(payload)
             return [ids, *columns], []
@@ -122,7 +122,9 @@ def _one_by_one(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[A
     kept: list[Any] = []
     misfits: list[bytes | str] = []
     for task_id, row in zip(ids, rows, strict=True):
-        payload, encoding = row[0], row[1]
+        payload, encoding, finished_at = row[0], row[1], row[6]
+        if finished_at is not None:
+            continue  # it was deleted meanwhile, and is history
         if encoding == b"json":
             try:
                 check(payload)
@@ -139,7 +141,7 @@ def _one_by_one(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[A
 
 
 def _table(kept: list[Any], failures: int) -> pa.RecordBatch:
-    ids, payloads, _, types, retries, times, headers = kept
+    ids, payloads, _, types, retries, times, headers, _ = kept
     columns = [
         texts(ids),
         texts(payloads),

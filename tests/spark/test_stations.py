@@ -108,6 +108,30 @@ def test_an_item_without_a_row_is_counted_as_dropped(flights, drive, audit, foun
     assert len(found("late")) == 5
 
 
+@pytest.mark.parametrize("history", [None, 3600])
+def test_members_that_were_deleted_meanwhile_are_no_rows_and_not_missing(flights, take, client, found, way, history):
+    seen = []
+
+    @flights.spark_station("clean", to="late", max_wait=0, missing="fail")
+    def leave(df, spark):
+        seen.extend(row._id for row in df.collect())
+        return df
+
+    flights.declare("late")
+    queue = client.queue("flights/clean")
+    queue.configure(history=history)
+    ids = flights.push_many("clean", [1, 2, 3])
+    run = take("clean")
+    queue.delete(ids[1])
+
+    run.run()
+
+    assert sorted(seen) == [ids[0], ids[2]]
+    while not run.lease.advance().done:
+        pass
+    assert found("late") == {ids[0]: 1, ids[2]: 3}
+
+
 def test_with_missing_fail_an_item_without_a_row_is_an_error_that_names_it(flights, attempt):
     @flights.spark_station("clean", to="late", max_wait=0, schema="n int", missing="fail")
     def most(df, spark):

@@ -25,8 +25,12 @@ def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[l
 
 
 def existing(keys: QueueKeys, ids: Sequence[str]) -> list[Call[bool]]:
-    """For each id whether there is a task of it."""
-    return [command("EXISTS", keys.task(one), read=bool) for one in ids]
+    """For each id whether there is a task of it that is not over: history keeps the hashes of those."""
+
+    def read(reply: Any) -> bool:
+        return reply[0] is not None and reply[1] is None
+
+    return [command("HMGET", keys.task(one), "id", "finished_at", read=read) for one in ids]
 
 
 def _key(keys: QueueKeys, batch_id: str, of: str) -> bytes:
