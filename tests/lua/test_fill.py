@@ -34,6 +34,19 @@ def test_nothing_is_made_when_nothing_waits(mail):
     assert mail.raw.keys(mail.keys.batch + b"*") == []
 
 
+def test_a_queue_that_keeps_history_notes_when_a_member_was_handed_out(mail, clock):
+    mail.configure(history_ms=10_000)
+    mail.enqueue("a")
+    clock.advance(5)
+    fill(mail)
+    assert mail.hash("a")["started_at"] == b"%d" % clock.ms
+
+    mail.configure(history_ms="")
+    mail.enqueue("b")
+    fill(mail, batch="c")
+    assert "started_at" not in mail.hash("b")
+
+
 def test_the_same_call_again_adds_nothing(mail):
     mail.enqueue("a", "b", "c", "d")
 

@@ -7,6 +7,7 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 --       epoch: of the caller · had: members it has by now, 0 for a new one · count: at most so many more ·
 --       lease: number of all its leases · lease_ms: length of the batch's own
 -- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'} (nothing changed)
+-- In a queue that keeps history the hash of a member says with `started_at` when it was handed out.
 -- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
 -- include number clock place join wake batch full drop limits post bury trimmed history trim upkeep
 -- include line bucket keyed rooms walk held
@@ -31,6 +32,7 @@ local function hand_out(ids)
       local at = 2 * #taken
       ends[at + 1], ends[at + 2], numbers[at + 1], numbers[at + 2] = hold, one, lease, one
       taken[#taken + 1] = one
+      if defaults.history then redis.pcall('HSET', tasks .. one, 'started_at', exact(now)) end
     end
   end
   call_sliced('RPUSH', members, taken)
