@@ -8,7 +8,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches
 from jobrunner.clock import monotonic
 
-_SLICES = 40
+_SLICES = 80
 _AT_ONCE = 100
 
 

@@ -13,11 +13,11 @@ import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
 
+from jobrunner.broker.calls.batches import ROWS_AT_ONCE
 from jobrunner.spark.members import Access, Place, new_nonce
 from jobrunner.spark.packing import Rules, pack_rows
 
 STAGED = "nonce string, rows long, digests binary"
-_ROWS_OF_A_CALL = 1_000
 _BYTES_OF_A_CALL = 1 << 20
 
 
@@ -66,9 +66,9 @@ def _portions(words: list[bytes | str]) -> Iterator[list[bytes | str]]:
     """Parts of whole rows, each one call: not too many rows, not too many bytes."""
     rows = len(words) // 4
     size = sum(map(len, words[2::4]))
-    if rows == 1 or (rows <= _ROWS_OF_A_CALL and size <= _BYTES_OF_A_CALL):
+    if rows == 1 or (rows <= ROWS_AT_ONCE and size <= _BYTES_OF_A_CALL):
         yield words
         return
-    end = 4 * min(_ROWS_OF_A_CALL, rows // 2)
+    end = 4 * min(ROWS_AT_ONCE, rows // 2)
     yield from _portions(words[:end])
     yield from _portions(words[end:])

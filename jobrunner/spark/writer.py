@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls.batches import ROWS_AT_ONCE
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.batches import Batches, BatchLease
@@ -38,8 +39,6 @@ from jobrunner.task import new_id
 LEASE_S = 86_400.0
 """A write that shows no life for so long is abandoned. Long, as Spark may compute for hours before the first row."""
 _RENEW_S = 600.0
-_ROWS_OF_A_CALL = 500
-"""Half of what a call may have: a new task costs the server more than one that moves."""
 _BYTES_OF_A_CALL = 1 << 20
 _WAIT_S, _WAITED_FOR_ROOM_S = 0.05, 30.0
 _QUERY, _MICRO_BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -136,8 +135,8 @@ def _stage(lease: BatchLease, options: WriteOptions, shape: WriteShape, batches:
     nonce, rows, renewed = secrets.token_hex(8), 0, monotonic()
     packer = RowPacker(options, shape, f"{lease.id}.{nonce}")
     for batch in batches:
-        for start in range(0, batch.num_rows, _ROWS_OF_A_CALL):
-            for words in _portions(packer.pack(batch.slice(start, _ROWS_OF_A_CALL))):
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            for words in _portions(packer.pack(batch.slice(start, ROWS_AT_ONCE))):
                 lease.stage(nonce, words, after=rows)
                 rows += len(words) // 4
         if monotonic() - renewed > _RENEW_S:
@@ -165,7 +164,7 @@ def _decide(lease: BatchLease, messages: list[WriterCommitMessage | None]) -> No
 def _roll_forward(lease: BatchLease) -> None:
     """Until all is in the queue, or it is full for long: from the decision on, any worker carries on."""
     waited_s = 0.0
-    while not (step := lease.advance(_ROWS_OF_A_CALL)).done:
+    while not (step := lease.advance()).done:
         if step.full is None:
             waited_s = 0.0
         elif waited_s >= _WAITED_FOR_ROOM_S:

@@ -26,9 +26,9 @@ from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 
-ROWS_AT_ONCE = 1000
+ROWS_AT_ONCE = 500
 """So many rows a call stages at most: the server does nothing else meanwhile."""
-ADVANCED_AT_ONCE = 500
+ADVANCED_AT_ONCE = 250
 """So many rows and members a slice of rolling forward takes, and so many members one of filling."""
 
 

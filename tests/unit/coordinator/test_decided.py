@@ -5,7 +5,7 @@ import pytest
 from jobrunner import Client
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
-from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.client.batches import ROWS_AT_ONCE, Batches, BatchLease
 from jobrunner.coordinator.decided import Decided
 from tests.conftest import Clock
 
@@ -23,8 +23,8 @@ def taken(broker: Broker, keys: Keys, client: Client, n: int) -> BatchLease:
     ids = client.queue(RAW).push_many(range(n))
     lease = Batches(broker, keys.queue(RAW)).take(n, lease_s=30)
     assert lease is not None
-    for first in range(0, n, 1000):
-        lease.stage("n", [word for one in ids[first : first + 1000] for word in (one, "clean", b"1", "")])
+    for first in range(0, n, ROWS_AT_ONCE):
+        lease.stage("n", [word for one in ids[first : first + ROWS_AT_ONCE] for word in (one, "clean", b"1", "")])
     return lease
 
 
