@@ -1,6 +1,6 @@
 """The demos, whole and for real: processes that are killed, and a verdict that each demo reaches by itself.
 
-The pipeline of flights runs with ``-m slow``: it starts Java three times, and the year takes minutes.
+They run to their ends with ``-m slow``: the pipeline of flights starts Java three times, and the year takes minutes.
 """
 
 import json
@@ -68,6 +68,7 @@ def without_java(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(names), "JAVA_HOME": ""}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_demo_loses_nothing_and_finds_the_published_figures(folder: Path, wait_until: Callable[..., Any]) -> None:
     demo = a_demo(folder)
