@@ -1,11 +1,13 @@
 """A progress bar on stderr, for long work while a person is looking."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import click
+
+from jobrunner.clock import perf_counter
 
 T = TypeVar("T")
 _MANY = 1000
@@ -19,3 +21,23 @@ def watched(items: Sequence[T], label: str) -> Iterator[Iterable[T]]:
         return
     with click.progressbar(items, label=label, file=sys.stderr) as bar:
         yield bar
+
+
+@contextmanager
+def rising(total: int, label: str, noun: str) -> Iterator[Callable[[int], None] | None]:
+    """What to call with how many of `total` are done by now: a bar shows it, and how many a second. None when there is
+    no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    began = perf_counter()
+    with click.progressbar(
+        length=total, label=label, file=sys.stderr, show_pos=True, item_show_func=lambda shown: shown
+    ) as bar:
+
+        def tell(done: int) -> None:
+            rate = done / max(perf_counter() - began, 0.001)
+            bar.update(min(done, total) - bar.pos, f"{rate:,.0f} {noun}/s")
+
+        yield tell
+        tell(total)

@@ -1,8 +1,11 @@
 """`jobrunner history archive`: finished and dead tasks from Redis to Parquet."""
 
+from functools import partial
+
 import click
 
 from jobrunner.cli.answer import answer_json, counted, table, talk
+from jobrunner.cli.bar import rising
 from jobrunner.cli.options import Shared, connected, duration, with_shared_options
 from jobrunner.clock import perf_counter
 
@@ -34,8 +37,9 @@ def archive(shared: Shared, path: str, likes: tuple[str, ...], trim: bool, lag_s
     spark = spark_session(master=master)
     from jobrunner.spark.archive import archive as run  # needs Spark
 
+    watch = partial(rising, label="Archiving", noun="rows")
     with connected(shared) as client:
-        done = run(spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk)
+        done = run(spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk, watch=watch)
     for warning in done.warnings:
         talk(f"Warning: {warning}")
     total, took_s = sum(done.rows.values()), perf_counter() - began

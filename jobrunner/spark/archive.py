@@ -13,7 +13,7 @@ import hashlib
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -30,6 +30,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.archive_files import PARTITIONS
 from jobrunner.spark.columns import ITEM_COLUMNS
+from jobrunner.spark.progress import telling_rows
 from jobrunner.spark.session import register
 from jobrunner.spark.stream import check_untrimmed
 
@@ -43,6 +44,8 @@ SCHEMA = "payload binary, _when timestamp, _finished_at timestamp, " + ", ".join
 )
 """What is read, and with `date`, `queue` and `window` what is in the files."""
 Tell = Callable[[str], None]
+Watch = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
+"""Given how many rows there are to write, what to call with how many are written; None when nobody looks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +79,16 @@ def archive(
     trim: bool = False,
     lag_s: float = LAG_S,
     tell: Tell = lambda _: None,
+    watch: Watch = lambda _: nullcontext(),
 ) -> Archived:
     """Adds what ended since the last time to the archive at `path`; with `trim` deletes it from Redis then.
 
-    `likes`: patterns of queues. Raises UsageError when another process is at it.
+    `likes`: patterns of queues. `watch`: entered while rows are written. Raises UsageError when another process
+    is at it.
     """
     register(spark)
     path = path if "://" in path else str(Path(path).absolute())
-    run = _Run(spark, client, path, tell)
+    run = _Run(spark, client, path, tell, watch)
     with run.held():
         window, resumed = run.window(likes, lag_s)
         warnings = run.gaps(window)
@@ -111,8 +116,8 @@ def read_history(spark: SparkSession, client: Client, like: str) -> DataFrame:
 class _Run:
     """One run, as steps over one record."""
 
-    def __init__(self, spark: SparkSession, client: Client, path: str, tell: Tell) -> None:
-        self._spark, self._client, self._path, self._tell = spark, client, path, tell
+    def __init__(self, spark: SparkSession, client: Client, path: str, tell: Tell, watch: Watch) -> None:
+        self._spark, self._client, self._path, self._tell, self._watch = spark, client, path, tell, watch
         self._broker, self._keys = client.broker, client.keys
         self._digest = hashlib.sha256(path.rstrip("/").encode()).hexdigest()[:16]
         self._name = secrets.token_hex(8)
@@ -172,9 +177,11 @@ class _Run:
             if any(counts) and not _covers(there.get(name, (0, 0)), counts)
         }
         if wanted:
-            self._tell(f"writing {sum(map(sum, wanted.values()))} tasks of {len(wanted)} queues")
+            total = sum(map(sum, wanted.values()))
+            self._tell(f"writing {total} tasks of {len(wanted)} queues")
             self._check_held()
-            self._write_files(window, sorted(wanted))
+            with self._watch(total) as seen, telling_rows(self._spark, seen):
+                self._write_files(window, sorted(wanted))
             there = self._in_files(window)
         return there
 

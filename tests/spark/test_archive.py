@@ -1,5 +1,7 @@
 """History to Parquet: each task exactly once, whatever stops it, and nothing is deleted that is not there."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ from jobrunner.broker.calls import archives
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark import archive as module
+from jobrunner.spark import progress
 from jobrunner.spark.archive import archive, read_history
 from jobrunner.spark.archive_files import read_archive
 from jobrunner.spark.replay import Replay, Replayed, count, replay, select
@@ -45,6 +48,28 @@ def kept(client: Any) -> None:
 
 def ids(spark: Any, path: str) -> list[str]:
     return sorted(row["_id"] for row in read_archive(spark, path).select("_id").collect())
+
+
+def test_who_looks_sees_the_rows_as_they_are_written(
+    spark: Any, client: Any, path: str, finish: Any, monkeypatch: Any
+) -> None:
+    finish("mail", 30)
+    finish("orders/raw", 20)
+    monkeypatch.setattr(progress, "_EACH_S", 0.01)
+    seen: list[int] = []
+
+    @contextmanager
+    def watch(total: int) -> Iterator[Callable[[int], None]]:
+        assert total == 50
+        yield seen.append
+        seen.append(-1)
+
+    archive(spark, client, path, lag_s=0, watch=watch)
+
+    assert seen.index(-1) == len(seen) - 1, "nobody is told when it is over"
+    assert seen[:-1] == sorted(seen[:-1])
+    assert seen[0] == 0
+    assert set(seen[:-1]) - {0} <= {20, 30, 50}
 
 
 def test_finished_and_dead_tasks_are_in_the_archive_once(spark: Any, client: Any, path: str, finish: Any) -> None:
@@ -142,7 +167,7 @@ def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client:
 
 
 def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> None:
-    run = module._Run(spark, client, path, lambda _: None)
+    run = module._Run(spark, client, path, lambda _: None, lambda _: nullcontext())
     assert client.broker.run(archives.hold(client.keys, run._digest, "another", ttl_ms=60_000))
     with pytest.raises(UsageError, match="another process writes the archive"):
         archive(spark, client, path, lag_s=0)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from jobrunner.cli.bar import watched
+from jobrunner.cli.bar import rising, watched
 
 
 def taken(number: int) -> int:
@@ -33,4 +33,28 @@ def test_without_a_person_or_much_to_do_there_is_none(
 
     assert taken(number) == number
 
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_is_done_so_far_and_each_second_is_shown_to_a_person(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    with rising(5000, "Archiving", "rows") as tell:
+        assert tell is not None
+        for done in (0, 1200, 1200, 6000):
+            tell(done)
+
+    heard = capsys.readouterr()
+    assert "Archiving" in heard.err
+    assert "1200/5000" in heard.err
+    assert "rows/s" in heard.err
+    assert "5000/5000" in heard.err
+    assert heard.out == ""
+
+
+def test_without_a_terminal_nobody_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with rising(5000, "Archiving", "rows") as tell:
+        assert tell is None
     assert capsys.readouterr() == ("", "")
