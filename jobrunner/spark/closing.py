@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from jobrunner.client.batches import BatchLease
-from jobrunner.errors import BatchLost, ServerError
+from jobrunner.errors import BatchLost, ClientClosed, ServerError
 
 _FULL_S = 0.2
 """Pause before a target that is full is tried again."""
@@ -43,6 +43,8 @@ class Closing:
             tell()
         except BatchLost as error:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
+        except ClientClosed:  # the driver stopped meanwhile
+            _log.info("decided batch is left to others", batch=lease.id, queue=lease.queue)
         finally:
             self.in_hand = 0
 

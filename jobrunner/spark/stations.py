@@ -39,6 +39,8 @@ _TOP_UPS = 10
 """Looks for more items while a batch waits to be full."""
 _CANCEL_S = 10.0
 """For a batch at hand to end after it was cancelled."""
+_SLICE_S = 1.0
+"""For a slice of rolling forward that is on its way when the driver ends."""
 _AGAIN_S = 0.2
 """Pause before a report is sent again that met an outage."""
 _STARTING = threading.Lock()
@@ -106,6 +108,7 @@ class StationDriver:
         self._over.set()
         self._hints.close()
         self._broker.close()
+        self._closing.wait(_SLICE_S)
 
     def _turn(self) -> float:
         if self._stopping.is_set() or self.failure is not None:

@@ -253,6 +253,36 @@ def test_an_outage_longer_than_the_lease_leaves_the_batch_to_its_end(flights, dr
     assert audit("flights/late")["pending"] == 2
 
 
+def test_a_stop_while_a_decided_batch_is_rolled_forward_ends_quietly(flights, driver_of, monkeypatch, audit):
+    @flights.spark_sink("late")
+    def store(df, spark, batch):
+        """Never runs."""
+
+    flights.push_many("late", [1, 2])
+    driver = driver_of("late")
+    lease = driver._batches.take(9, lease_s=60)
+    lease.decide([], rest="succeeded")
+    asked, closed = threading.Event(), threading.Event()
+    advance, close = lease.advance, driver._broker.close
+    told, raised = [], []
+
+    def behind_the_close():
+        asked.set()
+        assert closed.wait(30)
+        return advance()
+
+    monkeypatch.setattr(driver._broker, "close", lambda: (close(), closed.set()))
+    monkeypatch.setattr(lease, "advance", behind_the_close)
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    driver._closing.hand(lease, lambda: told.append(1))
+    assert asked.wait(30)
+
+    driver.stop(0)
+
+    assert (raised, told, driver.in_hand) == ([], [], 0)
+    assert audit("flights/late")["pending"] == 2, "others finish it"
+
+
 def test_when_everything_fails_the_driver_pauses_longer_and_longer():
     breaker = Breaker()
     pauses = [breaker.failed() for _ in range(30)]
