@@ -17,7 +17,11 @@ from jobrunner.spark.session import spark_session
 from jobrunner.spark.stations import build_driver
 
 HERE = Path(__file__).parent
-MEMORY = {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"}
+SMALL = {
+    "spark.sql.shuffle.partitions": 2,
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a JVM that lives for minutes
+}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on this machine: two cores, little memory, a failed Spark task is run again."""
-    session = spark_session("tests", "local[2,4]", **MEMORY)
+    session = spark_session("tests", "local[2,4]", **SMALL)
     yield session
     session.stop()
 
