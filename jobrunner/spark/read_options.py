@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.errors import InvalidOption, UnknownOption
+from jobrunner.errors import InvalidOption
 from jobrunner.settings import client_settings
 from jobrunner.spark.columns import ITEM_COLUMNS
+from jobrunner.spark.option_names import folded, listed, settle_names
 
 STATES = ("waiting", "scheduled", "pending", "dead")
 MODES = ("PERMISSIVE", "FAILFAST")
@@ -47,7 +48,7 @@ class ReadOptions:
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
     """Settles the options of a batch read. Raises UnknownOption and InvalidOption."""
-    options = _known(given, _BATCH, "a read")
+    options = settle_names(given, _BATCH, "a read from jobrunner")
     queue, history, state = (options.get(name) for name in ("queue", "history", "state"))
     if (queue is None) == (history is None):
         raise InvalidOption(f"queue={queue!r} and history={history!r}: give one of the two options")
@@ -59,13 +60,13 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
 
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
     """Settles the options of a streaming read. Raises UnknownOption and InvalidOption."""
-    folded = {_folded(name): name for name in given}
-    if "queue" in folded and "history" not in folded:
+    spelled = {folded(name): name for name in given}
+    if "queue" in spelled and "history" not in spelled:
         raise InvalidOption(
-            f"queue={given[folded['queue']]!r}: a stream reads what has finished; give the option history, "
+            f"queue={given[spelled['queue']]!r}: a stream reads what has finished; give the option history, "
             "and let a station take items out of a queue"
         )
-    options = _known(given, _STREAM, "a streaming read")
+    options = settle_names(given, _STREAM, "a streaming read from jobrunner")
     if "history" not in options:
         raise InvalidOption("the option history is missing: give the queue whose finished tasks to read")
     return _settled(options, options["history"], ("done",))
@@ -91,22 +92,8 @@ def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -
     )
 
 
-def _folded(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
-def _known(given: Mapping[str, str], known: Sequence[str], what: str) -> dict[str, str]:
-    names = {_folded(name): name for name in known}
-    for name in given:
-        if _folded(name) not in names:
-            near = difflib.get_close_matches(_folded(name), names, n=1, cutoff=0.5)
-            hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
-            raise UnknownOption(f"unknown option {name!r} of {what} from jobrunner; {hint}")
-    return {names[_folded(name)]: value for name, value in given.items()}
-
-
 def _queues(given: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in given.split(",") if part.strip())
+    names = listed(given)
     if not names:
         raise InvalidOption(f"queue {given!r}: give a name, several by comma, or a pattern like 'flights/*'")
     for name in names:
@@ -118,7 +105,7 @@ def _queues(given: str) -> tuple[str, ...]:
 def _states(given: str | None) -> tuple[str, ...]:
     if given is None:
         return STATES
-    names = tuple(part.strip() for part in given.split(",") if part.strip())
+    names = listed(given)
     unknown = [name for name in names if name not in STATES]
     if unknown or not names:
         raise InvalidOption(f"state={given!r}: choose of {', '.join(STATES)}; finished tasks have the option history")
@@ -128,7 +115,7 @@ def _states(given: str | None) -> tuple[str, ...]:
 def _columns(given: str | None) -> tuple[str, ...] | None:
     if given is None:
         return None
-    names = tuple(part.strip() for part in given.split(",") if part.strip())
+    names = listed(given)
     known = ("payload", *ITEM_COLUMNS)
     for name in names:
         if name not in known:

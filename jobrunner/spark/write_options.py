@@ -9,9 +9,10 @@ from pyspark.sql import types as spark
 
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import split_queue
-from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
+from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
 from jobrunner.settings import check_options, client_settings, file_settings
+from jobrunner.spark.option_names import listed, settle_names
 
 KNOWN = ("queue", "type", "modules", "id", "idFrom", "url", "prefix")
 _OF_A_STREAM = ("checkpointLocation", "path", "queryName")
@@ -65,7 +66,7 @@ class WriteShape:
 
 def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOptions:
     """Settles the options of a write. Raises UnknownOption, InvalidOption, InvalidName, UnknownJob."""
-    options = _known(given, (*KNOWN, *_OF_A_STREAM) if streams else KNOWN)
+    options = settle_names(given, KNOWN, "a write to jobrunner", unsaid=_OF_A_STREAM if streams else ())
     where = client_settings(options.get("url"), options.get("prefix"))
     settled = WriteOptions(
         url=Endpoint(where.url).shared_url(),
@@ -73,9 +74,9 @@ def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOp
         payload_limit=where.payload_limit,
         queue=options.get("queue", ""),
         type=options.get("type", ""),
-        modules=_names(options.get("modules", "")) or file_settings().modules,
+        modules=listed(options.get("modules", "")) or file_settings().modules,
         id_column=options.get("id"),
-        id_from=_names(options.get("idFrom", "")),
+        id_from=listed(options.get("idFrom", "")),
     )
     if settled.id_column is not None and settled.id_from:
         raise InvalidOption(
@@ -146,20 +147,3 @@ def _check_parameters(names: list[str], definition: JobDefinition) -> None:
     if missing:
         raise ParameterError(f"job {definition.name!r} needs a column for its parameter {missing[0]!r}")
 
-
-def _known(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    names = {_folded(name): name for name in known}
-    for name in given:
-        if _folded(name) not in names:
-            near = difflib.get_close_matches(_folded(name), names, n=1, cutoff=0.5)
-            hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(KNOWN)}"
-            raise UnknownOption(f"unknown option {name!r} of a write to jobrunner; {hint}")
-    return {names[_folded(name)]: value for name, value in given.items()}
-
-
-def _folded(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())

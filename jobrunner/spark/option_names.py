@@ -1,0 +1,32 @@
+"""Options of the data source by name: Spark hands them over in any case, and people write them with underscores too."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from jobrunner.errors import UnknownOption
+
+
+def folded(name: str) -> str:
+    """What two spellings of one option have in common."""
+    return name.replace("_", "").lower()
+
+
+def settle_names(
+    given: Mapping[str, str], known: Sequence[str], what: str, *, unsaid: Sequence[str] = ()
+) -> dict[str, str]:
+    """The options under their proper names. `unsaid` are known too, and not for people.
+
+    Raises UnknownOption, which names the nearest one.
+    """
+    names = {folded(name): name for name in (*known, *unsaid)}
+    for name in given:
+        if folded(name) not in names:
+            near = difflib.get_close_matches(folded(name), names, n=1, cutoff=0.5)
+            hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
+            raise UnknownOption(f"unknown option {name!r} of {what}; {hint}")
+    return {names[folded(name)]: value for name, value in given.items()}
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of an option that takes several, by comma."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
