@@ -20,7 +20,7 @@ from jobrunner.broker.call import (
     wire_words,
 )
 from jobrunner.broker.connect import Endpoint, Idle, has_died
-from jobrunner.broker.patience import ANSWERED, BROKEN, Patience, may_repeat
+from jobrunner.broker.patience import BROKEN, Patience, may_repeat, read_reply
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -116,23 +116,12 @@ class Broker:
         connection.send_packed_command(
             [pack(wire_words(call, now_ms)) for call in calls], check_health=False
         )
-        replies = [_read(connection) for _ in calls]
+        replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
         for position, reply in enumerate(replies):
             if is_unknown_script(reply):
                 words = wire_words(calls[position], now_ms, with_source=True)
                 connection.send_packed_command([pack(words)], check_health=False)
-                replies[position] = _read(connection)
+                replies[position] = read_reply(connection)
         self._idle.rest(connection)
         return replies
-
-
-def _read(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except ANSWERED as error:
-        return error
-    except BROKEN:
-        raise
-    except RedisError as error:
-        return error

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from jobrunner.broker.call import pack, server_error
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.patience import ANSWERED, BROKEN, Patience
+from jobrunner.broker.patience import BROKEN, Patience, read_reply
 from jobrunner.errors import ServerUnavailable
 
 _AT_ONCE = 1 << 18
@@ -129,14 +129,7 @@ class _FromRedis:
         return [self._one() for _ in range(count)]
 
     def _one(self) -> Any:
-        try:
-            reply = self._connection.read_response()
-        except ANSWERED as error:
-            return error
-        except BROKEN:
-            raise
-        except RedisError as error:
-            return error
+        reply = read_reply(self._connection)
         self.bytes += sum(len(part) for part in reply if isinstance(part, bytes)) if isinstance(reply, list) else 0
         return reply
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -70,3 +70,15 @@ class Patience:
     def _next_pause(self) -> float:
         pause, self._pause_s = self._pause_s, min(self._pause_s * 2, _LONGEST_PAUSE_S)
         return pause
+
+
+def read_reply(connection: Any) -> Any:
+    """The next reply, an error of the server as a value. Raises BROKEN when the connection is."""
+    try:
+        return connection.read_response()
+    except ANSWERED as error:
+        return error
+    except BROKEN:
+        raise
+    except RedisError as error:
+        return error
