@@ -92,9 +92,7 @@ class ProcessSlot:
         if timeout_s is not None and definition is not None and definition.is_async:
             timeout_s += _LATE_S  # a coroutine is cancelled in its child, and may clean up
         try:
-            child = self._ready_child()
-            answer = child.exchange(write_attempt(attempt), timeout_s, lambda: self._pass_on_stop(child, attempt))
-            return read_outcome(answer)
+            return read_outcome(self._answer(attempt, timeout_s))
         except TimeoutError:
             self._end_child()
             assert definition is not None
@@ -105,6 +103,19 @@ class ProcessSlot:
             if self._is_closed():
                 return Released()
             return self._runner.timed_out(attempt, AttemptCrashed(f"the process of the attempt {how}"))
+
+    def _answer(self, attempt: Attempt, timeout_s: float | None) -> bytes:
+        try:
+            return self._exchange(attempt, timeout_s)
+        except _NotTakenError:  # the child died before it began the attempt: another one may
+            if self._is_closed():
+                raise
+            self._end_child()
+            return self._exchange(attempt, timeout_s)
+
+    def _exchange(self, attempt: Attempt, timeout_s: float | None) -> bytes:
+        child = self._ready_child()
+        return child.exchange(write_attempt(attempt), timeout_s, lambda: self._pass_on_stop(child, attempt))
 
     def _is_closed(self) -> bool:
         return self._closed
@@ -136,6 +147,10 @@ class ProcessSlot:
         return "was killed" if child is None else child.end()
 
 
+class _NotTakenError(EOFError):
+    """The child died before it had read the whole message."""
+
+
 class ChildProcess:
     """One child, the socket to it, and the pipe that ends it when this process ends."""
 
@@ -153,7 +168,8 @@ class ChildProcess:
     def exchange(self, message: bytes, timeout_s: float | None, look: Callable[[], object] = lambda: None) -> bytes:
         """Sends a message and waits for the answer, calling `look` a few times a second.
 
-        Raises TimeoutError, or EOFError when the child died.
+        Raises TimeoutError, or EOFError when the child died. A local socket that is closed with unread bytes resets its
+        peer (unix(7)), so a reset tells that the child had not read the message; elsewhere than on Linux it may be missing.
         """
         ends = math.inf if timeout_s is None else monotonic() + timeout_s
         try:
@@ -162,7 +178,7 @@ class ChildProcess:
             size: int = HEAD.unpack(self._receive(HEAD.size, ends, look))[0]
             return self._receive(size, ends, look)
         except ConnectionError as error:
-            raise EOFError from error
+            raise _NotTakenError from error
 
     def _receive(self, size: int, ends: float, look: Callable[[], object]) -> bytes:
         parts = bytearray()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -269,6 +270,25 @@ def test_a_child_that_died_while_it_had_nothing_to_do_costs_no_attempt(children:
     first = run(attempt_at("child.pid"))
     os.kill(int(first.result), signal.SIGKILL)
     wait_for(lambda: not is_alive(int(first.result)))
+    second = run(attempt_at("child.pid"))
+    assert isinstance(second, Succeeded)
+    assert second != first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that a message was not read")
+def test_a_child_that_died_before_it_read_the_attempt_costs_no_attempt(children: Any) -> None:
+    stopped: list[int] = []
+
+    def kill_stopped(token: str) -> bool:  # asked for while the slot waits, hence after the attempt was sent
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
+        stopped.clear()
+        return False
+
+    run = children(MODULE, is_stopped=kill_stopped).new_run()
+    first = run(attempt_at("child.pid"))
+    os.kill(int(first.result), signal.SIGSTOP)
+    stopped.append(int(first.result))
     second = run(attempt_at("child.pid"))
     assert isinstance(second, Succeeded)
     assert second != first
