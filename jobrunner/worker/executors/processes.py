@@ -169,7 +169,7 @@ class ChildProcess:
         """Sends a message and waits for the answer, calling `look` a few times a second.
 
         Raises TimeoutError, or EOFError when the child died. A local socket that is closed with unread bytes resets its
-        peer (unix(7)), so a reset tells that the child had not read the message; elsewhere than on Linux it may be missing.
+        peer (unix(7)), so a reset tells that the child had not read the message; other systems may not tell.
         """
         ends = math.inf if timeout_s is None else monotonic() + timeout_s
         try:
