@@ -76,7 +76,7 @@ def pack_hash_reads(prefix: bytes, ids: Sequence[bytes], fields: Sequence[bytes]
     """One HMGET for the hash of each id, packed; `prefix` is what their keys begin with."""
     head = b"*%d\r\n$5\r\nHMGET\r\n" % (2 + len(fields))
     tail = b"\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(field), field) for field in fields)
-    lengths = {len(one) for one in ids}
+    lengths = set(map(len, ids))
     if len(lengths) == 1:  # ids that jobrunner made: one pass in C
         start = b"%b$%d\r\n%b" % (head, len(prefix) + lengths.pop(), prefix)
         return start + (tail + start).join(ids) + tail

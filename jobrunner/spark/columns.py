@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 UTC = pa.timestamp("us", "UTC")
 _BAND = 2.0**42
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,6 +34,13 @@ class Chunk:
     def numbers(self, field: str) -> pa.Array:
         """A field as doubles."""
         return numbers(self.values[field])
+
+    def whole(self, field: str, default: int | None) -> pa.Array:
+        """A field as 32-bit whole numbers; `default` where it is missing."""
+        if default is not None and _are_null(self.values[field]):
+            return pa.repeat(pa.scalar(default, pa.int32()), len(self.ids))
+        found = pc.cast(self.numbers(field), pa.int32(), safe=False)
+        return found if default is None else pc.fill_null(found, default)
 
     def all(self, value: str) -> pa.Array:
         """The same word for each item."""
@@ -57,7 +66,7 @@ class Column:
 def texts(values: Sequence[bytes | None]) -> pa.Array:
     """Strings of UTF-8 bytes; bytes that are none come with replacement characters."""
     try:
-        return pa.array(values, pa.string())
+        return _texts(values)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return pa.array([None if one is None else one.decode("utf-8", "replace") for one in values], pa.string())
 
@@ -65,14 +74,40 @@ def texts(values: Sequence[bytes | None]) -> pa.Array:
 def numbers(values: Sequence[bytes | None]) -> pa.Array:
     """Doubles of decimal text."""
     try:
-        return pc.cast(pa.array(values, pa.string()), pa.float64())
+        found = pc.cast(_texts(values), pa.float64())
     except (pa.ArrowInvalid, UnicodeDecodeError):
+        found = None
+    if found is None or pc.any(pc.invert(pc.is_finite(found))).as_py():  # "nan" is damage too
         return pa.array([_number(one) for one in values], pa.float64())
+    return found
+
+
+def _texts(values: Sequence[bytes | None]) -> pa.Array:
+    if _are_null(values):
+        return pa.nulls(len(values), pa.string())
+    try:
+        joined = b"".join(values)  # type: ignore[arg-type]
+    except TypeError:  # some are null
+        return pa.array(values, pa.string())
+    if not joined.isascii() or len(joined) > _LARGEST:
+        return pa.array(values, pa.string())  # checks and copies one by one
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])  # type: ignore[arg-type]
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(joined))
+
+
+def _are_null(values: Sequence[bytes | None]) -> bool:
+    return bool(values) and values[0] is None and values.count(None) == len(values)
 
 
 def instants(milliseconds: pa.Array) -> pa.Array:
     """Timestamps of Unix ms, whose fraction counts microseconds."""
-    return pc.cast(pc.round(pc.multiply(milliseconds, 1000.0)), pa.int64(), safe=False).cast(UTC)
+    if milliseconds.null_count == len(milliseconds):
+        return pa.nulls(len(milliseconds), UTC)
+    if milliseconds.null_count:
+        return pc.cast(pc.round(pc.multiply(milliseconds, 1000.0)), pa.int64(), safe=False).cast(UTC)
+    whole = np.rint(milliseconds.to_numpy() * 1000.0).astype(np.int64)
+    return pa.Array.from_buffers(UTC, len(whole), [None, pa.py_buffer(whole)])
 
 
 def _number(raw: bytes | None) -> float | None:
@@ -91,11 +126,7 @@ def _text(field: str, *, done: bool = False) -> Column:
 
 
 def _whole(field: str, default: int | None) -> Column:
-    def make(chunk: Chunk) -> pa.Array:
-        found = pc.cast(chunk.numbers(field), pa.int32(), safe=False)
-        return found if default is None else pc.fill_null(found, default)
-
-    return _column("int", make, field)
+    return _column("int", lambda chunk: chunk.whole(field, default), field)
 
 
 def _instant(field: str) -> Column:
@@ -121,10 +152,19 @@ def _column(ddl: str, make: Callable[[Chunk], pa.Array], *fields: str, done: boo
 def _attempts(chunk: Chunk) -> pa.Array:
     """Runs that were begun: as noted, else the failures and the run that goes on or went well."""
     begun = 1 if chunk.state in ("pending", "done") else 0
-    counted = pc.add(pc.fill_null(chunk.numbers("retry_count"), 0.0), float(begun))
+    counted = chunk.whole("retry_count", 0)
+    if begun:
+        counted = pc.add(counted, pa.scalar(begun, pa.int32()))
     if "attempts" in chunk.values:
-        counted = pc.coalesce(chunk.numbers("attempts"), counted)
-    return pc.cast(counted, pa.int32(), safe=False)
+        counted = pc.coalesce(chunk.whole("attempts", None), counted)
+    return counted
+
+
+def _type(chunk: Chunk) -> pa.Array:
+    types = chunk.values["type"]
+    if types.count(types[0]) == len(types):
+        return pc.fill_null(pa.repeat(texts(types[:1])[0], len(types)), "")
+    return pc.fill_null(texts(types), "")
 
 
 def _state(chunk: Chunk) -> pa.Array:
@@ -143,7 +183,7 @@ ITEM_COLUMNS: dict[str, Column] = {
     "_id": _column("string", lambda chunk: texts(chunk.ids)),
     "_queue": _column("string", lambda chunk: chunk.all(chunk.queue)),
     "_state": Column(ddl="string", kind=pa.string(), make=_state, only_done=("outcome",)),
-    "_type": _column("string", lambda chunk: pc.fill_null(chunk.texts("type"), ""), "type"),
+    "_type": _column("string", _type, "type"),
     "_attempts": Column(
         ddl="int", kind=pa.int32(), make=_attempts, fields=("retry_count",), only_done=("attempts",)
     ),

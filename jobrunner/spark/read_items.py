@@ -6,7 +6,7 @@ when payloads are large: a page is a few MB at most.
 
 import gc
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ from jobrunner.spark.read_shape import MISFIT, PAYLOAD, Shape
 from jobrunner.spark.walk import Page, Part, Walk
 
 _FIRST_PAGE = 500
-_PAGE = 2_000
+_PAGE = 1_000
 _PAGE_BYTES = 4 << 20
 _ALWAYS = ("queue",)
 
@@ -92,6 +92,8 @@ class _Reading:
         self._fields = self._wanted()
         self._packed_fields = [field.encode() for field in self._fields]
         self._schema = to_arrow_schema(read.shape.schema, timezone="UTC")
+        self._name = piece.queue.encode()
+        self._types = None if read.types is None else {one.encode() for one in read.types}
         self._size = _FIRST_PAGE
 
     def _wanted(self) -> tuple[str, ...]:
@@ -138,23 +140,32 @@ class _Reading:
 
     def _chunk(self, page: Page, replies: list[Any]) -> Chunk | None:
         ids, scores, rows = page.ids, page.scores, replies
-        name = self._piece.queue.encode()
-        stays = [type(row) is list and row[0] == name for row in rows]
-        if self._read.types is not None:
-            place = self._fields.index("type")
-            types = {one.encode() for one in self._read.types}
-            wanted = [kept and (row[place] or b"") in types for kept, row in zip(stays, rows, strict=True)]
-        else:
-            wanted = stays
         if self._read.whole:
             self._refuse_gap(page, rows)
-        if not all(wanted):
-            kept = [place for place, one in enumerate(wanted) if one]
+        columns = self._columns_of(rows)
+        if columns is None:
+            kept = [place for place, row in enumerate(rows) if self._is_wanted(row)]
             ids, scores, rows = ([found[place] for place in kept] for found in (ids, scores, rows))
+            columns = tuple(zip(*rows, strict=True))
         if not ids:
             return None
-        values = dict(zip(self._fields, zip(*rows, strict=True), strict=True))
+        values = dict(zip(self._fields, columns, strict=True))
         return Chunk(queue=self._piece.queue, state=self._piece.state, ids=ids, scores=scores, values=values)
+
+    def _columns_of(self, rows: list[Any]) -> Sequence[Sequence[bytes | None]] | None:
+        """The fields one by one, when every row is wanted."""
+        try:
+            columns = tuple(zip(*rows, strict=True))
+        except TypeError:  # a reply is an error, and no list
+            return None
+        if self._types is not None or columns[0].count(self._name) < len(rows):
+            return None
+        return columns
+
+    def _is_wanted(self, row: Any) -> bool:
+        if type(row) is not list or row[0] != self._name:
+            return False
+        return self._types is None or (row[self._fields.index("type")] or b"") in self._types
 
     def _refuse_gap(self, page: Page, rows: list[Any]) -> None:
         gone = [one for one, row in zip(page.ids, rows, strict=True) if type(row) is list and row[0] is None]

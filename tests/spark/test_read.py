@@ -200,16 +200,22 @@ def test_bytes_that_are_no_text_come_with_replacement_characters_or_as_binary(cl
     assert [row["payload"] for row in rows(reader(queue="mail", schema="payload binary"))] == [b"a\xff", b"b"]
 
 
+def test_halves_of_a_character_in_two_payloads_stay_apart(client, reader):
+    client.queue("mail").push(b"\xc3")
+    client.queue("mail").push(b"\xa9")
+    assert [row["payload"] for row in rows(reader(queue="mail", columns="payload"))] == ["\ufffd", "\ufffd"]
+
+
 def test_damage_is_left_out_or_null(client, reader, raw, keys):
     queue = client.queue("mail")
     first, second, third, fourth = (queue.push(n) for n in range(4))
     mail = keys.queue("mail")
     raw.delete(mail.task(first))
     raw.set(mail.task(second), "no hash")
-    raw.hset(mail.task(third), mapping={"enqueue_time": "soon", "retry_count": b"\xff", "priority": "1e99"})
+    raw.hset(mail.task(third), mapping={"enqueue_time": "soon", "retry_count": b"\xff", "priority": "1e99", "started_at": "nan"})
     found = {row["_id"]: row for row in rows(reader(queue="mail"))}
     assert set(found) == {third, fourth}
-    assert (found[third]["_enqueue_time"], found[third]["_retry_count"]) == (None, 0)
+    assert (found[third]["_enqueue_time"], found[third]["_started_at"], found[third]["_retry_count"]) == (None, None, 0)
 
 
 def test_an_item_that_moved_meanwhile_is_not_shown_in_its_old_queue(client, reader, raw, keys):
