@@ -212,7 +212,8 @@ def test_damage_is_left_out_or_null(client, reader, raw, keys):
     mail = keys.queue("mail")
     raw.delete(mail.task(first))
     raw.set(mail.task(second), "no hash")
-    raw.hset(mail.task(third), mapping={"enqueue_time": "soon", "retry_count": b"\xff", "priority": "1e99", "started_at": "nan"})
+    damage = {"enqueue_time": "soon", "retry_count": b"\xff", "priority": "1e99", "started_at": "nan"}
+    raw.hset(mail.task(third), mapping=damage)
     found = {row["_id"]: row for row in rows(reader(queue="mail"))}
     assert set(found) == {third, fourth}
     assert (found[third]["_enqueue_time"], found[third]["_started_at"], found[third]["_retry_count"]) == (None, None, 0)
