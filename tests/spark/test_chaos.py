@@ -184,33 +184,54 @@ def run_with_kills(fleet: Fleet, client: Client, kinds: list[str]) -> int:
     return len(kinds) - len(waiting)
 
 
-@pytest.mark.parametrize("kind", ["driver", "jvm", "python", "all"])
-def test_kills_of_one_kind(chaos, tmp_path, kind):
+def mixed(kinds: tuple[str, ...]) -> list[str]:
+    """As many kills of each kind, in an order by chance."""
+    waiting = [kind for kind in kinds for _ in range(KILLS)]
+    random.Random(11).shuffle(waiting)
+    return waiting
+
+
+KINDS = {
+    "driver": ("driver",),
+    "jvm": ("jvm",),
+    "python": ("python",),
+    "all": ("all",),
+    "mixed": ("driver", "jvm", "python", "all"),
+}
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_kills(chaos, tmp_path, kinds):
     server, client = chaos
-    push(client, ITEMS)
+    items = ITEMS * min(2, len(kinds))
+    push(client, items)
     fleet = Fleet(server, tmp_path)
+    waiting = mixed(kinds)
     try:
-        hits = run_with_kills(fleet, client, [kind] * KILLS)
-        print(f"{kind}: {hits} kills, {fleet.starts} starts")
-        assert hits == KILLS, "it was over too soon: CHAOS_ITEMS makes it longer"
-        verify(server, client, tmp_path, ITEMS)
+        hits = run_with_kills(fleet, client, waiting)
+        print(f"{'/'.join(kinds)}: {hits} kills, {fleet.starts} starts")
+        assert hits == len(waiting), "it was over too soon: CHAOS_ITEMS makes it longer"
+        verify(server, client, tmp_path, items)
     finally:
         fleet.stop()
 
 
-def test_a_driver_that_is_paused_beyond_its_lease(chaos, tmp_path):
+@pytest.mark.parametrize(("station", "count"), [("raw", "moved_out"), ("store", "succeeded")])
+def test_a_driver_that_is_paused_beyond_its_lease(chaos, tmp_path, station, count):
     server, client = chaos
-    push(client, ITEMS // 4)
+    push(client, ITEMS)
     first = Fleet(server, tmp_path, CHAOS_LEASE="8")
     second = None
+    queue = f"chaos/{station}"
     try:
-        wait_for(lambda: client.stats()["chaos/raw"].pending, timeout_s=120)
+        wait_for(lambda: queue in client.stats() and client.stats()[queue].pending, timeout_s=120)
         os.kill(first.process.pid, signal.SIGSTOP)
+        done = client.stats()[queue].totals.get(count, 0)
         second = Fleet(server, tmp_path, CHAOS_LEASE="8")
-        wait_for(lambda: client.stats()["chaos/raw"].totals.get("moved_out", 0) > 0, timeout_s=300)
+        wait_for(lambda: client.stats()[queue].totals.get(count, 0) > done, timeout_s=300)
         os.kill(first.process.pid, signal.SIGCONT)
         wait_for(lambda: is_over(client), timeout_s=LONG_S)
-        verify(server, client, tmp_path, ITEMS // 4)
+        verify(server, client, tmp_path, ITEMS)
     finally:
         os.kill(first.process.pid, signal.SIGCONT)
         first.stop()
@@ -274,8 +295,7 @@ def _listens(port: int) -> bool:
 
 def test_on_a_standalone_cluster_whose_executor_is_killed(chaos, tmp_path):
     server, client = chaos
-    items = ITEMS // 4
-    push(client, items)
+    push(client, ITEMS)
     cluster = Cluster(tmp_path)
     fleet = Fleet(server, tmp_path, JOBRUNNER_SPARK_MASTER=cluster.url, PYSPARK_PYTHON=sys.executable)
     try:
@@ -283,7 +303,7 @@ def test_on_a_standalone_cluster_whose_executor_is_killed(chaos, tmp_path):
         os.kill(cluster.executors()[0], signal.SIGKILL)
         wait_for(lambda: is_over(client), timeout_s=LONG_S)
         assert fleet.starts == 1
-        verify(server, client, tmp_path, items)
+        verify(server, client, tmp_path, ITEMS)
     finally:
         fleet.stop()
         cluster.stop()
