@@ -22,11 +22,11 @@ from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from tests.conftest import Server, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 ITEMS = int(os.environ.get("CHAOS_ITEMS", "240000"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 ROOT = Path(__file__).parents[2]
-LONG_S = 1200
+LONG_S = 3600
 LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
