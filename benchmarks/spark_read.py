@@ -5,8 +5,7 @@
 Three contenders take turns: the plain reader (plain_reader.py), the data source with all columns into a sink that
 keeps nothing ("noop"), and the same into Parquet. The figures are medians; the ratio is of the medians. Beside the
 rates stand processor times for each row, of server, Python and Java together: on a machine with other things to do the
-rates say little and these still tell what they would be. The server's own log of slow commands tells the longest that
-one command held it up during the reads; that too counts the time in which other processes had its core.
+rates say little and these still tell what they would be. How long single commands held the server up is in stalls.py.
 """
 
 import argparse
@@ -23,11 +22,13 @@ from typing import Any
 
 from benchmarks.plain_reader import read_all
 from benchmarks.server import PrivateServer
+from benchmarks.stalls import Stall, Watch
 from jobrunner import Client
 
 QUEUE, PREFIX = "flights", "spark-read"
 TARGET, STALL_MS = 0.8, 10.0
 _PUSHED_AT_ONCE = 2_000
+_WARM_UPS = 2
 
 
 def main() -> int:
@@ -42,28 +43,29 @@ def main() -> int:
     with PrivateServer() as server:
         figures = _measure(server, given.tasks, given.rounds, given.cores)
     if given.json:
-        given.json.write_text(json.dumps(figures, indent=1))
+        given.json.write_text(json.dumps(figures, indent=1, default=str))
     return _print(figures, given.tasks)
 
 
 def _measure(server: Any, tasks: int, rounds: int, cores: int) -> dict[str, Any]:
     server.redis.config_set("hash-max-listpack-value", 512)  # as the embedded server has it
     _fill(server.url, tasks)
-    server.redis.config_set("slowlog-log-slower-than", 1000)
-    server.redis.slowlog_reset()
     contenders = _contenders(server, cores, tasks)
     times: dict[str, list[float]] = {name: [] for name in contenders}
     used: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):
+    stalls = dict.fromkeys(contenders, Stall())
+    for number in range(-_WARM_UPS, rounds):
         for name in list(contenders) if number % 2 else list(reversed(contenders)):
+            watch = Watch(server.redis)
             began, cpu = time.perf_counter(), cpu_s()
             contenders[name]()
-            if number:  # the first is for warming up
-                times[name].append(time.perf_counter() - began)
-                used[name].append(cpu_s() - cpu)
+            took, spent, stall = time.perf_counter() - began, cpu_s() - cpu, watch.stop()
+            if number >= 0:
+                times[name].append(took)
+                used[name].append(spent)
+                stalls[name] = stalls[name].or_worse(stall)
                 print(f"{name}: {tasks / times[name][-1]:,.0f} rows/s", file=sys.stderr)
-    slow = sorted((entry["duration"] / 1000, entry["command"][:60].decode()) for entry in server.redis.slowlog_get(128))
-    return {"times_s": times, "cpu_s": used, "slow": slow[-5:], "load": os.getloadavg()[0]}
+    return {"times_s": times, "cpu_s": used, "stalls": stalls, "load": os.getloadavg()[0]}
 
 
 def cpu_s() -> float:
@@ -124,10 +126,11 @@ def _print(figures: dict[str, Any], tasks: int) -> int:
         rounds = ", ".join(f"{tasks / one / 1000:,.0f}k" for one in figures["times_s"][name])
         cpu = statistics.median(figures["cpu_s"][name]) / tasks * 1e6
         print(f"{name:14} {rate:10,.0f} rows/s   ({rounds})   {rate / medians['plain reader']:.2f}   {cpu:.1f} µs/row")
+        print(f"{'':14} {figures['stalls'][name]}")
     ratio = medians["data source"] / medians["plain reader"]
-    longest, command = figures["slow"][-1] if figures["slow"] else (1.0, "none above 1 ms")
+    longest = figures["stalls"]["data source"].longest_ms
     held = ratio >= TARGET and longest <= STALL_MS
-    print(f"ratio {ratio:.2f} (target {TARGET}), longest command {longest:.1f} ms: {command} (target {STALL_MS:g})")
+    print(f"ratio {ratio:.2f} (target {TARGET}), longest command {longest:.1f} ms (target {STALL_MS:g})")
     print(f"load after: {figures['load']:.1f}")
     return 0 if held else 1
 

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from benchmarks.server import PrivateServer
+from benchmarks.stalls import Stall, Watch
 from jobrunner.broker.calls import leases, queues
 from jobrunner.client.client import Client
 from jobrunner.client.token import new_token
@@ -41,21 +42,20 @@ def main() -> int:
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     with PrivateServer() as server:
-        server.redis.config_set("slowlog-log-slower-than", 1000)
-        turns: dict[str, Callable[[int], float]] = {"loop": lambda items: plain(server, items)}
+        turns: dict[str, Callable[[int], tuple[float, Stall]]] = {"loop": lambda items: plain(server, items)}
         for size in options.sizes:
             turns[f"spark {size}"] = lambda items, size=size: on_spark(server, items, size)
         spark_session("benchmark")
         for name, turn in turns.items():
             turn(2_000 if name != "spark 100000" else 20_000)  # warms up
         rates: dict[str, list[float]] = {name: [] for name in turns}
-        stalls: dict[str, float] = dict.fromkeys(turns, 0.0)
+        stalls = dict.fromkeys(turns, Stall())
         for number in range(options.rounds):
             for name in (list(turns), list(turns)[::-1])[number % 2]:
                 items = items_of(name, options.items)
-                server.redis.slowlog_reset()
-                rates[name].append(items / turns[name](items))
-                stalls[name] = max(stalls[name], longest_stall_ms(server))
+                seconds, stall = turns[name](items)
+                rates[name].append(items / seconds)
+                stalls[name] = stalls[name].or_worse(stall)
                 print(f"round {number + 1}: {name:14} {rates[name][-1]:9.0f} items/s", file=sys.stderr)
     return report(rates, stalls)
 
@@ -66,7 +66,7 @@ def items_of(name: str, items: int) -> int:
     return items // 10 if 0 < size <= 1_000 else max(items, 2 * size)
 
 
-def report(rates: dict[str, list[float]], stalls: dict[str, float]) -> int:
+def report(rates: dict[str, list[float]], stalls: dict[str, Stall]) -> int:
     """Prints the table; returns the exit code."""
     missed = 0
     loop = statistics.median(rates["loop"])
@@ -74,11 +74,12 @@ def report(rates: dict[str, list[float]], stalls: dict[str, float]) -> int:
         median = statistics.median(found)
         target = TARGETS.get(int(name.split()[-1])) if name != "loop" else None
         ratio = median / loop
-        is_missed = (target is not None and ratio < target) or (name != "loop" and stalls[name] > LONGEST_STALL_MS)
+        too_long = name != "loop" and stalls[name].longest_ms > LONGEST_STALL_MS
+        is_missed = (target is not None and ratio < target) or too_long
         missed += is_missed
         wanted = "" if target is None else f"  target ≥ {target}"
-        print(f"{name:14} {median:9.0f} items/s  {ratio:5.2f} x loop  longest stall {stalls[name]:5.1f} ms{wanted}"
-              f"{'  MISSED' if is_missed else ''}")  # fmt: skip
+        print(f"{name:14} {median:9.0f} items/s  {ratio:5.2f} x loop{wanted}{'  MISSED' if is_missed else ''}")
+        print(f"{'':14} {stalls[name]}")
     return 1 if missed else 0
 
 
@@ -105,13 +106,13 @@ def flight(n: int) -> dict[str, Any]:
             "dest": "IAH", "dep_delay": float(n % 60 - 10)}  # fmt: skip
 
 
-def plain(server: PrivateServer, items: int) -> float:
-    """Seconds of the loop."""
+def plain(server: PrivateServer, items: int) -> tuple[float, Stall]:
+    """Seconds of the loop, and how it held the server up."""
     client, _ = emptied(server)
     push(client, "flights/clean_by_hand", items)
     keys, to = client.keys.queue("flights/clean_by_hand"), client.keys.queue("flights/enriched")
     decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
-    began, moved = time.perf_counter(), 0
+    watch, began, moved = Watch(server.redis), time.perf_counter(), 0
     while moved < items:
         attempts = client.broker.run(leases.reserve(keys, AT_ONCE, token=new_token())).attempts
         reports = []
@@ -120,13 +121,13 @@ def plain(server: PrivateServer, items: int) -> float:
             payload["late"] = payload["dep_delay"] > 15
             reports.append((attempt.id, attempt.token, "", 0, ("payload", encode(payload), "encoding", "json")))
         moved += client.broker.run(leases.move(keys, to, reports)).count("ok")
-    seconds = time.perf_counter() - began
+    seconds, stall = time.perf_counter() - began, watch.stop()
     check(client, items)
-    return seconds
+    return seconds, stall
 
 
-def on_spark(server: PrivateServer, items: int, size: int) -> float:
-    """Seconds of a station with batches of that size."""
+def on_spark(server: PrivateServer, items: int, size: int) -> tuple[float, Stall]:
+    """Seconds of a station with batches of that size, and how it held the server up."""
     client, flights = emptied(server)
 
     @flights.spark_station("clean", to="enriched", batch=size, max_wait=0, schema=SCHEMA)
@@ -135,13 +136,14 @@ def on_spark(server: PrivateServer, items: int, size: int) -> float:
 
     push(client, "flights/clean", items)
     driver, spark = build_driver(flights.spark_stations["flights/clean"], client), spark_session()
+    watch = Watch(server.redis)
     began = time.perf_counter()
     while driver.step(spark):
         pass
     driver.stop(60)
-    seconds = time.perf_counter() - began
+    seconds, stall = time.perf_counter() - began, watch.stop()
     check(client, items)
-    return seconds
+    return seconds, stall
 
 
 def check(client: Client, items: int) -> None:
@@ -150,12 +152,6 @@ def check(client: Client, items: int) -> None:
     if found != items:
         raise SystemExit(f"VOID: {found} of {items} items arrived")
     client.close()
-
-
-def longest_stall_ms(server: PrivateServer) -> float:
-    """Of the commands since the last reset, those of this harness aside."""
-    slow = server.redis.slowlog_get(128)
-    return max((one["duration"] / 1000 for one in slow if not one["command"].startswith(b"FLUSHALL")), default=0.0)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import msgspec
 
 from benchmarks.server import PrivateServer
 from benchmarks.spark_read import cpu_s
+from benchmarks.stalls import Stall, Watch
 from jobrunner import Client
 
 QUEUE, PREFIX = "orders", "spark-write"
@@ -41,32 +42,30 @@ def main() -> int:
     with PrivateServer() as server:
         figures = _measure(server, given.tasks, given.rounds, given.cores)
     if given.json:
-        given.json.write_text(json.dumps(figures, indent=1))
+        given.json.write_text(json.dumps(figures, indent=1, default=str))
     return _print(figures, given.tasks)
 
 
 def _measure(server: PrivateServer, tasks: int, rounds: int, cores: int) -> dict[str, Any]:
     server.redis.config_set("hash-max-listpack-value", 512)  # as the embedded server has it
-    server.redis.config_set("slowlog-log-slower-than", 1000)
     contenders = _contenders(server, tasks, cores)
     times: dict[str, list[float]] = {name: [] for name in contenders}
     used: dict[str, list[float]] = {name: [] for name in contenders}
-    stalls: dict[str, float] = dict.fromkeys(contenders, 0.0)
+    stalls = dict.fromkeys(contenders, Stall())
     for number in range(rounds + 1):
         for name in list(contenders) if number % 2 else list(reversed(contenders)):
             server.clear()
-            server.redis.slowlog_reset()
+            watch = Watch(server.redis)
             began, cpu = time.perf_counter(), cpu_s()
             contenders[name]()
-            took, spent = time.perf_counter() - began, cpu_s() - cpu
+            took, spent, stall = time.perf_counter() - began, cpu_s() - cpu, watch.stop()
             _check(server, tasks, name)
             if number:  # the first is for warming up
                 times[name].append(took)
                 used[name].append(spent)
-                slow = max((entry["duration"] for entry in server.redis.slowlog_get(128)), default=0) / 1000
-                stalls[name] = max(stalls[name], slow)
+                stalls[name] = stalls[name].or_worse(stall)
                 print(f"{name}: {tasks / took:,.0f} rows/s", file=sys.stderr)
-    return {"times_s": times, "cpu_s": used, "stalls_ms": stalls, "load": os.getloadavg()[0]}
+    return {"times_s": times, "cpu_s": used, "stalls": stalls, "load": os.getloadavg()[0]}
 
 
 def _check(server: PrivateServer, tasks: int, name: str) -> None:
@@ -131,9 +130,9 @@ def _print(figures: dict[str, Any], tasks: int) -> int:
     rates = {name: tasks / statistics.median(times) for name, times in figures["times_s"].items()}
     for name, rate in rates.items():
         cpu_us = statistics.median(figures["cpu_s"][name]) / tasks * 1e6
-        stall = figures["stalls_ms"][name]
-        print(f"{name:<16} {rate:>10,.0f} rows/s  {cpu_us:>6.1f} µs of processors/row  longest command {stall:.1f} ms")
-    ratio, stall = rates["data source"] / rates["plain pipeline"], figures["stalls_ms"]["data source"]
+        print(f"{name:<16} {rate:>10,.0f} rows/s  {cpu_us:>6.1f} µs of processors/row")
+        print(f"{'':<16} {figures['stalls'][name]}")
+    ratio, stall = rates["data source"] / rates["plain pipeline"], figures["stalls"]["data source"].longest_ms
     print(f"data source / plain pipeline: {ratio:.2f} (target {TARGET})")
     print(f"longest command of it: {stall:.1f} ms (target {STALL_MS:g})")
     print(f"load at the end: {figures['load']:.1f}")

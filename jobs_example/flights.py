@@ -22,8 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner import Fail, Item
 from jobrunner.etl import Pipeline, StationItem, To
-from jobrunner.spark import write_batch
-from jobrunner.spark.run import Batch
+from jobrunner.spark import Batch, write_batch
 from jobs_example import cleaning, dataset
 from jobs_example.punctuality import ON_TIME_MINUTES
 
