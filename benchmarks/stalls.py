@@ -54,6 +54,7 @@ class Watch:
     def __init__(self, redis: Any) -> None:
         self._redis = redis
         redis.config_set("slowlog-log-slower-than", 1000)
+        redis.config_set("slowlog-max-len", 20_000)
         redis.config_set("latency-tracking-info-percentiles", "99.9")
         redis.config_resetstat()
         redis.slowlog_reset()
@@ -64,7 +65,7 @@ class Watch:
     def stop(self) -> Stall:
         """What was seen."""
         said, _ = self._sleeper.communicate()
-        slow = [one for one in self._redis.slowlog_get(128) if not one["command"].startswith(_HARNESS)]
+        slow = [one for one in self._redis.slowlog_get(20_000) if not one["command"].startswith(_HARNESS)]
         slowest = max(slow, key=lambda one: one["duration"], default=None)
         kinds = self._redis.info("latencystats")
         usual = max((kinds.get(f"latency_percentiles_usec_{kind}", {}).get("p99.9", 0.0)

@@ -14,13 +14,16 @@ How: docs/how-batches-work.md. `stage` in broker/calls/batches.py is all that ex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls import batches as calls
 from jobrunner.broker.calls.batches import Advance, Claimed
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import QueueKeys, check_name
+from jobrunner.client.pace import Pace
 from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.task import new_id
@@ -28,7 +31,6 @@ from jobrunner.task import new_id
 __all__ = ["ROWS_AT_ONCE", "SHARED", "Advance", "BatchLease", "Batches"]
 
 ROWS_AT_ONCE: Final = calls.ROWS_AT_ONCE
-MEMBERS_AT_ONCE: Final = calls.ADVANCED_AT_ONCE
 SHARED: Final = ("type", "priority", "max_attempts", "max_expiries", "keepalive_ms", "expires_in_ms", "key")
 """What `open` may say of all new items, named as in a task's hash."""
 _LOOK_AT: Final = 10
@@ -133,6 +135,9 @@ class BatchLease:
         self._ends_ms = found.ends_ms  # apart, as a thread of its own may renew
         self._lease_ms = lease_ms
         self._is_known = False
+        self._filling = Pace(broker, calls.ADVANCED_AT_ONCE)
+        self._advancing = Pace(broker, calls.ADVANCED_AT_ONCE)
+        self._staging = Pace(broker, calls.ROWS_AT_ONCE)
 
     @property
     def id(self) -> str:
@@ -214,13 +219,19 @@ class BatchLease:
         call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
         self._found = replace(self._found, state="committed", targets=self._broker.run(call))
 
-    def advance(self, count: int = calls.ADVANCED_AT_ONCE) -> Advance:
-        """Rolls it forward by one slice of up to `count` rows and members.
+    def stage_all(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
+        """Stages any number of rows, behind the `after` that are there, in calls that hold the server up shortly."""
+        for part in self._staging.portions(words):
+            self.stage(nonce, part, after=after)
+            after += len(part) // 4
+
+    def advance(self, count: int | None = None) -> Advance:
+        """Rolls it forward by one slice, of up to `count` rows and members.
 
         Any number may do so at once; needs no lease, only the decision.
         """
         self._announce()
-        step = self._broker.run(calls.advance(self._keys, self.id, count=count))
+        step = self._advancing.run(partial(_advance, self._keys, self.id), _advanced, most=count)
         if step.done:
             self._found = replace(self._found, state="done")
         return step
@@ -264,14 +275,30 @@ class BatchLease:
 
     def _fill(self, n: int) -> int:
         before = self.size
-        while (wanted := min(before + n - self.size, MEMBERS_AT_ONCE)) > 0:
+        while (wanted := min(before + n - self.size, self._filling.size)) > 0:
             had = self.size
-            call = calls.fill(self._keys, self.id, self.epoch, had=had, count=wanted, lease_ms=self._lease_ms)
-            size, self._ends_ms = self._broker.run(call)
+            fill = partial(_fill, self._keys, self.id, self.epoch, had, self._lease_ms)
+            size, self._ends_ms = self._filling.run(fill, partial(_grown, had), most=wanted)
             self._found = replace(self._found, size=size)
             if size - had < wanted:
                 break
         return self.size - before
+
+
+def _fill(keys: QueueKeys, batch_id: str, epoch: int, had: int, lease_ms: int, count: int) -> Call[tuple[int, float]]:
+    return calls.fill(keys, batch_id, epoch, had=had, count=count, lease_ms=lease_ms)
+
+
+def _grown(had: int, reply: tuple[int, float]) -> int:
+    return reply[0] - had
+
+
+def _advance(keys: QueueKeys, batch_id: str, count: int) -> Call[Advance]:
+    return calls.advance(keys, batch_id, count=count)
+
+
+def _advanced(step: Advance) -> int:
+    return step.moved + step.new + step.dead + step.ended + step.skipped
 
 
 def _new(batch_id: str, epoch: int = 1) -> Claimed:

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import BulkReader, pack_hash_reads
-from jobrunner.broker.calls.batches import stage
+from jobrunner.broker.calls.batches import ROWS_AT_ONCE, stage
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.client.pace import Pace
 from jobrunner.spark.columns import UTC, instants, numbers, texts
 from jobrunner.spark.fits import Check, misfit
 
@@ -84,9 +85,16 @@ class Access:
         """For reading much."""
         return BulkReader(self._endpoint)
 
+    @cached_property
+    def _pace(self) -> Pace:
+        return Pace(self._broker, ROWS_AT_ONCE)
+
     def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
-        """Appends rows behind the `after` that are there. Raises BatchLost when the batch is another's by now."""
-        self._broker.run(stage(self.keys, self.place.batch, self.place.epoch, nonce, words, after=after))
+        """Appends any number of rows behind the `after` that are there. Raises BatchLost when the batch is another's
+        by now."""
+        for part in self._pace.portions(words):
+            self._broker.run(stage(self.keys, self.place.batch, self.place.epoch, nonce, part, after=after))
+            after += len(part) // 4
 
 
 def new_nonce(kind: str = "") -> str:

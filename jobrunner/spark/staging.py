@@ -13,12 +13,10 @@ import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
 
-from jobrunner.broker.calls.batches import ROWS_AT_ONCE
 from jobrunner.spark.members import Access, Place, new_nonce
 from jobrunner.spark.packing import Rules, pack_rows
 
 STAGED = "nonce string, rows long, digests binary"
-_BYTES_OF_A_CALL = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +47,8 @@ def stage_batches(access: Access, rules: Rules, batches: Iterable[pa.RecordBatch
             continue
         words, ids = pack_rows(batch, rules, f"{access.place.batch}.{partition}", rows)
         digests.append(digests_of(ids).tobytes())
-        for part in _portions(words):
-            access.stage(nonce, part, after=rows)
-            rows += len(part) // 4
+        access.stage(nonce, words, after=rows)
+        rows += len(words) // 4
     return Staged(nonce, rows, b"".join(digests))
 
 
@@ -60,15 +57,3 @@ def digests_of(ids: Iterable[bytes | None]) -> "np.ndarray[Any, np.dtype[np.uint
     present = np.array([one for one in ids if one is not None], dtype=object)
     found: np.ndarray[Any, np.dtype[np.uint64]] = pd.util.hash_array(present, categorize=False)
     return found
-
-
-def _portions(words: list[bytes | str]) -> Iterator[list[bytes | str]]:
-    """Parts of whole rows, each one call: not too many rows, not too many bytes."""
-    rows = len(words) // 4
-    size = sum(map(len, words[2::4]))
-    if rows == 1 or (rows <= ROWS_AT_ONCE and size <= _BYTES_OF_A_CALL):
-        yield words
-        return
-    end = 4 * min(ROWS_AT_ONCE, rows // 2)
-    yield from _portions(words[:end])
-    yield from _portions(words[end:])

@@ -25,7 +25,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls.batches import ROWS_AT_ONCE
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.batches import Batches, BatchLease
@@ -39,7 +38,7 @@ from jobrunner.task import new_id
 LEASE_S = 86_400.0
 """A write that shows no life for so long is abandoned. Long, as Spark may compute for hours before the first row."""
 _RENEW_S = 600.0
-_BYTES_OF_A_CALL = 1 << 20
+_PACKED_AT_ONCE = 2_000
 _WAIT_S, _WAITED_FOR_ROOM_S = 0.05, 30.0
 _QUERY, _MICRO_BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 _log = structlog.get_logger("jobrunner.spark")
@@ -135,24 +134,14 @@ def _stage(lease: BatchLease, options: WriteOptions, shape: WriteShape, batches:
     nonce, rows, renewed = secrets.token_hex(8), 0, monotonic()
     packer = RowPacker(options, shape, f"{lease.id}.{nonce}")
     for batch in batches:
-        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-            for words in _portions(packer.pack(batch.slice(start, ROWS_AT_ONCE))):
-                lease.stage(nonce, words, after=rows)
-                rows += len(words) // 4
+        for start in range(0, batch.num_rows, _PACKED_AT_ONCE):
+            words = packer.pack(batch.slice(start, _PACKED_AT_ONCE))
+            lease.stage_all(nonce, words, after=rows)
+            rows += len(words) // 4
         if monotonic() - renewed > _RENEW_S:
             lease.renew()
             renewed = monotonic()
     return Written(lease.id, lease.epoch, nonce, rows)
-
-
-def _portions(words: list[bytes | str]) -> Iterator[list[bytes | str]]:
-    """Parts of whole rows of few bytes each, so that no call holds the server up."""
-    if len(words) == 4 or sum(map(len, words[2::4])) <= _BYTES_OF_A_CALL:
-        yield words
-        return
-    middle = len(words) // 8 * 4
-    yield from _portions(words[:middle])
-    yield from _portions(words[middle:])
 
 
 def _decide(lease: BatchLease, messages: list[WriterCommitMessage | None]) -> None:

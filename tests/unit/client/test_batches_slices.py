@@ -8,7 +8,7 @@ import redis
 from jobrunner import Client
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
-from jobrunner.client.batches import ROWS_AT_ONCE, Batches
+from jobrunner.client.batches import Batches
 
 MEMBERS = 100_000
 LONGEST_US = 10_000
@@ -31,9 +31,9 @@ def test_no_slice_of_a_batch_of_a_hundred_thousand_holds_the_server_for_long(
 
     lease = Batches(broker, keys.queue("o/a")).take(MEMBERS, lease_s=600)
     assert lease is not None
-    for first in range(0, MEMBERS, ROWS_AT_ONCE):
-        ids = lease.members(first, ROWS_AT_ONCE)
-        lease.stage("n", [word for one in ids for word in (one, "b", b'{"late":false}', "")], after=first)
+    for first in range(0, MEMBERS, 10_000):
+        ids = lease.members(first, 10_000)
+        lease.stage_all("n", [word for one in ids for word in (one, "b", b'{"late":false}', "")], after=first)
         lease.renew()
     lease.decide(["n"], rest="dropped")
     while not lease.advance().done:
