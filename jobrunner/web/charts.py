@@ -1,0 +1,208 @@
+"""Small charts as SVG text, drawn on the server: bars and lines over time, sparklines, histograms, shares of a whole.
+
+What must always hold: no colour, font or style is in here, only classes of `app.css`, so both themes and the page's
+policy (no inline style) are served by the same text; text is HTML beside the plot and never inside it, so a plot may be
+stretched to any width and stays readable; everything that came from outside is escaped.
+
+Reads best beside Tufte, "The Visual Display of Quantitative Information" (1983): little ink that is no figure.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+
+from markupsafe import Markup
+
+Values = Sequence[float | None]
+_WIDTH, _HEIGHT = 600.0, 160.0
+_SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 24.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line, or one colour of stacked bars. `look` is a class of the style sheet; None leaves a gap."""
+
+    name: str
+    look: str
+    values: Values
+
+
+def bars(starts: Sequence[datetime], lines: Sequence[Line], *, title: str, unit: str = "") -> Markup:
+    """Stacked bars over time. All of `lines` are as long as `starts`."""
+    totals = [sum(line.values[at] or 0.0 for line in lines) for at in range(len(starts))]
+    top = nice_top(max(totals, default=0.0))
+    parts = []
+    width = _WIDTH / max(len(starts), 1)
+    for at in range(len(starts)):
+        below = 0.0
+        for line in lines:
+            if value := line.values[at] or 0.0:
+                y = _HEIGHT - (below + value) / top * _HEIGHT
+                tall = max(value / top * _HEIGHT, 1.0)
+                parts.append(_rect(line.look, at * width + width * 0.1, y, width * 0.8, tall))
+                below += value
+    return _figure(starts, lines, parts, title=title, unit=unit, top=top)
+
+
+def lines(starts: Sequence[datetime], drawn: Sequence[Line], *, title: str, unit: str = "") -> Markup:
+    """Lines over time on one linear axis from zero, with gaps where a value is None. The first one is filled."""
+    found = [value for line in drawn for value in line.values if value is not None]
+    top = nice_top(max(found, default=0.0))
+    xs = _middles(len(starts))
+    parts = []
+    for number, line in enumerate(drawn):
+        for points in _runs(xs, line.values, top, _HEIGHT):
+            if number == 0 and len(points) > 1:
+                parts.append(f'<path class="area {line.look}" d="{_area(points, _HEIGHT)}"/>')
+            parts.append(f'<path class="line {line.look}" d="{_path(points)}"/>')
+    return _figure(starts, drawn, parts, title=title, unit=unit, top=top)
+
+
+def sparkline(values: Values, *, label: str, look: str = "waiting") -> Markup:
+    """A line of the size of a word. Fewer than two values make an empty plot of the same size."""
+    top = max((value for value in values if value is not None), default=0.0) or 1.0
+    xs = [at * _SPARK_WIDTH / max(len(values) - 1, 1) for at in range(len(values))]
+    parts = []
+    for points in _runs(xs, values, top, _SPARK_HEIGHT - 2):
+        lowered = [(x, y + 1) for x, y in points]
+        parts.append(f'<path class="area {look}" d="{_area(lowered, _SPARK_HEIGHT)}"/>')
+        parts.append(f'<path class="line {look}" d="{_path(lowered)}"/>')
+    return safe(
+        f'<svg class="sparkline" viewBox="0 0 {_SPARK_WIDTH:.0f} {_SPARK_HEIGHT:.0f}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    )
+
+
+def histogram(counts: Sequence[tuple[str, float]], *, title: str, look: str = "pending") -> Markup:
+    """One bar for each (label, count); labels of the first, the middle and the last are shown below."""
+    top = nice_top(max((count for _, count in counts), default=0.0))
+    width = _WIDTH / max(len(counts), 1)
+    parts = [
+        _rect(look, at * width + width * 0.06, _HEIGHT * (1 - count / top), width * 0.88, count / top * _HEIGHT)
+        for at, (_, count) in enumerate(counts)
+    ]
+    tips = [f"{label} · {number(count)}" for label, count in counts]
+    labels = [label for label, _ in counts]
+    return _plot(parts, tips, _spread(labels), said=title, top=top, unit="")
+
+
+def shares(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
+    """One bar cut into (name, look, size): how a whole is made up. An empty whole is an empty bar."""
+    whole = sum(size for _, _, size in parts)
+    drawn, left = [], 0.0
+    for name, look, size in parts:
+        if size:
+            width = size / whole * 100
+            drawn.append(
+                f'<rect class="fill {look}" x="{left:.2f}" y="0" width="{max(width, 0.6):.2f}" height="4">'
+                f"<title>{escape(name)}: {number(size)}</title></rect>"
+            )
+            left += width
+    said = ", ".join(f"{name} {number(size)}" for name, _, size in parts if size) or "nothing"
+    return safe(
+        f'<svg class="shares" viewBox="0 0 100 4" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(label)}: {escape(said)}">{"".join(drawn)}</svg>'
+    )
+
+
+def nice_top(most: float) -> float:
+    """The end of an axis that holds `most`: 1, 2, 2.5, 4, 5 or 8 times a power of ten, at least 1."""
+    if most <= 1 or not math.isfinite(most):
+        return 1.0
+    magnitude: float = 10.0 ** math.floor(math.log10(most))
+    return next(factor * magnitude for factor in (1, 2, 2.5, 4, 5, 8, 10) if factor * magnitude >= most * 0.999999)
+
+
+def safe(drawn: str) -> Markup:
+    """Tells templates that this text is HTML. Only for what was made here, with every name in it escaped."""
+    return Markup(drawn)  # noqa: S704
+
+
+def number(value: float) -> str:
+    """A figure for a label: `1,204`, `12.5k`, `3.1M`; below ten with one digit where it is not whole."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= 10 * size or (unit == "M" and abs(value) >= size):
+            return f"{value / size:.1f}".removesuffix(".0") + unit
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def _figure(
+    starts: Sequence[datetime], drawn: Sequence[Line], parts: list[str], *, title: str, unit: str, top: float
+) -> Markup:
+    tips = [_tip(start, drawn, at, unit) for at, start in enumerate(starts)]
+    clock = [start.astimezone(UTC).strftime("%H:%M") for start in starts]
+    if starts and (starts[-1] - starts[0]).total_seconds() > 36 * 3600:
+        clock = [start.astimezone(UTC).strftime("%b %d") for start in starts]
+    legend = "".join(f'<span class="key"><i class="dot {line.look}"></i>{escape(line.name)}</span>' for line in drawn)
+    peaks = ", ".join(f"{line.name} up to {number(_most(line))}{unit}" for line in drawn)
+    plot = _plot(parts, tips, _spread(clock), said=f"{title}: {peaks}", top=top, unit=unit)
+    return safe(f'<div class="legend">{legend}</div>{plot}')
+
+
+def _plot(parts: list[str], tips: list[str], labels: list[str], *, said: str, top: float, unit: str) -> Markup:
+    width = _WIDTH / max(len(tips), 1)
+    hot = "".join(
+        f'<rect class="hot" x="{at * width:.2f}" y="0" width="{width:.2f}" height="{_HEIGHT:.0f}" '
+        f'data-tip="{escape(tip)}"><title>{escape(tip)}</title></rect>'
+        for at, tip in enumerate(tips)
+    )
+    grid = "".join(
+        f'<line class="grid" x1="0" x2="{_WIDTH:.0f}" y1="{_HEIGHT * share:.0f}" y2="{_HEIGHT * share:.0f}"/>'
+        for share in (0.0, 0.5, 1.0)
+    )
+    axis = "".join(f"<span>{number(top * share)}{escape(unit)}</span>" for share in (1.0, 0.5)) + "<span>0</span>"
+    below = "".join(f"<span>{escape(label)}</span>" for label in labels)
+    return safe(
+        f'<div class="plot"><div class="plot-y" aria-hidden="true">{axis}</div>'
+        f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(said)}">{grid}{"".join(parts)}{hot}</svg>'
+        f'<div class="plot-x" aria-hidden="true">{below}</div></div>'
+    )
+
+
+def _tip(start: datetime, drawn: Sequence[Line], at: int, unit: str) -> str:
+    told = [f"{line.name} {number(value)}{unit}" for line in drawn if (value := line.values[at]) is not None]
+    return " · ".join([start.astimezone(UTC).strftime("%b %d %H:%M"), *told])
+
+
+def _most(line: Line) -> float:
+    return max((value for value in line.values if value is not None), default=0.0)
+
+
+def _spread(labels: list[str]) -> list[str]:
+    if len(labels) < 3:
+        return labels
+    return [labels[0], labels[len(labels) // 2], labels[-1]]
+
+
+def _middles(count: int) -> list[float]:
+    return [(at + 0.5) * _WIDTH / count for at in range(count)]
+
+
+def _runs(xs: Sequence[float], values: Values, top: float, height: float) -> list[list[tuple[float, float]]]:
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, value in zip(xs, values, strict=True):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append((x, height - value / top * height))
+    return [_seen(run) for run in runs if run]
+
+
+def _seen(run: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    # A run of one point has no length: it gets a dash, or nobody would see it.
+    return run if len(run) > 1 else [(run[0][0] - 2, run[0][1]), (run[0][0] + 2, run[0][1])]
+
+
+def _path(points: list[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def _area(points: list[tuple[float, float]], floor: float) -> str:
+    return f"{_path(points)}L{points[-1][0]:.1f} {floor:.0f}L{points[0][0]:.1f} {floor:.0f}Z"
+
+
+def _rect(look: str, x: float, y: float, width: float, height: float) -> str:
+    return f'<rect class="fill {look}" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"/>'

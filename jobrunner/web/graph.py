@@ -1,0 +1,129 @@
+"""The graph of a pipeline as SVG, from left to right, with what is in each of its queues now.
+
+Layers by the longest way from a start (Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical
+System Structures", 1981); within a layer a node stands near the mean of those that lead to it. Links that lead back
+into a loop run below the nodes. As in charts.py there are classes only, no styles; text is escaped.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from markupsafe import Markup
+
+from jobrunner.web.charts import number, safe
+
+_WIDE, _TALL = 196, 84
+_GAP_X, _GAP_Y, _EDGE = 72, 28, 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """One queue with what is known of it now. `targets` are names of boxes, in the same graph or not."""
+
+    name: str
+    kind: str
+    href: str
+    waiting: int = 0
+    pending: int = 0
+    dead: int = 0
+    rate: float | None = None
+    """Items that leave it a second."""
+    paused: bool = False
+    targets: tuple[str, ...] = ()
+    dead_to: str | None = None
+
+
+def draw(boxes: Sequence[Box], *, label: str) -> Markup:
+    """The graph; `boxes` in the order of the way through it (as `Graph.in_order`). Links to nowhere are left out."""
+    layers = layered(boxes)
+    places = _places(layers)
+    columns, rows = len(layers), max((len(layer) for layer in layers), default=1)
+    loops = any(_is_back(box.name, to, places) for box in boxes for to in _ways(box, places))
+    width = columns * _WIDE + max(columns - 1, 0) * _GAP_X + 2 * _EDGE
+    height = rows * _TALL + (rows - 1) * _GAP_Y + 2 * _EDGE + (36 if loops else 0)
+    links = [_link(box.name, to, "link", places, height) for box in boxes for to in box.targets if to in places]
+    links += [_link(box.name, box.dead_to, "link dead", places, height) for box in boxes if box.dead_to in places]
+    nodes = [_node(box, places[box.name]) for box in boxes]
+    return safe(
+        f'<svg class="graph" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="group" '
+        f'aria-label="{escape(label)}"><defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
+        f"{''.join(links)}{''.join(nodes)}</svg>"
+    )
+
+
+def layered(boxes: Sequence[Box]) -> list[list[str]]:
+    """Names by layer. A box stands right of all that lead to it, but for links that lead back in the given order."""
+    order = {box.name: at for at, box in enumerate(boxes)}
+    depth = dict.fromkeys(order, 0)
+    comes_from: dict[str, list[str]] = {name: [] for name in order}
+    for box in boxes:
+        for to in _ways(box, order):
+            if order[to] > order[box.name]:
+                depth[to] = max(depth[to], depth[box.name] + 1)
+                comes_from[to].append(box.name)
+    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    rank: dict[str, float] = {}
+    for level, layer in enumerate(layers):
+        names = [name for name in order if depth[name] == level]
+        layer += sorted(names, key=lambda name: (_mean([rank[one] for one in comes_from[name]]), order[name]))
+        rank.update({name: at - (len(layer) - 1) / 2 for at, name in enumerate(layer)})
+    return layers
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _ways(box: Box, known: Mapping[str, object]) -> list[str]:
+    ways = [*box.targets, *([box.dead_to] if box.dead_to is not None else [])]
+    return [to for to in ways if to in known]
+
+
+def _places(layers: list[list[str]]) -> dict[str, tuple[float, float]]:
+    rows = max((len(layer) for layer in layers), default=1)
+    places: dict[str, tuple[float, float]] = {}
+    for column, layer in enumerate(layers):
+        above = (rows - len(layer)) * (_TALL + _GAP_Y) / 2
+        for row, name in enumerate(layer):
+            places[name] = (_EDGE + column * (_WIDE + _GAP_X), _EDGE + above + row * (_TALL + _GAP_Y))
+    return places
+
+
+def _is_back(name: str, to: str, places: Mapping[str, tuple[float, float]]) -> bool:
+    return places[to][0] <= places[name][0]
+
+
+def _link(name: str, to: str | None, look: str, places: Mapping[str, tuple[float, float]], height: float) -> str:
+    if to is None:
+        return ""
+    (x1, y1), (x2, y2) = places[name], places[to]
+    if _is_back(name, to, places):
+        low = height - 10
+        start, end = x1 + _WIDE * 0.6, x2 + _WIDE * 0.4
+        way = f"M{start:.0f} {y1 + _TALL:.0f}C{start:.0f} {low:.0f} {end:.0f} {low:.0f} {end:.0f} {y2 + _TALL + 2:.0f}"
+    else:
+        x1, y1, y2 = x1 + _WIDE, y1 + _TALL / 2, y2 + _TALL / 2
+        middle = (x1 + x2) / 2
+        way = f"M{x1:.0f} {y1:.0f}C{middle:.0f} {y1:.0f} {middle:.0f} {y2:.0f} {x2 - 2:.0f} {y2:.0f}"
+    return f'<path class="{look}" d="{way}" marker-end="url(#arrow)"/>'
+
+
+def _node(box: Box, place: tuple[float, float]) -> str:
+    look = f"node{' paused' if box.paused else ''}{' troubled' if box.dead else ''}"
+    name = box.name if len(box.name) <= 22 else box.name[:21] + "…"
+    kind = f"{box.kind}, paused" if box.paused else box.kind
+    rate = "" if box.rate is None else f"{number(round(box.rate, 1))}/s"
+    dead = f' · <tspan class="dead">{number(box.dead)} dead</tspan>' if box.dead else ""
+    said = f"{box.name}, {kind}: {box.waiting} waiting, {box.pending} running, {box.dead} dead"
+    return (
+        f'<a href="{escape(box.href)}" class="{look}" aria-label="{escape(said)}" '
+        f'transform="translate({place[0]:.0f} {place[1]:.0f})"><title>{escape(said)}</title>'
+        f'<rect width="{_WIDE}" height="{_TALL}" rx="8"/>'
+        f'<text class="name" x="14" y="25">{escape(name)}</text>'
+        f'<text class="kind" x="14" y="43">{escape(kind)}</text>'
+        f'<text class="rate" x="{_WIDE - 14}" y="43" text-anchor="end">{escape(rate)}</text>'
+        f'<text class="counts" x="14" y="67">{number(box.waiting)} waiting · {number(box.pending)} running{dead}'
+        "</text></a>"
+    )

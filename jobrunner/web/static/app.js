@@ -1,0 +1,331 @@
+/* What the dashboard adds where JavaScript runs. Everything reads and acts without it too.
+   1. live: one stream of events for this tab, closed while the tab is hidden; fresh HTML is morphed in place
+   2. ask first: forms with data-confirm open a dialog; forms with data-quiet-post are sent without leaving the page
+   3. selection of rows with a bar of bulk actions        4. theme, menu, keyboard, tips, times */
+"use strict";
+
+const root = document.documentElement;
+const prefix = document.querySelector('meta[name="prefix"]')?.content ?? "";
+const reduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
+root.classList.remove("no-script");
+
+/* --- times -------------------------------------------------------------------------------------------------- */
+
+const clockSkew = (Number(document.querySelector('meta[name="now"]')?.content) || Date.now()) - Date.now();
+
+function span(seconds) {
+  const size = Math.abs(seconds);
+  if (size < 1) return "now";
+  if (size < 60) return `${Math.round(size)} s`;
+  if (size < 3600) return `${Math.floor(size / 60)} min`;
+  if (size < 86400) return `${Math.floor(size / 3600)} h ${Math.floor((size % 3600) / 60)} min`;
+  return `${Math.floor(size / 86400)} d ${Math.floor((size % 86400) / 3600)} h`;
+}
+
+function tellTimes(scope = document) {
+  const now = Date.now() + clockSkew;
+  for (const time of scope.querySelectorAll("time[data-relative]")) {
+    const at = new Date(time.dateTime);
+    const seconds = (at - now) / 1000;
+    const text = Math.abs(seconds) < 1 ? "now" : seconds > 0 ? `in ${span(seconds)}` : `${span(seconds)} ago`;
+    if (time.textContent !== text) time.textContent = text;
+    time.title = at.toLocaleString();
+  }
+}
+
+/* --- morphing: make one tree like another and touch nothing that is alike ------------------------------------- */
+
+function alike(one, other) {
+  return one.nodeType === other.nodeType && one.nodeName === other.nodeName && (one.id || "") === (other.id || "");
+}
+
+function keyOf(node) {
+  return node.nodeType === 1 ? node.id || node.dataset?.key || "" : "";
+}
+
+function morph(now, fresh) {
+  if (now.nodeType === 3) {
+    if (now.data !== fresh.data) now.data = fresh.data;
+    return;
+  }
+  if (now.nodeType !== 1 || now.isEqualNode(fresh) || now.hasAttribute("data-keep")) return;
+  for (const { name } of [...now.attributes]) {
+    const held = name === "open" || name === "aria-selected" || (name === "class" && now === document.body);
+    if (!held && !fresh.hasAttribute(name)) now.removeAttribute(name);
+  }
+  for (const { name, value } of fresh.attributes) {
+    if (name !== "open" && name !== "nonce" && now.getAttribute(name) !== value) now.setAttribute(name, value);
+  }
+  if (now.matches("input, textarea, select")) return;
+  morphChildren(now, fresh);
+}
+
+function morphChildren(now, fresh) {
+  const keyed = new Map([...now.childNodes].filter(keyOf).map((node) => [keyOf(node), node]));
+  let at = now.firstChild;
+  for (const wanted of [...fresh.childNodes]) {
+    const key = keyOf(wanted);
+    const known = key ? keyed.get(key) : at && !keyOf(at) && alike(at, wanted) ? at : null;
+    if (!known) {
+      now.insertBefore(document.importNode(wanted, true), at);
+      continue;
+    }
+    if (known !== at) now.insertBefore(known, at);
+    else at = at.nextSibling;
+    if (known.nodeType === wanted.nodeType && known.nodeName === wanted.nodeName) morph(known, wanted);
+    else known.replaceWith(document.importNode(wanted, true));
+  }
+  while (at) {
+    const next = at.nextSibling;
+    if (!(at.nodeType === 1 && at.contains(document.activeElement) && at.matches("dialog"))) at.remove();
+    at = next;
+  }
+}
+
+function show(html) {
+  const fresh = new DOMParser().parseFromString(html, "text/html");
+  for (const part of document.querySelectorAll("[data-live][id]")) {
+    if (part.contains(document.querySelector("dialog[open]"))) continue;
+    const found = fresh.getElementById(part.id);
+    if (found) morph(part, found);
+  }
+  tellTimes();
+  selection();
+}
+
+/* --- live --------------------------------------------------------------------------------------------------------- */
+
+const sign = document.getElementById("live-sign");
+let stream = null;
+let wanted = sessionStorage.getItem("live") !== "off";
+let fetching = null;
+
+function tell(state, text) {
+  if (!sign) return;
+  sign.dataset.state = state;
+  sign.firstElementChild.textContent = text;
+}
+
+async function refresh() {
+  if (fetching || document.hidden) return;
+  fetching = new AbortController();
+  try {
+    const answer = await fetch(location.href, { headers: { "X-Live": "1" }, signal: fetching.signal, redirect: "manual" });
+    if (answer.ok) show(await answer.text());
+    else if (answer.type === "opaqueredirect" || answer.status === 401) tell("lost", "signed out");
+  } catch (error) {
+    if (error.name !== "AbortError") tell("lost", "disconnected");
+  } finally {
+    fetching = null;
+  }
+}
+
+function listen() {
+  if (stream || !sign || !wanted || document.hidden || !window.EventSource) return;
+  const page = location.pathname.slice(prefix.length) + location.search;
+  stream = new EventSource(`${prefix}/live?page=${encodeURIComponent(page || "/")}`);
+  tell("joining", "connecting");
+  stream.addEventListener("open", () => tell("live", "live"));
+  stream.addEventListener("tick", () => { tell("live", "live"); refresh(); });
+  stream.addEventListener("page", (event) => { tell("live", "live"); show(event.data); });
+  stream.addEventListener("problem", (event) => tell("lost", event.data || "server unreachable"));
+  stream.addEventListener("error", () => {
+    tell("lost", "disconnected");
+    if (stream && stream.readyState === EventSource.CLOSED) {
+      stream = null;
+      setTimeout(listen, 5000);
+    }
+  });
+}
+
+function rest(text) {
+  stream?.close();
+  stream = null;
+  fetching?.abort();
+  tell("paused", text);
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) rest("paused");
+  else if (wanted) { listen(); refresh(); }
+});
+document.getElementById("live-switch")?.addEventListener("click", (event) => {
+  wanted = !wanted;
+  sessionStorage.setItem("live", wanted ? "on" : "off");
+  event.currentTarget.setAttribute("aria-pressed", String(wanted));
+  event.currentTarget.textContent = wanted ? "Pause" : "Resume";
+  if (wanted) listen();
+  else rest("paused");
+});
+addEventListener("pagehide", () => rest("paused"));
+
+/* --- forms: ask first, then send ------------------------------------------------------------------------------------ */
+
+const asking = document.getElementById("ask");
+
+function ask(form, button) {
+  const words = { ...form.dataset, ...button?.dataset };
+  if (!words.confirm || !asking?.showModal) return Promise.resolve(true);
+  asking.querySelector("h2").textContent = words.confirm;
+  asking.querySelector("p").textContent = words.consequence || "";
+  const sure = asking.querySelector("[value=yes]");
+  sure.textContent = words.verb || button?.textContent.trim() || "Yes";
+  sure.className = (button ?? form).matches(".danger, [data-danger]") ? "danger" : "primary";
+  asking.returnValue = "";
+  asking.showModal();
+  return new Promise((resolve) => {
+    asking.addEventListener("close", () => resolve(asking.returnValue === "yes"), { once: true });
+  });
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.method !== "post" || form.dataset.asked === "yes") return;
+  event.preventDefault();
+  const button = event.submitter;
+  if (!(await ask(form, button))) return button?.focus();
+  form.dataset.asked = "yes";
+  form.requestSubmit(button);
+  delete form.dataset.asked;
+});
+
+function toast(text, bad = false) {
+  const place = document.querySelector(".toasts");
+  if (!place || !text) return;
+  const said = document.createElement("div");
+  said.className = bad ? "toast bad" : "toast";
+  said.textContent = text;
+  place.append(said);
+  setTimeout(() => said.remove(), bad ? 12000 : 6000);
+}
+
+const told = document.getElementById("said");
+if (told) {
+  toast(told.textContent.trim(), told.dataset.bad === "yes");
+  told.remove();
+  const here = new URL(location.href);
+  for (const name of ["said", "bad"]) here.searchParams.delete(name);
+  history.replaceState(null, "", here);
+}
+
+/* --- selection ------------------------------------------------------------------------------------------------------------ */
+
+function selection() {
+  const bar = document.querySelector(".bulk");
+  if (!bar) return;
+  const boxes = [...document.querySelectorAll('input[name="id"][type="checkbox"]')];
+  const chosen = boxes.filter((box) => box.checked);
+  const every = bar.querySelector('input[name="all"]')?.checked;
+  for (const box of boxes) box.closest("tr")?.setAttribute("aria-selected", String(box.checked || Boolean(every)));
+  const all = document.getElementById("select-page");
+  if (all) {
+    all.checked = boxes.length > 0 && chosen.length === boxes.length;
+    all.indeterminate = chosen.length > 0 && chosen.length < boxes.length;
+  }
+  const count = bar.querySelector("[data-count]");
+  if (count) count.textContent = every ? bar.dataset.all : chosen.length ? `${chosen.length} selected` : "Select tasks, or all that match";
+  for (const button of bar.querySelectorAll("button[data-needs]")) button.disabled = !every && !chosen.length;
+}
+
+let lastBox = null;
+document.addEventListener("click", (event) => {
+  const box = event.target.closest?.('input[name="id"][type="checkbox"]');
+  if (!box) return;
+  const boxes = [...document.querySelectorAll('input[name="id"][type="checkbox"]')];
+  if (event.shiftKey && lastBox && boxes.includes(lastBox)) {
+    const [from, to] = [boxes.indexOf(lastBox), boxes.indexOf(box)].sort((a, b) => a - b);
+    for (const one of boxes.slice(from, to + 1)) one.checked = box.checked;
+  }
+  lastBox = box;
+});
+document.addEventListener("change", (event) => {
+  if (event.target.id === "select-page") {
+    for (const box of document.querySelectorAll('input[name="id"][type="checkbox"]')) box.checked = event.target.checked;
+  }
+  if (event.target.matches("select[data-go]")) event.target.form.requestSubmit();
+  selection();
+});
+
+/* --- theme, menu, copying ------------------------------------------------------------------------------------------------------ */
+
+function keepTheme(theme) {
+  const path = prefix || "/";
+  if (theme) root.dataset.theme = theme;
+  else delete root.dataset.theme;
+  document.cookie = `jobrunner_theme=${theme}; path=${path}; SameSite=Lax; max-age=${theme ? 31536000 : 0}`;
+}
+
+document.getElementById("theme")?.addEventListener("click", () => {
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  keepTheme(dark ? "light" : "dark");
+});
+document.querySelector(".menu")?.addEventListener("click", (event) => {
+  const open = document.querySelector(".side").classList.toggle("open");
+  event.currentTarget.setAttribute("aria-expanded", String(open));
+});
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest?.("[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    toast("Copied");
+  } catch {
+    toast("The browser did not allow copying", true);
+  }
+});
+
+/* --- tips of plots ------------------------------------------------------------------------------------------------------------------ */
+
+let tip = null;
+document.addEventListener("pointermove", (event) => {
+  const spot = event.target.closest?.("[data-tip]");
+  if (!spot) { tip?.remove(); tip = null; return; }
+  spot.querySelector("title")?.remove();
+  if (!tip) { tip = document.createElement("div"); tip.className = "tip"; document.body.append(tip); }
+  tip.textContent = spot.dataset.tip;
+  const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 10);
+  tip.style.left = `${Math.max(left, 8)}px`;
+  tip.style.top = `${Math.max(event.clientY - tip.offsetHeight - 12, 8)}px`;
+});
+
+/* --- keyboard: ? shows what there is; g and a letter goes to a page ------------------------------------------------------------------- */
+
+const shortcuts = document.getElementById("shortcuts");
+let going = 0;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches?.("input:not([type=checkbox]), textarea, select") || document.querySelector("dialog[open]")) return;
+  if (going && Date.now() - going < 1500) {
+    going = 0;
+    const link = document.querySelector(`.side a[data-go="${CSS.escape(event.key)}"]`);
+    if (link) { event.preventDefault(); link.click(); }
+    return;
+  }
+  if (event.key === "g") going = Date.now();
+  else if (event.key === "?") { event.preventDefault(); shortcuts?.showModal(); }
+  else if (event.key === "/") {
+    const field = document.querySelector('input[type="search"]');
+    event.preventDefault();
+    if (field) { field.focus(); field.select(); }
+    else document.querySelector('.side a[data-go="t"]')?.click();
+  }
+  else if (event.key === "t") document.getElementById("theme")?.click();
+  else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
+  else if (event.key === "x") document.activeElement?.closest?.("tr")?.querySelector('input[name="id"]')?.click();
+});
+
+function step(by) {
+  const rows = [...document.querySelectorAll("main a.row-link")];
+  if (!rows.length) return;
+  const at = rows.indexOf(document.activeElement?.closest?.("tr")?.querySelector("a.row-link"));
+  const next = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
+  next.focus({ preventScroll: true });
+  next.scrollIntoView({ block: "nearest", behavior: reduced ? "auto" : "smooth" });
+}
+
+tellTimes();
+setInterval(tellTimes, 1000);
+selection();
+const pressed = document.getElementById("live-switch");
+if (pressed && !wanted) { pressed.setAttribute("aria-pressed", "false"); pressed.textContent = "Resume"; rest("paused"); }
+listen();

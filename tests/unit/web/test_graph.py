@@ -1,0 +1,55 @@
+"""The graph of a pipeline: layers follow the links, loops end, and names are escaped."""
+
+import xml.etree.ElementTree as ET
+
+from jobrunner.web.graph import Box, draw, layered
+
+
+def box(name, *targets, **more):
+    return Box(name=name, kind="station", href=f"/queues/{name}", targets=targets, **more)
+
+
+def test_a_queue_stands_right_of_all_that_lead_to_it():
+    boxes = [box("raw", "clean", "load"), box("clean", "load"), box("load")]
+
+    assert layered(boxes) == [["raw"], ["clean"], ["load"]]
+
+
+def test_branches_share_a_layer_in_the_order_of_their_links():
+    boxes = [box("raw", "good", "odd"), box("good", "end"), box("odd", "end"), box("end")]
+
+    assert layered(boxes) == [["raw"], ["good", "odd"], ["end"]]
+
+
+def test_a_loop_is_laid_out_and_its_way_back_is_drawn():
+    boxes = [box("fetch", "parse"), box("parse", "fetch", "store"), box("store")]
+
+    drawn = ET.fromstring(str(draw(boxes, label="crawl")))
+
+    assert layered(boxes) == [["fetch"], ["parse"], ["store"]]
+    assert sum(part.get("class") == "link" for part in drawn) == 3
+
+
+def test_counts_and_troubles_are_told_in_words_too():
+    drawn = ET.fromstring(str(draw([box("raw", waiting=12_500, pending=3, dead=2, paused=True)], label="p")))
+
+    (node,) = (part for part in drawn if part.tag == "a")
+    assert node.get("aria-label") == "raw, station, paused: 12500 waiting, 3 running, 2 dead"
+    assert node.get("class") == "node paused troubled"
+
+
+def test_a_link_to_nowhere_and_the_way_of_the_dead():
+    drawn = ET.fromstring(str(draw([box("raw", "gone", dead_to="lost"), box("lost")], label="p")))
+
+    assert [part.get("class") for part in drawn if part.tag == "path"] == ["link dead"]
+
+
+def test_names_cannot_break_out():
+    drawn = str(draw([box('"><script>alert(1)</script>')], label='"><b>'))
+
+    assert "<script>" not in drawn
+    ET.fromstring(drawn)
+
+
+def test_no_boxes_are_an_empty_picture():
+    ET.fromstring(str(draw([], label="nothing")))
