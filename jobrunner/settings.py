@@ -128,6 +128,10 @@ class FileSettings:
     prefix: str | None = None
     modules: tuple[str, ...] = ()
     payload_limit: int | None = None
+    redact: tuple[str, ...] = ()
+    """Names of parameters that neither the dashboard nor the command line shows, beside the usual ones."""
+    dashboard: Mapping[str, Any] = field(default_factory=dict)
+    """The table [tool.jobrunner.dashboard], as it is written."""
 
 
 def client_settings(url: str | None = None, prefix: str | None = None, **options: Any) -> ClientSettings:
@@ -177,7 +181,12 @@ def _read_table(path: Path) -> FileSettings:
     modules = table.get("modules", [])
     if isinstance(modules, str) or not all(isinstance(module, str) for module in modules):
         raise InvalidOption(f"modules = {modules!r} in {path}: give a list of module names")
-    return FileSettings(**{**table, "modules": tuple(modules)})
+    redact, dashboard = table.get("redact", []), table.get("dashboard", {})
+    if isinstance(redact, str) or not all(isinstance(name, str) for name in redact):
+        raise InvalidOption(f"redact = {redact!r} in {path}: give a list of names")
+    if not isinstance(dashboard, Mapping):
+        raise InvalidOption(f"dashboard = {dashboard!r} in {path}: give a table, [tool.jobrunner.dashboard]")
+    return FileSettings(**{**table, "modules": tuple(modules), "redact": tuple(redact)})
 
 
 def check_options(given: Iterable[str], known: Collection[str], what: str) -> None:

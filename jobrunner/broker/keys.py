@@ -22,6 +22,7 @@ key                                  type   content
 ``P:{tag}:Q:turn``                     string number of the last turn
 ``P:{tag}:Q:held:<key>``               zset   task id → when it was handed out; those that are still pending count
 ``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals
+``P:{tag}:Q:types``                  hash   ``<type> <outcome>`` → how many: `counters` by type, where the type is known
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
 ``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
@@ -49,7 +50,16 @@ key                                  type   content
 ``P:leader``                         hash   id and epoch of the coordinating worker; expires when it falls silent
 ``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
 ``P:archive:<digest>:holder``        string who writes that archive; expires when it falls silent
+``P:worker:<id>:orders``             hash   what that worker is told to do: `quiet`, `stop`; expires
+``P:operations``                     zset   id of a background operation of the dashboard → when it began, Unix ms
+``P:operations:<id>``                hash   what it is to do, how far it is; expires after a day
+``P:audit``                          stream who did what from the dashboard; the last 10 000 or so
 ``P:epoch``                          string fencing number of the last leader
+``P:figures:m:<minute>``             hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
+``P:figures:h:<hour>``               hash   the same of one (Unix) hour; kept 32 days
+``P:figures:total``                  hash   the same since the prefix exists (see broker/calls/figures.py)
+``P:figures:sampled``                hash   queue → its totals when the leader last looked
+``P:events``                         stream what happened that a person should know (see events.py); the last 10 000
 ==================================== ====== ====================================================================
 """
 
@@ -117,6 +127,7 @@ class QueueKeys:
     settings: bytes
     bucket: bytes
     counters: bytes
+    types: bytes
     arrival: bytes
     wake: bytes
     batches: bytes
@@ -159,6 +170,11 @@ class Keys:
         self.workers = self._root + b"workers"
         self.leader = self._root + b"leader"
         self.epoch = self._root + b"epoch"
+        self.audit = self._root + b"audit"
+        self.operations = self._root + b"operations"
+        self.events = self._root + b"events"
+        self.figures_sampled = self._root + b"figures:sampled"
+        self.figures_total = self._root + b"figures:total"
         self.queue = lru_cache(maxsize=4096)(self._queue)
 
     def _queue(self, name: str) -> QueueKeys:
@@ -182,6 +198,7 @@ class Keys:
             settings=own + b"settings",
             bucket=own + b"bucket",
             counters=own + b"counters",
+            types=own + b"types",
             arrival=own + b"arrival",
             wake=own + b"wake",
             batches=own + b"batches",
@@ -208,3 +225,19 @@ class Keys:
     def worker(self, worker_id: str) -> bytes:
         """The self-description of a worker."""
         return self._root + b"worker:" + worker_id.encode()
+
+    def orders(self, worker_id: str) -> bytes:
+        """What a worker is told to do."""
+        return self.worker(worker_id) + b":orders"
+
+    def operation(self, operation_id: str) -> bytes:
+        """A background operation of the dashboard."""
+        return self.operations + b":" + operation_id.encode()
+
+    def figures_of_minute(self, minute: int) -> bytes:
+        """The figures of a minute, counted since 1970."""
+        return b"%bfigures:m:%d" % (self._root, minute)
+
+    def figures_of_hour(self, hour: int) -> bytes:
+        """The figures of an hour, counted since 1970."""
+        return b"%bfigures:h:%d" % (self._root, hour)

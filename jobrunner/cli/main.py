@@ -12,6 +12,7 @@ COMMANDS = {
     "work": ("jobrunner.cli.work:work", "Runs the tasks of queues until stopped."),
     "enqueue": ("jobrunner.cli.enqueue:enqueue", "Enqueues one task of a job."),
     "status": ("jobrunner.cli.status:status", "Shows the server, queues, workers, leader and periodic jobs."),
+    "top": ("jobrunner.cli.top.command:top", "Shows queues, rates, workers and failures live in the terminal."),
     "queues": ("jobrunner.cli.queues:queues", "Lists, pauses, limits and purges queues, and shows their settings."),
     "tasks": ("jobrunner.cli.tasks:tasks", "Lists, shows, cancels and enqueues tasks."),
     "dead": ("jobrunner.cli.dead:dead", "Lists, requeues and purges tasks that were given up."),
@@ -20,6 +21,7 @@ COMMANDS = {
     "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, or runs one now."),
     "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),
     "redis": ("jobrunner.cli.redis:redis", "Shows or stops the embedded server of this folder."),
+    "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serves the dashboard: queues, tasks, workers in a browser."),
     "demo": ("jobrunner.cli.demo:demo", "Runs real work, kills a worker, and checks that nothing was lost."),
 }
 

@@ -1,0 +1,29 @@
+"""The dashboard: pages, actions and live updates over HTTP, as an ASGI application (`jobrunner.web.app.create_app`).
+
+Needs the extra `web`. What must hold: no handler without a role, no state change without a same-origin proof, no value
+in a page that is not escaped, and nothing read from the server while nobody looks.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobrunner.web.app import create_app as create_app
+    from jobrunner.web.auth import Basic as Basic
+    from jobrunner.web.auth import Identity as Identity
+    from jobrunner.web.auth import Token as Token
+    from jobrunner.web.auth import TrustedProxy as TrustedProxy
+    from jobrunner.web.mounting import asgi_under as asgi_under
+    from jobrunner.web.roles import Role as Role
+
+__all__ = ["Basic", "Identity", "Role", "Token", "TrustedProxy", "asgi_under", "create_app"]
+
+_AT = {"create_app": "app", "asgi_under": "mounting", "Role": "roles"}
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that an import of one module of this package does not import all of them.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_AT.get(name, 'auth')}"), name)

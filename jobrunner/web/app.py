@@ -1,0 +1,97 @@
+"""The dashboard as an ASGI application: its routes, its errors, what is around every request.
+
+Mountable: `app.mount("/jobs", create_app(client, auth=…))` in FastAPI and Starlette, `asgi_under` for Django.
+Nothing runs before the first request, so it needs no lifespan of whoever mounts it.
+"""
+
+from collections.abc import Callable, Iterable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from jobrunner.broker.calls.server import ping
+from jobrunner.client.client import Client
+from jobrunner.errors import JobrunnerError
+from jobrunner.web.auth import AskedOf, Auth, Identity, Loopback, Token
+from jobrunner.web.dashboard import Dashboard
+from jobrunner.web.login import Login
+from jobrunner.web.mounting import UnderPrefix, checked_prefix
+from jobrunner.web.redaction import Redaction
+from jobrunner.web.refusals import NotThere, Refused
+from jobrunner.web.rendering import STATIC
+from jobrunner.web.routes import all_actions, all_pages
+from jobrunner.web.security import SecurityHeaders
+
+PUBLIC = ("/health", "/static", "/login")
+"""What is answered without knowing who asks: it shows nothing of the server."""
+
+
+def create_app(
+    client: Client,
+    *,
+    auth: Auth | Callable[[HTTPConnection], Identity | None] | None = None,
+    prefix_path: str = "",
+    redact: Iterable[str] = (),
+    actions: bool = True,
+    secret: str = "",
+) -> Starlette:
+    """Makes the dashboard of `client`.
+
+    Without `auth` only browsers on this machine are let in, as admins. `prefix_path` is what URLs begin with behind a
+    proxy; where it is mounted needs no prefix. `redact` adds names of parameters that no page shows. `actions=False`
+    makes it read-only for everybody. `secret` signs form tokens beside what `auth` has: the same in all processes.
+    """
+    asked = AskedOf(auth) if callable(auth) else auth or Loopback()
+    dashboard = Dashboard(client, asked, redaction=Redaction(redact), acts=actions, secret=secret)
+    dashboard.app = app = Starlette(
+        routes=_routes(dashboard, asked),
+        middleware=[Middleware(UnderPrefix, prefix=checked_prefix(prefix_path)), Middleware(SecurityHeaders)],
+        exception_handlers={HTTPException: _refusing(dashboard)},
+    )
+    app.state.dashboard = dashboard
+    return app
+
+
+def _routes(dashboard: Dashboard, auth: Auth) -> list[BaseRoute]:
+    found: list[BaseRoute] = [Route(page.path, dashboard.page(page), name=page.name) for page in all_pages()]
+    found += [Route(one.path, dashboard.action(one), name=one.name, methods=["POST"]) for one in all_actions()]
+    if isinstance(auth, Token):
+        login = Login(dashboard, auth)
+        found.append(Route("/login", dashboard.guarded(login.form), name="login"))
+        found.append(Route("/login", dashboard.guarded(login.enter), name="login.enter", methods=["POST"]))
+        found.append(Route("/logout", dashboard.guarded(login.leave), name="logout", methods=["POST"]))
+    found.append(Route("/health", _health(dashboard), name="health"))
+    found.append(Mount("/static", StaticFiles(directory=STATIC), name="static"))
+    return found
+
+
+def _health(dashboard: Dashboard) -> Callable[[Request], Response]:
+    def health(_: Request) -> Response:
+        """200 when the server answers, for containers and balancers; says nothing else."""
+        try:
+            dashboard.client.broker.run(ping())
+        except JobrunnerError:
+            return PlainTextResponse("the server is away\n", 503)
+        return PlainTextResponse("ok\n")
+
+    return health
+
+
+def _refusing(dashboard: Dashboard) -> Callable[[Request, Exception], Response]:
+    def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        nothing_there = NotThere("there is no such page")
+        return dashboard.refusal(request, nothing_there if error.status_code == 404 else _http(error))
+
+    return refuse
+
+
+def _http(error: HTTPException) -> Refused:
+    refused = Refused(error.detail)
+    refused.status = error.status_code
+    return refused

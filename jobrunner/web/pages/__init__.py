@@ -1,0 +1,1 @@
+"""One module for each page. A module has `routes: list[Page]`; an endpoint reads and returns (template, values)."""

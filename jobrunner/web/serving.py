@@ -1,0 +1,38 @@
+"""Serves the dashboard on a socket with uvicorn, until a signal ends it."""
+
+import asyncio
+import socket
+
+import uvicorn
+
+from jobrunner.client.client import Client
+from jobrunner.web.app import create_app
+from jobrunner.web.settings import DashboardSettings
+
+
+def serve(client: Client, settings: DashboardSettings, listener: socket.socket, *, stops_in_s: int) -> None:
+    """Returns when a signal ended it; connections that are open then have `stops_in_s`."""
+    app = create_app(
+        client,
+        auth=settings.auth,
+        prefix_path=settings.prefix_path,
+        redact=settings.redact,
+        actions=not settings.read_only,
+    )
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_level="warning",
+        server_header=False,
+        # Who is on the other end must be who is on the other end: addresses in headers are anybody's to write.
+        proxy_headers=False,
+        timeout_graceful_shutdown=stops_in_s,
+    )
+    asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+
+
+def url_of(listener: socket.socket, prefix: str) -> str:
+    """What to type into a browser."""
+    host, port = listener.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{port}{prefix}/"

@@ -1,0 +1,34 @@
+"""Signed cookies: who logged in with the token, until when. Nothing of a session is kept on the server.
+
+A cookie is `text.hex digest`, HMAC-SHA256 (RFC 2104) with the key of the auth, so another token ends all sessions.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import Any
+
+from jobrunner.clock import unix_ms
+
+LASTS_S = 12 * 3600
+_LONGEST = 2000
+
+
+def signed(value: dict[str, Any], key: bytes, *, purpose: str) -> str:
+    """`value` as a text for a cookie; only who has the key can make one for that purpose."""
+    text = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+    return f"{text}.{_digest(text, key, purpose)}"
+
+
+def verified(cookie: str, key: bytes, *, purpose: str) -> dict[str, Any] | None:
+    """The value of such a text; None for one that was not signed so, or has ended (`until`, Unix ms)."""
+    text, dot, digest = cookie[:_LONGEST].rpartition(".")
+    if not dot or not hmac.compare_digest(digest.encode(), _digest(text, key, purpose).encode()):
+        return None
+    value = json.loads(base64.urlsafe_b64decode(text))
+    return value if isinstance(value, dict) and value.get("until", 0) > unix_ms() else None
+
+
+def _digest(text: str, key: bytes, purpose: str) -> str:
+    return hmac.new(key, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()

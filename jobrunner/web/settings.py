@@ -1,0 +1,89 @@
+"""The options of `jobrunner dashboard`: of the command, the environment, [tool.jobrunner.dashboard], the defaults."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobrunner.errors import InvalidOption
+from jobrunner.settings import check_options, check_whole, file_settings
+from jobrunner.web.auth import Auth, Basic, Token, TrustedProxy
+from jobrunner.web.mounting import checked_prefix
+from jobrunner.web.roles import Role, role_named
+
+_LISTS = ("basic", "trusted_proxy", "role_of", "redact")
+_TEXTS = ("host", "token", "proxy_header", "prefix_path")
+_KNOWN = (*_LISTS, *_TEXTS, "port", "read_only")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardSettings:
+    """How the dashboard is served, and to whom."""
+
+    host: str = "127.0.0.1"
+    port: int = 8787
+    auth: Auth | None = field(default=None, repr=False)
+    prefix_path: str = ""
+    redact: tuple[str, ...] = ()
+    read_only: bool = False
+
+
+def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> DashboardSettings:
+    """Settles every option. Raises UnknownOption, InvalidOption."""
+    file = file_settings()
+    stored = file.dashboard if table is None else table
+    check_options(stored, _KNOWN, "option in [tool.jobrunner.dashboard]")
+    _check_types(stored)
+    chosen = {
+        **stored,
+        **{name: value for name, value in given.items() if value or (value == 0 and value is not False)},
+    }
+    # A way in named on the command line is the only one: it must not meet another from a file.
+    ways = [way for way in ("token", "basic", "proxy_header") if given.get(way)]
+    ways = ways or [way for way in ("token", "basic", "proxy_header") if stored.get(way)]
+    if len(ways) > 1:
+        raise InvalidOption(f"{' and '.join(ways)} are given: choose one way to log in")
+    return DashboardSettings(
+        host=chosen.get("host", "127.0.0.1"),
+        port=check_whole(chosen.get("port", 8787), "port", minimum=0, maximum=65535),
+        auth=_auth(ways[0], chosen) if ways else None,
+        prefix_path=checked_prefix(chosen.get("prefix_path", "")),
+        redact=(*file.redact, *chosen.get("redact", ())),
+        read_only=chosen.get("read_only", False),
+    )
+
+
+def _auth(way: str, chosen: Mapping[str, Any]) -> Auth:
+    if way == "token":
+        return Token(chosen["token"])
+    if way == "basic":
+        return Basic(dict(map(_user, chosen["basic"])))
+    roles = dict(map(_role_of, chosen.get("role_of", ())))
+    return TrustedProxy(chosen["proxy_header"], chosen.get("trusted_proxy", ()), roles=roles)
+
+
+def _user(text: str) -> tuple[str, tuple[str, Role]]:
+    name, colon, rest = text.partition(":")
+    password, _, role = rest.rpartition(":")
+    if not colon:
+        raise InvalidOption("basic: give a user as name:password or name:password:role")
+    if password and role.upper() in Role.__members__:
+        return name, (password, role_named(role))
+    return name, (rest, Role.VIEWER)
+
+
+def _role_of(text: str) -> tuple[str, Role]:
+    name, sign, role = text.rpartition("=")
+    if not sign:
+        raise InvalidOption(f"role-of {text!r}: give name=role")
+    return name, role_named(role)
+
+
+def _check_types(stored: Mapping[str, Any]) -> None:
+    for name, value in stored.items():
+        fits = isinstance(value, str) if name in _TEXTS else _is_texts(value) if name in _LISTS else True
+        if not fits or (name == "read_only" and not isinstance(value, bool)):
+            raise InvalidOption(f"{name} in [tool.jobrunner.dashboard] is of the wrong type; see docs/dashboard.md")
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str) and all(isinstance(one, str) for one in value)

@@ -1,0 +1,55 @@
+"""How the dashboard is served, from the command line and from pyproject.toml."""
+
+import pytest
+
+from jobrunner.errors import InvalidOption, UnknownOption
+from jobrunner.web.auth import Basic, Token, TrustedProxy
+from jobrunner.web.settings import settle
+
+
+def test_nothing_given_is_loopback_without_auth() -> None:
+    settings = settle({}, {})
+
+    assert (settings.host, settings.port, settings.auth) == ("127.0.0.1", 8787, None)
+
+
+def test_the_command_line_goes_before_the_file() -> None:
+    settings = settle({"port": 0, "host": None, "read_only": False}, {"port": 9000, "host": "::1", "read_only": True})
+
+    assert (settings.host, settings.port, settings.read_only) == ("::1", 0, True)
+
+
+def test_each_way_in() -> None:
+    assert isinstance(settle({"token": "long enough"}, {}).auth, Token)
+    assert isinstance(settle({"basic": ("ann:a:b:operator", "bob:pass")}, {}).auth, Basic)
+    proxy = {"proxy_header": "X-User", "trusted_proxy": ["10.0.0.1"], "role_of": ["ann=admin"]}
+    assert isinstance(settle({}, proxy).auth, TrustedProxy)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"token": "long enough", "basic": ("ann:b",)},
+        {"basic": ("ann",)},
+        {"proxy_header": "X-User"},
+        {"proxy_header": "X-User", "trusted_proxy": ("nowhere",)},
+        {"proxy_header": "X-User", "trusted_proxy": ("10.0.0.1",), "role_of": ("ann=king",)},
+        {"prefix_path": "/a b"},
+        {"redact": "password"},
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, object]) -> None:
+    with pytest.raises(InvalidOption):
+        settle({}, given)
+
+
+def test_an_unknown_option_of_the_file_is_named() -> None:
+    with pytest.raises(UnknownOption, match="did you mean 'port'"):
+        settle({}, {"prot": 1})
+
+
+def test_no_password_is_in_an_error() -> None:
+    with pytest.raises(InvalidOption) as refused:
+        settle({"basic": ("a-secret-without-a-name",)}, {})
+
+    assert "secret" not in str(refused.value)
