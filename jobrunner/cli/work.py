@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.jobs.registry import load_modules
 from jobrunner.worker.worker import Worker, WorkerSummary
 
+_TRACED = "jobrunner.tracing.exporting"
 _EXAMPLES = """\b
 Examples:
   jobrunner work myapp.jobs
@@ -43,6 +45,12 @@ class Wanted:
     grace: float
     log_format: str
     allow_eviction: bool
+    otel: bool = False
+
+    @property
+    def imported(self) -> tuple[str, ...]:
+        """The modules that this process, and those it runs attempts in, import."""
+        return (*self.modules, _TRACED) if self.otel else self.modules
 
     def serving(self, queues: tuple[str, ...]) -> "Wanted":
         """The same for these queues."""
@@ -71,6 +79,7 @@ class Wanted:
 @click.option("--reload", is_flag=True, help="Starts again when a .py file below this folder changes.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
 @click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete tasks to make room.")
+@click.option("--otel", is_flag=True, help="Sends OpenTelemetry spans; OTEL_… variables say where.")
 @click.option("--lifeline", type=int, hidden=True, help="A descriptor whose end asks to stop; for the supervisor.")
 @with_shared_options
 def work(
@@ -87,11 +96,13 @@ def work(
             "no module with jobs is named; write jobrunner work MODULE, or modules = [...] in [tool.jobrunner]"
         )
     wanted = Wanted(modules=chosen, **options)
+    if wanted.otel and find_spec("opentelemetry") is None:
+        raise InvalidOption('--otel needs OpenTelemetry; pip install "jobrunner[otel]"')
     log_to_stderr(wanted.log_format)
     if processes > 1 or reload:
         command = [sys.executable, "-m", "jobrunner", "work", *words(shared, wanted)]
         return Supervisor([command] * processes, watched=Path.cwd() if reload else None).run()
-    load_modules(wanted.modules)  # first, as a module may configure the client
+    load_modules(wanted.imported)  # first, as a module may configure the client
     for pipeline in all_pipelines():
         pipeline.check()
     return work_here(shared, wanted, lifeline, chosen_client(shared))
@@ -102,7 +113,7 @@ def words(shared: Shared, wanted: Wanted) -> list[str]:
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
     for name in ("concurrency", "executor", "max_tasks", "grace", "log_format"):
         found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
-    for name in ("burst", "drain", "allow_eviction"):
+    for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):
             found.append(f"--{name.replace('_', '-')}")
     return found + shared.words()
@@ -118,7 +129,7 @@ def chosen_client(shared: Shared, otherwise: Client | None = None) -> Client:
 def work_here(shared: Shared, wanted: Wanted, lifeline: int | None, client: Client) -> int:
     """A worker in this process, until it is stopped; returns the exit code. Its modules are loaded."""
     worker = Worker(
-        wanted.modules,
+        wanted.imported,
         wanted.queues or None,
         wanted.concurrency,
         client,

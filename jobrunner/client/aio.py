@@ -20,6 +20,7 @@ from jobrunner.client.steps import run_steps_async
 from jobrunner.client.task_steps import check_place
 from jobrunner.settings import ClientSettings, client_settings
 from jobrunner.task import Task
+from jobrunner.tracepoint import sending
 
 
 class AsyncClient:
@@ -95,8 +96,9 @@ class AsyncClient:
         """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given."""
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
-            batch = Batch(self.keys, tasks_of_batch, self.settings.payload_limit)
-            ids = batch.ids(await self.broker.write(batch.calls))
+            with sending(tasks_of_batch) as traced:
+                batch = Batch(self.keys, traced, self.settings.payload_limit)
+                ids = batch.ids(await self.broker.write(batch.calls))
             handles += [
                 AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=self.settings.durability)
                 for task_id, task in zip(ids, tasks_of_batch, strict=True)

@@ -14,6 +14,7 @@ from jobrunner.client.line import Line
 from jobrunner.client.steps import Steps, run_steps_async
 from jobrunner.settings import Duration, QueueSettings
 from jobrunner.task import TaskRecord
+from jobrunner.tracepoint import sending
 
 T = TypeVar("T")
 
@@ -36,7 +37,8 @@ class AsyncQueue:
 
     async def push_many(self, payloads: Iterable[Any]) -> list[str]:
         """As Queue.push_many."""
-        return await self._run(queue_steps.push_many(self._line, payloads))
+        with sending(queue_steps.tasks_of(self._line, payloads)) as tasks:
+            return await self._run(queue_steps.push_many(self._line, tasks))
 
     async def reserve(
         self,

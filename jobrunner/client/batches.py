@@ -20,6 +20,7 @@ from typing import Final
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import batches as calls
+from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.batches import Advance, Claimed
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import QueueKeys, check_name
@@ -188,6 +189,10 @@ class BatchLease:
     def deadline(self) -> datetime:
         """The end of the lease, by the server's clock."""
         return from_ms(self._ends_ms)
+
+    def headers(self, count: int) -> list[bytes | None]:
+        """The headers of up to `count` first members, as they are stored."""
+        return self._broker.run_many([tasks.headers(self._keys, one) for one in self.members(0, count)])
 
     def members(self, first: int, count: int) -> list[str]:
         """Ids of up to `count` members from position `first` on, in the order of the line.

@@ -1,7 +1,7 @@
 """From tasks to the calls that enqueue them, and from their replies to the ids of the tasks that are there now."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jobrunner.broker.call import Call
@@ -35,7 +35,7 @@ def id_of(task: Task, placed: Any) -> str:
 class Batch:
     """Up to BATCH tasks as one round trip: the registry of queues, then a call for each queue and each unique task."""
 
-    def __init__(self, keys: Keys, sent: list[Task], limit: int) -> None:
+    def __init__(self, keys: Keys, sent: Sequence[Task], limit: int) -> None:
         self._sent = sent
         self._unique: list[int] = []
         together: dict[str, list[Task]] = {}

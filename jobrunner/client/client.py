@@ -18,6 +18,7 @@ from jobrunner.client.steps import run_steps
 from jobrunner.client.task_steps import check_place
 from jobrunner.settings import client_settings
 from jobrunner.task import Task
+from jobrunner.tracepoint import TRACEPOINT, sending
 
 
 class Client:
@@ -90,13 +91,10 @@ class Client:
 
     def enqueue(self, task: Task) -> TaskHandle[Any]:
         """Sends one task. The same id again leaves the first task as it was."""
-        call = enqueue_call(self.keys, [task], self.settings.payload_limit)
-        if task.queue in self._registered:
-            (placed,) = self.broker.write([call])
-        else:
-            placed = self.broker.write([queues.register(self.keys, [task.queue]), call])[1]
-            self._registered.add(task.queue)
-        return self._handle(id_of(task, placed), task.queue)
+        if TRACEPOINT.tracer is None:
+            return self._send(task)
+        with sending([task]) as (traced,):
+            return self._send(traced)
 
     def enqueue_many(self, sent: Iterable[Task]) -> list[TaskHandle[Any]]:
         """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given.
@@ -106,10 +104,20 @@ class Client:
         """
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
-            batch = Batch(self.keys, tasks_of_batch, self.settings.payload_limit)
-            ids = batch.ids(self.broker.write(batch.calls))
+            with sending(tasks_of_batch) as traced:
+                batch = Batch(self.keys, traced, self.settings.payload_limit)
+                ids = batch.ids(self.broker.write(batch.calls))
             handles += [self._handle(task_id, task.queue) for task_id, task in zip(ids, tasks_of_batch, strict=True)]
         return handles
+
+    def _send(self, task: Task) -> TaskHandle[Any]:
+        call = enqueue_call(self.keys, [task], self.settings.payload_limit)
+        if task.queue in self._registered:
+            (placed,) = self.broker.write([call])
+        else:
+            placed = self.broker.write([queues.register(self.keys, [task.queue]), call])[1]
+            self._registered.add(task.queue)
+        return self._handle(id_of(task, placed), task.queue)
 
     def _handle(self, task_id: str, queue: str) -> TaskHandle[Any]:
         return TaskHandle(self.broker, self.keys, task_id, queue, durability=self.settings.durability)

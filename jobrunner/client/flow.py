@@ -6,7 +6,7 @@ ids are made before anything is sent, so what is sent twice is there once.
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -70,12 +70,23 @@ class Flow:
     awaited: Sequence[int] = field(repr=False)
     """The steps it has ended with: those of `shape`, or those before a group without steps."""
 
+    @property
+    def prepared(self) -> list[Task]:
+        """All tasks that are sent: the heads, then those that joins hold until they fire."""
+        return [*self.heads, *(join.task for join in self.joins if join.task is not None)]
+
+    def with_tasks(self, tasks: Sequence[Task]) -> "Flow":
+        """The same flow with these tasks in place of `prepared`, which have the same ids."""
+        held = iter(tasks[len(self.heads) :])
+        joins = [join if join.task is None else replace(join, task=next(held)) for join in self.joins]
+        return replace(self, heads=tasks[: len(self.heads)], joins=joins)
+
     def check(self, limit: int) -> None:
         """Raises PayloadTooLarge for what a client with this limit does not send."""
-        prepared = [join.task for join in self.joins if join.task is not None]
-        for task in (*self.heads, *prepared):
+        prepared = self.prepared
+        for task in prepared:
             check_size(task.payload, limit)
-        for onward in (*(task.then or b"" for task in (*self.heads, *prepared)), *(join.onward for join in self.joins)):
+        for onward in (*(task.then or b"" for task in prepared), *(join.onward for join in self.joins)):
             if len(onward) > limit:
                 raise PayloadTooLarge(
                     f"too many tasks wait for one: their list has {len(onward)} bytes, the limit is {limit}; "

@@ -11,6 +11,7 @@ from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
 from jobrunner.client.steps import run_steps, run_steps_async
 from jobrunner.errors import QueueFull, ServerError
 from jobrunner.settings import Duration
+from jobrunner.tracepoint import sending
 
 
 class FlowHandle:
@@ -75,7 +76,9 @@ def send(client: Client, flow: Flow) -> FlowHandle:
     """Sends a flow. Raises PayloadTooLarge before anything is sent; QueueFull, and then no part of it goes on."""
     handle = FlowHandle(client, flow)
     try:
-        run_steps(client.broker, operations.send(flow, client.keys, client.settings.payload_limit))
+        with sending(flow.prepared) as tasks:
+            traced = flow.with_tasks(tasks)
+            run_steps(client.broker, operations.send(traced, client.keys, client.settings.payload_limit))
     except QueueFull:
         with suppress(ServerError):
             handle.cancel()
@@ -87,7 +90,9 @@ async def send_async(client: AsyncClient, flow: Flow) -> AsyncFlowHandle:
     """The same for asyncio."""
     handle = AsyncFlowHandle(client, flow)
     try:
-        await run_steps_async(client.broker, operations.send(flow, client.keys, client.settings.payload_limit))
+        with sending(flow.prepared) as tasks:
+            traced = flow.with_tasks(tasks)
+            await run_steps_async(client.broker, operations.send(traced, client.keys, client.settings.payload_limit))
     except QueueFull:
         with suppress(ServerError):
             await handle.cancel()

@@ -14,6 +14,7 @@ from jobrunner.client.line import Line
 from jobrunner.client.steps import Steps, run_steps
 from jobrunner.settings import Duration, QueueSettings
 from jobrunner.task import TaskRecord
+from jobrunner.tracepoint import sending
 
 T = TypeVar("T")
 
@@ -39,7 +40,8 @@ class Queue:
 
     def push_many(self, payloads: Iterable[Any]) -> list[str]:
         """Adds payloads or `Item`s in order, all or none, and returns their ids."""
-        return self._run(queue_steps.push_many(self._line, payloads))
+        with sending(queue_steps.tasks_of(self._line, payloads)) as tasks:
+            return self._run(queue_steps.push_many(self._line, tasks))
 
     def reserve(
         self, n: int = 1, *, keepalive: Duration | None = None, wait: Duration = 0, committing: Iterable[Lease] = ()

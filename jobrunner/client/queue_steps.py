@@ -1,6 +1,6 @@
 """The operations on a whole queue, once for Queue and AsyncQueue: what they ask of the server, and what comes of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jobrunner.broker.call import Call
@@ -13,7 +13,7 @@ from jobrunner.client.relay import relaying
 from jobrunner.client.steps import Durable, Steps, ask
 from jobrunner.errors import InvalidOption, TaskGone
 from jobrunner.settings import Duration, QueueSettings, check_whole
-from jobrunner.task import TaskRecord, TaskState
+from jobrunner.task import Task, TaskRecord, TaskState
 
 STATES = ("waiting", "scheduled", "pending", "dead", "done")
 """The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
@@ -21,12 +21,16 @@ _PURGEABLE = ("waiting", "scheduled", "dead", "done")
 _READ_AT_ONCE = 1000
 
 
-def push_many(line: Line, payloads: Iterable[Any]) -> Steps[list[str]]:
+def tasks_of(line: Line, payloads: Iterable[Any]) -> list[Task]:
+    """What is pushed, checked."""
+    return [line.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
+
+
+def push_many(line: Line, pushed: Sequence[Task]) -> Steps[list[str]]:
     """Returns the ids."""
-    items = [line.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
-    if items:
-        yield from _announced(line, tasks.enqueue(line.keys, items), in_safety=True)
-    return [item.id for item in items]
+    if pushed:
+        yield from _announced(line, tasks.enqueue(line.keys, pushed), in_safety=True)
+    return [task.id for task in pushed]
 
 
 def pop(line: Line, n: int) -> Steps[list[Popped]]:

@@ -32,6 +32,7 @@ from jobrunner.spark.keeping import Keeping
 from jobrunner.spark.run import BatchRun
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.shipping import ship_package
+from jobrunner.tracepoint import TRACEPOINT
 
 _IDLE_S = 1.0
 """Longest pause between two looks at an idle queue; a hint of work ends it."""
@@ -43,6 +44,8 @@ _SLICE_S = 1.0
 """For a slice of rolling forward that is on its way when the driver ends."""
 _AGAIN_S = 0.2
 """Pause before a report is sent again that met an outage."""
+_LINKED = 128
+"""Items whose spans the span of a batch links to, when it is traced."""
 _STARTING = threading.Lock()
 """Stations of one process start its session together."""
 _log = structlog.get_logger("jobrunner.spark")
@@ -190,7 +193,11 @@ class StationDriver:
         """Runs a batch to its decision. Returns the number of rows, or what went wrong."""
         try:
             with jobs:  # the first thing that an engine which died meanwhile refuses
-                return BatchRun(spark, self._client, self._station, self._shape or Shape(), lease).run()
+                run = BatchRun(spark, self._client, self._station, self._shape or Shape(), lease)
+                tracer = TRACEPOINT.tracer
+                if tracer is None:
+                    return run.run()
+                return tracer.run_batch(lease.queue, lease.id, lease.size, partial(lease.headers, _LINKED), run.run)
         except (Exception, SystemExit) as error:
             return error
 

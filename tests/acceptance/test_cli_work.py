@@ -219,3 +219,24 @@ def test_a_module_may_configure_the_client_that_the_worker_uses(jobs: Any, clien
     with Client(client.settings.url, prefix) as own:
         assert own.task(added).result(timeout=1) == 4
         assert own.queue("maths").purge("waiting") == 0
+
+
+def test_otel_sends_the_spans_of_attempts_where_the_variables_say(shell: Any, client: Client) -> None:
+    shell.write("jobs.py", "from jobrunner import job\n\n@job(queue='mail')\ndef greet(): ...\n")
+    shell.run("enqueue", "greet", "-m", "jobs")
+
+    said = shell.run("work", "jobs", "--burst", "--otel", OTEL_TRACES_EXPORTER="console")
+
+    assert said.code == 0, said.talk
+    assert '"name": "process mail"' in said.talk
+    assert '"jobrunner.outcome": "succeeded"' in said.talk
+    assert '"service.name": "jobrunner"' in said.talk
+
+
+def test_otel_with_an_unknown_exporter_says_which_there_are(shell: Any) -> None:
+    shell.write("jobs.py", "from jobrunner import job\n\n@job(queue='mail')\ndef greet(): ...\n")
+
+    said = shell.run("work", "jobs", "--burst", "--otel", OTEL_TRACES_EXPORTER="jaeger")
+
+    assert said.code == 2
+    assert "choose otlp, console or none" in said.line

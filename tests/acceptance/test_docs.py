@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 PAGES = Path(__file__).parents[2] / "docs"
-RUNNABLE = ["dead-and-history.md", "flows.md", "limits.md", "pipelines.md", "queues.md", "unique.md"]
+RUNNABLE = ["dead-and-history.md", "flows.md", "limits.md", "pipelines.md", "queues.md", "tracing.md", "unique.md"]
 QUIET = "import structlog; structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))\n"
 
 
 def blocks(page: str) -> list[str]:
     """The fenced Python blocks of a page, in order."""
-    found = re.findall(r"^```python\n(.*?)^```$", (PAGES / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    text = (PAGES / page).read_text("utf-8")
+    text = re.sub(r"^<!-- fragment: .+ -->\n```python\n.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert found, f"docs/{page} has no Python examples"
     return found
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
-from jobrunner.broker.call import Call, Verb, Word
+from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.errors import QueueFull
 from jobrunner.task import Task, TaskRecord, read_record
@@ -142,6 +142,11 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
         id=task_id,
         **{"await": "1" if awaited else ""},
     )
+
+
+def headers(keys: QueueKeys, task_id: str) -> Call[bytes | None]:
+    """The headers of a task as they are stored; None when it has none or is gone."""
+    return command("HGET", keys.tasks + task_id.encode(), "headers", read=lambda reply: reply)
 
 
 def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int) -> Call[str]:

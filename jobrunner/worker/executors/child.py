@@ -17,6 +17,7 @@ from jobrunner.client.current import configure
 from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.outcome import Outcome
+from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.wire import HEAD, frame, read_attempt, read_greeting, write_outcome
 from jobrunner.worker.runner import Runner
 
@@ -33,7 +34,7 @@ def main(descriptor: str, lifeline: str) -> None:
     with socket.socket(fileno=int(descriptor)) as channel:
         runner = _greet(channel, stopped)
         while runner is not None and (message := _receive(channel)) is not None:
-            channel.sendall(frame(write_outcome(_run(runner, read_attempt(message)))))
+            channel.sendall(frame(write_outcome(_run_traced(runner, *read_attempt(message)))))
             stopped.clear()
 
 
@@ -50,6 +51,14 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
         return None
     channel.sendall(frame(b""))
     return Runner(client.broker, client.keys, stopped.__contains__)
+
+
+def _run_traced(runner: Runner, attempt: Attempt, traceparent: str) -> Outcome:
+    tracer = TRACEPOINT.tracer
+    if tracer is None or not traceparent:
+        return _run(runner, attempt)
+    with tracer.within(traceparent):  # the span of the attempt is the worker's: this process may be killed
+        return _run(runner, attempt)
 
 
 def _run(runner: Runner, attempt: Attempt) -> Outcome:

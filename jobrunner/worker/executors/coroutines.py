@@ -10,7 +10,9 @@ from typing import Any
 import structlog
 
 from jobrunner.attempt import Attempt
+from jobrunner.clock import perf_counter
 from jobrunner.outcome import Failed, Outcome
+from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.handover import Finished
 from jobrunner.worker.verdict import error_text
 
@@ -82,13 +84,16 @@ class CoroutineExecutor:
             task.add_done_callback(self._tasks.discard)
 
     async def _run_one(self, attempt: Attempt) -> None:
+        attempt.began_s = perf_counter()
         try:
-            outcome = await self._run(attempt)
+            tracer = TRACEPOINT.tracer
+            outcome = await (self._run(attempt) if tracer is None else tracer.run_async(attempt, self._run))
         except asyncio.CancelledError:
             raise  # only close() cancels; the attempt is handed back, not reported
         except BaseException as error:  # the task must be reported
             _log.exception("an attempt could not be run", task=attempt.id, job=attempt.type)
             outcome = Failed(error_text(error))
+        attempt.run_s = perf_counter() - attempt.began_s
         self._free += 1
         self._finished.add(attempt, outcome)
         if self._backlog:

@@ -19,6 +19,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
 from jobrunner.jobs.registry import definition_for
 from jobrunner.outcome import Outcome, Released
+from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.handover import RunAttempt
 from jobrunner.worker.executors.wire import HEAD, frame, read_outcome, write_attempt
 from jobrunner.worker.runner import Runner
@@ -115,7 +116,9 @@ class ProcessSlot:
 
     def _exchange(self, attempt: Attempt, timeout_s: float | None) -> bytes:
         child = self._ready_child()
-        return child.exchange(write_attempt(attempt), timeout_s, lambda: self._pass_on_stop(child, attempt))
+        traceparent = "" if (tracer := TRACEPOINT.tracer) is None else tracer.current()
+        message = write_attempt(attempt, traceparent)
+        return child.exchange(message, timeout_s, lambda: self._pass_on_stop(child, attempt))
 
     def _is_closed(self) -> bool:
         return self._closed

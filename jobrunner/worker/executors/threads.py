@@ -10,6 +10,7 @@ import structlog
 from jobrunner.attempt import Attempt
 from jobrunner.clock import perf_counter
 from jobrunner.outcome import Failed, Outcome
+from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.handover import Finished, RunAttempt, Slots
 from jobrunner.worker.verdict import error_text
 
@@ -81,9 +82,11 @@ class ThreadExecutor:
                 self._park(parking)
                 continue
             began = perf_counter()
+            attempt.began_s = began
             outcome = _outcome_of(run, attempt)
+            attempt.run_s = ran = perf_counter() - began
             add(attempt, outcome)
-            self._typical_s += (perf_counter() - began - self._typical_s) * 0.05
+            self._typical_s += (ran - self._typical_s) * 0.05
 
     def _park(self, parking: threading.Lock) -> None:
         self._parked.append(parking)
@@ -98,7 +101,8 @@ class ThreadExecutor:
 
 def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
     try:
-        return run(attempt)
+        tracer = TRACEPOINT.tracer
+        return run(attempt) if tracer is None else tracer.run(attempt, run)
     except BaseException as error:  # the slot must live, and the task must be reported
         _log.exception("an attempt could not be run", task=attempt.id, job=attempt.type)
         return Failed(error_text(error))

@@ -16,7 +16,7 @@ from jobrunner.outcome import OUTCOMES, Moved, Outcome, Spread
 HEAD = struct.Struct("!I")
 _KINDS: dict[str, Callable[..., Outcome]] = {kind.__name__: kind for kind in OUTCOMES}
 _outcomes = msgspec.msgpack.Decoder(dict[str, Any])
-_attempts = msgspec.msgpack.Decoder(Attempt)
+_attempts = msgspec.msgpack.Decoder(tuple[Attempt, str])
 
 
 class Greeting(msgspec.Struct, frozen=True):
@@ -37,13 +37,13 @@ def read_greeting(raw: bytes) -> Greeting:
     return msgspec.msgpack.decode(raw, type=Greeting)
 
 
-def write_attempt(attempt: Attempt) -> bytes:
-    """An attempt for a child."""
-    return msgspec.msgpack.encode(attempt)
+def write_attempt(attempt: Attempt, traceparent: str = "") -> bytes:
+    """An attempt for a child, with the span it is part of, if it is traced."""
+    return msgspec.msgpack.encode((attempt, traceparent))
 
 
-def read_attempt(raw: bytes) -> Attempt:
-    """The attempt, in the child."""
+def read_attempt(raw: bytes) -> tuple[Attempt, str]:
+    """The attempt and its span, in the child."""
     return _attempts.decode(raw)
 
 

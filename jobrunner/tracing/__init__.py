@@ -1,0 +1,70 @@
+"""OpenTelemetry: a span where a task is enqueued, one for each attempt at it, and links between them.
+
+The only part of jobrunner that imports opentelemetry, and only when `instrument` is called. How spans are named and
+what they say follows the semantic conventions for messaging systems
+(https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/).
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jobrunner.errors import UsageError
+from jobrunner.tracepoint import TRACEPOINT
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+__all__ = ["instrument", "is_instrumented", "processing", "uninstrument"]
+
+
+class Leased(Protocol):
+    """What a lease of a bare queue tells of its item."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def headers(self) -> dict[str, str]: ...
+    @property
+    def attempts(self) -> int: ...
+
+
+def instrument(tracer_provider: "TracerProvider | None" = None, *, as_child: bool = False) -> None:
+    """Traces what this process enqueues and runs from now on. Called again it changes how.
+
+    `tracer_provider` is the one of the application; without one the global provider at the time of each span.
+    With `as_child` attempts are children of the span that enqueued their task, in one trace; else they begin traces of
+    their own and link to it, as a task may run hours later and many times. Raises UsageError when OpenTelemetry is not
+    installed.
+    """
+    TRACEPOINT.tracer = _tracer(tracer_provider, as_child)
+
+
+def uninstrument() -> None:
+    """Traces nothing from now on. Spans that were begun are ended as usual."""
+    TRACEPOINT.tracer = None
+
+
+def is_instrumented() -> bool:
+    """Whether this process is traced."""
+    return TRACEPOINT.tracer is not None
+
+
+def processing(lease: Leased, *, queue: str) -> AbstractContextManager[Any]:
+    """A span around what a program does with an item it reserved itself: `with processing(lease, queue="orders"):`.
+
+    Links to the push; an error that leaves the block is recorded. Raises UsageError unless `instrument` was called.
+    """
+    tracer: Any = TRACEPOINT.tracer
+    if tracer is None:
+        raise UsageError("nothing is traced; call jobrunner.tracing.instrument() first")
+    around: Callable[..., AbstractContextManager[Any]] = tracer.processing
+    return around(queue, lease.id, lease.headers, lease.attempts)
+
+
+def _tracer(provider: "TracerProvider | None", as_child: bool) -> Any:
+    try:
+        from jobrunner.tracing.tracer import OpenTelemetryTracer
+    except ImportError as error:
+        raise UsageError(f'OpenTelemetry is not installed ({error}); pip install "jobrunner[otel]"') from error
+    return OpenTelemetryTracer(provider, as_child=as_child)

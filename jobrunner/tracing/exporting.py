@@ -1,0 +1,48 @@
+"""Traces and sends the spans away, from the moment it is imported: the module behind `jobrunner work --otel`.
+
+Processes in which attempts run import the same modules as their worker, so this being one of them traces them too. A
+program calls `jobrunner.tracing.instrument` and sets its provider up itself.
+"""
+
+import os
+import sys
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+
+from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.tracing import instrument
+
+
+def export_spans() -> None:
+    """Traces with the provider that is set up already (by `opentelemetry-instrument`, say), else with one of its own.
+
+    That one reads OpenTelemetry's usual variables: OTEL_TRACES_EXPORTER (otlp, console or none),
+    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER.
+    """
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        own = {} if "OTEL_SERVICE_NAME" in os.environ else {SERVICE_NAME: "jobrunner"}
+        provider = TracerProvider(resource=Resource.create(own))
+        if (exporter := _exporter(os.environ.get("OTEL_TRACES_EXPORTER", "otlp"))) is not None:
+            provider.add_span_processor(BatchSpanProcessor(exporter))
+        trace.set_tracer_provider(provider)
+    instrument()
+
+
+def _exporter(name: str) -> SpanExporter | None:
+    if name == "none":
+        return None
+    if name == "console":
+        return ConsoleSpanExporter(out=sys.stderr)
+    if name != "otlp":
+        raise InvalidOption(f"OTEL_TRACES_EXPORTER={name!r}: choose otlp, console or none, or set one up in code")
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        raise UsageError(f'no OTLP exporter is installed ({error}); pip install "jobrunner[otel]"') from error
+    return OTLPSpanExporter()
+
+
+export_spans()

@@ -1,0 +1,87 @@
+"""What spans say: attributes by OpenTelemetry's conventions for messaging, and ours beside them under `jobrunner.`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from opentelemetry.trace import Span, Status, StatusCode
+
+from jobrunner.attempt import Attempt
+from jobrunner.outcome import Acknowledged, Cancelled, Dropped, Failed, Moved, Outcome, Released, Snoozed, Spread
+from jobrunner.retry import is_spent
+from jobrunner.task import Task
+
+_NAMES: dict[type, str] = {
+    Acknowledged: "acknowledged", Cancelled: "cancelled", Dropped: "dropped", Moved: "moved", Released: "released",
+    Snoozed: "snoozed", Spread: "spread",
+}  # fmt: skip
+
+
+def of_sending(queue: str, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Attributes of a producer span."""
+    said = _shared(queue, "publish", "send")
+    if len(tasks) == 1:
+        return said | {"messaging.message.id": tasks[0].id} | _job(tasks[0].type)
+    types = {task.type for task in tasks}
+    return said | {"messaging.batch.message_count": len(tasks)} | (_job(types.pop()) if len(types) == 1 else {})
+
+
+def of_attempt(attempt: Attempt) -> dict[str, Any]:
+    """Attributes of an attempt as it begins."""
+    own = {"jobrunner.attempt": attempt.number, "jobrunner.max_attempts": attempt.max_attempts}
+    return (
+        _shared(attempt.queue, "process", "process") | {"messaging.message.id": attempt.id} | own | _job(attempt.type)
+    )
+
+
+def of_item(queue: str, task_id: str, attempt: int) -> dict[str, Any]:
+    """Attributes of an item in the hands of a program."""
+    return _shared(queue, "process", "process") | {"messaging.message.id": task_id, "jobrunner.attempt": attempt}
+
+
+def of_batch(queue: str, batch: str, size: int) -> dict[str, Any]:
+    """Attributes of a batch."""
+    return _shared(queue, "process", "process") | {"messaging.batch.message_count": size, "jobrunner.batch.id": batch}
+
+
+def end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
+    """Says how an attempt ended, and ends its span. No outcome: it was broken off and is handed back."""
+    try:
+        span.set_attribute("jobrunner.outcome", name_of(attempt, outcome))
+        if isinstance(outcome, Failed):
+            fail(span, outcome.error)
+        if isinstance(outcome, Moved):
+            span.set_attribute("jobrunner.moved_to", outcome.queue)
+        elif isinstance(outcome, Spread):
+            span.set_attribute("jobrunner.children", len(outcome.children))
+    finally:
+        span.end()
+
+
+def name_of(attempt: Attempt, outcome: Outcome | None) -> str:
+    """The outcome in a word: succeeded, failed (to be tried again), dead, ..."""
+    if isinstance(outcome, Failed):
+        return "dead" if not outcome.retry or is_spent(attempt.number, attempt.max_attempts or 0) else "failed"
+    return "released" if outcome is None else _NAMES.get(type(outcome), "succeeded")
+
+
+def fail(span: Span, error: str) -> None:
+    """Records an error as text: its first line is `Type: message`, the rest a traceback."""
+    first, _, traceback = error.partition("\n")
+    kind, _, message = first.partition(": ")
+    exception = {"exception.type": kind, "exception.message": message}
+    span.add_event("exception", exception | ({"exception.stacktrace": traceback} if traceback else {}))
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, first))
+
+
+def _shared(queue: str, name: str, kind: str) -> dict[str, Any]:
+    return {
+        "messaging.system": "jobrunner",
+        "messaging.destination.name": queue,
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+    }
+
+
+def _job(name: str) -> dict[str, Any]:
+    return {"jobrunner.job": name} if name else {}

@@ -1,0 +1,198 @@
+"""Tasks as spans. What must hold: an error of tracing (an exporter, a damaged header) never becomes one of a task.
+
+The context of the span that enqueued a task travels in its headers, as `traceparent` (https://www.w3.org/TR/trace-context/).
+Retries and moves leave headers alone and a replay copies them, so every attempt finds it, wherever it runs.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from jobrunner.attempt import Attempt
+from jobrunner.client.item import read_headers, write_headers
+from jobrunner.outcome import Outcome
+from jobrunner.task import Task
+from jobrunner.tracing import spans
+
+_LINKS = 128
+"""At most so many links of a span: the default limit of OpenTelemetry's SDKs."""
+_w3c = TraceContextTextMapPropagator()
+_log = structlog.get_logger("jobrunner.tracing")
+T = TypeVar("T")
+
+
+class OpenTelemetryTracer:
+    """Fills the tracepoint. `provider` None: the global one."""
+
+    def __init__(self, provider: TracerProvider | None, *, as_child: bool) -> None:
+        self._tracer = trace.get_tracer("jobrunner", tracer_provider=provider)
+        self._as_child = as_child
+
+    @contextmanager
+    def sending(self, tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
+        """A producer span for each queue, current while they are sent."""
+        with ExitStack() as ends:
+            yield self._tagged(tasks, ends)
+
+    def run(self, attempt: Attempt, work: Callable[[Attempt], Outcome]) -> Outcome:
+        """A consumer span, current meanwhile."""
+        span = self._begun(attempt)
+        if span is None:
+            return work(attempt)
+        token = contexts.attach(trace.set_span_in_context(span))
+        outcome: Outcome | None = None
+        try:
+            outcome = work(attempt)
+        finally:
+            contexts.detach(token)
+            _end(span, attempt, outcome)
+        return outcome
+
+    async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
+        """The same in a coroutine; one that is cancelled is handed back."""
+        span = self._begun(attempt)
+        if span is None:
+            return await work(attempt)
+        token = contexts.attach(trace.set_span_in_context(span))
+        outcome: Outcome | None = None
+        try:
+            outcome = await work(attempt)
+        finally:
+            contexts.detach(token)
+            _end(span, attempt, outcome)
+        return outcome
+
+    def run_batch(
+        self, queue: str, batch: str, size: int, headers: Callable[[], Sequence[bytes | None]], work: Callable[[], T]
+    ) -> T:
+        """One consumer span with links to the first items, at most 128 different ones."""
+        span = self._begun_batch(queue, batch, size, headers)
+        if span is None:
+            return work()
+        with trace.use_span(span, end_on_exit=True):
+            result = work()
+            if isinstance(result, BaseException):
+                spans.fail(span, f"{type(result).__name__}: {result}")
+        return result
+
+    def current(self) -> str:
+        """The traceparent of the current span."""
+        return _carrier().get("traceparent", "")
+
+    @contextmanager
+    def within(self, traceparent: str) -> Iterator[None]:
+        """Makes a span of another process the current one."""
+        token = contexts.attach(_w3c.extract({"traceparent": traceparent}))
+        try:
+            yield
+        finally:
+            contexts.detach(token)
+
+    @contextmanager
+    def processing(self, queue: str, task_id: str, headers: Mapping[str, str], attempt: int) -> Iterator[Span]:
+        """A consumer span for an item that a program reserved itself."""
+        span = self._consumer(queue, headers, spans.of_item(queue, task_id, attempt))
+        with trace.use_span(span, end_on_exit=True):
+            yield span
+
+    def _tagged(self, tasks: Sequence[Task], ends: ExitStack) -> Sequence[Task]:
+        try:
+            return self._with_spans(tasks, ends)
+        except Exception as error:
+            _log.warning("enqueued without a trace", error=str(error))
+            return tasks
+
+    def _with_spans(self, tasks: Sequence[Task], ends: ExitStack) -> Sequence[Task]:
+        here = contexts.get_current()
+        by_queue: dict[str, list[Task]] = {}
+        for task in tasks:
+            by_queue.setdefault(task.queue, []).append(task)
+        carriers: dict[str, dict[str, str]] = {}
+        for queue, sent in by_queue.items():
+            span = self._tracer.start_span(
+                f"publish {queue}",
+                context=here,
+                kind=SpanKind.PRODUCER,
+                attributes=spans.of_sending(queue, sent),
+            )
+            carriers[queue] = _carrier(trace.set_span_in_context(span))
+            ends.enter_context(trace.use_span(span, end_on_exit=True))
+        known: dict[tuple[str, bytes | None], bytes | None] = {}
+        return [_with_header(task, carriers[task.queue], known) for task in tasks]
+
+    def _begun(self, attempt: Attempt) -> Span | None:
+        try:
+            attributes = spans.of_attempt(attempt)
+            return self._consumer(attempt.queue, read_headers(attempt.headers), attributes)
+        except Exception as error:
+            _log.warning("run without a trace", task=attempt.id, error=str(error))
+            return None
+
+    def _consumer(self, queue: str, headers: Mapping[str, str], attributes: dict[str, Any]) -> Span:
+        sent = _w3c.extract(headers, context=Context())
+        origin = trace.get_current_span(sent).get_span_context()
+        links = [Link(origin)] if origin.is_valid and not self._as_child else []
+        return self._tracer.start_span(
+            f"process {queue}",
+            context=sent if self._as_child else Context(),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=links,
+        )
+
+    def _begun_batch(
+        self, queue: str, batch: str, size: int, headers: Callable[[], Sequence[bytes | None]]
+    ) -> Span | None:
+        try:
+            return self._tracer.start_span(
+                f"process {queue}",
+                context=Context(),
+                kind=SpanKind.CONSUMER,
+                attributes=spans.of_batch(queue, batch, size),
+                links=[Link(origin) for origin in _origins(headers())],
+            )
+        except Exception as error:
+            _log.warning("batch without a trace", batch=batch, error=str(error))
+            return None
+
+
+def _carrier(context: Context | None = None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    _w3c.inject(found, context=context)
+    return found
+
+
+def _with_header(task: Task, carrier: dict[str, str], known: dict[tuple[str, bytes | None], bytes | None]) -> Task:
+    """The task with the headers of its span. Those of a batch are mostly alike, and are written once."""
+    if not carrier:
+        return task
+    key = (task.queue, task.headers)
+    if key not in known:
+        own = read_headers(task.headers)
+        known[key] = task.headers if "traceparent" in own else write_headers(own | carrier)
+    return msgspec.structs.replace(task, headers=known[key])
+
+
+def _origins(headers: Sequence[bytes | None]) -> list[SpanContext]:
+    """The spans that enqueued these items, each once."""
+    found: dict[tuple[int, int], SpanContext] = {}
+    for raw in headers:
+        origin = trace.get_current_span(_w3c.extract(read_headers(raw), context=Context())).get_span_context()
+        if origin.is_valid:
+            found.setdefault((origin.trace_id, origin.span_id), origin)
+    return list(found.values())[:_LINKS]
+
+
+def _end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
+    try:
+        spans.end(span, attempt, outcome)
+    except Exception as error:
+        _log.warning("a span was not ended as it should", task=attempt.id, error=str(error))

@@ -1,0 +1,375 @@
+"""Spans of tasks on their way: from the enqueue to every attempt, over retries, moves, flows and batches."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from jobrunner import Backoff, Client, Item, Job, Snooze, chain, job
+from jobrunner.client.batches import Batches
+from jobrunner.client.current import async_client, current_async_client
+from jobrunner.errors import ServerRefused, UsageError
+from jobrunner.etl import Pipeline, To
+from jobrunner.etl.pipeline import forget_pipeline
+from jobrunner.jobs.registry import forget
+from jobrunner.tracepoint import TRACEPOINT, sending
+from jobrunner.tracing import instrument, is_instrumented, processing, uninstrument
+from tests.worker import traced_jobs as jobs
+
+FAST = Backoff(base=0.01, factor=1)
+
+
+class Recorder:
+    """What was exported, in the order in which spans ended."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def of(self, kind: SpanKind) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.kind is kind]
+
+    @property
+    def sent(self) -> list[ReadableSpan]:
+        return self.of(SpanKind.PRODUCER)
+
+    @property
+    def run(self) -> list[ReadableSpan]:
+        return self.of(SpanKind.CONSUMER)
+
+
+@pytest.fixture
+def spans() -> Iterator[Recorder]:
+    """Everything is traced; what was recorded."""
+    recorder = Recorder()
+    instrument(recorder.provider)
+    yield recorder
+    uninstrument()
+
+
+@pytest.fixture
+def declared() -> Iterator[list[str]]:
+    """Names of jobs that are forgotten behind the test."""
+    names: list[str] = []
+    yield names
+    for name in names:
+        forget(name)
+
+
+@pytest.fixture
+def flaky(declared: list[str]) -> Any:
+    """A job that fails once, then succeeds."""
+
+    @job(queue="mail", max_attempts=3, backoff=FAST)
+    def traced_flaky(text: str = "") -> str:
+        ran.append(text)
+        if len(ran) == 1:
+            raise ValueError("the first try fails")
+        return text
+
+    ran: list[str] = []
+    declared.append("traced_flaky")
+    return traced_flaky
+
+
+def said(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def linked(span: ReadableSpan) -> list[int]:
+    return [link.context.span_id for link in span.links]
+
+
+def id_of(span: ReadableSpan) -> int:
+    return span.get_span_context().span_id
+
+
+def test_every_attempt_is_linked_to_the_enqueue_and_says_how_it_ended(
+    current: Client, run: Any, flaky: Any, spans: Recorder
+) -> None:
+    task = flaky.enqueue("hello")
+    run(queues=["mail"], drain=True)
+
+    (sent,) = spans.sent
+    failed, succeeded = spans.run
+    assert sent.name == "publish mail"
+    assert said(sent) == {
+        "messaging.system": "jobrunner", "messaging.destination.name": "mail", "messaging.operation.name": "publish",
+        "messaging.operation.type": "send", "messaging.message.id": task.id, "jobrunner.job": "traced_flaky",
+    }  # fmt: skip
+    assert failed.name == "process mail"
+    assert linked(failed) == linked(succeeded) == [id_of(sent)]
+    assert failed.parent is succeeded.parent is None
+    assert [said(span)["jobrunner.attempt"] for span in spans.run] == [1, 2]
+    assert [said(span)["jobrunner.outcome"] for span in spans.run] == ["failed", "succeeded"]
+    assert {said(span)["messaging.message.id"] for span in spans.run} == {task.id}
+    assert failed.status.status_code is StatusCode.ERROR
+    assert failed.status.description == "ValueError: the first try fails"
+    (event,) = failed.events
+    assert event.attributes is not None
+    assert event.attributes["exception.type"] == "ValueError"
+    assert "Traceback" in str(event.attributes["exception.stacktrace"])
+    assert succeeded.status.status_code is StatusCode.UNSET
+
+
+def test_as_child_puts_the_attempts_into_the_trace_of_the_enqueue(current: Client, run: Any, flaky: Any) -> None:
+    recorder = Recorder()
+    instrument(recorder.provider, as_child=True)
+    try:
+        flaky.enqueue()
+        run(queues=["mail"], drain=True)
+    finally:
+        uninstrument()
+
+    (sent,) = recorder.sent
+    for attempt in recorder.run:
+        assert attempt.parent is not None
+        assert attempt.parent.span_id == id_of(sent)
+        assert attempt.links == ()
+
+
+def test_what_a_job_enqueues_and_traces_itself_is_within_its_attempt(
+    current: Client, run: Any, declared: list[str], spans: Recorder
+) -> None:
+    @job(queue="inner")
+    def traced_inner() -> None: ...
+
+    @job(queue="mail")
+    def traced_outer() -> None:
+        with spans.provider.get_tracer("own").start_as_current_span("own"):
+            traced_inner.enqueue()
+
+    declared += ["traced_inner", "traced_outer"]
+    traced_outer.enqueue()
+    run(queues=["mail", "inner"])
+
+    (own,) = spans.of(SpanKind.INTERNAL)
+    outer, inner = spans.run
+    _, nested = spans.sent
+    assert own.parent is not None
+    assert own.parent.span_id == id_of(outer)
+    assert nested.parent is not None
+    assert nested.parent.span_id == id_of(own)
+    assert linked(inner) == [id_of(nested)]
+
+
+def test_many_at_once_are_one_producer_span_with_their_number(
+    current: Client, run: Any, flaky: Any, spans: Recorder
+) -> None:
+    flaky.enqueue_many([flaky.bind(str(number)) for number in range(5)])
+    run(queues=["mail"], drain=True)
+
+    (sent,) = spans.sent
+    assert said(sent)["messaging.batch.message_count"] == 5
+    assert len(spans.run) == 6
+    assert {one for span in spans.run for one in linked(span)} == {id_of(sent)}
+
+
+def test_a_bare_item_keeps_its_headers_and_is_linked_by_whoever_processes_it(current: Client, spans: Recorder) -> None:
+    queue = current.queue("bare")
+    queue.push_many([1, Item(2, headers={"own": "kept"})])
+
+    (sent,) = spans.sent
+    first, second = queue.reserve(2)
+    assert second.headers == {"own": "kept", "traceparent": first.headers["traceparent"]}
+    with pytest.raises(ZeroDivisionError), processing(first, queue="bare"):
+        raise ZeroDivisionError
+    (span,) = spans.run
+    assert linked(span) == [id_of(sent)]
+    assert span.status.status_code is StatusCode.ERROR
+
+
+def test_an_item_with_a_traceparent_of_its_own_keeps_it(current: Client, spans: Recorder) -> None:
+    mine = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    queue = current.queue("bare")
+    queue.push(1, headers={"traceparent": mine})
+
+    assert queue.reserve(1)[0].headers == {"traceparent": mine}
+
+
+def test_a_send_that_fails_ends_its_span_as_an_error(current: Client, spans: Recorder, raw: Any) -> None:
+    raw.set(current.keys.queue("bare").waiting, "damaged")
+
+    with pytest.raises(ServerRefused):
+        current.queue("bare").push(1)
+
+    assert spans.sent[0].status.status_code is StatusCode.ERROR
+
+
+def test_asyncio_enqueues_and_runs_are_traced(
+    current: Client, run: Any, declared: list[str], spans: Recorder
+) -> None:
+    @job(queue="mail")
+    class TracedAsync(Job):
+        async def run(self) -> str:
+            await asyncio.sleep(0)
+            return f"{trace.get_current_span().get_span_context().span_id}"
+
+    async def enqueue() -> None:
+        async with async_client():
+            await TracedAsync().aenqueue()
+            await current_async_client().queue("bare").push(1)
+
+    declared.append("TracedAsync")
+    asyncio.run(enqueue())
+    run(queues=["mail"])
+
+    sent, pushed = spans.sent
+    (ran,) = spans.run
+    assert pushed.name == "publish bare"
+    assert linked(ran) == [id_of(sent)]
+    assert said(ran)["jobrunner.outcome"] == "succeeded"
+
+
+def test_an_item_of_a_pipeline_is_linked_at_every_station_also_what_it_became(
+    current: Client, run: Any, spans: Recorder
+) -> None:
+    line = Pipeline("traced", current)
+
+    @line.station("raw", to="parts")
+    def parse(item: Any) -> Any:
+        return To("parts", item.payload, headers={"parsed": "yes"})
+
+    @line.station("parts", to="kept", fan_out=True)
+    def split(item: Any) -> list[int]:
+        return [1, 2]
+
+    @line.sink("kept")
+    def keep(item: Any) -> None: ...
+
+    try:
+        line.push("raw", {"n": 1})
+        run(queues=["traced/raw", "traced/parts", "traced/kept"])
+    finally:
+        forget_pipeline("traced")
+
+    (sent,) = spans.sent
+    assert [(span.name, said(span)["jobrunner.outcome"]) for span in spans.run] == [
+        ("process traced/raw", "moved"), ("process traced/parts", "spread"),
+        ("process traced/kept", "succeeded"), ("process traced/kept", "succeeded"),
+    ]  # fmt: skip
+    assert {one for span in spans.run for one in linked(span)} == {id_of(sent)}
+    assert said(spans.run[0])["jobrunner.moved_to"] == "traced/parts"
+    assert said(spans.run[1])["jobrunner.children"] == 2
+
+
+def test_the_steps_of_a_flow_are_linked_to_its_enqueue(
+    current: Client, run: Any, declared: list[str], spans: Recorder
+) -> None:
+    @job(queue="mail")
+    def traced_step(number: int) -> int:
+        return number
+
+    declared.append("traced_step")
+    flow = chain(traced_step.bind(1), traced_step.bind(2)).enqueue()
+    run(queues=["mail"])
+
+    assert flow.result(timeout=5) == 2
+    (sent,) = spans.sent
+    assert [linked(span) for span in spans.run] == [[id_of(sent)]] * 2
+
+
+def test_a_replay_is_linked_to_the_first_enqueue(current: Client, run: Any, flaky: Any, spans: Recorder) -> None:
+    current.queue("mail").configure(history=60)
+    task = flaky.enqueue()
+    run(queues=["mail"], drain=True)
+    current.queue("mail").replay(task.id)
+    run(queues=["mail"], drain=True)
+
+    assert [linked(span) for span in spans.run] == [[id_of(spans.sent[0])]] * 3
+
+
+def test_a_task_that_is_given_up_is_dead_and_one_that_snoozes_is_no_error(
+    current: Client, run: Any, declared: list[str], spans: Recorder
+) -> None:
+    @job(queue="mail", max_attempts=1)
+    def traced_doomed(first: bool) -> Any:
+        if first:
+            return Snooze(in_=0.01)
+        raise RuntimeError("no more")
+
+    declared.append("traced_doomed")
+    traced_doomed.enqueue(True)
+    run(queues=["mail"])
+    traced_doomed.enqueue(False)
+    run(queues=["mail"])
+
+    outcomes = {said(span)["jobrunner.outcome"]: span.status.status_code for span in spans.run}
+    assert outcomes["dead"] is StatusCode.ERROR
+    assert outcomes["snoozed"] is StatusCode.UNSET
+
+
+def test_an_attempt_in_a_process_that_dies_has_a_span_and_its_child_knows_it(
+    current: Client, run: Any, spans: Recorder
+) -> None:
+    told = jobs.traceparent_seen.enqueue()
+    died = jobs.traced_exit.enqueue()
+    run(modules=["tests.worker.traced_jobs"], queues=["traced"], executor="processes", concurrency=1)
+
+    by_task = {said(span)["messaging.message.id"]: span for span in spans.run}
+    assert told.result(timeout=5).split("-")[2] == f"{id_of(by_task[told.id]):016x}"
+    assert by_task[died.id].status.status_code is StatusCode.ERROR
+    assert said(by_task[died.id])["error.type"] == "AttemptCrashed"
+
+
+def test_a_tracer_that_fails_changes_nothing(current: Client, run: Any, flaky: Any) -> None:
+    class Broken:
+        def get_tracer(self, *_: Any, **__: Any) -> Any:
+            return self
+
+        def start_span(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("no spans today")
+
+    instrument(Broken())  # type: ignore[arg-type]
+    try:
+        task = flaky.enqueue("hello")
+        run(queues=["mail"], drain=True)
+    finally:
+        uninstrument()
+
+    assert task.result(timeout=5) == "hello"
+
+
+def test_headers_of_a_batch_that_are_alike_are_written_once(spans: Recorder, current: Client) -> None:
+    tasks = [Item(n) for n in range(3)]
+    line = current.queue("bare")._line
+    with sending([line.task(item) for item in tasks]) as traced:
+        assert len({id(task.headers) for task in traced}) == 1
+
+
+def test_nothing_is_traced_before_it_is_asked_for(current: Client) -> None:
+    assert not is_instrumented()
+    assert TRACEPOINT.tracer is None
+    current.queue("bare").push(1)
+    (lease,) = current.queue("bare").reserve()
+    assert lease.headers == {}
+    with pytest.raises(UsageError, match="instrument"):
+        processing(lease, queue="bare")
+
+
+def test_a_span_of_a_batch_links_to_its_items_each_enqueue_once(current: Client, spans: Recorder) -> None:
+    queue = current.queue("bare")
+    queue.push_many(range(3))
+    queue.push("more")
+    current.queue("untraced").push(1)
+    lease = Batches(current.broker, queue.keys).take(10, lease_s=30)
+    assert lease is not None
+    tracer = TRACEPOINT.tracer
+    assert tracer is not None
+
+    assert tracer.run_batch("bare", lease.id, lease.size, lambda: lease.headers(128), lambda: 4) == 4
+    error = ValueError("no")
+    assert tracer.run_batch("bare", lease.id, lease.size, lambda: [None, b"damaged"], lambda: error) is error
+
+    done, failed = spans.run
+    assert linked(done) == [id_of(spans.sent[0]), id_of(spans.sent[1])]
+    assert said(done)["messaging.batch.message_count"] == 4
+    assert failed.links == ()
+    assert failed.status.description == "ValueError: no"
