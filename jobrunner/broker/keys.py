@@ -43,6 +43,7 @@ key                                  type   content
 ``P:queues``                         set    full names of all queues ever used
 ``P:periodics``                      hash   name → definition of a periodic job, JSON
 ``P:periodics:seen``                 zset   name → when a worker last said it knows the job, Unix ms
+``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program that used it knows it
 ``P:periodics:version``              string counts changes of definitions, so that the leader knows when to read them
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
 ``P:workers``                        zset   worker id → last sign of life, Unix ms
@@ -168,6 +169,7 @@ class Keys:
         self.periodics_seen = self._root + b"periodics:seen"
         self.periodics_version = self._root + b"periodics:version"
         self.workers = self._root + b"workers"
+        self.pipelines = self._root + b"pipelines"
         self.leader = self._root + b"leader"
         self.epoch = self._root + b"epoch"
         self.audit = self._root + b"audit"

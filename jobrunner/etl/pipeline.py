@@ -18,6 +18,7 @@ from jobrunner.etl.graph import Graph, Node
 from jobrunner.etl.link import Link
 from jobrunner.etl.names import full_name, nearest
 from jobrunner.etl.options import QueueOptions, StationOptions, settle_queue, settle_station, targets_of
+from jobrunner.etl.published import publish
 from jobrunner.etl.station import StationFunction, check_function, define_station, origin_of
 from jobrunner.jobs.registry import forget_station, register_driver, register_station
 from jobrunner.settings import Duration, check_whole
@@ -150,7 +151,7 @@ class Pipeline:
         return draw(self.graph, form)
 
     def apply(self, client: Client | None = None) -> None:
-        """Checks the pipeline and writes the settings of its queues that were given, in one round trip."""
+        """Checks the pipeline, then writes its graph and the settings that its queues were given, in one round trip."""
         self.check()
         client = client or self.client
         names = [node.queue for node in self.graph.nodes]
@@ -159,7 +160,7 @@ class Pipeline:
             for name, settings in self._settings.items()
             if settings
         ]
-        client.broker.run_many([queues.register(client.keys, names), *calls])
+        client.broker.run_many([queues.register(client.keys, names), publish(client.keys, self.graph), *calls])
 
     def _apply_once(self) -> None:
         client = self.client
