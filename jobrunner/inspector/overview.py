@@ -86,9 +86,12 @@ def latency_ms(client: Client) -> float:
 
 def leader(client: Client) -> str | None:
     """Id of the worker that coordinates now."""
-    return client.broker.run(
-        command("HGET", client.keys.leader, "worker", read=lambda reply: reply.decode() if reply else None)
-    )
+    return client.broker.run(leader_call(client))
+
+
+def leader_call(client: Client) -> Call[str | None]:
+    """What asks for it."""
+    return command("HGET", client.keys.leader, "worker", read=lambda reply: reply.decode() if reply else None)
 
 
 def queue_views(client: Client, workers: list[WorkerRecord]) -> list[QueueView]:

@@ -1,0 +1,1 @@
+"""`jobrunner top`: a live view in the terminal."""

@@ -1,0 +1,94 @@
+"""`jobrunner top`: everything that moves, in the terminal."""
+
+import json
+import shutil
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from jobrunner.cli.answer import plain_json, talk
+from jobrunner.cli.boundary import Refusal
+from jobrunner.cli.options import Shared, connected, duration, with_shared_options
+from jobrunner.client.client import Client
+from jobrunner.clock import sleep
+from jobrunner.inspector.pulse import Look, Pulse, look
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner top
+  jobrunner top --every 5s --url redis://localhost
+  jobrunner top --once
+  jobrunner top --json | jq '.queues[].rates'
+"""
+_PATIENT_S = 60.0
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--every", type=duration, default="1", show_default=True, metavar="S",
+              help="Looks at the server so often; --once and --json measure rates over so long.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Shows one frame and ends; so does an output that is no terminal.")
+@with_shared_options
+def top(shared: Shared, every: float, once: bool) -> None:
+    """Shows queues, rates, workers, what runs and what fails, live; with keys to pause, requeue and look closer.
+
+    Press ? for the keys. It reads a bounded number of tasks each time, however many there are.
+    """
+    every = max(every, 0.1)
+    if not shared.as_json and find_spec("rich") is None:
+        raise Refusal('the live view needs rich: pip install "jobrunner[top]"')
+    with connected(shared) as client:
+        if shared.as_json:
+            click.echo(json.dumps(_value(*_two_looks(client, every)), indent=2, ensure_ascii=False))
+        elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _show_once(*_two_looks(client, every))
+        else:
+            _show_live(client, every)
+
+
+def _two_looks(client: Client, apart_s: float) -> tuple[Look, Pulse]:
+    pulse = Pulse()
+    pulse.add(look(client))
+    sleep(apart_s)
+    seen = look(client)
+    pulse.add(seen)
+    return seen, pulse
+
+
+def _value(seen: Look, pulse: Pulse) -> dict[str, Any]:
+    value: dict[str, Any] = plain_json(seen)
+    del value["at_s"]
+    for queue in value["queues"]:
+        queue["rates"] = _rates(pulse.rates(queue["name"]))
+    return value | {"rates": _rates(pulse.total())}
+
+
+def _rates(rates: Any) -> dict[str, float | None]:
+    return {"in_per_s": rates.into, "out_per_s": rates.out, "failed_per_s": rates.bad}
+
+
+def _show_once(seen: Look, pulse: Pulse) -> None:
+    from rich.console import Console
+
+    from jobrunner.cli.top.draw import frame
+    from jobrunner.cli.top.model import Screen
+
+    rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
+    size = shutil.get_terminal_size((100, 40))
+    console = Console(width=size.columns, highlight=False)
+    lines = frame(Screen(look=seen, rates=rates, total=pulse.total()), size.columns, max(size.lines, 24))[:-1]
+    while lines and not lines[-1].plain.strip():
+        lines.pop()
+    for one in lines:
+        one.rstrip()
+        console.print(one, end="\n", soft_wrap=True)
+
+
+def _show_live(client: Client, every_s: float) -> None:
+    from jobrunner.cli.top.live import run_live
+
+    server = run_live(client, every_s=every_s)
+    if not server.stop(timeout_s=0.2):
+        talk("what was asked last goes on; Ctrl-C leaves it half done")
+        server.stop(timeout_s=_PATIENT_S)

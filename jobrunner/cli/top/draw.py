@@ -1,0 +1,270 @@
+"""A frame from a screen: lines of text that fit the terminal. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.text import Text
+
+from jobrunner.cli.answer import counted
+from jobrunner.cli.top.draw_tasks import task_lines, tasks_lines
+from jobrunner.cli.top.line import Cell, joined, line, padded, titled
+from jobrunner.cli.top.model import Screen, shown_queues
+from jobrunner.cli.top.words import bar, curve, length, number, rate, size
+from jobrunner.client.records import WorkerRecord
+from jobrunner.inspector.lines import TaskLine
+from jobrunner.inspector.overview import QueueView
+from jobrunner.inspector.pulse import Failing, Look, Rates
+
+_WIDE = 120
+_COUNTS = {"WAITING": 7, "SCHED": 5, "RUN": 5, "DEAD": 5, "IN/S": 5, "OUT/S": 5}
+_HELP = """\
+↑ ↓ j k PgUp PgDn g G   move
+enter →                 open: the tasks of the queue, then one task
+esc ←                   back
+tab                     the next state: pending, waiting, scheduled, dead
+p                       pause or resume the queue
+r                       requeue the dead of the queue, or the dead task (asks)
+x                       cancel the task (asks)
+/                       filter: queues by name, tasks by job, id or error
+s                       sort the queues by name, open, rate, dead
+ctrl-l                  draw all anew
+q                       quit
+
+IN/S and OUT/S: tasks a second, over the last ten seconds. DONE: what ended,
+look by look. OPEN: waiting and pending, beside the fullest queue.
+"""
+
+
+def frame(screen: Screen, width: int, height: int) -> list[Text]:
+    """Lines of at most `width` columns, `height` of them at most."""
+    head = _head(screen, width)
+    body = max(height - len(head) - 1, 1)
+    lines = [*head, *_body(screen, width, body)[:body]]
+    lines += [Text("")] * (height - 1 - len(lines))
+    return [*lines[: max(height - 1, 0)], _foot(screen, width)]
+
+
+def _body(screen: Screen, width: int, height: int) -> list[Text]:
+    if screen.helping:
+        return [titled("KEYS", width), *(line([Cell(f"  {words}")], width) for words in _HELP.splitlines())]
+    if screen.look is None:
+        return [Text(""), line([Cell("  looking …", "dim")], width)]
+    if screen.page == "tasks":
+        return tasks_lines(screen, width, height)
+    if screen.page == "task":
+        return task_lines(screen, width, height)
+    return _overview(screen, screen.look, width, height)
+
+
+def _head(screen: Screen, width: int) -> list[Text]:
+    seen = screen.look
+    if seen is None:
+        return [line([Cell("jobrunner top", "bold")], width), *_warnings(screen, width)]
+    server = f"{seen.server.name} {seen.server.version}" if seen.server else "server"
+    return [
+        padded(
+            line([Cell("jobrunner ", "bold cyan"), Cell(f"{seen.url} · {seen.prefix}")], width),
+            line([Cell(f"{server} · {seen.latency_ms:.1f} ms · {seen.now.astimezone():%H:%M:%S}", "dim")], width),
+            width,
+        ),
+        padded(line(_pace(screen.total), width), line(_memory(seen), width), width, whole=True),
+        padded(line(_totals(seen), width), line(_workers(seen), width), width, whole=True),
+        *_warnings(screen, width),
+    ]
+
+
+def _pace(total: Rates) -> list[Cell]:
+    a_minute = None if total.bad is None else total.bad * 60
+    return [
+        Cell("in ", "dim"), Cell(f"{rate(total.into)}/s", "bold"), Cell("  out ", "dim"),
+        Cell(f"{rate(total.out)}/s", "bold"), Cell("  failed ", "dim"),
+        Cell(f"{rate(a_minute)}/min", "bold red" if a_minute else "bold"), Cell("  "),
+        Cell(curve(total.course, min(len(total.course), 24)), "green"),
+    ]  # fmt: skip
+
+
+def _memory(seen: Look) -> list[Cell]:
+    if seen.server is None:
+        return []
+    limit = f" of {size(seen.server.maxmemory)}" if seen.server.maxmemory else ""
+    return [Cell(f"memory {size(seen.server.used_memory)}{limit}", "dim")]
+
+
+def _totals(seen: Look) -> list[Cell]:
+    cells = []
+    for state, style in (("waiting", "cyan"), ("scheduled", "blue"), ("pending", "green"), ("dead", "red")):
+        count = sum(getattr(queue, state) for queue in seen.queues)
+        cells += [Cell(f"{state} ", "dim"), Cell(number(count), f"bold {style}" if count else "bold"), Cell("  ")]
+    return cells
+
+
+def _workers(seen: Look) -> list[Cell]:
+    if not seen.workers:
+        return [Cell("no worker", "bold yellow")]
+    in_hand = sum(one.in_hand for one in seen.workers)
+    return [Cell(f"{counted(len(seen.workers), 'worker')} · {number(in_hand)} in hand", "dim")]
+
+
+def _warnings(screen: Screen, width: int) -> list[Text]:
+    if screen.trouble:
+        return [line([Cell(f"! {screen.trouble}", "bold white on red")], width)]
+    server = screen.look.server if screen.look else None
+    told = []
+    if server is not None and server.evicts:
+        told.append(f"the server may delete tasks to make room: maxmemory-policy is {server.maxmemory_policy}")
+    if server is not None and server.maxmemory and server.used_memory > 0.8 * server.maxmemory:
+        told.append(f"the server is nearly full: {server.used_memory / server.maxmemory:.0%} of maxmemory")
+    return [line([Cell(f"! {one}", "bold yellow")], width) for one in told]
+
+
+def _foot(screen: Screen, width: int) -> Text:
+    if screen.question is not None:
+        return line([Cell(screen.question.text, "bold yellow"), Cell("  y / n", "bold")], width)
+    if screen.typing:
+        return line([Cell("/", "bold"), Cell(screen.filter), Cell("▏", "blink"), Cell("  enter, esc", "dim")], width)
+    if screen.message:
+        return line([Cell(screen.message, "bold")], width)
+    keys = {
+        "queues": "↵ open  p pause  r requeue dead  / filter  s sort  ? help  q quit",
+        "tasks": "↵ open  tab state  r requeue  x cancel  p pause  / filter  esc back  q quit",
+        "task": "↑↓ scroll  r requeue  x cancel  esc back  ? help  q quit",
+    }
+    return line([Cell(keys[screen.page], "dim")], width)
+
+
+def _overview(screen: Screen, seen: Look, width: int, height: int) -> list[Text]:
+    rows = shown_queues(screen)
+    below = max(height - 1 - max(len(rows), 1), height // 2)
+    if width >= _WIDE:
+        half = width // 2 - 1
+        left = _fitted([_running(seen, half), _failing(seen, half)], below)
+        right = _fitted([_at_work(seen, half)], below)
+        count = max(len(left), len(right))
+        blank = [Text("")] * count
+        pairs = zip((left + blank)[:count], (right + blank)[:count], strict=True)
+        under = [joined(one, other, width // 2 + 1) for one, other in pairs]
+    else:
+        under = _fitted([_running(seen, width), _failing(seen, width), _at_work(seen, width)], below)
+    return [*_queues(screen, rows, width, height - len(under)), *under]
+
+
+def _fitted(sections: Sequence[list[Text]], height: int) -> list[Text]:
+    """Sections, each with its title, cut so that together they fit; each in turn gets one more line."""
+    takes = [0] * len(sections)
+    left = height
+    while left > 0 and any(take < len(section) for take, section in zip(takes, sections, strict=True)):
+        for at, section in enumerate(sections):
+            if left > 0 and takes[at] < len(section):
+                takes[at] += 1
+                left -= 1
+    return [row for take, section in zip(takes, sections, strict=True) if take > 1 for row in section[:take]]
+
+
+def _queues(screen: Screen, rows: list[QueueView], width: int, height: int) -> list[Text]:
+    widths = _queue_widths(rows, width)
+    name, load, course = widths
+    counts = " ".join(f"{title:>{columns}}" for title, columns in _COUNTS.items())
+    over_time = "DONE OVER TIME" if course > 13 else "DONE"
+    head = f"  {_named('QUEUE', screen):<{name}} {counts} {'OPEN':<{load}} {over_time}"
+    lines = [titled(head, width, bare=True)]
+    if not rows:
+        told = f"no queue has {screen.queue_filter!r} in its name" if screen.queue_filter else "no queue was ever used"
+        return [*lines, line([Cell(f"  {told}", "dim")], width)]
+    fullest = max(row.waiting + row.pending for row in rows)
+    first = _first(next((at for at, row in enumerate(rows) if row.name == screen.queue), 0), len(rows), height - 1)
+    for row in rows[first : first + max(height - 1, 1)]:
+        lines.append(_queue(screen, row, fullest, widths, width))
+    return lines
+
+
+def _queue_widths(rows: list[QueueView], width: int) -> tuple[int, int, int]:
+    """Columns of the name, of the bar and of the curve."""
+    longest = max((len(row.name) for row in rows), default=0)
+    name = min(max(longest, 12), max(width - 62, 12), 40)
+    rest = max(width - 5 - name - sum(_COUNTS.values()) - len(_COUNTS), 0)
+    load = min(max(rest // 3, 11), rest)
+    return name, load, min(rest - load, 60)
+
+
+def _named(title: str, screen: Screen) -> str:
+    return f"{title} /{screen.queue_filter}" if screen.queue_filter else title
+
+
+def _first(at: int, count: int, height: int) -> int:
+    """The first row to show, so that the row `at` is seen, about in the middle."""
+    return max(min(at - height // 2, count - height), 0)
+
+
+def _queue(screen: Screen, row: QueueView, fullest: int, widths: tuple[int, int, int], width: int) -> Text:
+    name, load, course = widths
+    rates = screen.rates.get(row.name, Rates())
+    mark = "▸ " if row.name == screen.queue else "  "
+    cells = [Cell(mark, "bold cyan"), Cell(row.name, "bold" if row.name == screen.queue else "", name), Cell(" ")]
+    counts = ((row.waiting, "cyan"), (row.scheduled, "blue"), (row.pending, "green"), (row.dead, "red"))
+    if row.problem:
+        return line([*cells, Cell(row.problem, "red")], width)
+    cells += [Cell(f"{number(count):>{7 if at == 0 else 5}} ", style if count else "dim")
+              for at, (count, style) in enumerate(counts)]
+    cells += [Cell(f"{rate(one):>5} ", "" if one else "dim") for one in (rates.into, rates.out)]
+    cells += [_load(row, fullest, load), Cell(" "), Cell(curve(rates.course, course), "green")]
+    return line(cells, width, selected=row.name == screen.queue)
+
+
+def _load(row: QueueView, fullest: int, width: int) -> Cell:
+    undone = row.waiting + row.scheduled + row.pending
+    if row.paused:
+        return Cell("‖ paused", "bold yellow", width)
+    if undone and not row.workers:
+        return Cell("! no worker", "bold yellow", width)
+    return Cell(bar(row.waiting + row.pending, fullest, width), "cyan", width)
+
+
+def _running(seen: Look, width: int) -> list[Text]:
+    job = max(min(width - 56, 40), 14)
+    rows = [_running_row(seen, one, job, width) for one in seen.running]
+    return [titled("RUNNING NOW", width), *rows] if rows else []
+
+
+def _running_row(seen: Look, one: TaskLine, job: int, width: int) -> Text:
+    cells = [
+        Cell(f"  {one.type or '(item)'}", "", job + 2), Cell(" "), Cell(one.queue, "cyan", 16), Cell(" "),
+        Cell(_since(seen, one.started, one.when), "", 11),
+        Cell(f" try {one.attempt} ", "yellow" if one.attempt > 1 else "dim", 8), Cell(one.id, "dim"),
+    ]  # fmt: skip
+    return line(cells, width)
+
+
+def _since(seen: Look, started: datetime | None, lease_ends: datetime | None) -> str:
+    if started is not None:
+        return f"for {length((seen.now - started).total_seconds())}"
+    if lease_ends is not None:
+        return f"lease {length((lease_ends - seen.now).total_seconds())}"
+    return ""
+
+
+def _failing(seen: Look, width: int) -> list[Text]:
+    rows = [_failing_row(one, width) for one in seen.failing]
+    return [titled("DIED LAST, BY JOB", width), *rows] if rows else []
+
+
+def _failing_row(one: Failing, width: int) -> Text:
+    cells = [
+        Cell(f"{number(one.count):>7} ", "bold red"), Cell(one.type or "(item)", "", 20), Cell(" "),
+        Cell(one.queue, "cyan", 14), Cell(" "), Cell(one.error),
+    ]  # fmt: skip
+    return line(cells, width)
+
+
+def _at_work(seen: Look, width: int) -> list[Text]:
+    name = max(min(width - 46, 44), 20)
+    rows = [_worker_row(seen, one, name, width) for one in seen.workers]
+    return [titled("WORKERS  (* leads)", width), *rows] if rows else []
+
+
+def _worker_row(seen: Look, one: WorkerRecord, name: int, width: int) -> Text:
+    cells = [
+        Cell(f"{'* ' if one.id == seen.leader else '  '}{one.id}", "", name + 2),
+        Cell(f" {bar(one.in_hand, one.concurrency, 8)}", "green"), Cell(f"{number(one.in_hand):>6} in hand"),
+        Cell(f" {number(one.finished):>6} done "), Cell(", ".join(one.queues), "cyan"),
+    ]  # fmt: skip
+    return line(cells, width)

@@ -1,0 +1,146 @@
+"""The pages of one queue's tasks and of one task. Pure."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from rich.text import Text
+
+from jobrunner.cli.answer import readable
+from jobrunner.cli.top.line import Cell, line, plain, titled
+from jobrunner.cli.top.model import STATES, Screen, shown_tasks
+from jobrunner.cli.top.words import length, number
+from jobrunner.inspector.lines import TaskLine
+from jobrunner.task import TaskRecord, TaskState
+from jobrunner.web.redaction import Redaction
+
+_STYLES = {"pending": "green", "waiting": "cyan", "scheduled": "blue", "dead": "red"}
+_WHEN = {"pending": "LEASE", "waiting": "", "scheduled": "DUE", "dead": "DIED"}
+
+
+def tasks_lines(screen: Screen, width: int, height: int) -> list[Text]:
+    """The tasks of the queue in one state, about the one under the cursor."""
+    head = [_tabs(screen, width), titled(_columns(screen.state, width), width, bare=True)]
+    if screen.tasks is None:
+        return [*head, line([Cell("  looking …", "dim")], width)]
+    rows = shown_tasks(screen)
+    if not rows:
+        told = f"none of the first {len(screen.tasks)} has {screen.task_filter!r}" if screen.tasks else "none"
+        return [*head, line([Cell(f"  {told}", "dim")], width)]
+    room = max(height - len(head), 1)
+    at = next((at for at, row in enumerate(rows) if row.id == screen.task), 0)
+    first = max(min(at - room // 2, len(rows) - room), 0)
+    return [*head, *(_row(screen, row, width) for row in rows[first : first + room])]
+
+
+def task_lines(screen: Screen, width: int, height: int) -> list[Text]:
+    """Everything about one task, scrolled."""
+    title = titled(f"TASK {screen.task} of {screen.queue}", width)
+    if screen.record is None:
+        told = "it finished and is no longer kept, or was deleted" if screen.gone else "looking …"
+        return [title, line([Cell(f"  {told}", "dim")], width)]
+    lines = list(_all_of(screen.record, Redaction(screen.redact), width))
+    first = min(screen.scroll, max(len(lines) - (height - 1), 0))
+    return [title, *lines[first : first + height - 1]]
+
+
+def _tabs(screen: Screen, width: int) -> Text:
+    seen = screen.look
+    queue = next((one for one in seen.queues if one.name == screen.queue), None) if seen else None
+    cells = [Cell(f"  {screen.queue}  ", "bold cyan")]
+    for state in STATES:
+        count = number(getattr(queue, state)) if queue else "?"
+        chosen = f"bold reverse {_STYLES[state]}"
+        cells += [Cell(f" {state} {count} ", chosen if state == screen.state else _STYLES[state]), Cell(" ")]
+    if queue is not None and queue.paused:
+        cells.append(Cell(" ‖ paused", "bold yellow"))
+    if screen.task_filter:
+        cells.append(Cell(f" /{screen.task_filter}", "bold"))
+    return line(cells, width)
+
+
+def _columns(state: str, width: int) -> str:
+    job = _job_width(width)
+    return f"  {'JOB':<{job}} {_WHEN[state]:>8} {'TRY':>4} {'ENQUEUED':>9}  {'ERROR, OR ID':<20}"
+
+
+def _job_width(width: int) -> int:
+    return max(min(width // 3, 40), 12)
+
+
+def _row(screen: Screen, row: TaskLine, width: int) -> Text:
+    assert screen.look is not None
+    now = screen.look.now
+    chosen = row.id == screen.task
+    return line(
+        [
+            Cell("▸ " if chosen else "  ", "bold cyan"), Cell(row.type or "(item)", "bold" if chosen else "",
+            _job_width(width)), Cell(f" {_away(row.when, now):>8}", _STYLES[row.state]),
+            Cell(f" {row.attempt:>4}", "yellow" if row.attempt > 1 else "dim"),
+            Cell(f" {_away(row.enqueued, now):>9}  "), Cell(row.error or row.id, "red" if row.error else "dim"),
+        ],
+        width,
+        selected=chosen,
+    )  # fmt: skip
+
+
+def _away(instant: datetime | None, now: datetime) -> str:
+    if instant is None:
+        return ""
+    away_s = (instant - now).total_seconds()
+    return f"in {length(away_s)}" if away_s > 0 else f"{length(-away_s)} ago"
+
+
+def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Text]:
+    for name, value in _facts(record, redaction):
+        yield line([Cell(f"  {name:<12}", "dim"), Cell(value)], width)
+    for title, raw in (("PAYLOAD", record.payload), ("RESULT", record.result)):
+        if raw is not None:
+            yield titled(title, width)
+            yield from _block(_pretty(redaction.shown(readable(raw))), width)
+    if record.error:
+        yield titled("LAST ERROR", width)
+        yield from _block(record.error.rstrip(), width, "red")
+
+
+def _facts(record: TaskRecord, redaction: Redaction) -> Iterator[tuple[str, str]]:
+    yield "job", record.type or "(an item of a bare queue)"
+    yield "state", str(record.state)
+    yield "enqueued", _exactly(record.enqueue_time)
+    if record.when is not None:
+        yield _MEANS.get(record.state, "when"), _exactly(record.when)
+    yield "attempts", f"{record.attempts}, {record.retry_count} of them failed"
+    yield "priority", str(record.priority)
+    headers = redaction.shown(readable(record.fields.get("headers", b"{}")))
+    if headers:
+        yield "headers", json.dumps(headers, ensure_ascii=False)
+    progress = readable(record.fields.get("progress", b"null"))
+    if progress:
+        yield "progress", json.dumps(progress, ensure_ascii=False)
+
+
+_MEANS = {
+    TaskState.SCHEDULED: "due",
+    TaskState.PENDING: "lease ends",
+    TaskState.DEAD: "died",
+    TaskState.SUCCEEDED: "finished",
+    TaskState.CANCELLED: "cancelled",
+}
+
+
+def _exactly(instant: datetime) -> str:
+    return instant.astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def _pretty(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _block(text: str, width: int, style: str = "") -> Iterator[Text]:
+    """Lines as they are; longer ones go on in the next."""
+    room = max(width - 2, 10)
+    for one in text.splitlines():
+        clean = plain(one.expandtabs(4))
+        for at in range(0, max(len(clean), 1), room):
+            yield line([Cell("  "), Cell(clean[at : at + room], style)], width)

@@ -1,0 +1,101 @@
+"""The live view: keys in, frames out, until it is left."""
+
+import os
+import select
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from jobrunner.cli.top.draw import frame
+from jobrunner.cli.top.model import Screen, Wish, press
+from jobrunner.cli.top.server_side import ServerSide
+from jobrunner.cli.top.terminal import Terminal, taken_over
+from jobrunner.client.client import Client
+from jobrunner.clock import monotonic
+from jobrunner.settings import file_settings
+
+_REST = "\x1b[K"
+"""Erases the rest of a line."""
+_TURN_S = 0.25
+"""A terminal that changed its size is drawn anew within so long."""
+
+
+class Live:
+    """One turn: answers of the server, keys, a look when it is time, a frame when something changed."""
+
+    def __init__(self, terminal: Terminal, server: ServerSide, *, every_s: float) -> None:
+        self._terminal = terminal
+        self._server = server
+        self._every_s = every_s
+        self._screen = Screen(redact=file_settings().redact)
+        self._next_look_s = monotonic()
+        self._size = (0, 0)
+
+    def run(self) -> None:
+        """Goes on until somebody presses q, or the terminal is gone."""
+        changed = True
+        while True:
+            if monotonic() >= self._next_look_s and not self._server.reading:
+                self._look()
+            if changed or self._size != self._terminal.size():
+                self._draw()
+            ready, _, _ = select.select([self._terminal.keyboard, self._server.bell], [], [], _TURN_S)
+            changed = bool(ready)
+            if self._server.bell in ready:
+                self._hear()
+            if self._terminal.keyboard in ready and self._left():
+                return
+
+    def _look(self) -> None:
+        self._next_look_s = monotonic() + self._every_s
+        self._server.read(self._screen)
+
+    def _hear(self) -> None:
+        os.read(self._server.bell, 1024)
+        while not self._server.answers.empty():
+            self._screen = self._server.answers.get()(self._screen)
+
+    def _left(self) -> bool:
+        try:
+            return any(self._press(key) for key in self._terminal.pressed())
+        except (EOFError, OSError):
+            return True
+
+    def _press(self, key: str) -> bool:
+        if key == "redraw":
+            self._terminal.forget()
+        self._screen, wish = press(self._screen, key)
+        if wish is not None and wish.act not in ("quit", "read"):
+            self._server.act(wish)
+        if wish is not None:
+            self._next_look_s = monotonic()
+            if wish.act == "read":
+                self._look()
+        return wish == Wish(act="quit")
+
+    def _draw(self) -> None:
+        self._size = width, height = self._terminal.size()
+        self._terminal.draw(ansi_lines(frame(self._screen, width, height), width, height))
+
+
+def run_live(client: Client, *, every_s: float) -> ServerSide:
+    """Shows the live view in this terminal. Returns what may still be acting for what was asked last."""
+    server = ServerSide(client)
+    server.start()
+    with taken_over() as terminal:
+        Live(terminal, server, every_s=every_s).run()
+    return server
+
+
+def ansi_lines(lines: Sequence[Text], width: int, height: int) -> list[str]:
+    """The lines as a terminal takes them, in the colours that this one has (none with NO_COLOR)."""
+    console = Console(width=width, height=height, force_terminal=True, highlight=False, legacy_windows=False)
+    shown = []
+    for one in lines:
+        with console.capture() as captured:
+            console.print(one, end="", soft_wrap=True)
+        # Behind a line that is full the cursor stands on its last column, which would be erased.
+        shown.append(captured.get() + (_REST if cell_len(one.plain) < width else ""))
+    return shown

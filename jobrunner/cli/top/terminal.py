@@ -1,0 +1,117 @@
+"""The terminal as a screen to draw on: keys without Enter, a page of its own, and everything as before at the end.
+
+What must hold: however the block is left (an exception, Ctrl-C, SIGTERM, Ctrl-Z and back), the terminal has the
+settings, the cursor and the page it had.
+"""
+
+import codecs
+import os
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from jobrunner.cli.top.keys import is_cut, names_of
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_REST_S = 0.05
+"""How long the rest of a sequence may take; Escape alone is told from it by this."""
+
+
+class Terminal:
+    """Reads keys and draws frames; given out by `taken_over`."""
+
+    def __init__(self, keyboard: int, screen: int) -> None:
+        self.keyboard = keyboard
+        self._screen = screen
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._drawn = ""
+
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        size = os.get_terminal_size(self._screen)
+        return max(size.columns, 20), max(size.lines, 5)
+
+    def pressed(self) -> Iterator[str]:
+        """The keys that were pressed. Raises EOFError when the terminal is gone."""
+        text = self._read()
+        while is_cut(text) and select.select([self.keyboard], [], [], _REST_S)[0]:
+            text += self._read()
+        yield from names_of(text)
+
+    def draw(self, lines: list[str]) -> None:
+        """Shows as many lines as there are on the screen; writes nothing when they are what is shown."""
+        frame = "\r\n".join(lines)
+        if frame == self._drawn:
+            return
+        self._drawn = frame
+        # One write between the marks of a synchronised update: no half of a frame is ever seen.
+        self.write(f"\x1b[?2026h\x1b[H{frame}\x1b[?2026l")
+
+    def forget(self) -> None:
+        """Has the next frame drawn whatever it is."""
+        self._drawn = ""
+
+    def write(self, text: str) -> None:
+        """Writes all of it."""
+        rest = text.encode()
+        while rest:
+            rest = rest[os.write(self._screen, rest) :]
+
+    def _read(self) -> str:
+        raw = os.read(self.keyboard, 1024)
+        if not raw:
+            raise EOFError("the terminal is gone")
+        return self._decoder.decode(raw)
+
+
+@contextmanager
+def taken_over(keyboard: int | None = None, screen: int | None = None) -> Iterator[Terminal]:
+    """A terminal that sends each key at once and shows a page of its own. To be entered in the main thread."""
+    terminal = Terminal(
+        sys.stdin.fileno() if keyboard is None else keyboard, sys.stdout.fileno() if screen is None else screen
+    )
+    before = termios.tcgetattr(terminal.keyboard)
+
+    def enter() -> None:
+        tty.setcbreak(terminal.keyboard, termios.TCSADRAIN)
+        terminal.write(_ENTER)
+        terminal.forget()
+
+    def leave() -> None:
+        try:
+            terminal.write(_LEAVE)
+        finally:
+            termios.tcsetattr(terminal.keyboard, termios.TCSADRAIN, before)
+
+    with _signals(enter, leave):
+        try:
+            enter()
+            yield terminal
+        finally:
+            leave()
+
+
+@contextmanager
+def _signals(enter: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    def pause(*_: Any) -> None:
+        leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        enter()
+
+    handlers = {signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGTSTP: pause}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

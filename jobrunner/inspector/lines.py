@@ -1,0 +1,110 @@
+"""Tasks in one line each, read without their payloads: for lists that a person looks through. No writes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jobrunner.broker.call import Call, command
+from jobrunner.client.client import Client
+from jobrunner.clock import from_ms
+from jobrunner.errors import JobrunnerError
+
+_FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A task and where it stands: `score` is its due time, the end of its lease or its death (Unix ms), by state."""
+
+    queue: str
+    state: str
+    id: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLine:
+    """What is known of a task at a glance."""
+
+    id: str
+    type: str
+    queue: str
+    state: str
+    when: datetime | None
+    """Due time, end of lease or time of death, by state; None for one that waits."""
+    attempt: int
+    """Which try runs or is next; of a dead task the last one."""
+    started: datetime | None
+    """Known of queues that keep history."""
+    enqueued: datetime
+    error: str
+    """The line of the last error that says most."""
+
+
+def places(client: Client, queue: str, state: str, *, count: int, newest: bool = False) -> Call[list[Place]]:
+    """Up to `count` tasks of one state, first in line first; with `newest` the last ones, the last one first."""
+
+    def read(reply: list[bytes]) -> list[Place]:
+        pairs = zip(reply[::2], reply[1::2], strict=True)
+        return [Place(queue=queue, state=state, id=raw.decode(), score=float(score)) for raw, score in pairs]
+
+    key = getattr(client.keys.queue(queue), state)
+    return command("ZREVRANGE" if newest else "ZRANGE", key, 0, count - 1, "WITHSCORES", read=read)
+
+
+def lines_of(client: Client, found: Sequence[Place]) -> list[TaskLine]:
+    """The lines of these tasks in one round trip, in order, without those that are gone or damaged."""
+    if not found:
+        return []
+    calls = [
+        command("HMGET", client.keys.queue(place.queue).task(place.id), *_FIELDS, read=_texts) for place in found
+    ]
+    read = client.broker.run_each(calls)
+    return [_line(place, fields) for place, fields in zip(found, read, strict=True) if _is_there(fields)]
+
+
+def last_line(error: str) -> str:
+    """What a person reads of an error first: the last line of a traceback, else the first line."""
+    lines = error.strip().splitlines()
+    if not lines:
+        return ""
+    return lines[-1].strip() if lines[0].startswith("Traceback") else lines[0].strip()
+
+
+def _is_there(fields: Any) -> bool:
+    return not isinstance(fields, JobrunnerError) and bool(fields["enqueue_time"])
+
+
+def _line(place: Place, fields: dict[str, str]) -> TaskLine:
+    failures = int(_number(fields["retry_count"]) or 0)
+    return TaskLine(
+        id=place.id,
+        type=fields["type"],
+        queue=place.queue,
+        state=place.state,
+        when=from_ms(place.score) if place.state != "waiting" else None,
+        attempt=failures + (place.state != "dead"),
+        started=_instant(fields["started_at"]),
+        enqueued=_instant(fields["enqueue_time"]) or from_ms(0),
+        error=last_line(fields["error"]),
+    )
+
+
+def _instant(text: str) -> datetime | None:
+    number = _number(text)
+    try:
+        return None if number is None else from_ms(number)
+    except (ValueError, OverflowError, OSError):  # damage
+        return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _texts(reply: Iterable[bytes | None]) -> dict[str, str]:
+    return {name: (value or b"").decode("utf-8", "replace") for name, value in zip(_FIELDS, reply, strict=True)}

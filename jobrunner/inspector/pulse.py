@@ -1,0 +1,171 @@
+"""One look at everything that moves, and what two looks tell: rates, and how they went. It writes nothing.
+
+A look is seven round trips, however many queues and tasks there are; tasks are read by rank and without their payloads,
+at most a few dozen of them. Rates are what totals grew by between two looks, so no task is counted twice or missed.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls.server import ServerFacts, facts
+from jobrunner.client.client import Client
+from jobrunner.client.records import WorkerRecord
+from jobrunner.clock import from_ms, monotonic
+from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.lines import Place, TaskLine, lines_of, places
+from jobrunner.inspector.overview import QueueView, latency_ms, leader_call, queue_views, shown_url
+
+IN = ("enqueued", "moved_in")
+OUT = ("succeeded", "dropped", "cancelled", "dead", "orphaned", "moved_out")
+BAD = ("failed", "recovered")
+_WINDOW_S = 10.0
+_KEPT = 120
+"""Rates remembered of each queue, one a look."""
+_QUEUES_LOOKED_INTO = 20
+_TASKS_OF_EACH = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """One job of one queue among the tasks that died last: how many of them are its, and its newest error."""
+
+    type: str
+    queue: str
+    count: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Everything as it was at one moment; `at_s` is of the monotonic clock."""
+
+    at_s: float
+    now: datetime
+    """By the server's clock."""
+    url: str
+    prefix: str
+    server: ServerFacts | None
+    latency_ms: float
+    leader: str | None
+    queues: tuple[QueueView, ...]
+    workers: tuple[WorkerRecord, ...]
+    running: tuple[TaskLine, ...]
+    """The first leases to end first; a few of each queue."""
+    failing: tuple[Failing, ...]
+    """The most frequent first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What happened a second, in the last ten seconds of looks; None before the second look."""
+
+    into: float | None = None
+    out: float | None = None
+    bad: float | None = None
+    """Attempts that failed, and leases that ended without a report."""
+    course: tuple[float, ...] = ()
+    """`out` from look to look, the oldest first."""
+
+
+def look(client: Client) -> Look:
+    """Takes a look. Raises ServerError."""
+    took_ms = latency_ms(client)
+    workers = client.workers()
+    seen = queue_views(client, workers)
+    server, now, leads, *found = client.broker.run_each(
+        [facts(), command("TIME", read=_instant), leader_call(client), *_places(client, seen)]
+    )
+    lines = lines_of(client, [place for some in found if not isinstance(some, JobrunnerError) for place in some])
+    return Look(
+        at_s=monotonic(),
+        now=now,
+        url=shown_url(client),
+        prefix=client.keys.prefix,
+        server=None if isinstance(server, JobrunnerError) else server,
+        latency_ms=took_ms,
+        leader=leads,
+        queues=tuple(seen),
+        workers=tuple(workers),
+        running=tuple(sorted((line for line in lines if line.state == "pending"), key=_moment)),
+        failing=tuple(_failing([line for line in lines if line.state == "dead"])),
+    )
+
+
+class Pulse:
+    """Remembers looks and tells rates."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, Mapping[str, Mapping[str, int]]]] = deque()
+        self._courses: dict[str, deque[float]] = {}
+
+    def add(self, seen: Look) -> None:
+        """Takes one more look into account."""
+        totals = {queue.name: queue.totals for queue in seen.queues if not queue.problem}
+        if self._looks:
+            before_s, before = self._looks[-1]
+            for name, now in totals.items():
+                course = self._courses.setdefault(name, deque(maxlen=_KEPT))
+                course.append(_grown(before.get(name), now, OUT) / max(seen.at_s - before_s, 0.001))
+        self._looks.append((seen.at_s, totals))
+        while len(self._looks) > 2 and seen.at_s - self._looks[1][0] >= _WINDOW_S:
+            self._looks.popleft()
+
+    def rates(self, queue: str) -> Rates:
+        """Rates of one queue."""
+        if len(self._looks) < 2:
+            return Rates()
+        (first_s, first), (last_s, last) = self._looks[0], self._looks[-1]
+        over_s = max(last_s - first_s, 0.001)
+        into, out, bad = (_grown(first.get(queue), last.get(queue, {}), names) / over_s for names in (IN, OUT, BAD))
+        return Rates(into=into, out=out, bad=bad, course=tuple(self._courses.get(queue, ())))
+
+    def total(self) -> Rates:
+        """Rates of all queues together. A move within a pipeline is out of one and into another."""
+        if len(self._looks) < 2:
+            return Rates()
+        each = [self.rates(name) for name in self._looks[-1][1]]
+        longest = max((len(one.course) for one in each), default=0)
+        padded = [(0.0,) * (longest - len(one.course)) + one.course for one in each]
+        return Rates(
+            into=sum(one.into or 0.0 for one in each),
+            out=sum(one.out or 0.0 for one in each),
+            bad=sum(one.bad or 0.0 for one in each),
+            course=tuple(sum(at) for at in zip(*padded, strict=True)),
+        )
+
+
+def _grown(before: Mapping[str, int] | None, now: Mapping[str, int], names: Iterable[str]) -> int:
+    # A queue that was not there before is new: all that it counts happened since. One that was emptied starts again.
+    old = before or {}
+    return sum(max(now.get(name, 0) - old.get(name, 0), 0) for name in names)
+
+
+def _places(client: Client, seen: list[QueueView]) -> list[Call[list[Place]]]:
+    pending = [places(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
+    return pending + [
+        places(client, queue.name, "dead", count=_TASKS_OF_EACH, newest=True) for queue in _fullest(seen, "dead")
+    ]
+
+
+def _fullest(seen: list[QueueView], state: str) -> list[QueueView]:
+    some = [queue for queue in seen if getattr(queue, state)]
+    return sorted(some, key=lambda queue: -getattr(queue, state))[:_QUEUES_LOOKED_INTO]
+
+
+def _failing(dead: list[TaskLine]) -> list[Failing]:
+    counted = Counter((line.type, line.queue) for line in dead)
+    newest = {(line.type, line.queue): line.error for line in sorted(dead, key=_moment)}
+    return [
+        Failing(type=job[0], queue=job[1], count=count, error=newest[job]) for job, count in counted.most_common()
+    ]
+
+
+def _moment(line: TaskLine) -> datetime:
+    return line.when or line.enqueued
+
+
+def _instant(reply: list[bytes]) -> datetime:
+    return from_ms(int(reply[0]) * 1000 + int(reply[1]) / 1000)

@@ -1,0 +1,127 @@
+"""Frames fit the terminal and say what matters."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from rich.cells import cell_len
+
+from jobrunner.cli.top.draw import frame
+from jobrunner.cli.top.model import Screen, press
+from jobrunner.task import read_record
+from tests.unit.cli.top.screens import NOW, queue, screen, seen, task
+
+
+def drawn(screen_: Screen, width: int = 80, height: int = 24) -> list[str]:
+    return [line.plain for line in frame(screen_, width, height)]
+
+
+def one_task(**fields: bytes) -> Screen:
+    known = {"id": b"t1", "type": b"send", "queue": b"mail", "enqueue_time": b"1700000000000", "error": b"no"} | fields
+    return screen(queue("mail"), page="task", task="t1", record=read_record("dead", "1700000001000", known))
+
+
+MANY = screen(*[queue(f"queue-number-{n:03}", waiting=n * 1000, dead=n) for n in range(60)])
+PAGES = {
+    "nothing yet": Screen(),
+    "no queues": screen(),
+    "queues": MANY,
+    "help": press(MANY, "?")[0],
+    "tasks": screen(queue("mail"), page="tasks", tasks=tuple(task(f"t{n}") for n in range(99))),
+    "no tasks": screen(queue("mail"), page="tasks", tasks=()),
+    "task": one_task(payload=b'{"address": "' + b"x" * 500 + b'"}'),
+    "away": replace(MANY, trouble="no server at redis://localhost " * 9),
+}
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (120, 40), (200, 60), (40, 10), (20, 5)])
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_has_exactly_the_lines_of_the_terminal_and_no_line_is_wider(
+    page: str, width: int, height: int
+) -> None:
+    lines = drawn(PAGES[page], width, height)
+
+    assert len(lines) == height
+    assert max(cell_len(line) for line in lines) <= width
+
+
+def test_the_first_page_names_rates_states_workers_and_failures_at_80_columns() -> None:
+    text = "\n".join(drawn(screen(queue("mail", waiting=1234, pending=3, dead=50_000), queue("other"))))
+
+    for word in (
+        *("redis://localhost", "in 1.5/s", "out 20/s", "failed 6.0/min", "waiting 1,234", "dead 50.0k", "1 worker"),
+        *("▸ mail", "RUNNING NOW", "lease 20s", "DIED LAST", "ValueError: no", "* host.1.abc", "12.3k done"),
+    ):
+        assert word in text, word
+
+
+def test_a_paused_queue_and_one_that_nobody_serves_stand_out() -> None:
+    held, lonely = queue("held", paused=True, waiting=1), queue("lonely", waiting=1, workers=0)
+    lines = drawn(screen(held, lonely, queue("idle", workers=0)))
+
+    assert any("held" in line and "paused" in line for line in lines)
+    assert any("lonely" in line and "no worker" in line for line in lines)
+    assert not any("idle" in line and "no worker" in line for line in lines)
+
+
+def test_a_server_that_evicts_or_is_nearly_full_is_told_about() -> None:
+    server = seen().server
+    assert server is not None
+    bad = replace(server, maxmemory=100, used_memory=90, maxmemory_policy="allkeys-lru")
+
+    text = "\n".join(drawn(screen(queue("a"), look=seen(queue("a"), server=bad))))
+
+    assert "maxmemory-policy is allkeys-lru" in text
+    assert "nearly full: 90%" in text
+
+
+def test_the_cursor_is_on_the_screen_wherever_it_is() -> None:
+    for name in ("queue-number-000", "queue-number-030", "queue-number-059"):
+        assert any(line.startswith(f"▸ {name}") for line in drawn(replace(MANY, queue=name)))
+
+
+def test_queues_keep_half_of_the_body_when_there_are_many_workers_and_tasks() -> None:
+    running = tuple(task(f"r{n}", state="pending", when=NOW + timedelta(seconds=9)) for n in range(50))
+    lines = drawn(replace(MANY, look=seen(*(MANY.look.queues if MANY.look else ()), running=running)))
+
+    assert sum("queue-number" in line for line in lines) >= 8
+    assert any("WORKERS" in line for line in lines)
+
+
+def test_text_of_users_does_not_steer_the_terminal() -> None:
+    evil = "boom \x1b[2J\x07 \u202e日本語"
+    pages = (
+        screen(queue("mail"), page="tasks", tasks=(task("t1", type="\x1b]0;title\x07", error=evil),)),
+        one_task(payload=evil.encode(), error=evil.encode(), type=b"\x1b[31mred"),
+    )
+    for page in pages:
+        assert not any(char in line for line in drawn(page) for char in "\x1b\x07\u202e\r\n")
+
+
+def test_the_page_of_a_task_shows_payload_error_and_times_and_scrolls() -> None:
+    error = b"Traceback\n  line 1\nValueError: no"
+    page = one_task(payload=b'{"address": "a@b.c"}', error=error, headers=b'{"trace": "1"}')
+    text = "\n".join(drawn(page))
+
+    for word in ('"address": "a@b.c"', "ValueError: no", "state       dead", "died", "headers", "trace"):
+        assert word in text, word
+    assert drawn(replace(page, scroll=10**6), 80, 12)[-2].strip() == "ValueError: no"
+
+
+def test_a_password_in_a_payload_is_not_shown() -> None:
+    page = one_task(payload=b'{"db_password": "hunter2", "user": "ada", "salary": 4321}')
+    text = "\n".join(drawn(replace(page, redact=("salary",))))
+
+    assert "hunter2" not in text
+    assert "4321" not in text
+    assert "ada" in text
+
+
+def test_a_task_that_went_says_so() -> None:
+    assert any("no longer kept" in line for line in drawn(screen(queue("mail"), page="task", task="t1", gone=True)))
+
+
+def test_the_question_stands_in_the_last_line() -> None:
+    asked = press(screen(queue("mail", dead=3)), "r")[0]
+
+    assert drawn(asked)[-1].startswith("Requeue 3 dead tasks of queue mail?  y / n")
