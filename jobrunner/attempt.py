@@ -8,6 +8,9 @@ import msgspec
 
 from jobrunner.clock import from_ms
 
+_BAND = 2.0**42
+"""See lua/lib/place.lua."""
+
 
 class Attempt(msgspec.Struct, gc=False):
     """A task in a worker's hands. Numbers come from the server; `number` is 1 on the first try."""
@@ -27,6 +30,12 @@ class Attempt(msgspec.Struct, gc=False):
     encoding: bytes | None = None
     then: bytes | None = None
     """Whom a task of a flow tells of its end; its report brings that along."""
+    due_ms: float = 0.0
+    """When it was due, where that is not when it was enqueued; 0: then."""
+    began_s: float = 0.0
+    """When it began here (performance counter)."""
+    run_s: float = -1.0
+    """How long it ran; negative: it did not."""
 
     @property
     def deadline(self) -> datetime:
@@ -79,6 +88,8 @@ def _add_more(
     encoding: bytes | None,
     _expires_in_ms: bytes | None,
     then: bytes | None,
+    place: bytes | None = None,
+    priority: bytes | None = None,
 ) -> None:
     attempt.retry_count = _whole(retry_count, 0)
     attempt.number = attempt.retry_count + 1
@@ -89,6 +100,8 @@ def _add_more(
     attempt.headers = headers
     attempt.encoding = encoding
     attempt.then = then
+    if place is not None:
+        attempt.due_ms = max(_decimal(place, 0.0) - (1 - min(max(_whole(priority, 1), 0), 2)) * _BAND, 0.0)
 
 
 def _whole(raw: bytes | None, default: int) -> int:

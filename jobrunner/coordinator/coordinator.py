@@ -1,6 +1,6 @@
 """Leadership and the leader's chores. Its loop runs in every worker; the lock on the server decides who acts."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import coordination
@@ -10,6 +10,7 @@ from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.decided import Decided
 from jobrunner.coordinator.fire import Fire
 from jobrunner.coordinator.outboxes import Outboxes
+from jobrunner.coordinator.sample import Sample
 from jobrunner.coordinator.sweep import Sweep
 
 _NEVER = float("-inf")
@@ -23,18 +24,20 @@ class Coordinator:
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, worker_id: str, *, ttl_s: float, sweep_s: float, served: Collection[str]
-    ) -> None:
+        self, broker: Broker, keys: Keys, worker_id: str, *, ttl_s: float, sweep_s: float, served: Collection[str],
+        late: Callable[[str, str, float], object] = lambda *_: None,
+    ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._worker_id = worker_id
         self._ttl_s = ttl_s
         self._leadership = Leadership(0.0, 0, 0, 0)
         self._asked_at = _NEVER
-        self._fire = Fire(broker, keys)
+        self._fire = Fire(broker, keys, late)
         self._sweep = Sweep(broker, keys, sweep_s, served)
         self._outboxes = Outboxes(broker, keys, sweep_s, lambda: self._sweep.tags)
         self._decided = Decided(broker, keys, sweep_s, lambda: self._sweep.queues)
+        self._sample = Sample(broker, keys, lambda: self._sweep.queues)
 
     @property
     def leads(self) -> bool:
@@ -49,7 +52,7 @@ class Coordinator:
             return self._renew_after_s()
         until_renewal = self._asked_at + self._renew_after_s() - monotonic()
         until_sweep = self._sweep.step()
-        until_look = min(self._outboxes.step(), self._decided.step())
+        until_look = min(self._outboxes.step(), self._decided.step(), self._sample.step(self._server_now_ms()))
         until_tick = self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms()))
         return max(min(until_renewal, until_sweep, until_look, until_tick), 0.001)
 

@@ -5,6 +5,7 @@ this leader computed from; so a tick is fired once even by two processes that bo
 """
 
 import hashlib
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
@@ -27,10 +28,14 @@ _log = structlog.get_logger("jobrunner.periodic")
 
 
 class Fire:
-    """The chore of the leader. Reads the published definitions when they change, and sleeps until the next tick."""
+    """The chore of the leader. Reads the published definitions when they change, and sleeps until the next tick.
 
-    def __init__(self, broker: Broker, keys: Keys) -> None:
+    `late(queue, job, ms)` hears how long after its tick a job was fired.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, late: Callable[[str, str, float], object] = lambda *_: None) -> None:
         self._broker = broker
+        self._late = late
         self._keys = keys
         self._definitions: dict[str, PeriodicDefinition] = {}
         self._last: dict[str, str] = {}
@@ -105,6 +110,8 @@ class Fire:
         overlap = definition.overlap
         for tick in due.ticks:
             word = self._fire(definition, self._last[definition.name], tick, epoch, overlap)
+            if word == "fired":
+                self._late(definition.queue, definition.name, (now - tick).total_seconds() * 1000)
             if word not in ("fired", "skipped"):
                 return now + _AFTER_DISPUTE
             if word == "fired":  # ticks that are made up for together do not stand in each other's way

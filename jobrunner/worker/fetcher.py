@@ -14,12 +14,13 @@ from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.keys import Keys
 from jobrunner.client.relay import relay
 from jobrunner.client.token import new_token
-from jobrunner.clock import monotonic
+from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
 from jobrunner.join import Ended
 from jobrunner.outcome import Acknowledged, Failed, Released
 from jobrunner.worker.backoffs import QueueBackoffs
 from jobrunner.worker.executors.handover import Executor, Finished
+from jobrunner.worker.figures import Figures
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.pressure import Pressure
 from jobrunner.worker.settle import Report, Settlement, ended, settlements, tell, too_many_hops
@@ -46,7 +47,7 @@ class Fetcher:
 
     def __init__(
         self, broker: Broker, keys: Keys, *, turns: Turns, stock: Stock, executor: Executor, finished: Finished,
-        held: Leases, wakeup: Wakeup, max_tasks: int = 0,
+        held: Leases, wakeup: Wakeup, figures: Figures, max_tasks: int = 0,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
@@ -56,6 +57,7 @@ class Fetcher:
         self._finished = finished
         self._held = held
         self._wakeup = wakeup
+        self._figures = figures
         self._max_tasks = max_tasks
         self._backoffs = QueueBackoffs(broker, keys)
         self._pressure = Pressure(turns)
@@ -109,8 +111,9 @@ class Fetcher:
             calls.append(leases.reserve(self._keys.queue(queue), wanted, token=new_token()))
         if not calls:
             return None
-        asked_at = monotonic()
+        asked_at, began = monotonic(), perf_counter()
         replies = self._broker.run_each(calls)
+        self._figures.round_trip(perf_counter() - began)
         refused = self._take_in(queue, wanted, replies[-1], asked_at) if queue is not None else None
         refused = self._settled(settling, replies) or refused
         self._tell_flows()
@@ -152,7 +155,9 @@ class Fetcher:
         self._stock.gave(len(reports) - released, released)
         self.finished_total += len(reports) - released
         if Acknowledged in kinds:
-            self._held.drop(attempt for attempt, outcome in reports if type(outcome) is Acknowledged)
+            over = [report for report in reports if type(report[1]) is Acknowledged]
+            self._held.drop(attempt for attempt, _ in over)
+            self._figures.observe(over, ["ok"] * len(over))
             reports = [report for report in reports if type(report[1]) is not Acknowledged]
         if Failed in kinds:
             reports = [
@@ -202,6 +207,7 @@ class Fetcher:
                 changed += self._moved(settlement, reply)
             else:
                 self._held.drop(attempt for attempt, _ in settlement.reports)
+                self._figures.observe(settlement.reports, reply)
                 tell(settlement, reply)
                 self._untold += ended(self._keys, settlement, reply)
         self._refusals = self._refusals + 1 if kept else 0
@@ -228,6 +234,7 @@ class Fetcher:
         if over:
             self._wake(settlement.targets)
         self._held.drop(over)
+        self._figures.observe(settlement.reports, verdicts)
         tell(settlement, verdicts)
         self._untold += ended(self._keys, settlement, verdicts)
         return changed
@@ -243,6 +250,7 @@ class Fetcher:
         if isinstance(reply, JobrunnerError):
             self._turns.sleep(queue, _REFUSED_PAUSE_S, _REFUSED_PAUSE_S)
             return reply
+        self._figures.synchronize(reply.now_ms)
         attempts = reply.attempts
         if len(attempts) < wanted:
             next_event_s = None if reply.next_event_ms is None else (reply.next_event_ms - reply.now_ms) / 1000

@@ -26,6 +26,7 @@ from jobrunner.worker.drivers import Drivers
 from jobrunner.worker.executors.build import build_executor
 from jobrunner.worker.executors.handover import Finished
 from jobrunner.worker.fetcher import Fetcher
+from jobrunner.worker.figures import Figures
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.presence import Presence, new_worker_id
 from jobrunner.worker.served import configuring, longest_poll_s, served_queues
@@ -197,14 +198,17 @@ class Worker:
             settings, client, modules=self.modules, is_stopped=self._held.is_stopped, finished=self._finished
         )
         self._wakeup = Wakeup(self._broker, keys, fetched, self._on_wake, complaints)
+        self._figures = Figures(self._broker, keys, self.id)
         self._fetcher = Fetcher(
             self._broker, keys, turns=self._turns,
             stock=Stock(settings.concurrency, settings.prefetch, settings.batch_max),
             executor=self._executor, finished=self._finished, held=self._held, wakeup=self._wakeup,
+            figures=self._figures,
             max_tasks=settings.max_tasks,
         )  # fmt: skip
         self._coordinator = Coordinator(
-            self._broker, keys, self.id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep, served=self._turns.queues
+            self._broker, keys, self.id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep, served=self._turns.queues,
+            late=self._figures.late,
         )
         self._presence = Presence(
             self._broker, keys, self.id, self._queues, heartbeat_s=settings.heartbeat, describe=self._describe
@@ -214,6 +218,7 @@ class Worker:
             self._fetch_loop,
             Loop("coordinator", self._coordinator.step, complaints),
             Loop("presence", self._presence.step, complaints),
+            Loop("figures", self._figures.step, complaints),
         ]
 
     def _on_wake(self, queue: str | None) -> None:
@@ -284,7 +289,7 @@ class Worker:
         self._wakeup.close()
         for loop in self._loops:
             loop.stop(1.0)
-        for farewell in (self._coordinator.resign, self._presence.retire):
+        for farewell in (self._figures.step, self._coordinator.resign, self._presence.retire):
             try:
                 farewell()
             except JobrunnerError as error:

@@ -327,3 +327,27 @@ def test_a_pending_key_of_another_type_loses_no_task(mail):
 
     mail.raw.delete(mail.keys.leases)
     assert mail.ids("waiting") == ["a", "b"]
+
+
+@pytest.mark.parametrize("priority", [None, 0, 2])
+def test_an_attempt_knows_when_its_task_was_due(mail, clock, priority):
+    began = clock.ms
+    mail.enqueue("later", delay_ms=1000, priority=priority)
+    mail.enqueue("now", priority=priority)
+    clock.advance(5000)
+
+    found = {attempt.id: attempt for attempt in mail.reserve(2)}
+
+    assert found["later"].due_ms == pytest.approx(began + 1000, abs=1)
+    assert (found["now"].due_ms, found["now"].enqueue_time_ms) == (0, began)
+
+
+def test_a_task_that_is_tried_again_was_due_when_its_delay_ended(mail, clock):
+    mail.fail(mail.lease("failed"), delay_ms=2000)
+    mail.release(mail.lease("snoozed"), delay_ms=3000)
+    began = clock.ms
+    clock.advance(9000)
+
+    due = {attempt.id: attempt.due_ms for attempt in mail.reserve(2)}
+
+    assert due == {"failed": pytest.approx(began + 2000, abs=1), "snoozed": pytest.approx(began + 3000, abs=1)}

@@ -24,10 +24,12 @@ end
 local old, written = count_existing(keys), {}
 if is_full(settings, waiting, scheduled, total - old) then return 'full' end
 
-local function write(key, at, place)
+-- One that is due later has more to say to who takes it: when that was.
+local function write(key, at, place, is_later)
   local own = tonumber(ARGV[at + 4])
   words[2], words[4], words[6], words[8] = key, ARGV[at], place, ARGV[at + 1]
   for n = 1, own do words[fixed + n] = ARGV[at + 4 + n] end
+  if is_later then words[fixed + own + 1], words[fixed + own + 2], own = 'more', 1, own + 2 end
   redis.call(unpack(words, 1, fixed + own))
   written[key] = true
 end
@@ -40,7 +42,7 @@ for position = 1, total do
     known[#known + 1] = position
   elseif due > now then
     due = slot_at(scheduled, due)
-    write(key, at, place_of(priority, due))
+    write(key, at, place_of(priority, due), true)
     redis.call('ZADD', scheduled, due, id)
     later = later + 1
   else

@@ -25,7 +25,7 @@ local function release_one(id, delay)
     return 'waiting'
   end
   local due = slot_at(scheduled, now + delay)
-  redis.call('HSET', key, 'place', place_of(task[3], due))
+  redis.call('HSET', key, 'place', place_of(task[3], due), 'more', 1)
   redis.call('ZADD', scheduled, due, id)
   return 'scheduled'
 end

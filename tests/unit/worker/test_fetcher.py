@@ -13,6 +13,7 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
 from jobrunner.worker.executors.handover import Finished
 from jobrunner.worker.fetcher import Fetcher
+from jobrunner.worker.figures import Figures
 from jobrunner.worker.stock import Stock
 from jobrunner.worker.turns import Turns
 
@@ -82,9 +83,10 @@ class Bench:
         self.finished = Finished(lambda: None)
         self.turns = Turns(dict.fromkeys(queues, 1), 15.0)
         self.stock = Stock(slots, 0.03, 500)
+        self.figures = Figures(broker, keys, "w")
         self.fetcher = Fetcher(
             broker, keys, turns=self.turns, stock=self.stock, executor=self.shelf, finished=self.finished,
-            held=self.held, wakeup=self.ear, max_tasks=max_tasks,  # type: ignore[arg-type]
+            held=self.held, wakeup=self.ear, figures=self.figures, max_tasks=max_tasks,  # type: ignore[arg-type]
         )  # fmt: skip
         self.step = self.fetcher.step
 

@@ -1,0 +1,104 @@
+"""Figures over time, read: how many tasks ended how, how long they waited and ran, how deep the queues were.
+
+Workers add what they counted every five seconds, so the newest numbers are that old, and a worker that was killed took
+at most that much along. Each function is one round trip; the window is cut by the server's clock. Queues none of whose
+tasks a worker counted (batch stations, leases of bare queues) are counted by how their totals grew in each minute.
+"""
+
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import Any
+
+from jobrunner.broker.calls import figures
+from jobrunner.client.client import Client
+from jobrunner.clock import from_ms
+from jobrunner.inspector.measures import Counted, Depth, JobFigures, QueueFigures, Series, Step, Times, Unit
+from jobrunner.inspector.window import Hash, Sum, depth, grown, read_window, summed, whole
+
+__all__ = ["Counted", "Depth", "JobFigures", "QueueFigures", "Series", "Step", "Times", "Unit", "by_job", "by_queue",
+           "series"]  # fmt: skip
+_HOUR = timedelta(hours=1)
+_OUTCOMES = {"succeeded": "succeeded", "failed": "failed", "dead": "dead", "cancelled": "cancelled",
+             "dropped": "dropped", "moved_out": "moved"}  # fmt: skip
+"""Totals of a queue, and what workers call that."""
+
+
+def series(
+    client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", queue: str | None = None,
+    type: str | None = None,  # noqa: A002 - the word of this package
+) -> Series:  # fmt: skip
+    """The last `since` in steps: of everything, of one queue, of one job, or of one job on one queue.
+
+    Minutes reach back 25 hours at most, hours 32 days. Raises InvalidOption, ServerError.
+    """
+    window = read_window(client, since, step, queue, type)
+    tallied = {name for name, _ in summed(window.hashes)}
+    pairs = zip(window.starts, window.hashes, strict=True)
+    steps = tuple(_step(start, hash_, tallied, is_whole=type is None) for start, hash_ in pairs)
+    total = _together([(hash_, tallied) for hash_ in window.hashes], is_whole=type is None)
+    return Series(unit=step, step=timedelta(milliseconds=window.step_ms), steps=steps, total=Counted(**_counted(total)))
+
+
+def by_job(
+    client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", queue: str | None = None
+) -> list[JobFigures]:
+    """What was counted of each job on each queue in the last `since`, the most attempts first."""
+    sums = summed(read_window(client, since, step, queue, None).hashes)
+    found = [JobFigures(queue=name, type=job, **_counted(one)) for (name, job), one in sums.items()]
+    return sorted(found, key=lambda one: (-one.ended, one.queue, one.type))
+
+
+def by_queue(client: Client, *, since: timedelta = _HOUR, step: Unit = "minute") -> dict[str, QueueFigures]:
+    """What was counted of each queue in the last `since`, by name; no queue of which nothing was."""
+    hashes = read_window(client, since, step, None, None).hashes
+    sums: dict[str, Sum] = {}
+    enqueued: dict[str, int] = {}
+    for hash_ in hashes:
+        _add_tallies(hash_, lambda name: sums.setdefault(name, Sum()))
+    tallied = frozenset(sums)
+    for hash_ in hashes:
+        _add_growth(hash_, tallied, lambda name: sums.setdefault(name, Sum()))
+        for name, totals in grown(hash_).items():
+            enqueued[name] = enqueued.get(name, 0) + totals.get("enqueued", 0)
+    names = sorted({*sums, *enqueued})
+    return {
+        name: QueueFigures(queue=name, enqueued=enqueued.get(name), **_counted(sums.get(name, Sum()))) for name in names
+    }
+
+
+def _step(start: float, hash_: Hash, tallied: Collection[str], *, is_whole: bool) -> Step:
+    counted = _counted(_together([(hash_, tallied)], is_whole=is_whole))
+    if not is_whole:
+        return Step(start=from_ms(start), **counted)
+    came = sum(totals.get("enqueued", 0) for totals in grown(hash_).values())
+    return Step(
+        start=from_ms(start), enqueued=came if figures.SAMPLED in hash_ else None, depth=depth(hash_), **counted
+    )
+
+
+def _together(hashes: list[tuple[Hash, Collection[str]]], *, is_whole: bool) -> Sum:
+    made = Sum()
+    for hash_, tallied in hashes:
+        _add_tallies(hash_, lambda _: made)
+        if is_whole:
+            _add_growth(hash_, tallied, lambda _: made)
+    return made
+
+
+def _add_tallies(hash_: Hash, sum_of: Callable[[str], Sum]) -> None:
+    for field, value in hash_.items():
+        parts = figures.parts_of(field)
+        if parts is not None and parts[1] != "-":
+            sum_of(parts[0]).add(parts[2], whole(value))
+
+
+def _add_growth(hash_: Hash, tallied: Collection[str], sum_of: Callable[[str], Sum]) -> None:
+    for name, totals in grown(hash_).items():
+        if name not in tallied:
+            for counter, outcome in _OUTCOMES.items():
+                if totals.get(counter):
+                    sum_of(name).add(outcome, totals[counter])
+
+
+def _counted(sum_: Sum) -> dict[str, Any]:
+    return {"counts": sum_.counts, "run": sum_.times("run"), "wait": sum_.times("wait")}
