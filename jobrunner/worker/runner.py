@@ -134,7 +134,7 @@ class Runner:
         return outcome
 
     def _acknowledge(self, attempt: Attempt) -> bool:
-        report = (attempt.id, attempt.token, 0, "succeeded", b"", attempt.then or b"")
+        report = (attempt.id, attempt.token, 0, "succeeded", b"", attempt.then or b"", attempt.type)
         try:
             return self._broker.run(leases.commit(self._keys.queue(attempt.queue), [report])) == ["ok"]
         except ServerError as error:

@@ -60,6 +60,8 @@ def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
 
 def _settlement(keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...]) -> Settlement:
     if isinstance(verb, str):
+        if verb == "commit" and len(made) > 1:
+            made.sort(key=_type_of)  # reports that say the same are sent as one when they stand together
         words = [_words(attempt, outcome) for attempt, outcome in made]
         return Settlement(getattr(leases, verb)(keys.queue(queue), words), made)
     if verb[0] == "move":
@@ -68,6 +70,10 @@ def _settlement(keys: Keys, made: list[Report], queue: str, verb: str | tuple[An
         call = leases.move(keys.queue(queue), keys.queue(target), moves, max_hops=max_hops, over=over)
         return Settlement(call, made, targets_of(made[0][1]))
     return Settlement(_spread(keys, *made[0]), made, targets_of(made[0][1]))
+
+
+def _type_of(report: Report) -> str:
+    return report[0].type
 
 
 def _move(attempt: Attempt, moved: Moved) -> leases.MoveReport:
@@ -109,15 +115,16 @@ def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Word]:
 
 def _words(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
     if isinstance(outcome, Succeeded):
-        report = (attempt.id, attempt.token, keep_ms(attempt), "succeeded", outcome.result)
-        return report if attempt.then is None else (*report, attempt.then)
+        kept_ms, then = keep_ms(attempt), attempt.then or b""
+        return attempt.id, attempt.token, kept_ms, "succeeded", outcome.result, then, attempt.type
     if isinstance(outcome, Failed):
         fate = "retry" if outcome.retry else "dead"
         return attempt.id, attempt.token, round((outcome.delay_s or 0.0) * 1000), fate, outcome.error
     if isinstance(outcome, Snoozed):
         return attempt.id, attempt.token, round(outcome.delay_s * 1000)
     if type(outcome) in _WORDS:
-        return attempt.id, attempt.token, keep_ms(attempt), _WORDS[type(outcome)], b"", attempt.then or b""
+        kept_ms, then = keep_ms(attempt), attempt.then or b""
+        return attempt.id, attempt.token, kept_ms, _WORDS[type(outcome)], b"", then, attempt.type
     return attempt.id, attempt.token, ""
 
 

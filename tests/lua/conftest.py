@@ -76,6 +76,10 @@ class Line:
     def totals(self) -> dict[str, int]:
         return {name.decode(): int(total) for name, total in self.raw.hgetall(self.keys.counters).items()}
 
+    def by_type(self) -> dict[str, int]:
+        """Totals by type and outcome."""
+        return {name.decode(): int(total) for name, total in self.raw.hgetall(self.keys.types).items()}
+
     def wakes(self) -> bool:
         """Whether an idle worker was woken; forgets it."""
         return bool(self.raw.delete(self.keys.wake))

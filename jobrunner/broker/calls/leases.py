@@ -62,11 +62,18 @@ def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
     return _pop.on(keys, tasks=keys.tasks, count=count)
 
 
-CommitReport = tuple[str, str, int, str, bytes] | tuple[str, str, int, str, bytes, bytes]
+CommitReport = (
+    tuple[str, str, int, str, bytes]
+    | tuple[str, str, int, str, bytes, bytes]
+    | tuple[str, str, int, str, bytes, bytes, str]
+)
+
+
+_NO_MORE = (b"", b"")
 
 
 def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
-    """Reports: id, token, keep_ms, outcome, result, and of a task of a flow its `then`.
+    """Reports: id, token, keep_ms, outcome, result, and where there are such, `then` of a task of a flow, and the type.
 
     The outcome is 'succeeded', 'cancelled' or 'dropped'; the last is shown as cancelled and counted on its own.
     Reply: 'ok', or why it was refused.
@@ -75,7 +82,7 @@ def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
     total = 0
     for said, group in groupby(reports, itemgetter(slice(2, None))):
         leases = [word for report in group for word in report[:2]]
-        words += (len(leases) // 2, *said[:3], said[3] if len(said) > 3 else b"", *leases)
+        words += (len(leases) // 2, *said, *_NO_MORE[len(said) - 3 :], *leases)
         total += len(leases) // 2
     call = _commit.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, finished=keys.finished)
     return replace(call, read=partial(_commit_verdicts, total))

@@ -6,11 +6,11 @@ local now_ms, tasks, finished, id, keep_ms = unpack(ARGV)
 --       id · keep_ms: how long the cancelled task stays readable
 -- reply 'ok', 'posted' (ok, and the outbox has word of it), 'reserved' (asked to stop) or 'gone' (finished, cancelled
 --       before, or never was)
--- include number clock drop full awaited post
+-- include number clock drop full awaited post typed
 
 local now = read_clock(now_ms)
 local key = tasks .. id
-local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'then')
+local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'then', 'type')
 local exists = not task.err and task[1]
 local lease_end = redis.call('ZSCORE', pending, id)
 write_even_when_full()
@@ -31,5 +31,6 @@ redis.call('PEXPIRE', key, keep_ms)
 redis.call('HSET', key, 'outcome', 'cancelled', 'finished_at', exact(now), 'attempts',
   (number(task[2]) or 0) + (lease_end and 1 or 0))
 redis.call('HINCRBY', counters, 'cancelled', 1)
+count_typed(task[4], 'cancelled', 1)
 tell_waiting(id, 'cancelled')
 return post(task[3], 'cancelled', '') and 'posted' or 'ok'
