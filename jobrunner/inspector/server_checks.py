@@ -1,23 +1,25 @@
-"""What is looked at on the server: whether it can be reached, is safe for tasks, and has workers for its queues."""
+"""What is looked at on the server: whether it can be reached, is safe for tasks, and its clock is right."""
 
 from collections.abc import Iterator
 
 from jobrunner.broker.call import command
-from jobrunner.broker.calls.server import ServerFacts
+from jobrunner.broker.calls.server import ServerFacts, fsync_policy
 from jobrunner.client.client import Client
 from jobrunner.clock import unix_ms
-from jobrunner.errors import ServerError
+from jobrunner.errors import ServerError, ServerRefused
 from jobrunner.inspector.check import Check, fail, ok, warn
-from jobrunner.inspector.overview import QueueView, latency_ms, queue_views, server_facts
+from jobrunner.inspector.overview import latency_ms, server_facts
+from jobrunner.inspector.work_checks import work_checks
 
 _OLDEST = (6, 2)
+_WAITS_FOR_DISK = (7, 2)
 _SLOW_MS = 20.0
 _SKEWED_MS = 2000.0
 _NEARLY_FULL = 0.8
 
 
-def check_server(client: Client) -> Iterator[Check]:
-    """Looks at the server; ends after the first check when it cannot be reached."""
+def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]:
+    """Looks at the server; ends after the first check when it cannot be reached. `durability`: what clients ask for."""
     try:
         latency_ms(client)  # opens the connection, which is not to be measured
         slow_ms = latency_ms(client)
@@ -30,8 +32,9 @@ def check_server(client: Client) -> Iterator[Check]:
         yield warn("settings", "this user may not ask for them (INFO)", "allow +info, or look at maxmemory-policy")
     else:
         yield from facts_checks(facts)
+        yield from durability_checks(facts, appendfsync(client), durability)
     yield clock_check(client)
-    yield from work_checks(client)
+    yield from work_checks(client, facts)
 
 
 def reached_check(slow_ms: float) -> Check:
@@ -42,10 +45,12 @@ def reached_check(slow_ms: float) -> Check:
 
 
 def facts_checks(facts: ServerFacts) -> Iterator[Check]:
-    """Version, eviction, memory, and what survives a restart."""
+    """Version, role, eviction, memory, connections, and what survives a restart."""
     name = f"{facts.name} {facts.version}"
     recent = _version(facts.version) >= _OLDEST
     yield ok("version", name) if recent else fail("version", name, "use Redis 6.2 or later, or Valkey")
+    if facts.replica:
+        yield fail("role", "it is a replica, which takes no writes", "name the primary in the URL")
     policy = facts.maxmemory_policy or "unknown"
     if facts.evicts:
         yield fail("eviction", f"maxmemory-policy is {policy}: tasks may be deleted", "set it to noeviction")
@@ -56,10 +61,41 @@ def facts_checks(facts: ServerFacts) -> Iterator[Check]:
         yield warn("memory", share, "raise maxmemory, or purge what is dead: a full server takes no tasks")
     else:
         yield ok("memory", f"{facts.used_memory / 2**20:.0f} MiB used")
-    if facts.aof:
+    if facts.max_clients and facts.clients > _NEARLY_FULL * facts.max_clients:
+        told = f"{facts.clients} of at most {facts.max_clients} connections"
+        yield warn("clients", told, "raise maxclients, and the limit of open files of the server's process")
+    if not facts.aof:
+        yield warn("durability", "the append-only file is off: a crash of the server loses tasks", "set appendonly yes")
+    elif facts.aof_written:
         yield ok("durability", "the append-only file is on")
     else:
-        yield warn("durability", "the append-only file is off: a crash of the server loses tasks", "set appendonly yes")
+        yield fail("durability", "the last write to the append-only file failed", "look at the server's disk and log")
+
+
+def durability_checks(facts: ServerFacts, fsync: str, asked: str) -> Iterator[Check]:
+    """Whether the server can keep what the durability of a client promises. `fsync`: its policy, empty when unknown."""
+    if facts.aof and fsync == "no":
+        told = "appendfsync is no: a crash of the machine loses what the system did not write yet, often 30 s"
+        yield warn("fsync", told, "set appendfsync everysec")
+    elif facts.aof and fsync == "everysec" and asked == "none":
+        yield ok("fsync", 'each second; durability="fsync" of a client waits for it')
+    if asked == "fsync" and not facts.aof:
+        yield fail("promise", 'durability="fsync" without an append-only file', "set appendonly yes")
+    elif asked == "fsync" and "valkey" not in facts.name and _version(facts.version) < _WAITS_FOR_DISK:
+        told = f'durability="fsync" on {facts.name} {facts.version}'
+        yield fail("promise", told, "use Redis 7.2 or later, or Valkey")
+    elif asked == "replicated" and not facts.replicas:
+        yield fail("promise", 'durability="replicated" and no replica is connected', "attach a replica (replicaof)")
+    elif asked != "none":
+        yield ok("promise", f'durability="{asked}" can be kept')
+
+
+def appendfsync(client: Client) -> str:
+    """The server's policy; empty when this user may not ask."""
+    try:
+        return client.broker.run(fsync_policy())
+    except ServerRefused:
+        return ""
 
 
 def clock_check(client: Client) -> Check:
@@ -70,30 +106,6 @@ def clock_check(client: Client) -> Check:
     if abs(skew_ms) <= _SKEWED_MS:
         return ok("clock", f"{abs(skew_ms):.0f} ms from the server's")
     return warn("clock", f"{abs(skew_ms) / 1000:.1f} s from the server's", "synchronise both (NTP): at=… would be off")
-
-
-def work_checks(client: Client) -> Iterator[Check]:
-    """Whether somebody works: queues without a worker, dead tasks, periodic jobs that nobody knows."""
-    workers = client.workers()
-    found = queue_views(client, workers)
-    yield ok("workers", f"{len(workers)} at work") if workers else warn("workers", "none", "jobrunner work MODULE")
-    yield from (check for queue in found for check in queue_checks(queue))
-    for job in client.periodics():
-        if not job.served:
-            yield warn("periodic", f"{job.name} is not fired: no worker knows it", "start a worker with its module")
-
-
-def queue_checks(queue: QueueView) -> Iterator[Check]:
-    """What is wrong with one queue."""
-    undone = queue.waiting + queue.scheduled + queue.pending
-    if queue.problem:
-        yield fail("queue", f"{queue.name}: cannot be read", queue.problem)
-    if undone and not queue.workers:
-        yield warn("queue", f"{queue.name}: {undone} to do and no worker", f"jobrunner work MODULE -q {queue.name}")
-    if queue.paused:
-        yield warn("queue", f"{queue.name}: paused", f"jobrunner queues resume {queue.name}")
-    if queue.dead:
-        yield warn("queue", f"{queue.name}: {queue.dead} dead", f"jobrunner dead list {queue.name}")
 
 
 def _version(text: str) -> tuple[int, ...]:

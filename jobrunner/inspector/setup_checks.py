@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
@@ -17,13 +18,16 @@ from jobrunner.jobs.registry import all_jobs, load_modules
 from jobrunner.settings import file_settings
 
 _OLDEST = (3, 11)
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_NEEDED = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?:>=(?P<least>[0-9.]+))?")
+_FILES = 1024
 
 
 def check_setup(client: Client, url: str | None, modules: tuple[str, ...]) -> Iterator[Check]:
     """Looks at this machine. `url` is the one given with the command, `modules` those to import."""
     yield python_check()
     yield packages_check()
+    yield parser_check()
+    yield files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield ok("url", f"{shown_url(client)}, {url_source(url, os.environ)}")
     if client.endpoint.embedded is not None:
         yield folder_check(Path(client.endpoint.shared_url().removeprefix("embedded://")))
@@ -45,11 +49,30 @@ def packages_check(distribution: str = "jobrunner") -> Check:
         required = metadata.requires(distribution) or []
     except metadata.PackageNotFoundError:
         return warn("packages", "jobrunner runs from a folder and is not installed", "pip install jobrunner")
-    names = [found.group() for line in required if "extra ==" not in line and (found := _NAME.match(line))]
-    missing = [name for name in names if not _is_installed(name)]
+    needed = [found for line in required if "extra ==" not in line and (found := _NEEDED.match(line))]
+    missing = [found["name"] for found in needed if not version_of(found["name"])]
     if missing:
         return fail("packages", f"{', '.join(missing)} missing", f"pip install {' '.join(missing)}")
-    return ok("packages", f"all {len(names)} that jobrunner needs")
+    older = [found.group() for found in needed if _numbers(version_of(found["name"])) < _numbers(found["least"] or "")]
+    if older:
+        return fail("packages", f"older than {', '.join(older)}", f"pip install {' '.join(map(repr, older))}")
+    return ok("packages", f"all {len(needed)} that jobrunner needs")
+
+
+def parser_check() -> Check:
+    """What speaks the server's protocol."""
+    redis, hiredis = version_of("redis"), version_of("hiredis")
+    if hiredis:
+        return ok("protocol", f"redis-py {redis}, hiredis {hiredis}")
+    advice = 'pip install "jobrunner[fast]" saves a part of each worker\'s time'
+    return Check(what="protocol", verdict="ok", found=f"redis-py {redis} without hiredis", advice=advice)
+
+
+def files_check(soft_limit: int) -> Check:
+    """Whether this process may open enough files: connections, lease keepers and the pipes of children count."""
+    if soft_limit < 0 or soft_limit >= _FILES:  # RLIM_INFINITY is negative
+        return ok("files", f"{'any number' if soft_limit < 0 else soft_limit} may be open")
+    return warn("files", f"only {soft_limit} may be open", f"ulimit -n {_FILES}, or LimitNOFILE= of the systemd unit")
 
 
 def url_source(given: str | None, environment: Mapping[str, str]) -> str:
@@ -100,9 +123,13 @@ def modules_checks(modules: Iterable[str]) -> Iterator[Check]:
         yield warn("jobs", "the modules declare none", "put @job() above a Job class or a function")
 
 
-def _is_installed(name: str) -> bool:
+def version_of(name: str) -> str:
+    """The version of an installed package; empty when it is not installed."""
     try:
-        metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -1,10 +1,13 @@
 """Calls about the server itself."""
 
+import re
 from dataclasses import dataclass
 from functools import partial
 
 from jobrunner.broker.call import Call, command
 from jobrunner.errors import OutcomeUnknown
+
+_DATABASE = re.compile(r"db[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,14 @@ class ServerFacts:
     used_memory: int
     clients: int
     aof: bool
+    aof_written: bool = True
+    """Whether its last write to the append-only file went well."""
+    max_clients: int = 0
+    """0: not told."""
+    replica: bool = False
+    replicas: int = 0
+    databases: tuple[int, ...] = ()
+    """Numbers of those that hold keys."""
 
     @property
     def evicts(self) -> bool:
@@ -52,6 +63,11 @@ def _confirmed(where: str, timeout_s: float, reply: int | list[int]) -> None:
         )
 
 
+def fsync_policy() -> Call[str]:
+    """When the append-only file goes to the disk: "always", "everysec" or "no"; empty when it is not told."""
+    return command("CONFIG", "GET", "appendfsync", read=lambda reply: reply[1].decode() if len(reply) > 1 else "")
+
+
 def ping() -> Call[bool]:
     """Whether it answers."""
     return command("PING", read=lambda reply: reply == b"PONG")
@@ -68,4 +84,9 @@ def _facts(reply: bytes) -> ServerFacts:
         used_memory=int(found.get("used_memory", 0)),
         clients=int(found.get("connected_clients", 0)),
         aof=found.get("aof_enabled") == "1",
+        aof_written=found.get("aof_last_write_status", "ok") == "ok",
+        max_clients=int(found.get("maxclients", 0)),
+        replica=found.get("role") == "slave",
+        replicas=int(found.get("connected_slaves", 0)),
+        databases=tuple(sorted(int(name[2:]) for name in found if _DATABASE.fullmatch(name))),
     )

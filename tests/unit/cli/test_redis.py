@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from jobrunner.client.client import Client
+from jobrunner.errors import JavaMissing
+from jobrunner.jobs.registry import forget
+from jobrunner.task import Task, new_id
 
 
 @pytest.fixture
@@ -60,3 +63,40 @@ def test_the_doctor_finds_a_server_that_evicts_and_a_module_that_is_not_there(
 
     assert said.code == 1
     assert [check["what"] for check in said.value if check["verdict"] == "fail"] == ["module", "eviction"]
+
+
+def test_the_doctor_holds_a_durability_against_the_server_and_sums_up(
+    says: Callable[..., Any], start_server: Callable[..., Any]
+) -> None:
+    said = says("doctor", "json", "--durability", "fsync", "--url", start_server().url)
+
+    assert said.code == 1
+    assert 'fail  promise     durability="fsync" without an append-only file; set appendonly yes' in said.out
+    assert said.talk.startswith("1 thing to mend, ")
+
+
+def test_the_doctor_finds_that_spark_has_no_java(says: Callable[..., Any], url: str, monkeypatch: Any) -> None:
+    def nowhere(_: Any) -> Any:
+        raise JavaMissing("Spark needs Java 17 or newer and there is none; pip install it")
+
+    monkeypatch.setattr("jobrunner.spark.java.find_java", nowhere)
+    monkeypatch.setattr("jobrunner.cli.doctor.find_spec", lambda _: True)
+
+    said = says("doctor", "json", "--url", url)
+
+    assert (said.code, "fail  java" in said.out) == (1, True)
+
+
+def test_the_doctor_looks_at_tasks_with_the_modules_that_are_named(
+    says: Callable[..., Any], client: Client, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "doctored.py").write_text("from jobrunner import job\n\n@job()\ndef here(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    client.enqueue(Task(id=new_id("mail"), queue="mail", type="gone", payload=b"{}"))
+
+    found = says("doctor", "doctored", "--json").value
+    forget("here")
+
+    assert [check["found"] for check in found if check["what"] == "job"] == [
+        "mail: tasks of job 'gone', which the modules do not declare"
+    ]

@@ -1,14 +1,30 @@
 """What the doctor says of what it finds."""
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
-from jobrunner.inspector.overview import QueueView
-from jobrunner.inspector.server_checks import check_server, clock_check, facts_checks, queue_checks, reached_check
-from jobrunner.inspector.setup_checks import folder_check, packages_check, url_source
+from jobrunner.inspector.overview import QueueView, server_facts
+from jobrunner.inspector.server_checks import (
+    appendfsync,
+    check_server,
+    clock_check,
+    durability_checks,
+    facts_checks,
+    reached_check,
+)
+from jobrunner.inspector.setup_checks import (
+    files_check,
+    folder_check,
+    packages_check,
+    parser_check,
+    python_check,
+    url_source,
+)
+from jobrunner.inspector.work_checks import queue_checks
 
 SOUND = {
     "name": "valkey", "version": "8.0.1", "maxmemory": 0, "maxmemory_policy": "noeviction", "used_memory": 10,
@@ -35,10 +51,69 @@ def test_a_sound_server_passes() -> None:
         ("memory", "warn", {"maxmemory": 100, "used_memory": 81}),
         ("memory", "ok", {"maxmemory": 100, "used_memory": 79}),
         ("durability", "warn", {"aof": False}),
+        ("durability", "fail", {"aof_written": False}),
+        ("role", "fail", {"replica": True}),
+        ("clients", "warn", {"clients": 81, "max_clients": 100}),
     ],
 )
 def test_each_fact_has_its_verdict(what: str, verdict: str, changed: dict[str, object]) -> None:
     assert verdicts(**changed)[what] == verdict
+
+
+def promised(asked: str, fsync: str = "everysec", **changed: object) -> list[tuple[str, str]]:
+    facts = ServerFacts(**{**SOUND, **changed})  # type: ignore[arg-type]
+    return [(check.what, check.verdict) for check in durability_checks(facts, fsync, asked)]
+
+
+def test_what_a_durability_promises_is_held_against_what_the_server_can_keep() -> None:
+    assert promised("none") == [("fsync", "ok")]
+    assert promised("none", fsync="no") == [("fsync", "warn")]
+    assert promised("none", fsync="") == []
+    assert promised("fsync") == [("promise", "ok")]
+    assert promised("fsync", aof=False) == [("promise", "fail")]
+    assert promised("fsync", name="redis", version="7.0.15") == [("promise", "fail")]
+    assert promised("fsync", name="redis", version="7.2.0") == [("promise", "ok")]
+    assert promised("replicated") == [("promise", "fail")]
+    assert promised("replicated", replicas=1) == [("promise", "ok")]
+
+
+def test_the_servers_policy_and_limits_are_read_from_the_server_itself(client: Client) -> None:
+    seen = server_facts(client)
+
+    assert seen is not None
+    assert appendfsync(client) == "everysec"
+    assert (seen.replica, seen.replicas, seen.aof_written) == (False, 0, True)
+    assert seen.max_clients > 0
+
+
+def test_a_limit_of_few_files_is_worth_a_look() -> None:
+    assert [files_check(limit).verdict for limit in (256, 1024, -1)] == ["warn", "ok", "ok"]
+
+
+def test_this_machine_has_what_is_needed() -> None:
+    assert (python_check().verdict, parser_check().verdict) == ("ok", "ok")
+    assert "redis-py" in parser_check().found
+
+
+def test_a_package_that_is_too_old_is_to_be_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "5.0.9" if name == "redis" else real(name))
+    monkeypatch.setattr(metadata, "requires", lambda _: ["click>=8.1", "redis>=5.2", 'rich>=13; extra == "top"'])
+
+    check = packages_check()
+
+    assert (check.verdict, check.found) == ("fail", "older than redis>=5.2")
+
+
+def test_without_hiredis_the_doctor_says_what_it_would_bring(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "hiredis":
+            raise metadata.PackageNotFoundError(name)
+        return "6.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+
+    assert "jobrunner[fast]" in parser_check().advice
 
 
 def test_a_slow_server_is_worth_a_look() -> None:
@@ -51,7 +126,7 @@ def test_a_queue_with_tasks_but_no_worker_is_found() -> None:
 
     assert list(queue_checks(served)) == []
     assert [check.found for check in queue_checks(alone)] == [
-        "mail: 3 to do and no worker", "mail: paused", "mail: 2 dead",
+        "mail: 3 to do and no worker", "mail: paused without an end, and 3 wait", "mail: 2 dead",
     ]  # fmt: skip
 
 

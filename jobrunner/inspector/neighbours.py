@@ -1,0 +1,94 @@
+"""Other set-ups on the same server: further prefixes, and databases with other numbers. Reads a bounded part."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.server import ServerFacts
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.client.client import Client
+from jobrunner.clock import monotonic, unix_ms
+from jobrunner.errors import JobrunnerError
+
+_ALIVE_MS = 60_000
+_LOOKS_FOR_S = 0.3
+_AT_ONCE = 1000
+_QUEUES_COUNTED = 100
+_ENDING = b":queues"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A prefix in a database (None: the client's own), what is to do there, and how many workers live there."""
+
+    prefix: str
+    database: int | None
+    undone: int
+    workers: int
+
+    def __str__(self) -> str:
+        return f"prefix {self.prefix!r}" + (f" of database {self.database}" if self.database is not None else "")
+
+
+def neighbours(client: Client, facts: ServerFacts | None) -> list[Neighbour]:
+    """Other prefixes of this database, as far as a scan of 0.3 s finds them, and all of the others with keys."""
+    with suppress(JobrunnerError):  # this user may not scan
+        found = [one for one in _in_database(client.broker, None) if one.prefix != client.keys.prefix]
+        for number, url in _other_databases(client, facts):
+            broker = Broker(Endpoint(url), patience_s=0)
+            try:
+                found += _in_database(broker, number)
+            finally:
+                broker.close()
+        return found
+    return []
+
+
+def _in_database(broker: Broker, number: int | None) -> Iterator[Neighbour]:
+    for prefix in sorted(_prefixes(broker)):
+        with suppress(JobrunnerError, UnicodeDecodeError):  # a key of somebody else that only looks like ours
+            yield _look(broker, Keys(prefix), number)
+
+
+def _prefixes(broker: Broker) -> set[str]:
+    found, cursor, ends = set[str](), b"0", monotonic() + _LOOKS_FOR_S
+    while True:
+        cursor, names = broker.run(_scan(cursor))
+        found.update(name.removesuffix(_ENDING).decode("utf-8", "replace") for name in names)
+        if cursor == b"0" or monotonic() > ends:
+            return found
+
+
+def _scan(cursor: bytes) -> Call[tuple[bytes, list[bytes]]]:
+    words = ("SCAN", cursor, "MATCH", b"*" + _ENDING, "COUNT", _AT_ONCE, "TYPE", "set")
+    return command(*words, read=lambda reply: (reply[0], reply[1]))
+
+
+def _look(broker: Broker, keys: Keys, number: int | None) -> Neighbour:
+    names = broker.run(queues.registered(keys))[:_QUEUES_COUNTED]
+    sets = [getattr(keys.queue(name), state) for name in names for state in ("waiting", "scheduled", "pending")]
+    alive = command("ZCOUNT", keys.workers, unix_ms() - _ALIVE_MS, "+inf", read=int)
+    workers, *counts = broker.run_many([alive, *(command("ZCARD", key, read=int) for key in sets)])
+    return Neighbour(prefix=keys.prefix, database=number, undone=sum(counts), workers=workers)
+
+
+def _other_databases(client: Client, facts: ServerFacts | None) -> Iterable[tuple[int, str]]:
+    parts = urlsplit(client.endpoint.url)
+    if facts is None or parts.scheme not in ("redis", "rediss", "unix"):
+        return
+    asked = parse_qs(parts.query)
+    named = asked.get("db", [parts.path.strip("/") if parts.scheme != "unix" else ""])[0]
+    own = int(named) if named.isdigit() else 0
+    for number in facts.databases:
+        if number == own:
+            continue
+        if parts.scheme == "unix":
+            rest = "&".join(f"{name}={value}" for name, values in asked.items() if name != "db" for value in values)
+            yield number, parts._replace(query=f"db={number}" + (f"&{rest}" if rest else "")).geturl()
+        else:
+            yield number, parts._replace(path=f"/{number}").geturl()
