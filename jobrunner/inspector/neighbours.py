@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, command
@@ -82,13 +82,10 @@ def _other_databases(client: Client, facts: ServerFacts | None) -> Iterable[tupl
     if facts is None or parts.scheme not in ("redis", "rediss", "unix"):
         return
     asked = parse_qs(parts.query)
-    named = asked.get("db", [parts.path.strip("/") if parts.scheme != "unix" else ""])[0]
+    is_socket = parts.scheme == "unix"
+    named = asked.pop("db", ["" if is_socket else parts.path.strip("/")])[0]
     own = int(named) if named.isdigit() else 0
     for number in facts.databases:
-        if number == own:
-            continue
-        if parts.scheme == "unix":
-            rest = "&".join(f"{name}={value}" for name, values in asked.items() if name != "db" for value in values)
-            yield number, parts._replace(query=f"db={number}" + (f"&{rest}" if rest else "")).geturl()
-        else:
-            yield number, parts._replace(path=f"/{number}").geturl()
+        if number != own:
+            query = urlencode({"db": str(number)} | {name: values[0] for name, values in asked.items()})
+            yield number, f"{parts.scheme}://{parts.netloc}{parts.path if is_socket else ''}?{query}"
