@@ -14,6 +14,7 @@ from jobrunner.cli.bar import watched
 from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.group import Group
 from jobrunner.cli.options import Shared, confirm, connected, with_shared_options
+from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
 from jobrunner.client.client import Client
 from jobrunner.errors import TaskGone
@@ -58,7 +59,7 @@ def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dead.command("list", epilog="Example:  jobrunner dead list mail --error 'connection refused' --json")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
 @_with_filters
 @with_shared_options
@@ -74,7 +75,7 @@ def list_(shared: Shared, queue: str, limit: int, job: str | None, error: str | 
 
 
 @dead.command(epilog="Example:  jobrunner dead requeue mail --job Welcome --rate 50")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This task; may be given again.")
 @click.option("--all", "everything", is_flag=True, help="All that are dead now.")
 @_with_filters
@@ -105,7 +106,7 @@ def requeue(
 
 
 @dead.command(epilog="Example:  jobrunner dead purge mail --all --yes")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This task; may be given again.")
 @click.option("--all", "everything", is_flag=True, help="All that are dead now.")
 @click.option("--yes", is_flag=True, help="Does not ask.")

@@ -7,6 +7,7 @@ import click
 from jobrunner.cli.answer import answer_json
 from jobrunner.cli.options import Shared, connected, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.parameters import read_parameters
+from jobrunner.cli.suggestions import job_names, queue_names
 from jobrunner.jobs.build import Placement, build_task
 from jobrunner.jobs.registry import load_modules, lookup
 
@@ -27,14 +28,14 @@ def instant(text: str) -> datetime:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=job_names)
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
               help="Declares the job; else the modules of [tool.jobrunner].")  # fmt: skip
 @click.option("--in", "in_", type=duration, metavar="S", help="Due after so long: 90, 5m, 2h, 1d.")
 @click.option("--at", type=instant, metavar="ISO", help="Due at this instant, with its zone.")
 @click.option("--priority", type=int, metavar="0..2", help="Higher goes first; else as the job says.")
-@click.option("--queue", metavar="NAME", help="Instead of the job's own.")
+@click.option("--queue", metavar="NAME", shell_complete=queue_names, help="Instead of the job's own.")
 @click.option("--id", "task_id", metavar="ID", help="Of your own; the same again changes nothing.")
 @with_shared_options
 def enqueue(

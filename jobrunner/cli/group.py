@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 _MISUSE = 2
 
@@ -54,6 +55,13 @@ class LazyGroup(Group):
         module, _, attribute = self._commands_at[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """What a shell offers: commands with their summaries, without importing them, or the group's options."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        found = [(name, summary) for name, (_, summary) in self._commands_at.items() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=summary) for name, summary in found]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Writes the list of commands."""

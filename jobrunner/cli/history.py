@@ -8,6 +8,7 @@ from jobrunner.cli.history_replay import replay
 from jobrunner.cli.history_report import report
 from jobrunner.cli.options import Shared, connected, with_shared_options
 from jobrunner.cli.queues import purge_state
+from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
 from jobrunner.client.queue import Queue
 
@@ -30,7 +31,7 @@ for _command in (archive, replay, report):
 
 
 @history.command("list", epilog="Example:  jobrunner history list mail --limit 20 --json")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
 @with_shared_options
 def list_(shared: Shared, queue: str, limit: int) -> None:
@@ -43,7 +44,7 @@ def list_(shared: Shared, queue: str, limit: int) -> None:
 
 
 @history.command(epilog="Example:  jobrunner history purge mail --yes")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--yes", is_flag=True, help="Does not ask.")
 @with_shared_options
 def purge(shared: Shared, queue: str, yes: bool) -> None:

@@ -7,6 +7,7 @@ import click
 from jobrunner.cli.answer import answer_json, counted, table, talk
 from jobrunner.cli.bar import rising
 from jobrunner.cli.options import Shared, connected, duration, with_shared_options
+from jobrunner.cli.suggestions import queue_names
 from jobrunner.clock import perf_counter
 
 _EXAMPLES = """\b
@@ -19,7 +20,8 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--to", "path", required=True, metavar="PATH", help="A folder, or what else Spark writes to.")
-@click.option("--queue", "likes", multiple=True, metavar="PATTERN", help="Only these queues: mail, 'orders/*'.")
+@click.option("--queue", "likes", multiple=True, metavar="PATTERN", shell_complete=queue_names,
+              help="Only these queues: mail, 'orders/*'.")  # fmt: skip
 @click.option("--trim", is_flag=True, help="Deletes from Redis what is in the archive then.")
 @click.option("--lag", "lag_s", type=duration, default="5s", show_default=True, metavar="S",
               help="Leaves what ended so lately to the next run.")  # fmt: skip

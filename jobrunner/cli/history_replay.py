@@ -8,6 +8,7 @@ from jobrunner.broker.keys import check_id, check_name
 from jobrunner.cli.answer import answer_json, counted, table, talk
 from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.cli.suggestions import queue_names
 from jobrunner.client.queue import Queue
 from jobrunner.errors import TaskGone
 
@@ -20,7 +21,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("queue", required=False)
+@click.argument("queue", required=False, shell_complete=queue_names)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--where", metavar="SQL", help="Those for which this is true, instead of ids; needs Spark.")
 @click.option("--from", "path", metavar="PATH", help="Of an archive, instead of the history in Redis.")

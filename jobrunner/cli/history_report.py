@@ -9,6 +9,7 @@ import click
 from jobrunner.cli.answer import answer_json, counted, table, talk
 from jobrunner.cli.instants import instant
 from jobrunner.cli.options import Shared, with_shared_options
+from jobrunner.cli.suggestions import queue_names
 from jobrunner.clock import perf_counter
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ _MOST_LINES = 40
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--from", "path", required=True, metavar="PATH", help="The archive: a folder, or what Spark reads.")
-@click.option("--queue", "queues", multiple=True, metavar="PATTERN", help="Only these queues: mail, 'orders/*'.")
+@click.option("--queue", "queues", multiple=True, metavar="PATTERN", shell_complete=queue_names,
+              help="Only these queues: mail, 'orders/*'.")  # fmt: skip
 @click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only tasks of these jobs.")
 @click.option("--from-time", "since", type=instant, metavar="WHEN", help="Ended then or later: 2026-11-20T20:00, 2h.")
 @click.option("--to-time", "until", type=instant, metavar="WHEN", help="Ended before.")

@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),
     "redis": ("jobrunner.cli.redis:redis", "Shows or stops the embedded server of this folder."),
     "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serves the dashboard: queues, tasks, workers in a browser."),
+    "completion": ("jobrunner.cli.completion:completion", "Prints the script that teaches a shell to complete."),
     "demo": ("jobrunner.cli.demo:demo", "Runs real work, kills a worker, and checks that nothing was lost."),
 }
 

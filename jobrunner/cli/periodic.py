@@ -9,6 +9,7 @@ from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.group import Group
 from jobrunner.cli.options import Shared, connected, modules_or_configured, with_shared_options
 from jobrunner.cli.status import periodic_table
+from jobrunner.cli.suggestions import periodic_names
 from jobrunner.client.client import Client
 from jobrunner.coordinator.definitions import define
 from jobrunner.jobs.registry import find, load_modules
@@ -42,7 +43,7 @@ def list_(shared: Shared) -> None:
 
 
 @periodic.command(epilog="Example:  jobrunner periodic run Nightly")
-@click.argument("name")
+@click.argument("name", shell_complete=periodic_names)
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
               help="Declares a job that no worker published yet; else those of [tool.jobrunner].")  # fmt: skip
 @with_shared_options

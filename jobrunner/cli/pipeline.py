@@ -12,6 +12,7 @@ from jobrunner.cli.pipeline_modules import loaded_pipeline
 from jobrunner.cli.pipeline_push import push
 from jobrunner.cli.pipeline_run import run
 from jobrunner.cli.pipeline_show import show
+from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.etl.pipeline import Pipeline, all_pipelines
 from jobrunner.jobs.registry import load_modules
 
@@ -50,7 +51,7 @@ def list_(shared: Shared, modules: tuple[str, ...]) -> None:
 
 
 @pipeline.command(epilog="Example:  jobrunner pipeline diagram orders myapp.orders --format mermaid")
-@click.argument("name")
+@click.argument("name", shell_complete=pipeline_names)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text", show_default=True,
               help="Text for a terminal, Mermaid for a document.")  # fmt: skip

@@ -13,6 +13,7 @@ import click
 
 from jobrunner.cli.answer import answer_json, counted, talk
 from jobrunner.cli.options import Shared, connected, duration, modules_or_configured, with_shared_options
+from jobrunner.cli.suggestions import pipeline_queues
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
@@ -31,7 +32,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("target", metavar="NAME/QUEUE")
+@click.argument("target", metavar="NAME/QUEUE", shell_complete=pipeline_queues)
 @click.argument("payload", metavar="JSON|-")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
               help="Declares the pipeline; else the modules of [tool.jobrunner].")  # fmt: skip

@@ -9,6 +9,7 @@ import click
 from jobrunner.cli.logs import FORMATS, log_to_stderr
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.pipeline_modules import loaded_pipeline
+from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.cli.work import Wanted, chosen_client, words, work_here
 from jobrunner.client.client import Client
@@ -26,7 +27,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=pipeline_names)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
               help="Worker processes of the stations in Python; those on Spark have one of their own.")  # fmt: skip

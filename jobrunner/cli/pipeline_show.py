@@ -10,6 +10,7 @@ import click
 from jobrunner.cli.answer import answer_json, plain_json, span, table
 from jobrunner.cli.options import Shared, connected, duration, with_shared_options
 from jobrunner.cli.pipeline_modules import loaded_pipeline
+from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.clock import sleep
 from jobrunner.etl.progress import Pace, PipelineView, Progress
 
@@ -22,7 +23,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("name")
+@click.argument("name", shell_complete=pipeline_names)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("--over", type=duration, default="1", show_default=True, metavar="S",
               help="Measures rates over so long; 0: shows none.")  # fmt: skip

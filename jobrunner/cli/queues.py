@@ -10,6 +10,7 @@ from jobrunner.cli.group import Group
 from jobrunner.cli.limits import LIFTED, at_most, by_name, configured, limits_in_force, rate, setting_text
 from jobrunner.cli.options import Shared, confirm, connected, duration, duration_text, with_shared_options
 from jobrunner.cli.status import queue_table
+from jobrunner.cli.suggestions import queue_names
 from jobrunner.inspector.overview import queue_views
 
 _EXAMPLES = """\b
@@ -41,7 +42,7 @@ def list_(shared: Shared) -> None:
 
 
 @queues.command(epilog="Example:  jobrunner queues pause mail --for 10m")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--for", "for_s", type=duration, metavar="S", help="Ends by itself after so long: 90, 5m, 2h, 1d.")
 @with_shared_options
 def pause(shared: Shared, queue: str, for_s: float | None) -> None:
@@ -57,7 +58,7 @@ def pause(shared: Shared, queue: str, for_s: float | None) -> None:
 
 
 @queues.command(epilog="Example:  jobrunner queues resume mail")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @with_shared_options
 def resume(shared: Shared, queue: str) -> None:
     """Ends the pause of QUEUE."""
@@ -70,7 +71,7 @@ def resume(shared: Shared, queue: str) -> None:
 
 
 @queues.command(epilog="Example:  jobrunner queues limit mail --max-inflight 10 --rate 1000/1m")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--max-inflight", type=at_most, metavar="N", help="Pending at a time, on all workers together.")
 @click.option("--rate", type=rate, metavar="N/TIME", help="Handed out in that time: 1000/1s, 2000/1m, 15/h.")
 @click.option("--max-size", type=at_most, metavar="N", help="Waiting and scheduled; more are refused.")
@@ -98,7 +99,7 @@ def limit(shared: Shared, queue: str, **given: Any) -> None:
 
 
 @queues.command(epilog="Example:  jobrunner queues settings mail --json")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @with_shared_options
 def settings(shared: Shared, queue: str) -> None:
     """Shows every setting of QUEUE that is in force, and which of them are defaults."""
@@ -116,7 +117,7 @@ def settings(shared: Shared, queue: str) -> None:
 
 
 @queues.command(epilog="Example:  jobrunner queues purge mail --state dead --yes")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--state", type=click.Choice(["waiting", "scheduled", "dead", "done"]), default="waiting",
               show_default=True, help="Which of its tasks; done is its history.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Does not ask.")

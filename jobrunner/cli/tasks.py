@@ -10,6 +10,7 @@ from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.enqueue import enqueue
 from jobrunner.cli.group import Group
 from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.cli.suggestions import queue_names
 from jobrunner.client.client import Client
 from jobrunner.client.handle import TaskHandle
 from jobrunner.errors import InvalidName, TaskGone
@@ -37,7 +38,7 @@ tasks.add_command(enqueue)
 
 
 @tasks.command("list", epilog="Example:  jobrunner tasks list mail --state dead --limit 20")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--state", type=click.Choice(STATES), help="Only these; else all four, pending first.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
 @with_shared_options
@@ -50,7 +51,8 @@ def list_(shared: Shared, queue: str, state: str | None, limit: int) -> None:
 
 @tasks.command(epilog="Example:  jobrunner tasks show my-own-id --queue mail")
 @click.argument("task_id", metavar="ID")
-@click.option("--queue", metavar="NAME", help="Its queue; needed for an id that jobrunner did not make.")
+@click.option("--queue", metavar="NAME", shell_complete=queue_names,
+              help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
 @with_shared_options
 def show(shared: Shared, task_id: str, queue: str | None) -> None:
     """Shows one task: where it is, its parameters, its last error."""
@@ -66,7 +68,8 @@ def show(shared: Shared, task_id: str, queue: str | None) -> None:
 
 @tasks.command(epilog="Example:  jobrunner tasks cancel 01a1fe85769b0000c6650a2fcc89-mail")
 @click.argument("task_id", metavar="ID")
-@click.option("--queue", metavar="NAME", help="Its queue; needed for an id that jobrunner did not make.")
+@click.option("--queue", metavar="NAME", shell_complete=queue_names,
+              help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
 @with_shared_options
 def cancel(shared: Shared, task_id: str, queue: str | None) -> None:
     """Cancels a task; one that runs is asked to stop."""

@@ -1,0 +1,132 @@
+"""What the shell offers when a name is completed: queues, jobs, periodic jobs, pipelines.
+
+What must hold: an answer within 0.3 s or none; silent whatever goes wrong; no server is started, nothing is written,
+and no module of the user is run: jobs are found by reading sources.
+"""
+
+import ast
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobrunner.settings import client_settings, file_settings
+
+_WITHIN_S = 0.25
+_LONGEST_SOURCE = 1_000_000
+
+
+def queue_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Queues that the server knows."""
+    return _offered(lambda: _asked(ctx, "SMEMBERS", "queues"), incomplete)
+
+
+def periodic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Periodic jobs that workers published."""
+    return _offered(lambda: _asked(ctx, "HKEYS", "periodics"), incomplete)
+
+
+def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Jobs that the modules named, or configured, declare."""
+    return _offered(lambda: (name for source in _sources(ctx) for name in declared_jobs(source)), incomplete)
+
+
+def pipeline_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Pipelines that the modules declare, and those that the server has queues of."""
+
+    def find() -> Iterator[str]:
+        for source in _sources(ctx):
+            yield from declared_pipelines(source)
+        yield from (name.partition("/")[0] for name in _asked(ctx, "SMEMBERS", "queues") if "/" in name)
+
+    return _offered(find, incomplete)
+
+
+def pipeline_queues(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Queues of pipelines that the server knows."""
+    return _offered(lambda: [name for name in _asked(ctx, "SMEMBERS", "queues") if "/" in name], incomplete)
+
+
+def declared_jobs(source: str) -> Iterator[str]:
+    """Names of the functions and classes below `@job` or `@job(...)` in a Python source."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for mark in node.decorator_list:
+                if _called(mark) == "job":
+                    yield _named(mark) or node.name
+
+
+def declared_pipelines(source: str) -> Iterator[str]:
+    """Names given to `Pipeline(...)` in a Python source."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and _called(node) == "Pipeline" and node.args:
+            first = node.args[0]
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value
+
+
+def _offered(find: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    found: list[str] = []
+
+    def look() -> None:
+        with suppress(Exception):  # a person is typing: whatever it is, it is no moment to tell
+            for name in find():
+                found.append(name)
+
+    # A name server or a disk may take its time; the process ends without this thread.
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(_WITHIN_S)
+    return sorted({name for name in list(found) if name.startswith(incomplete)})
+
+
+def _asked(ctx: click.Context, verb: str, key: str) -> list[str]:
+    from jobrunner.broker.broker import Broker
+    from jobrunner.broker.call import command
+    from jobrunner.broker.connect import Endpoint
+    from jobrunner.broker.keys import Keys
+
+    settings = client_settings(ctx.params.get("url"), ctx.params.get("prefix"))
+    endpoint = Endpoint(settings.url, timeout_s=_WITHIN_S)
+    if endpoint.embedded is not None:
+        status = endpoint.embedded.status()
+        if not status.running:
+            return []
+        endpoint = Endpoint(f"unix://{status.socket}", timeout_s=_WITHIN_S)
+    broker = Broker(endpoint, patience_s=0)
+    try:
+        names: list[str] = broker.run(command(verb, getattr(Keys(settings.prefix), key), read=_texts))
+        return names
+    finally:
+        broker.close()
+
+
+def _texts(reply: list[bytes]) -> list[str]:
+    return [raw.decode() for raw in reply]
+
+
+def _sources(ctx: click.Context) -> Iterator[str]:
+    for module in ctx.params.get("modules") or file_settings().modules:
+        for folder in (Path.cwd(), *map(Path, sys.path)):
+            place = folder.joinpath(*module.split("."))
+            path = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
+            if path is not None:
+                if path.stat().st_size <= _LONGEST_SOURCE:
+                    yield path.read_text("utf-8")
+                break
+
+
+def _called(node: ast.expr) -> str:
+    target = node.func if isinstance(node, ast.Call) else node
+    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
+
+
+def _named(mark: Any) -> str | None:
+    for option in getattr(mark, "keywords", ()):
+        if option.arg == "name" and isinstance(option.value, ast.Constant):
+            return str(option.value.value)
+    return None

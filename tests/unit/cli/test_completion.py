@@ -1,0 +1,180 @@
+"""What a shell completes: commands, options, and names of what there is."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.shell_completion import ShellComplete
+
+from jobrunner.broker.calls import coordination
+from jobrunner.cli.completion import SHELLS
+from jobrunner.cli.main import COMMANDS, jobrunner
+from jobrunner.cli.suggestions import declared_jobs, declared_pipelines
+from jobrunner.client.client import Client
+
+SOURCE = """
+import jobrunner
+from jobrunner import Job, job
+from jobrunner.etl import Pipeline
+
+orders = Pipeline("orders", max_hops=3)
+
+@job(queue="mail")
+class SendMail(Job): ...
+
+@jobrunner.job(name="sum")
+async def add(x: int): ...
+
+@job
+def plain(): ...
+
+def not_a_job(): ...
+"""
+
+
+@pytest.fixture
+def offers(says: Callable[..., Any]) -> Callable[..., list[str]]:
+    """offers("queues", "pause", "m"): what is offered for the last word."""
+
+    def complete(*words: str) -> list[str]:
+        *before, incomplete = words
+        found = ShellComplete(jobrunner, {}, "jobrunner", "_X").get_completions(before, incomplete)
+        return [item.value for item in found]
+
+    return complete
+
+
+@pytest.fixture
+def declared(tmp_path: Path, offers: Any) -> None:
+    """A project whose module declares jobs and a pipeline, and would say so if it were run."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "jobs.py").write_text(SOURCE + "raise SystemExit('I was run')\n")
+    (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nmodules = ["shop.jobs", "not.there"]\n')
+
+
+def test_commands_are_offered_without_importing_them(offers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobrunner.cli.group.import_module", lambda name: pytest.fail(name))
+
+    assert offers("qu") == ["queues"]
+    assert offers("") == list(COMMANDS)
+
+
+def test_subcommands_and_options_are_offered(offers: Any) -> None:
+    assert offers("queues", "p") == ["pause", "purge"]
+    assert "--max-inflight" in offers("queues", "limit", "--max")
+    assert offers("tasks", "list", "--state", "d") == ["dead"]
+
+
+def test_queues_of_the_server_are_offered_wherever_a_queue_is_asked_for(offers: Any, client: Client) -> None:
+    for name in ("mail", "maths", "orders/raw"):
+        client.queue(name).push(1)
+
+    for words in (
+        *(("queues", "pause"), ("queues", "limit"), ("queues", "purge"), ("dead", "list"), ("dead", "requeue")),
+        *(("tasks", "list"), ("tasks", "show", "x", "--queue"), ("history", "list"), ("enqueue", "x", "--queue")),
+    ):
+        assert offers(*words, "ma") == ["mail", "maths"], words
+    assert offers("pipeline", "push", "") == ["orders/raw"]
+    assert offers("pipeline", "show", "") == ["orders"]
+
+
+def test_the_server_and_the_prefix_of_the_line_are_asked(offers: Any, server: Any, client: Client) -> None:
+    with Client(server.url, "elsewhere") as other:
+        other.queue("far").push(1)
+
+    assert offers("queues", "pause", "--prefix", "elsewhere", "") == ["far"]
+
+
+def test_periodic_jobs_are_offered(offers: Any, client: Client) -> None:
+    client.broker.run(coordination.define_periodics(client.keys, {"Nightly": msgspec.json.encode({})}))
+
+    assert offers("periodic", "run", "") == ["Nightly"]
+
+
+def test_jobs_and_pipelines_are_read_from_sources_that_are_not_run(offers: Any, declared: None) -> None:
+    assert offers("enqueue", "") == ["SendMail", "plain", "sum"]
+    assert offers("pipeline", "run", "") == ["orders"]
+    assert list(declared_jobs(SOURCE)) == ["SendMail", "sum", "plain"]
+    assert list(declared_pipelines(SOURCE)) == ["orders"]
+
+
+def test_trouble_is_silent_and_starts_no_server(
+    offers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nmodules = ["broken"]\n')
+    (tmp_path / "broken.py").write_text("def (")
+    for url in (f"unix://{tmp_path}/nothing", "no url at all", f"embedded://{tmp_path}/own"):
+        monkeypatch.setenv("JOBRUNNER_URL", url)
+        assert offers("queues", "pause", "") == []
+        assert offers("enqueue", "") == []
+
+    assert not (tmp_path / "own").exists()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The URL of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    offers: Any, deaf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offers("queues", "pause", "")  # imports what it needs
+    monkeypatch.setenv("JOBRUNNER_URL", deaf)
+    began = time.monotonic()
+
+    assert offers("queues", "pause", "") == []
+    assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_gets_its_script(says: Callable[..., Any], shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = says("completion", shell)
+
+    assert (said.code, said.talk) == (0, "")
+    assert f"_JOBRUNNER_COMPLETE={shell}_complete" in said.out
+    assert says("completion", shell, "--json").value == {"shell": shell, "script": said.out.removesuffix("\n")}
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    assert says("completion").out == said.out
+
+
+def test_an_unknown_shell_is_misuse(says: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+
+    assert says("completion").code == 2
+    assert says("completion", "tcsh").code == 2
+
+
+def test_bash_itself_completes_with_the_script(
+    says: Callable[..., Any], client: Client, tmp_path: Path, server: Any
+) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("no bash")
+    client.queue("mail").push(1)
+    (tmp_path / "jobrunner").write_text(f'#!/bin/sh\nexec {sys.executable} -m jobrunner "$@"\n')
+    (tmp_path / "jobrunner").chmod(0o755)
+    (tmp_path / "script").write_text(says("completion", "bash").out)
+    typed = "COMP_WORDS=(jobrunner queues pause m); COMP_CWORD=3"
+    ask = f"source script; {typed}; _jobrunner_completion jobrunner; echo $COMPREPLY"
+    environment = {
+        "JOBRUNNER_URL": server.url,
+        "JOBRUNNER_PREFIX": client.keys.prefix,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }
+
+    told = subprocess.check_output(["bash", "-c", ask], cwd=tmp_path, env=os.environ | environment, text=True)
+
+    assert told == "mail\n"
+
