@@ -136,7 +136,7 @@ def _figure(
     if starts and (starts[-1] - starts[0]).total_seconds() > 36 * 3600:
         clock = [start.astimezone(UTC).strftime("%b %d") for start in starts]
     legend = "".join(f'<span class="key"><i class="dot {line.look}"></i>{escape(line.name)}</span>' for line in drawn)
-    peaks = ", ".join(f"{line.name} up to {number(_most(line))}{unit}" for line in drawn)
+    peaks = ", ".join(f"{line.name} up to {_amount(_most(line), unit)}" for line in drawn)
     plot = _plot(parts, tips, _spread(clock), said=f"{title}: {peaks}", top=top, unit=unit)
     return safe(f'<div class="legend">{legend}</div>{plot}')
 
@@ -152,7 +152,7 @@ def _plot(parts: list[str], tips: list[str], labels: list[str], *, said: str, to
         f'<line class="grid" x1="0" x2="{_WIDTH:.0f}" y1="{_HEIGHT * share:.0f}" y2="{_HEIGHT * share:.0f}"/>'
         for share in (0.0, 0.5, 1.0)
     )
-    axis = "".join(f"<span>{number(top * share)}{escape(unit)}</span>" for share in (1.0, 0.5)) + "<span>0</span>"
+    axis = "".join(f"<span>{escape(_amount(top * share, unit))}</span>" for share in (1.0, 0.5)) + "<span>0</span>"
     below = "".join(f"<span>{escape(label)}</span>" for label in labels)
     return safe(
         f'<div class="plot"><div class="plot-y" aria-hidden="true">{axis}</div>'
@@ -163,8 +163,13 @@ def _plot(parts: list[str], tips: list[str], labels: list[str], *, said: str, to
 
 
 def _tip(start: datetime, drawn: Sequence[Line], at: int, unit: str) -> str:
-    told = [f"{line.name} {number(value)}{unit}" for line in drawn if (value := line.values[at]) is not None]
+    told = [f"{line.name} {_amount(value, unit)}" for line in drawn if (value := line.values[at]) is not None]
     return " · ".join([start.astimezone(UTC).strftime("%b %d %H:%M"), *told])
+
+
+def _amount(value: float, unit: str) -> str:
+    """With its unit; milliseconds from a second on as seconds."""
+    return f"{number(value / 1000)} s" if unit == " ms" and value >= 1000 else f"{number(value)}{unit}"
 
 
 def _most(line: Line) -> float:

@@ -5,6 +5,7 @@ System Structures", 1981); within a layer a node stands near the mean of those t
 into a loop run below the nodes. As in charts.py there are classes only, no styles; text is escaped.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -54,22 +55,41 @@ def draw(boxes: Sequence[Box], *, label: str) -> Markup:
 
 
 def layered(boxes: Sequence[Box]) -> list[list[str]]:
-    """Names by layer. A box stands right of all that lead to it, but for links that lead back in the given order."""
+    """Names by layer. A box stands right of all that lead to it, but for links that lead back in the given order.
+
+    A link that passes layers by has a place of its own in each, named by `bend`, so that it runs behind no box.
+    """
     order = {box.name: at for at, box in enumerate(boxes)}
+    ahead = [(box.name, to) for box in boxes for to in _ways(box, order) if order[to] > order[box.name]]
     depth = dict.fromkeys(order, 0)
-    comes_from: dict[str, list[str]] = {name: [] for name in order}
-    for box in boxes:
-        for to in _ways(box, order):
-            if order[to] > order[box.name]:
-                depth[to] = max(depth[to], depth[box.name] + 1)
-                comes_from[to].append(box.name)
+    for name, to in sorted(ahead, key=lambda link: order[link[0]]):
+        depth[to] = max(depth[to], depth[name] + 1)
     layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for name in order:
+        layers[depth[name]].append(name)
+    comes_from: dict[str, list[str]] = {}
+    for name, to in dict.fromkeys(ahead):
+        way = [name, *(bend(name, to, level) for level in range(depth[name] + 1, depth[to])), to]
+        for level, (before, after) in enumerate(itertools.pairwise(way), depth[name] + 1):
+            comes_from.setdefault(after, []).append(before)
+            if after != to:
+                layers[level].append(after)
+    return _in_rows(layers, comes_from)
+
+
+def bend(name: str, to: str, level: int) -> str:
+    """The name of a place where a link passes a layer by; no queue can be called so."""
+    return f"{name} > {to} @ {level}"
+
+
+def _in_rows(layers: list[list[str]], comes_from: Mapping[str, list[str]]) -> list[list[str]]:
     rank: dict[str, float] = {}
-    for level, layer in enumerate(layers):
-        names = [name for name in order if depth[name] == level]
-        layer += sorted(names, key=lambda name: (_mean([rank[one] for one in comes_from[name]]), order[name]))
-        rank.update({name: at - (len(layer) - 1) / 2 for at, name in enumerate(layer)})
-    return layers
+    found = []
+    for layer in layers:
+        rows = sorted(layer, key=lambda name: _mean([rank[one] for one in comes_from.get(name, [])]))
+        rank.update({name: at - (len(rows) - 1) / 2 for at, name in enumerate(rows)})
+        found.append(rows)
+    return found
 
 
 def _mean(values: list[float]) -> float:
@@ -104,10 +124,19 @@ def _link(name: str, to: str | None, look: str, places: Mapping[str, tuple[float
         start, end = x1 + _WIDE * 0.6, x2 + _WIDE * 0.4
         way = f"M{start:.0f} {y1 + _TALL:.0f}C{start:.0f} {low:.0f} {end:.0f} {low:.0f} {end:.0f} {y2 + _TALL + 2:.0f}"
     else:
-        x1, y1, y2 = x1 + _WIDE, y1 + _TALL / 2, y2 + _TALL / 2
-        middle = (x1 + x2) / 2
-        way = f"M{x1:.0f} {y1:.0f}C{middle:.0f} {y1:.0f} {middle:.0f} {y2:.0f} {x2 - 2:.0f} {y2:.0f}"
+        x, y = x1 + _WIDE, y1 + _TALL / 2
+        way = f"M{x:.0f} {y:.0f}"
+        for level in range(1, len(places)):
+            if (stop := places.get(bend(name, to, level))) is not None:
+                way += _curve(x, y, stop[0], stop[1] + _TALL / 2) + f"h{_WIDE}"
+                x, y = stop[0] + _WIDE, stop[1] + _TALL / 2
+        way += _curve(x, y, x2 - 2, y2 + _TALL / 2)
     return f'<path class="{look}" d="{way}" marker-end="url(#arrow)"/>'
+
+
+def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
+    middle = (x1 + x2) / 2
+    return f"C{middle:.0f} {y1:.0f} {middle:.0f} {y2:.0f} {x2:.0f} {y2:.0f}"
 
 
 def _node(box: Box, place: tuple[float, float]) -> str:

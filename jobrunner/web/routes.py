@@ -1,9 +1,9 @@
 """All pages and actions of the dashboard."""
 
-from jobrunner.web.pages import home
+from jobrunner.web.pages import audit, history, overview, periodic, pipelines, queues, redis, task, tasks, workers
 from jobrunner.web.routing import Action, Page
 
-_PAGES = (home,)
+_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, history, redis, audit)
 
 
 def all_pages() -> list[Page]:

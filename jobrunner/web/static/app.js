@@ -11,7 +11,7 @@ root.classList.remove("no-script");
 
 /* --- times -------------------------------------------------------------------------------------------------- */
 
-const clockSkew = (Number(document.querySelector('meta[name="now"]')?.content) || Date.now()) - Date.now();
+let clockSkew = 0;  // of this machine's clock from the server's, in ms; ticks tell
 
 function span(seconds) {
   const size = Math.abs(seconds);
@@ -122,12 +122,14 @@ async function refresh() {
 
 function listen() {
   if (stream || !sign || !wanted || document.hidden || !window.EventSource) return;
-  const page = location.pathname.slice(prefix.length) + location.search;
-  stream = new EventSource(`${prefix}/live?page=${encodeURIComponent(page || "/")}`);
+  stream = new EventSource(`${prefix}/live`);
   tell("joining", "connecting");
   stream.addEventListener("open", () => tell("live", "live"));
-  stream.addEventListener("tick", () => { tell("live", "live"); refresh(); });
-  stream.addEventListener("page", (event) => { tell("live", "live"); show(event.data); });
+  stream.addEventListener("tick", (event) => {
+    tell("live", "live");
+    clockSkew = (JSON.parse(event.data).at || Date.now()) - Date.now();
+    refresh();
+  });
   stream.addEventListener("problem", (event) => tell("lost", event.data || "server unreachable"));
   stream.addEventListener("error", () => {
     tell("lost", "disconnected");
@@ -199,21 +201,12 @@ function toast(text, bad = false) {
   setTimeout(() => said.remove(), bad ? 12000 : 6000);
 }
 
-const told = document.getElementById("said");
-if (told) {
-  toast(told.textContent.trim(), told.dataset.bad === "yes");
-  told.remove();
-  const here = new URL(location.href);
-  for (const name of ["said", "bad"]) here.searchParams.delete(name);
-  history.replaceState(null, "", here);
-}
-
 /* --- selection ------------------------------------------------------------------------------------------------------------ */
 
 function selection() {
   const bar = document.querySelector(".bulk");
   if (!bar) return;
-  const boxes = [...document.querySelectorAll('input[name="id"][type="checkbox"]')];
+  const boxes = [...document.querySelectorAll('input[name="ids"][type="checkbox"]')];
   const chosen = boxes.filter((box) => box.checked);
   const every = bar.querySelector('input[name="all"]')?.checked;
   for (const box of boxes) box.closest("tr")?.setAttribute("aria-selected", String(box.checked || Boolean(every)));
@@ -224,14 +217,15 @@ function selection() {
   }
   const count = bar.querySelector("[data-count]");
   if (count) count.textContent = every ? bar.dataset.all : chosen.length ? `${chosen.length} selected` : "Select tasks, or all that match";
+  bar.classList.toggle("some", Boolean(every) || chosen.length > 0);
   for (const button of bar.querySelectorAll("button[data-needs]")) button.disabled = !every && !chosen.length;
 }
 
 let lastBox = null;
 document.addEventListener("click", (event) => {
-  const box = event.target.closest?.('input[name="id"][type="checkbox"]');
+  const box = event.target.closest?.('input[name="ids"][type="checkbox"]');
   if (!box) return;
-  const boxes = [...document.querySelectorAll('input[name="id"][type="checkbox"]')];
+  const boxes = [...document.querySelectorAll('input[name="ids"][type="checkbox"]')];
   if (event.shiftKey && lastBox && boxes.includes(lastBox)) {
     const [from, to] = [boxes.indexOf(lastBox), boxes.indexOf(box)].sort((a, b) => a - b);
     for (const one of boxes.slice(from, to + 1)) one.checked = box.checked;
@@ -240,7 +234,7 @@ document.addEventListener("click", (event) => {
 });
 document.addEventListener("change", (event) => {
   if (event.target.id === "select-page") {
-    for (const box of document.querySelectorAll('input[name="id"][type="checkbox"]')) box.checked = event.target.checked;
+    for (const box of document.querySelectorAll('input[name="ids"][type="checkbox"]')) box.checked = event.target.checked;
   }
   if (event.target.matches("select[data-go]")) event.target.form.requestSubmit();
   selection();
@@ -311,7 +305,7 @@ document.addEventListener("keydown", (event) => {
   }
   else if (event.key === "t") document.getElementById("theme")?.click();
   else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
-  else if (event.key === "x") document.activeElement?.closest?.("tr")?.querySelector('input[name="id"]')?.click();
+  else if (event.key === "x") document.activeElement?.closest?.("tr")?.querySelector('input[name="ids"]')?.click();
 });
 
 function step(by) {

@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
-from jobrunner.web.graph import Box, draw, layered
+from jobrunner.web.graph import Box, bend, draw, layered
 
 
 def box(name, *targets, **more):
@@ -12,7 +12,18 @@ def box(name, *targets, **more):
 def test_a_queue_stands_right_of_all_that_lead_to_it():
     boxes = [box("raw", "clean", "load"), box("clean", "load"), box("load")]
 
-    assert layered(boxes) == [["raw"], ["clean"], ["load"]]
+    assert layered(boxes) == [["raw"], ["clean", bend("raw", "load", 1)], ["load"]]
+
+
+def test_a_link_that_passes_a_layer_by_runs_behind_no_box():
+    drawn = ET.fromstring(str(draw([box("raw", "clean", "load"), box("clean", "load"), box("load")], label="p")))
+
+    long = [part for part in drawn if part.get("class") == "link"][1]
+    (node,) = (part for part in drawn if part.get("href") == "/queues/clean")
+    left, top = (float(text) for text in node.get("transform")[10:-1].split())
+    passes_at = float(long.get("d").partition("h196")[0].split()[-1])
+    assert f"{left:.0f} {passes_at:.0f}h196" in long.get("d")
+    assert passes_at > top + 84
 
 
 def test_branches_share_a_layer_in_the_order_of_their_links():

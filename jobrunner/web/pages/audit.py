@@ -1,0 +1,26 @@
+"""The audit log: who did what in this dashboard."""
+
+import re
+
+from jobrunner.web.audit import entries
+from jobrunner.web.context import Context
+from jobrunner.web.pages.now import now
+from jobrunner.web.routing import Page, Values
+
+_AT_ONCE = 100
+_PLACE = re.compile(r"\d{1,20}-\d{1,20}")
+
+
+def _audit(context: Context) -> tuple[str, Values]:
+    before = context.query.text("before")
+    before = before if _PLACE.fullmatch(before) else ""
+    found = entries(context.client, before=before, limit=_AT_ONCE)
+    return "audit.html", {
+        "nav": now(context).nav,
+        "entries": found,
+        "before": before,
+        "onward": found[-1].id if len(found) == _AT_ONCE else "",
+    }
+
+
+routes = [Page(path="/audit", name="audit", endpoint=_audit)]

@@ -1,0 +1,42 @@
+"""Overview: how it goes, at one glance. The first thing that somebody who was called at night looks at."""
+
+from jobrunner.inspector.figures import by_job
+from jobrunner.web.context import Context
+from jobrunner.web.pages.now import Now, now
+from jobrunner.web.pages.plots import SPANS, asked_span, plots
+from jobrunner.web.routing import Page, Values
+
+_STATES = ("waiting", "scheduled", "pending", "dead")
+_MOST_JOBS = 8
+
+
+def _overview(context: Context) -> tuple[str, Values]:
+    seen, span = now(context), asked_span(context)
+    _, since, unit = SPANS[span]
+    jobs = by_job(context.client, since=since, step=unit)
+    return "overview.html", {
+        "nav": seen.nav,
+        "warnings": seen.warnings,
+        "sums": {state: sum(getattr(queue, state) for queue in seen.queues) for state in _STATES},
+        "workers": seen.workers,
+        "slots": sum(worker.concurrency for worker in seen.workers),
+        "queues": sorted(seen.queues, key=_open, reverse=True)[:6],
+        "queue_count": len(seen.queues),
+        "running": seen.running[:8],
+        "failing": seen.failing[:6],
+        "rates": seen.rates,
+        "jobs": jobs[:_MOST_JOBS],
+        "plots": plots(context.client, span),
+        "is_new": _is_new(seen),
+    }
+
+
+def _open(queue: object) -> tuple[int, int]:
+    return sum(getattr(queue, state) for state in ("waiting", "scheduled", "pending")), getattr(queue, "dead", 0)
+
+
+def _is_new(seen: Now) -> bool:
+    return not seen.queues and not seen.workers
+
+
+routes = [Page(path="/", name="overview", endpoint=_overview)]

@@ -1,0 +1,126 @@
+"""Pipelines: all of them, and one as a graph with what is in each of its queues."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobrunner.etl.graph import Graph, Node
+from jobrunner.etl.published import published
+from jobrunner.inspector.figures import QueueFigures, by_queue
+from jobrunner.inspector.overview import QueueView
+from jobrunner.web.context import Context
+from jobrunner.web.graph import Box, draw
+from jobrunner.web.pages.now import Now, now
+from jobrunner.web.refusals import NotThere
+from jobrunner.web.routing import Page, Values
+
+_WINDOW = timedelta(minutes=2)
+_OVER_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineLine:
+    """A pipeline in one line: what is in its queues together."""
+
+    name: str
+    stations: int
+    waiting: int
+    scheduled: int
+    pending: int
+    dead: int
+    succeeded: int
+    dropped: int
+    paused: int
+    workers: int
+    known: bool
+    """Whether its graph was published."""
+
+
+def _pipelines(context: Context) -> tuple[str, Values]:
+    seen = now(context)
+    graphs = _graphs(context, seen)
+    return "pipelines.html", {
+        "nav": seen.nav,
+        "pipelines": [_line(name, graph, _views(name, seen), seen) for name, graph in graphs.items()],
+    }
+
+
+def _pipeline(context: Context) -> tuple[str, Values]:
+    name, seen = context.path("pipeline"), now(context)
+    graphs = _graphs(context, seen)
+    if name not in graphs:
+        raise NotThere(f"there is no pipeline {name!r}: none was ever used under this name")
+    graph, views = graphs[name], _views(name, seen)
+    figures = by_queue(context.client, since=_WINDOW)
+    nodes = graph.in_order() if graph else [Node(queue=queue, kind="queue") for queue in sorted(views)]
+    boxes = [_box(context, node, views.get(node.queue), figures.get(node.queue)) for node in nodes]
+    return "pipeline.html", {
+        "nav": seen.nav,
+        "name": name,
+        "line": _line(name, graph, views, seen),
+        "drawing": draw(boxes, label=f"Stations of pipeline {name}"),
+        "stations": [(node, views.get(node.queue), figures.get(node.queue)) for node in nodes],
+        "per_s": {node.queue: _per_s(figures.get(node.queue)) for node in nodes},
+    }
+
+
+def _graphs(context: Context, seen: Now) -> dict[str, Graph | None]:
+    """Every pipeline by name; None for one of which only the queues are known."""
+    found: dict[str, Graph | None] = dict(context.client.broker.run(published(context.client.keys)))
+    for queue in seen.queues:
+        name, slash, _ = queue.name.partition("/")
+        if slash:
+            found.setdefault(name, None)
+    return dict(sorted(found.items()))
+
+
+def _views(name: str, seen: Now) -> dict[str, QueueView]:
+    return {queue.name: queue for queue in seen.queues if queue.name.startswith(f"{name}/")}
+
+
+def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: Now) -> PipelineLine:
+    def of(state: str) -> int:
+        return sum(getattr(view, state) for view in views.values())
+
+    def total(what: str) -> int:
+        return sum(view.totals.get(what, 0) for view in views.values())
+
+    return PipelineLine(
+        name=name,
+        stations=sum(node.is_served for node in graph.nodes) if graph else len(views),
+        waiting=of("waiting"),
+        scheduled=of("scheduled"),
+        pending=of("pending"),
+        dead=of("dead"),
+        succeeded=total("succeeded"),
+        dropped=total("dropped"),
+        paused=sum(view.paused for view in views.values()),
+        workers=sum(any(queue in views for queue in worker.queues) for worker in seen.workers),
+        known=graph is not None,
+    )
+
+
+def _box(context: Context, node: Node, view: QueueView | None, figures: QueueFigures | None) -> Box:
+    return Box(
+        name=node.queue.partition("/")[2],
+        kind="nobody takes from it" if node.kind == "queue" else node.kind,
+        href=context.url("queue", queue=node.queue),
+        waiting=view.waiting + view.scheduled if view else 0,
+        pending=view.pending if view else 0,
+        dead=view.dead if view else 0,
+        rate=_per_s(figures) if node.is_served else None,
+        paused=view.paused if view else False,
+        targets=tuple(target.partition("/")[2] for target in node.targets),
+        dead_to=node.dead_to.partition("/")[2] if node.dead_to else None,
+    )
+
+
+def _per_s(figures: QueueFigures | None) -> float:
+    """Over the last whole minute and the one that runs; low in the first seconds of a minute, never too high."""
+    return figures.ended / (2 * _OVER_S) if figures else 0.0
+
+
+routes = [
+    Page(path="/pipelines", name="pipelines", endpoint=_pipelines),
+    Page(path="/pipelines/{pipeline}", name="pipeline", endpoint=_pipeline),
+]

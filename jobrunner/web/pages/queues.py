@@ -1,0 +1,100 @@
+"""Queues: all of them, and one with its tasks, its settings and what was measured of it."""
+
+from datetime import timedelta
+from typing import Any
+
+from jobrunner.broker.keys import check_name, split_queue
+from jobrunner.client.queue_settings import read_settings
+from jobrunner.errors import InvalidName
+from jobrunner.inspector.figures import by_job, by_queue
+from jobrunner.inspector.lines import lines_of, places
+from jobrunner.inspector.overview import QueueView
+from jobrunner.settings import QueueSettings, RateLimit
+from jobrunner.web.context import Context
+from jobrunner.web.filters import span
+from jobrunner.web.pages.now import now
+from jobrunner.web.pages.plots import SPANS, asked_span, plots
+from jobrunner.web.refusals import NotThere
+from jobrunner.web.routing import Page, Values
+
+_ORDERS = ("name", "waiting", "scheduled", "pending", "dead", "done")
+_AT_ONCE = 100
+_FIRST = 8
+
+
+def _queues(context: Context) -> tuple[str, Values]:
+    seen = now(context)
+    order = context.query.choice("order", _ORDERS, "name")
+    text = context.query.text("q").casefold()
+    start = context.query.whole("start", 0, lowest=0, highest=100_000)
+    found = [queue for queue in seen.queues if text in queue.name.casefold()]
+    found.sort(key=lambda queue: (0 if order == "name" else -getattr(queue, order), queue.name))
+    return "queues.html", {
+        "nav": seen.nav,
+        "queues": found[start : start + _AT_ONCE],
+        "found": len(found),
+        "all": len(seen.queues),
+        "start": start,
+        "at_once": _AT_ONCE,
+        "order": order,
+        "q": context.query.text("q"),
+        "unserved": {queue.name for queue in seen.unserved},
+        "figures": by_queue(context.client, since=timedelta(hours=1)),
+    }
+
+
+def _queue(context: Context) -> tuple[str, Values]:
+    name = _known_name(context.path("queue"))
+    seen, span = now(context), asked_span(context)
+    view = next((queue for queue in seen.queues if queue.name == name), None)
+    if view is None:
+        raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
+    _, since, unit = SPANS[span]
+    settings = context.client.queue(name).settings
+    return "queue.html", {
+        "nav": seen.nav,
+        "queue": view,
+        "settings": settings,
+        "facts": shown_settings(settings),
+        "plots": plots(context.client, span, queue=name),
+        "jobs": by_job(context.client, since=since, step=unit, queue=name)[:12],
+        "first": _first(context, view),
+        "workers": [worker for worker in seen.workers if name in worker.queues],
+    }
+
+
+def shown_settings(settings: QueueSettings) -> list[tuple[str, str]]:
+    """(name, value) of every setting that is not its default, as people write them."""
+    plain = read_settings({})
+    told = [(name, getattr(settings, name)) for name in QueueSettings.__slots__]
+    return [(name.replace("_", " "), _shown(value)) for name, value in told if value != getattr(plain, name)]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, RateLimit):
+        return f"{value.max_tokens:,} in {value.interval} {value.interval_unit.lower()}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return span(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _first(context: Context, view: QueueView) -> dict[str, Any]:
+    states = [state for state in ("pending", "waiting", "scheduled", "dead") if getattr(view, state)]
+    calls = [places(context.client, view.name, state, count=_FIRST, newest=state == "dead") for state in states]
+    found = context.client.broker.run_many(calls)
+    lines = lines_of(context.client, [place for some in found for place in some])
+    return {state: [line for line in lines if line.state == state] for state in states}
+
+
+def _known_name(name: str) -> str:
+    try:
+        check_name(split_queue(name)[1], "queue name")
+    except InvalidName as error:
+        raise NotThere(str(error)) from error
+    return name
+
+
+routes = [
+    Page(path="/queues", name="queues", endpoint=_queues),
+    Page(path="/queues/{queue:path}", name="queue", endpoint=_queue),
+]

@@ -1,0 +1,136 @@
+"""What the dashboard is shown with: a shop that sends mail, bills, resizes pictures and loads orders.
+
+All of it is real: tasks are enqueued and run by a worker; only the figures of the past hour are written beforehand.
+"""
+
+import math
+import random
+import threading
+import time
+from datetime import timedelta
+
+from jobrunner import Backoff, Client, Fail, Worker, job
+from jobrunner.broker.calls import figures
+from jobrunner.etl import Drop, Pipeline, To
+from tests.conftest import wait_for
+
+PREFIX = "shop"
+MINUTE_MS = 60_000
+AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
+gate = threading.Event()
+"""What tasks that are to be seen running wait for."""
+orders = Pipeline("orders")
+
+
+@job(queue="mail", max_attempts=3, backoff=AT_ONCE)
+def send_mail(to: str, template: str, api_token: str = "") -> str:
+    if "@" not in to:
+        raise ValueError(f"{to!r} is no address: it has no @")
+    return f"250 2.0.0 Ok: queued, {template} to {to}"
+
+
+@job(queue="billing", max_attempts=3, backoff=AT_ONCE)
+def charge(invoice: int, amount: float) -> float:
+    if invoice % 3 == 0:
+        raise ConnectionError("payments.example.com: 503 Service Unavailable, try again later")
+    if invoice % 7 == 0:
+        raise Fail("the card was declined: insufficient funds")
+    return amount
+
+
+@job(queue="images", keepalive=120)
+def resize(picture: str, width: int) -> str:
+    gate.wait(100)
+    return f"{picture}@{width}"
+
+
+@job(queue="reports", every=timedelta(minutes=15))
+def refresh_totals() -> int:
+    return 42
+
+
+@job(queue="reports", cron="30 6 * * mon-fri")
+def send_report() -> None: ...
+
+
+@orders.station("raw", to=("checked", "odd"))
+def check(item):
+    return To("odd" if item.payload["total"] < 0 else "checked", item.payload)
+
+
+@orders.station("odd", to="checked")
+def mend(item):
+    return Drop() if item.payload["total"] < -80 else item.payload | {"total": 0}
+
+
+@orders.station("checked", to="priced", dead_to="lost", max_attempts=1)
+def price(item):
+    return item.payload | {"net": round(item.payload["total"] / (0 if item.payload["total"] == 0 else 1.19), 2)}
+
+
+@orders.sink("priced")
+def store(item): ...
+
+
+orders.declare("lost")
+
+
+def enqueue(client: Client) -> None:
+    """Puts work of every kind into the queues; 34 tasks of it will be dead."""
+    chance = random.Random(7)
+    client.queue("mail").configure(history=timedelta(days=1), max_inflight=50)
+    kinds = ("welcome", "invoice", "reset")
+    good = [
+        send_mail.bind(to=f"user{n}@example.com", template=chance.choice(kinds), api_token="sk-1") for n in range(120)
+    ]
+    send_mail.enqueue_many(good + [send_mail.bind(to=f"user{n}.example.com", template="welcome") for n in range(14)])
+    charge.enqueue_many([charge.bind(invoice=n, amount=n * 1.5) for n in range(1000, 1035)])
+    orders.apply(client)
+    orders.push_many("raw", [{"order": n, "total": chance.randint(-90, 900)} for n in range(80)])
+
+
+def settle(client: Client, queues: tuple[str, ...] = ("mail", "billing", "orders/raw", "orders/odd", "orders/checked",
+                                                     "orders/priced")) -> None:  # fmt: skip
+    """Has a worker do all that can be done."""
+    Worker(client=client, queues=list(queues), concurrency=8).run(drain=True)
+
+
+def leave_some(client: Client) -> None:
+    """Tasks that wait, that are due later, and of a queue that nobody serves."""
+    resize.enqueue_many([resize.bind(picture=f"cat-{n}.png", width=640) for n in range(37)])
+    for minutes in (5, 30, 90):
+        send_mail.using(in_=timedelta(minutes=minutes)).enqueue(to="later@example.com", template="reminder")
+    client.queue("newsletter").push_many([{"issue": n} for n in range(250)])
+    client.queue("billing").pause(timedelta(minutes=20))
+
+
+def begin(client: Client) -> Worker:
+    """A worker that holds some tasks until `gate` is set."""
+    gate.clear()
+    worker = Worker(client=client, queues=["mail", "images", "reports", "billing", "orders/raw", "orders/odd",
+                                           "orders/checked", "orders/priced"], concurrency=6)  # fmt: skip
+    worker.start()
+    wait_for(lambda: client.queue("images").counts()["pending"] >= 6)
+    wait_for(lambda: client.periodics())
+    return worker
+
+
+def write_past(client: Client, minutes: int = 60) -> None:
+    """Figures of the past hour, in the calls of a worker."""
+    chance, now_ms = random.Random(3), time.time() * 1000
+    mail = ("mail", "send_mail", 220, 45, 0.01)
+    jobs = (mail, ("billing", "charge", 60, 320, 0.04), ("images", "resize", 25, 900, 0))
+    for back in range(1, minutes):
+        load = 1 + 0.5 * math.sin(back / 9) + chance.random() * 0.3
+        changes: dict[str, int] = {}
+        for queue, name, per_minute, run_ms, bad in jobs:
+            ended = round(per_minute * load)
+            failed = round(ended * bad * (6 if 24 < back < 30 else 1))
+            changes |= {f"{queue} {name} succeeded": ended - failed, f"{queue} {name} failed": failed}
+            for kind, usual in (("run", run_ms), ("wait", 30 * load**3)):
+                for _ in range(ended):
+                    took = chance.lognormvariate(math.log(usual), 0.6)
+                    for what, by in ((f"{kind}:{figures.bucket(took)}", 1), (f"{kind}_us", round(took * 1000))):
+                        field = f"{queue} {name} {what}"
+                        changes[field] = changes.get(field, 0) + by
+        client.broker.run_many(figures.observe(client.keys, now_ms - back * MINUTE_MS, "past", back * 10, changes))
