@@ -27,8 +27,11 @@ class ClientSettings:
     """What a client needs. Sizes in bytes, times in seconds."""
 
     url: str
+    """The server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded://."""
     prefix: str = "jobrunner"
+    """What all keys begin with; clients with different prefixes do not see each other."""
     payload_limit: int = 1024 * 1024
+    """The largest payload in bytes that is sent; a larger one raises PayloadTooLarge."""
     patience: float = 2.0
     """How long a call waits for a server that is away before it raises."""
     durability: str = "none"
@@ -50,8 +53,11 @@ class RateLimit:
     """
 
     max_tokens: int
+    """The most that is handed out at once, and within an interval in the long run."""
     interval: int = 1
+    """How many units the interval has."""
     interval_unit: str = "SECONDS"
+    """SECONDS, MINUTES or HOURS."""
 
     def __post_init__(self) -> None:
         check_whole(self.max_tokens, "max_tokens", minimum=1)
@@ -70,19 +76,25 @@ class QueueSettings:
     """What `q.configure` sets; the same defaults stand in lua/lib/limits.lua. Times in seconds."""
 
     keepalive: float = 30.0
+    """Length of a lease, unless the task or the one who reserves says otherwise; a worker renews it."""
     max_attempts: int = 5
+    """Attempts after which a task is dead, unless it says otherwise itself; 0: no limit."""
     backoff: Backoff = field(default_factory=Backoff)
+    """How long a failed task waits, unless its job says otherwise."""
     dead_ttl: float = 30 * 86400.0
-    """0: the dead are deleted at once."""
+    """How long the dead are kept; 0: they are deleted at once."""
     dead_max: int = 0
+    """How many of the dead are kept at most, the newest; 0: no limit."""
     dead_to: str | None = None
     """Queue of the same pipeline that gets what would be dead here."""
     max_inflight: int = 0
     """Leases at a time, whoever holds them; 0: no limit."""
     rate: RateLimit | None = None
+    """A token bucket over everything that is handed out."""
     max_inflight_per_key: int = 0
     """Leases at a time of tasks with one key (see `limit_by` of @job, `key` of Item); 0: no limit."""
     rate_per_key: RateLimit | None = None
+    """A token bucket for each key."""
     fair: bool = False
     """Whether keys take turns, so that nobody's backlog holds up the others; order is kept within a key."""
     max_size: int | None = None
@@ -100,18 +112,25 @@ class WorkerSettings:
     """How a worker process works. Times in seconds."""
 
     concurrency: int = 10
+    """Attempts at a time."""
     executor: str = "threads"
+    """What plain jobs run in, threads or processes; "async" comes to threads, as coroutine jobs have an event loop."""
     grace: float = 25.0
+    """How long running attempts may finish when the worker is asked to stop; the rest is handed back."""
     max_tasks: int = 0
+    """The worker ends after so many tasks; 0: never."""
     poll: float = 15.0
     """An idle worker looks at its queues at least this often, whatever wake-ups say."""
     prefetch: float = 0.03
     """Work held ahead of the executors, as the time it takes to do it."""
     batch_max: int = 500
+    """Tasks that one round trip reserves at most."""
     leader_ttl: float = 10.0
+    """How long the leader may be silent before another worker takes over."""
     sweep: float = 5.0
     """The leader looks after every queue at least this often."""
     heartbeat: float = 10.0
+    """How often a worker gives a sign of life, and looks for orders."""
 
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
@@ -125,9 +144,13 @@ class FileSettings:
     """The table [tool.jobrunner] of the nearest pyproject.toml."""
 
     url: str | None = None
+    """The server, when neither an argument nor the environment names one."""
     prefix: str | None = None
+    """What all keys begin with."""
     modules: tuple[str, ...] = ()
+    """Modules that declare jobs, for commands that are given none."""
     payload_limit: int | None = None
+    """As of a client."""
     redact: tuple[str, ...] = ()
     """Names of parameters that neither the dashboard nor the command line shows, beside the usual ones."""
     dashboard: Mapping[str, Any] = field(default_factory=dict)

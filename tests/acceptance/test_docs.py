@@ -1,4 +1,12 @@
-"""The examples of the documentation run as they stand, and print what they say they print."""
+"""The examples of the documentation run as they stand, and print what they say they print.
+
+Each Python block of each page is run, in one process for a page, or has a mark on the line before it:
+
+* ``<!-- fragment: why -->``: not run, because it needs what the page does not have;
+* ``<!-- varies: why -->``: run, and what the page prints is not compared, as it differs from run to run.
+
+Pages whose blocks are files that name themselves (``# tasks.py``) are copied out and run by other tests.
+"""
 
 import re
 import subprocess
@@ -8,18 +16,32 @@ from typing import Any
 
 import pytest
 
-PAGES = Path(__file__).parents[2] / "docs"
-RUNNABLE = ["dead-and-history.md", "flows.md", "limits.md", "pipelines.md", "queues.md", "tracing.md", "unique.md"]
+from jobrunner import Client, Worker, job
+from jobrunner.client.current import within
+from jobrunner.jobs.registry import forget
+from tests.conftest import Server
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs"
+ELSEWHERE = {  # copied out by
+    "testing.md": "test_recipes.py",
+    "recipes/django.md": "test_recipes.py",
+    "recipes/fastapi.md": "test_recipes.py",
+    "start/first-job.md": "test_readme.py",
+}
+BLOCK = re.compile(r"^(?:<!-- (fragment|varies): (.+) -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 QUIET = "import structlog; structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))\n"
 
 
-def blocks(page: str) -> list[str]:
-    """The fenced Python blocks of a page, in order."""
-    text = (PAGES / page).read_text("utf-8")
-    text = re.sub(r"^<!-- fragment: .+ -->\n```python\n.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    found = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert found, f"docs/{page} has no Python examples"
-    return found
+def pages() -> list[str]:
+    """Pages with Python blocks that are not run elsewhere."""
+    found = sorted(str(path.relative_to(PAGES)) for path in PAGES.rglob("*.md"))
+    return [page for page in found if page not in ELSEWHERE and blocks(page)]
+
+
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """(mark, why, code) of the fenced Python blocks of a page, in order."""
+    return BLOCK.findall((PAGES / page).read_text("utf-8"))
 
 
 def promised(code: str) -> list[str]:
@@ -28,9 +50,10 @@ def promised(code: str) -> list[str]:
     return [own or said for own, said in re.findall(rf"^# (.+)$|{behind}", code, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("page", RUNNABLE)
+@pytest.mark.parametrize("page", pages())
 def test_the_examples_of_a_page_print_what_they_promise(page: str, shell: Any) -> None:
-    code = "\n".join(blocks(page))
+    run = [(mark, code) for mark, _, code in blocks(page) if mark != "fragment"]
+    code = "\n".join(code for _, code in run)
     said = subprocess.run(
         [sys.executable, shell.write("example.py", QUIET + code)],
         cwd=shell.folder,
@@ -42,4 +65,32 @@ def test_the_examples_of_a_page_print_what_they_promise(page: str, shell: Any) -
     )
 
     assert said.returncode == 0, said.stderr
-    assert said.stdout.splitlines() == promised(code)
+    if all(mark != "varies" for mark, _ in run):
+        assert said.stdout.splitlines() == promised(code)
+
+
+def test_pages_that_are_run_elsewhere_are_there_and_consist_of_files() -> None:
+    for page, by in ELSEWHERE.items():
+        assert page in (ROOT / "tests" / "acceptance" / by).read_text("utf-8"), f"{by} does not run {page}"
+        assert all(code.startswith("# ") for mark, _, code in blocks(page) if not mark), page
+
+
+def test_a_user_with_the_rights_that_the_page_on_security_gives_can_work(start_server: Any) -> None:
+    (rule,) = re.findall(r"^ACL SETUSER jobs (.+)$", (PAGES / "security.md").read_text("utf-8"), re.MULTILINE)
+    server: Server = start_server()
+    with server.connect() as admin:
+        admin.execute_command("ACL", "SETUSER", "jobs", *rule.split())
+
+    @job(queue="acl", name="acl_probe")
+    def acl_probe() -> str:
+        return "done"
+
+    try:
+        with Client(f"unix://jobs:password@{server.socket}", durability_timeout=1) as client:
+            client.queue("acl").configure(history=60)
+            with within(client):
+                sent = acl_probe.enqueue()
+                Worker(client=client, queues=["acl"]).run(burst=True)
+                assert sent.result(timeout=5) == "done"
+    finally:
+        forget("acl_probe")

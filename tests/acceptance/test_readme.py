@@ -1,4 +1,4 @@
-"""README's first job, copied as a newcomer would: two files, one worker, nothing else set up."""
+"""The first job of README and of docs/start/first-job.md, copied as a newcomer would: two files, one worker."""
 
 import os
 import re
@@ -12,17 +12,21 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A folder with the files of README's first job."""
-    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def copy_out(page: str, folder: Path) -> None:
+    """Writes the files of a page's first job."""
+    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert [name for name, _ in blocks] == ["tasks.py", "app.py"]
     for name, text in blocks:
-        (tmp_path / name).write_text(text)
-    return tmp_path
+        (folder / name).write_text(text)
 
 
-def test_the_first_job_of_the_readme_runs_on_the_embedded_server(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [("README.md", ["sent to ada@example.org", "3"]), ("docs/start/first-job.md", ["sent to ada@example.org"])],
+)
+def test_the_first_job_of_a_page_runs_on_the_embedded_server(page: str, printed: list[str], tmp_path: Path) -> None:
+    project = tmp_path
+    copy_out(page, project)
     unset = ("JOBRUNNER_URL", "REDIS_URL", "JOBRUNNER_PREFIX")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment["PYTHONPATH"] = str(ROOT)
@@ -42,6 +46,6 @@ def test_the_first_job_of_the_readme_runs_on_the_embedded_server(project: Path) 
     finally:
         worker.send_signal(signal.SIGTERM)
         _, log = worker.communicate(timeout=30)
-    assert app.stdout.split("\n") == ["sent to ada@example.org", "3", ""], app.stderr + log.decode()
+    assert app.stdout.splitlines() == printed, app.stderr + log.decode()
     assert worker.returncode == 0, log.decode()
     assert (project / ".jobrunner").is_dir()

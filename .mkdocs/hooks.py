@@ -1,0 +1,65 @@
+"""What mkdocs calls while it builds: adds the reference, places pages that nobody placed, mends links out of docs/."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference
+
+REPOSITORY = "https://github.com/jobrunner/jobrunner/blob/main"
+_HOW_TO = "How-to"
+
+
+def on_config(config: Any) -> Any:
+    """Adds the reference to the navigation, and to how-to every page that is nowhere."""
+    config.nav = [*config.nav]
+    for section in config.nav:
+        if "Reference" in section:
+            section["Reference"] = [{title: path} for path, title in _reference_pages().items()]
+    docs = Path(config.docs_dir)
+    placed = set(re.findall(r"[\w/.-]+\.md", str(config.nav)))
+    rest = sorted({str(page.relative_to(docs)) for page in docs.rglob("*.md")} - placed)
+    for section in config.nav:
+        if _HOW_TO in section:
+            section[_HOW_TO] = [*section[_HOW_TO], *rest]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Makes the pages of the reference."""
+    for path in _reference_pages():
+        files.append(File.generated(config, path, content=reference.PAGES[path][1]()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links to files outside docs/ lead to the repository."""
+    return outside_links(markdown, page.file.src_uri)
+
+
+def outside_links(markdown: str, source: str) -> str:
+    """The text with links that leave docs/ as addresses in the repository."""
+    depth = source.count("/")
+
+    def mended(found: re.Match[str]) -> str:
+        up, rest = found[1].count("../"), found[2]
+        return f"]({REPOSITORY}/{rest})" if up > depth else found[0]
+
+    return re.sub(r"\]\(((?:\.\./)+)([^)]*)\)", mended, markdown)
+
+
+def _reference_pages() -> dict[str, str]:
+    """Path → title, of what there is something to say about."""
+    found = {}
+    for path, (title, write) in reference.PAGES.items():
+        try:
+            write()
+        except ModuleNotFoundError:  # a part that this build has not
+            continue
+        found[path] = title
+    return found

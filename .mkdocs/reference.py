@@ -1,0 +1,257 @@
+"""The reference pages of the site, made from the code: what is not in the code is not in the reference.
+
+`PAGES` maps the path of a page to the function that writes it; `hooks.py` hands them to mkdocs.
+"""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from jobrunner import errors, settings
+from jobrunner.broker import keys as all_keys
+from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.jobs.declare import job
+
+PACKAGE = Path(settings.__file__).parent
+MODULES = ("jobrunner", "jobrunner.etl", "jobrunner.spark", "jobrunner.testing", "jobrunner.tracing")
+"""Where users import from."""
+VARIABLES = {
+    "JOBRUNNER_URL": "The server, when no argument names one.",
+    "REDIS_URL": "The same, when JOBRUNNER_URL is not set.",
+    "JOBRUNNER_PREFIX": "What all keys begin with.",
+    "JOBRUNNER_SPARK_MASTER": "The master of the Spark session, instead of a local one.",
+    "JOBRUNNER_SPARK_REMOTE": "A Spark Connect server for the session.",
+    "JOBRUNNER_DASHBOARD_TOKEN": "The token that the dashboard asks for: unlike --token it is not seen in `ps`.",
+    "JOBRUNNER_DASHBOARD_BASIC": "USER:PASSWORD[:ROLE] of the dashboard, for the same reason.",
+    "OTEL_TRACES_EXPORTER": "`otlp`, `console` or `none`, for `jobrunner work --otel`; see [tracing](../tracing.md).",
+    "OTEL_SERVICE_NAME": "The name of the service in spans; else `jobrunner`.",
+}
+
+
+def api() -> str:
+    """Every name that users import, with its signature and what it says of itself."""
+    parts = ["# Python", "Everything below is imported from the module it stands under; what is not here may change."]
+    for name in MODULES:
+        module = importlib.import_module(name)
+        parts.append(f"## {name}")
+        if name != "jobrunner":
+            parts.append(inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0])
+        parts += [_described(module, one) for one in module.__all__]
+    return "\n\n".join(parts)
+
+
+def job_options() -> str:
+    """The options of @job, as it tells them."""
+    told = f"```text\n{inspect.getdoc(job)}\n```"
+    return "\n\n".join(["# Options of `@job`", "How and when to use them: [jobs](../jobs.md).", told])
+
+
+def configuration() -> str:
+    """Settings by who has them, then variables of the environment."""
+    parts = ["# Settings", "Argument before environment before `[tool.jobrunner]` in `pyproject.toml` before default."]
+    for owner, title in (
+        ("ClientSettings", "Of a client: `configure(…)`, `Client(…)`"),
+        ("QueueSettings", "Of a queue: `queue.configure(…)`, `jobrunner queues limit`"),
+        ("RateLimit", "Of a rate: `RateLimit(…)`"),
+        ("WorkerSettings", "Of a worker: `Worker(…)`"),
+        ("FileSettings", "`[tool.jobrunner]` in `pyproject.toml`"),
+    ):
+        rows = [(f"`{name}`", f"`{default}`", said) for name, default, said in fields_of(settings, owner)]
+        parts += [f"## {title}", _table(("setting", "default", ""), rows)]
+    rows = [(f"`{name}`", said) for name, said in VARIABLES.items()]
+    return "\n\n".join([*parts, "## Environment", _table(("variable", ""), rows)])
+
+
+def commands() -> str:
+    """The help of every command."""
+    parts = ["# Command line", "Exit code 0: done. 1: no. 2: misuse. Results are on stdout, talk is on stderr."]
+    for words, command in walk(command_line, ("jobrunner",)):
+        context = click.Context(command, info_name=" ".join(words), max_content_width=100, terminal_width=100)
+        parts += [f"## {' '.join(words)}", f"```text\n{command.get_help(context)}\n```"]
+    return "\n\n".join(parts)
+
+
+def error_tree() -> str:
+    """The tree, then each error."""
+    tree = (errors.__doc__ or "").partition("::")[2]
+    rows = [(f"`{name}`", _line(found.__doc__)) for name, found in vars(errors).items() if isinstance(found, type)]
+    drawn = f"```text\n{inspect.cleandoc(tree)}\n```"
+    return "\n\n".join(["# Errors", "All of them are in `jobrunner.errors`.", drawn, _table(("error", ""), rows)])
+
+
+def keys() -> str:
+    """The table of keys."""
+    lines = (all_keys.__doc__ or "").splitlines()
+    first, last = (n for n, line in enumerate(lines) if line.startswith("====")), len(lines)
+    _, begin, end = (*first, last)[:3]
+    rows: list[list[str]] = []
+    for line in lines[begin + 1 : end]:
+        if line.startswith("``"):
+            key, kind, *said = line.split(None, 2) if " " not in line[: line.rindex("``")] else _split_key(line)
+            rows.append([f"`{key.strip('`')}`", kind, " ".join(said)])
+        else:
+            rows[-1][2] += f" {line.strip()}"
+    shown = [[name, kind, said.replace("``", "`")] for name, kind, said in rows]
+    told = (
+        "`P` is the prefix, `tag` the hash tag, which keeps a queue, or all queues of a pipeline, in one slot of a "
+        "cluster; `Q` is the name of the queue. Keys are not an interface: read them with `redis-cli` to understand, "
+        "write them never."
+    )
+    return "\n\n".join(["# Keys", told, _table(("key", "type", "content"), shown)])
+
+
+def scripts() -> str:
+    """What each Lua script does, from its header."""
+    parts = ["# Scripts", "Each transition is one script, so no crash can leave a task between two states."]
+    folder = files("jobrunner.broker") / "lua"
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.name.endswith(".lua"):
+            head = []
+            for line in path.read_text("utf-8").splitlines()[2:]:
+                if not line.startswith("--"):
+                    break
+                head.append(line.removeprefix("--").removeprefix(" "))
+            parts += [f"## {path.name.removesuffix('.lua')}", "```text\n" + "\n".join(head) + "\n```"]
+    return "\n\n".join(parts)
+
+
+def events() -> str:
+    """What each event says."""
+    module = importlib.import_module("jobrunner.events")
+    parts = ["# Events", inspect.cleandoc(module.__doc__ or "")]
+    for name, found in vars(module).items():
+        if isinstance(found, type) and found.__module__ == module.__name__ and dataclasses.is_dataclass(found):
+            rows = [(f"`{one}`", said) for one, _, said in fields_of(module, name)]
+            parts += [f"## {name}", inspect.cleandoc(found.__doc__ or "")]
+            parts += [_table(("field", ""), rows)] if rows else []
+    return "\n\n".join(parts)
+
+
+def metrics() -> str:
+    """Every metric with its help."""
+    rows = [(f"`{name}`", said) for name, said in sorted(metrics_in_code().items())]
+    how = "How to get at them: [monitoring](../monitoring.md)."
+    return "\n\n".join(["# Metrics", how, _table(("metric", ""), rows)])
+
+
+PAGES: dict[str, tuple[str, Callable[[], str]]] = {
+    "reference/python.md": ("Python", api),
+    "reference/job-options.md": ("Options of @job", job_options),
+    "reference/settings.md": ("Settings", configuration),
+    "reference/commands.md": ("Command line", commands),
+    "reference/errors.md": ("Errors", error_tree),
+    "reference/keys.md": ("Keys", keys),
+    "reference/scripts.md": ("Scripts", scripts),
+    "reference/events.md": ("Events", events),
+    "reference/metrics.md": ("Metrics", metrics),
+}
+
+
+def walk(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command below one, itself first, with the words that call it; hidden ones are left out."""
+    yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from walk(below, (*words, name))
+
+
+def fields_of(module: ModuleType, owner: str) -> list[tuple[str, str, str]]:
+    """(name, default as written, docstring) of the fields of a dataclass."""
+    tree = ast.parse(inspect.getsource(module))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner)
+    found = []
+    for node, behind in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            is_said = isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant)
+            said = _line(str(behind.value.value)) if is_said else ""  # type: ignore[union-attr]
+            found.append((node.target.id, "required" if node.value is None else ast.unparse(node.value), said))
+    return found
+
+
+def metrics_in_code() -> dict[str, str]:
+    """Metric → help: the calls in which a name that begins with jobrunner_ stands before a text."""
+    found: dict[str, str] = {}
+    for path in sorted(PACKAGE.rglob("metrics*.py")) + sorted((PACKAGE / "metrics").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            words = [one.value for one in _parts(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            if words and re.fullmatch(r"jobrunner_[a-z_]+", words[0]):
+                found[words[0]] = max(found.get(words[0], ""), words[1] if len(words) > 1 else "", key=len)
+    return found
+
+
+def _parts(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Call):
+        return [*node.args, *(keyword.value for keyword in node.keywords)]
+    return node.elts if isinstance(node, ast.Tuple) else []
+
+
+def _described(module: ModuleType, name: str) -> str:
+    found = getattr(module, name)
+    if not callable(found):
+        return f"### {name}\n\n`{found!r}`"
+    parts = [f"### {name}", f"```text\n{name}{_signature(found)}\n```", _prose(inspect.getdoc(found))]
+    if isinstance(found, type):
+        parts += [_member(found, one) for one in _members(found)]
+    return "\n\n".join(parts)
+
+
+def _members(owner: type) -> list[str]:
+    own = [one for base in owner.__mro__ if base.__module__.startswith("jobrunner") for one in vars(base)]
+    public = [one for one in dict.fromkeys(own) if not one.startswith("_")]
+    return [one for one in public if _is_told(inspect.getattr_static(owner, one))]
+
+
+def _is_told(member: Any) -> bool:
+    return bool(isinstance(member, property | classmethod | staticmethod) or inspect.isfunction(member)) and bool(
+        inspect.getdoc(member)
+    )
+
+
+def _member(owner: type, name: str) -> str:
+    member = inspect.getattr_static(owner, name)
+    is_property = isinstance(member, property)
+    signature = "" if is_property else _signature(getattr(owner, name)).replace("(self, ", "(").replace("(self)", "()")
+    return f"#### {owner.__name__}.{name}\n\n```text\n{name}{signature}\n```\n\n{_prose(inspect.getdoc(member))}"
+
+
+def _signature(found: Any) -> str:
+    try:
+        shown = re.sub(r"<function \w+ at 0x\w+>", "…", str(inspect.signature(found)))
+        return re.sub(r"\b(?:jobrunner|collections|typing|datetime|msgspec)\.(?:\w+\.)*", "", shown)
+    except (TypeError, ValueError):
+        return "(…)"
+
+
+def _prose(doc: str | None) -> str:
+    """A docstring: paragraphs as they are, what is laid out in columns as it is laid out."""
+    shown = []
+    for paragraph in (doc or "").split("\n\n"):
+        is_laid_out = re.search(r"^\s|\S {2,}\S", paragraph, re.MULTILINE) is not None
+        shown.append(f"```text\n{paragraph}\n```" if is_laid_out else paragraph.replace("<", "\\<"))
+    return "\n\n".join(shown)
+
+
+def _line(doc: str | None) -> str:
+    return " ".join((doc or "").split())
+
+
+def _table(head: tuple[str, ...], rows: Any) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _split_key(line: str) -> list[str]:
+    key, rest = line[2:].split("``", 1)
+    return [key, *rest.split(None, 1)]

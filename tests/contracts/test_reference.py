@@ -1,0 +1,156 @@
+"""The reference of the site is made from the code; these tests see that the code has something to say there."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+import jobrunner
+from jobrunner import errors
+from jobrunner.broker import keys as all_keys
+from jobrunner.broker.keys import Keys, QueueKeys
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / ".mkdocs"
+
+
+def load(name: str) -> ModuleType:
+    """A module of the folder of the site, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, SITE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = load("reference")
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    """The reference as it is published."""
+    found = {}
+    for path, (_, write) in reference.PAGES.items():
+        try:
+            found[path] = write()
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("jobrunner."):
+                raise
+    return found
+
+
+def test_every_public_name_is_described(pages: dict[str, str]) -> None:
+    silent = [name for name in jobrunner.__all__ if not (getattr(jobrunner, name).__doc__ or "").strip()]
+    assert not silent, f"{silent}: write a docstring; the reference is made of it"
+    assert not [name for name in jobrunner.__all__ if f"### {name}\n" not in pages["reference/python.md"]]
+
+
+def test_every_command_and_option_says_what_it_does_with_an_example() -> None:
+    for words, command in reference.walk(reference.command_line, ("jobrunner",)):
+        name = " ".join(words)
+        assert command.help or command.short_help, f"{name}: write a docstring"
+        if isinstance(command, click.Group):
+            continue
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert option.help, f"{name} {option.opts[0]}: write help="
+        examples = f"{command.epilog or ''}{command.help or ''}"
+        parent = reference.command_line if len(words) == 2 else None
+        assert "jobrunner" in examples or parent is None, f"{name}: show an example in epilog="
+
+
+def test_every_command_is_on_the_page(pages: dict[str, str]) -> None:
+    for words, command in reference.walk(reference.command_line, ("jobrunner",)):
+        assert f"## {' '.join(words)}\n" in pages["reference/commands.md"]
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert option.opts[0] in pages["reference/commands.md"], option
+
+
+@pytest.mark.parametrize("owner", ["ClientSettings", "QueueSettings", "WorkerSettings", "RateLimit", "FileSettings"])
+def test_every_setting_says_what_it_is_for(owner: str) -> None:
+    silent = [name for name, _, said in reference.fields_of(reference.settings, owner) if not said]
+    assert not silent, f"{owner}: write a docstring below {silent}"
+
+
+def test_every_variable_of_the_environment_is_told(pages: dict[str, str]) -> None:
+    text = "".join(path.read_text("utf-8") for path in (ROOT / "jobrunner").rglob("*.py"))
+    read = set(re.findall(r"[\"'](JOBRUNNER_[A-Z_]+[A-Z]|REDIS_URL|OTEL_[A-Z_]+)[\"']", text))
+    untold = read - set(reference.VARIABLES)
+    assert not untold, f"{untold}: say in VARIABLES of .mkdocs/reference.py what they do"
+    assert all(f"`{name}`" in pages["reference/settings.md"] for name in reference.VARIABLES)
+
+
+def test_every_error_says_when_it_is_raised(pages: dict[str, str]) -> None:
+    for name, found in vars(errors).items():
+        if isinstance(found, type):
+            assert (found.__doc__ or "").strip(), f"{name}: write a docstring"
+            assert f"| `{name}` |" in pages["reference/errors.md"]
+
+
+def test_every_key_is_in_the_table(pages: dict[str, str]) -> None:
+    keys = Keys("P")
+    queue = keys.queue("tag/Q")
+    names = [getattr(queue, one.name) for one in fields(QueueKeys) if one.name not in ("name", "tag", "base")]
+    names += [value for value in vars(keys).values() if isinstance(value, bytes) and value != b"P:"]
+    listed = {re.sub(r"<.*", "", key) for key in re.findall(r"``(P:[^`]+)``", all_keys.__doc__ or "")}
+    shown = pages["reference/keys.md"]
+    for key in map(bytes.decode, names):
+        assert key in listed, f"{key}: add it to the table in broker/keys.py"
+        assert f"`{key}" in shown
+
+
+def test_every_script_is_told_by_its_header(pages: dict[str, str]) -> None:
+    for path in (ROOT / "jobrunner" / "broker" / "lua").glob("*.lua"):
+        assert f"## {path.stem}\n\n```text\n{path.stem}: " in pages["reference/scripts.md"]
+
+
+def test_every_event_and_its_fields_are_told(pages: dict[str, str]) -> None:
+    if "reference/events.md" not in pages:
+        pytest.skip("there are no events yet")
+    assert "## " in pages["reference/events.md"]
+
+
+def test_every_metric_says_what_it_counts(pages: dict[str, str]) -> None:
+    silent = [name for name, said in reference.metrics_in_code().items() if not said]
+    assert not silent, f"{silent}: give each metric its help where it is named"
+    assert all(f"`{name}`" in pages["reference/metrics.md"] for name in reference.metrics_in_code())
+
+
+def test_every_page_that_the_navigation_names_is_there() -> None:
+    named = re.findall(r"^ +- ([\w/.-]+\.md)$", (SITE / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert len(named) > 30
+    assert not [page for page in named if not (ROOT / "docs" / page).is_file()]
+
+
+def test_every_link_between_pages_and_files_leads_somewhere(pages: dict[str, str]) -> None:
+    texts = {path.relative_to(ROOT / "docs"): path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")}
+    texts |= {Path("../README.md"): (ROOT / "README.md").read_text("utf-8")}
+    broken = []
+    for page, text in texts.items():
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+            target = (ROOT / "docs" / page).parent / link
+            is_made = str(page.parent / link) in reference.PAGES or f"reference/{Path(link).name}" in reference.PAGES
+            if not target.exists() and not is_made:
+                broken.append(f"{page}: {link}")
+    assert not broken, broken
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    words = ["-m", "mkdocs", "build", "--strict", "-q", "-f", str(SITE / "mkdocs.yml"), "-d", str(tmp_path / "site")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
+
+    assert built.returncode == 0, built.stdout + built.stderr
+    page = (tmp_path / "site" / "reference" / "commands.html").read_text("utf-8")
+    assert "jobrunner work" in page
