@@ -56,10 +56,10 @@ key                                  type   content
 ``P:operations:<id>``                hash   what it is to do, how far it is; expires after a day
 ``P:audit``                          stream who did what from the dashboard; the last 10 000 or so
 ``P:epoch``                          string fencing number of the last leader
-``P:figures:m:<minute>``             hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
-``P:figures:h:<hour>``               hash   the same of one (Unix) hour; kept 32 days
-``P:figures:total``                  hash   the same since the prefix exists (see broker/calls/figures.py)
-``P:figures:sampled``                hash   queue → its totals when the leader last looked
+``P:{figures}:m:<minute>``           hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
+``P:{figures}:h:<hour>``             hash   the same of one (Unix) hour; kept 32 days
+``P:{figures}:total``                hash   the same since the prefix exists (see broker/calls/figures.py)
+``P:{figures}:sampled``              hash   queue → its totals when the leader last looked
 ``P:events``                         stream what happened that a person should know (see events.py); the last 10 000
 ==================================== ====== ====================================================================
 """
@@ -175,8 +175,8 @@ class Keys:
         self.audit = self._root + b"audit"
         self.operations = self._root + b"operations"
         self.events = self._root + b"events"
-        self.figures_sampled = self._root + b"figures:sampled"
-        self.figures_total = self._root + b"figures:total"
+        self.figures_sampled = self._root + b"{figures}:sampled"
+        self.figures_total = self._root + b"{figures}:total"
         self.queue = lru_cache(maxsize=4096)(self._queue)
 
     def _queue(self, name: str) -> QueueKeys:
@@ -238,8 +238,8 @@ class Keys:
 
     def figures_of_minute(self, minute: int) -> bytes:
         """The figures of a minute, counted since 1970."""
-        return b"%bfigures:m:%d" % (self._root, minute)
+        return b"%b{figures}:m:%d" % (self._root, minute)
 
     def figures_of_hour(self, hour: int) -> bytes:
         """The figures of an hour, counted since 1970."""
-        return b"%bfigures:h:%d" % (self._root, hour)
+        return b"%b{figures}:h:%d" % (self._root, hour)
