@@ -51,3 +51,16 @@ def test_who_is_cancelled_by_others_counts_too(mail):
     mail.run(tasks.cancel(mail.keys, "a", keep_ms=1000))
 
     assert mail.by_type() == {"send cancelled": 1}
+
+
+def test_failures_deaths_and_recoveries_count_for_the_type(mail, clock):
+    mail.fail(mail.lease("a", type="send"))
+    mail.fail(*mail.reserve(), fate="dead")
+    mail.lease("b", type="bill", max_attempts=2)
+    clock.advance(30_000)
+    mail.reserve()
+    clock.advance(30_000)
+    mail.reserve()
+
+    assert mail.by_type() == {"send failed": 2, "send dead": 1, "bill recovered": 2, "bill dead": 1}
+    assert mail.totals() == {"enqueued": 2, "failed": 2, "dead": 2, "recovered": 2}

@@ -8,7 +8,8 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 --       the channels that tell waiters · id: of the batch · count: at most so many rows and members
 -- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
 -- Works on a server that is full.
--- include number clock place join wake batch full limits drop post bury trimmed history awaited lease members size held
+-- include number clock place join wake batch full limits drop post typed bury
+-- include trimmed history awaited lease members size held
 -- include capped lines more move_on newcomers ending conclude apply rest hold rows finish
 
 local NONCES = 100

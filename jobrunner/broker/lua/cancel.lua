@@ -30,7 +30,6 @@ end
 redis.call('PEXPIRE', key, keep_ms)
 redis.call('HSET', key, 'outcome', 'cancelled', 'finished_at', exact(now), 'attempts',
   (number(task[2]) or 0) + (lease_end and 1 or 0))
-redis.call('HINCRBY', counters, 'cancelled', 1)
-count_typed(task[4], 'cancelled', 1)
+count_one(task[4], 'cancelled')
 tell_waiting(id, 'cancelled')
 return post(task[3], 'cancelled', '') and 'posted' or 'ok'

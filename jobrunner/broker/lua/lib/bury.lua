@@ -17,8 +17,9 @@ end
 -- Gives a task up: dead at `now` with the reason, or gone at once, or forwarded, as the queue is set. The caller takes
 -- it out of the set it is in.
 local function bury(id, now, reason, defaults)
-  redis.call('HINCRBY', counters, 'dead', 1)
-  post(redis.pcall('HGET', tasks .. id, 'then'), 'dead', '')
+  local task = redis.pcall('HMGET', tasks .. id, 'then', 'type')
+  count_one(task[2], 'dead')
+  post(task[1], 'dead', '')
   local hops = defaults.dead_to and (number(redis.call('HGET', tasks .. id, 'hops')) or 0)
   if hops and hops < MAX_FORWARDS then return forward(id, now, reason, defaults.dead_to, hops) end
   if defaults.dead_ttl == 0 then

@@ -18,7 +18,8 @@ end
 
 local function recover_one(now, id, defaults)
   local key = tasks .. id
-  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_expiries', 'expiries')
+  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_expiries', 'expiries',
+    'type')
   if task.err or not task[1] then return drop(id) end
   local attempts, expiries = (number(task[2]) or 0) + 1, (number(task[6]) or 0) + 1
   local max_attempts = number(task[3]) or defaults.max_attempts
@@ -29,7 +30,7 @@ local function recover_one(now, id, defaults)
   else
     redis.call('ZADD', waiting, number(task[4]) or now, id)
   end
-  redis.call('HINCRBY', counters, 'recovered', 1)
+  count_one(task[7], 'recovered')
 end
 
 local function recover(now, defaults)
