@@ -36,6 +36,12 @@ def log_to_stderr(form: str) -> None:
     root.setLevel(logging.INFO)
 
 
+def warnings_to_stderr() -> None:
+    """Lets only warnings and what is worse through, for a command that talks to a person itself."""
+    log_to_stderr("console")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+
+
 def _renderer(form: str) -> list[Any]:
     if form == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

@@ -1,0 +1,117 @@
+"""`jobrunner bench`: how fast this set-up is, measured on keys of its own that are deleted afterwards."""
+
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import click
+
+from jobrunner.cli.answer import answer_json, table, talk
+from jobrunner.cli.bar import rising
+from jobrunner.cli.bench_steps import Bench, Spread, Tell, prepared, throw_away_prefix
+from jobrunner.cli.logs import warnings_to_stderr
+from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.client.client import Client
+from jobrunner.inspector.overview import server_facts, shown_url
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner bench
+  jobrunner bench --tasks 100000 --concurrency 20 --url redis://localhost
+  jobrunner bench --json | jq .drain_per_s
+"""
+_ONE_BY_ONE = 10
+"""Of so many tasks one is enqueued by itself: that is slow."""
+_LATENCIES = 50
+_ROUND_TRIPS = 200
+_BYTES_A_TASK = 400
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--tasks", type=click.IntRange(100, 10_000_000), default=10_000, show_default=True, metavar="N",
+              help="Enqueued in bulk and run; a tenth of them are enqueued one by one as well.")  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1, 1000), default=10, show_default=True, help="Of the worker.")
+@with_shared_options
+def bench(shared: Shared, tasks: int, concurrency: int) -> None:
+    """Measures how fast this set-up is: round trips, enqueueing, running tasks that do nothing, and the wait for a
+    worker that is idle.
+
+    It writes to the server that the other commands use, below a prefix of its own, and deletes all of that at the end,
+    also after Ctrl-C. A figure of a busy machine says little: measure twice.
+    """
+    warnings_to_stderr()
+    with connected(shared) as settled:
+        prefix = throw_away_prefix(settled.keys.prefix)
+    with closing(Client(settled.settings.url, prefix)) as client, _ended_by_sigterm():
+        talk(
+            f"writes {tasks + tasks // _ONE_BY_ONE + _LATENCIES:,} small tasks, about "
+            f"{tasks * _BYTES_A_TASK / 2**20:.0f} MiB, to {shown_url(client)} below {prefix}:, and deletes them"
+        )
+        measures = Bench(client, concurrency)
+        with prepared(measures):
+            found = _measured(measures, tasks)
+        found = {**_conditions(client, tasks, concurrency), **found}
+    if shared.as_json:
+        answer_json(found)
+    else:
+        click.echo(_shown(found))
+
+
+def _measured(bench: Bench, tasks: int) -> dict[str, Any]:
+    alone = tasks // _ONE_BY_ONE
+    found: dict[str, Any] = {"round_trip_ms": bench.round_trips(_ROUND_TRIPS)}
+    found["enqueue_per_s"] = _watched(alone, "Enqueueing", lambda tell: bench.one_by_one(alone, tell))
+    found["bulk_per_s"] = _watched(tasks, "In bulk", lambda tell: bench.in_bulk(tasks, tell))
+    found["drain_per_s"] = _watched(tasks + alone, "Running", lambda tell: bench.drain(tasks + alone, tell))
+    found["idle_latency_ms"] = _watched(_LATENCIES, "Waiting", lambda tell: bench.idle_latency(_LATENCIES, tell))
+    return {name: round(value, 1) if isinstance(value, float) else value for name, value in found.items()}
+
+
+def _watched(total: int, label: str, measure: Callable[[Tell], Any]) -> Any:
+    with rising(total, label, "tasks") as tell:
+        return measure(tell)
+
+
+def _conditions(client: Client, tasks: int, concurrency: int) -> dict[str, Any]:
+    server = server_facts(client)
+    return {
+        "url": shown_url(client),
+        "server": f"{server.name} {server.version}" if server else None,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "tasks": tasks,
+        "concurrency": concurrency,
+    }
+
+
+def _shown(found: dict[str, Any]) -> str:
+    rows = [
+        ("round trip", _times(found["round_trip_ms"])),
+        ("enqueue, one by one", f"{found['enqueue_per_s']:,.0f} tasks/s"),
+        ("enqueue, in bulk", f"{found['bulk_per_s']:,.0f} tasks/s"),
+        (f"run, {found['concurrency']} at a time in one process", f"{found['drain_per_s']:,.0f} tasks/s"),
+        ("enqueue to start, idle worker", _times(found["idle_latency_ms"])),
+    ]
+    where = f"{found['server'] or 'server'} at {found['url']}; Python {found['python']}, {found['cores']} cores"
+    return f"{table(('MEASURE', 'FOUND'), rows)}\n\n{where}"
+
+
+def _times(times: Spread) -> str:
+    return f"{times.p50:.2f} ms (95 %: {times.p95:.2f}, longest: {times.max:.2f})"
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block as an error would, so that it tidies up."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

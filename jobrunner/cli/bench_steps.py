@@ -1,0 +1,188 @@
+"""What `jobrunner bench` measures, on a prefix that it makes and takes away again.
+
+What must hold: nothing is written outside that prefix, and however the measuring ends, its keys are deleted.
+"""
+
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls.server import ping
+from jobrunner.client.client import Client
+from jobrunner.clock import perf_counter, sleep
+from jobrunner.jobs.declare import job
+from jobrunner.jobs.registry import forget
+from jobrunner.task import Task, new_id
+from jobrunner.worker.worker import Worker
+
+QUEUE, NOOP = "bench", "jobrunner.bench"
+_LOOK_S = 0.02
+_PATIENT_S = 60.0
+_DELETED_AT_ONCE = 1000
+
+Tell = Callable[[int], None] | None
+"""Told how many are done by now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Times in milliseconds."""
+
+    p50: float
+    p95: float
+    max: float
+
+
+class _Runs:
+    """When the first task ran since this was made."""
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None
+        self.had_one = threading.Event()
+
+    def note(self) -> None:
+        if self.first_s is None:
+            self.first_s = perf_counter()
+            self.had_one.set()
+
+
+class Bench:
+    """Measures one set-up. Its job notes when it runs; it is known while the block of `prepared` lasts."""
+
+    def __init__(self, client: Client, concurrency: int) -> None:
+        self.client = client
+        self._concurrency = concurrency
+        self._runs = _Runs()
+
+    def run(self) -> None:
+        """What the job does: next to nothing."""
+        self._runs.note()
+
+    def round_trips(self, count: int) -> Spread:
+        """How long a question and its answer take."""
+        self.client.broker.run(ping())
+        return spread([_timed(lambda: self.client.broker.run(ping())) for _ in range(count)])
+
+    def one_by_one(self, count: int, tell: Tell) -> float:
+        """Tasks enqueued a second, each in a round trip of its own."""
+        began = perf_counter()
+        for done in range(1, count + 1):
+            self.client.enqueue(_task())
+            if tell is not None and done % 50 == 0:
+                tell(done)
+        return count / (perf_counter() - began)
+
+    def in_bulk(self, count: int, tell: Tell) -> float:
+        """Tasks enqueued a second, a thousand in each round trip."""
+        began = perf_counter()
+        for at in range(0, count, 1000):
+            self.client.enqueue_many([_task() for _ in range(min(1000, count - at))])
+            if tell is not None:
+                tell(min(at + 1000, count))
+        return count / (perf_counter() - began)
+
+    def drain(self, count: int, tell: Tell) -> float:
+        """Tasks run a second by one worker process: from the first that runs until none is left on the server."""
+        self._runs = _Runs()
+        with self.working():
+            while (left := self._left()) or self._runs.first_s is None:
+                if tell is not None:
+                    tell(count - left)
+                sleep(_LOOK_S)
+            return count / max(perf_counter() - self._runs.first_s, 0.001)
+
+    def idle_latency(self, count: int, tell: Tell) -> Spread:
+        """From just before an enqueue to the first line of the job, with a worker that has nothing to do."""
+        took = []
+        with self.working():
+            self._enqueue_and_wait()  # the first one also wakes what was never used before
+            for done in range(1, count + 1):
+                took.append(self._enqueue_and_wait())
+                if tell is not None:
+                    tell(done)
+                sleep(_LOOK_S)
+        return spread(took)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """A real worker in this process."""
+        worker = Worker(
+            queues=[QUEUE], concurrency=self._concurrency, client=self.client, allow_eviction=True, grace=1.0
+        )
+        worker.start()
+        try:
+            yield
+        finally:
+            worker.stop()
+
+    def _enqueue_and_wait(self) -> float:
+        self._runs = _Runs()
+        began = perf_counter()
+        self.client.enqueue(_task())
+        self._runs.had_one.wait(_PATIENT_S)
+        return ((self._runs.first_s or perf_counter()) - began) * 1000
+
+    def _left(self) -> int:
+        counts = self.client.queue(QUEUE).counts()
+        return counts["waiting"] + counts["pending"]
+
+
+@contextmanager
+def prepared(bench: Bench) -> Iterator[None]:
+    """The job is known, and what was written is deleted at the end, also of an interrupted run."""
+
+    @job(name=NOOP, queue=QUEUE)
+    def noop() -> None:
+        bench.run()
+
+    try:
+        yield
+    finally:
+        forget(NOOP)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave keys behind
+        try:
+            delete_all(bench.client)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def throw_away_prefix(stem: str) -> str:
+    """A prefix that nobody uses, told from others by its name."""
+    return f"{stem[:100]}-bench-{secrets.token_hex(4)}"
+
+
+def delete_all(client: Client) -> int:
+    """Deletes every key below the prefix of the client; returns how many."""
+    gone, cursor = 0, b"0"
+    while True:
+        cursor, keys = client.broker.run(_scan(client.keys.prefix, cursor))
+        if keys:
+            gone += client.broker.run(command("UNLINK", *keys, read=int))
+        if cursor == b"0":
+            return gone
+
+
+def spread(took_ms: Sequence[float]) -> Spread:
+    """Of at least one time."""
+    ordered = sorted(took_ms)
+    at = [ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.95)]
+    return Spread(p50=round(at[0], 3), p95=round(at[1], 3), max=round(ordered[-1], 3))
+
+
+def _scan(prefix: str, cursor: bytes) -> Call[tuple[bytes, list[bytes]]]:
+    words = ("SCAN", cursor, "MATCH", f"{prefix}:*", "COUNT", _DELETED_AT_ONCE)
+    return command(*words, read=lambda reply: (reply[0], reply[1]))
+
+
+def _task() -> Task:
+    return Task(id=new_id(QUEUE), queue=QUEUE, type=NOOP, payload=b"{}")
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = perf_counter()
+    call()
+    return (perf_counter() - began) * 1000

@@ -1,0 +1,95 @@
+"""`jobrunner bench`: it measures, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.cli.bench_steps import Bench, delete_all, prepared, spread, throw_away_prefix
+from jobrunner.client.client import Client
+from jobrunner.jobs.registry import all_jobs
+
+
+def test_it_measures_says_what_it_writes_and_leaves_nothing(
+    says: Callable[..., Any], client: Client, raw: Any
+) -> None:
+    client.queue("mail").push(1)
+    before = sorted(raw.keys())
+
+    said = says("bench", "--tasks", "300", "--json")
+
+    assert said.code == 0
+    assert "writes 380 small tasks" in said.talk
+    assert f"below {client.keys.prefix}-bench-" in said.talk
+    for name in ("enqueue_per_s", "bulk_per_s", "drain_per_s"):
+        assert said.value[name] > 0, name
+    for name in ("round_trip_ms", "idle_latency_ms"):
+        assert 0 < said.value[name]["p50"] <= said.value[name]["p95"] <= said.value[name]["max"]
+    assert sorted(raw.keys()) == before
+    assert not [job for job in all_jobs() if "bench" in job.name]
+
+
+def test_a_person_gets_a_table(says: Callable[..., Any]) -> None:
+    said = says("bench", "--tasks", "100")
+
+    assert said.code == 0
+    assert [line.split("  ")[0] for line in said.out.splitlines()[:6]] == [
+        *("MEASURE", "round trip", "enqueue, one by one", "enqueue, in bulk", "run, 10 at a time in one process"),
+        "enqueue to start, idle worker",
+    ]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_keys_are_deleted_however_it_ends(server: Any, raw: Any, error: type[BaseException]) -> None:
+    prefix = throw_away_prefix("t")
+
+    def interrupted(bench: Bench) -> None:
+        with prepared(bench):
+            bench.in_bulk(2500, None)
+            assert raw.keys(f"{prefix}:*")
+            raise error
+
+    with Client(server.url, prefix) as client, pytest.raises(error):
+        interrupted(Bench(client, 2))
+
+    assert raw.keys(f"{prefix}:*") == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_process_deletes_what_it_wrote(
+    server: Any, client: Client, raw: Any, wait_until: Callable[..., Any], number: int, code: int
+) -> None:
+    environment = {
+        "JOBRUNNER_URL": server.url,
+        "JOBRUNNER_PREFIX": client.keys.prefix,
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }
+    command = [sys.executable, "-m", "jobrunner", "bench", "--tasks", "1000000"]
+    with subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: raw.keys("*-bench-*"), timeout_s=30)
+        process.send_signal(number)
+        process.communicate(timeout=30)
+
+    assert process.returncode == code
+    assert raw.keys("*-bench-*") == []
+
+
+def test_only_keys_of_its_own_prefix_are_deleted(server: Any, client: Client, raw: Any) -> None:
+    client.queue("mail").push(1)
+    with Client(server.url, f"{client.keys.prefix}-bench-1") as throw_away:
+        throw_away.queue("bench").push_many(range(2000))
+        assert delete_all(throw_away) > 2000
+
+    assert client.queue("mail").counts()["waiting"] == 1
+
+
+def test_a_spread_is_of_the_times_in_order() -> None:
+    times = spread([float(number) for number in range(100, 0, -1)])
+
+    assert (times.p50, times.p95, times.max) == (51.0, 96.0, 100.0)
+    assert spread([2.0]).p95 == 2.0
