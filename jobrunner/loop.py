@@ -84,6 +84,7 @@ class Loop:
         self._trouble = ""
         self._complaints = complaints or Complaints()
         self._thread: threading.Thread | None = None
+        self._turn_began: float | None = None
         self._log = structlog.get_logger("jobrunner.loop")
 
     def start(self) -> None:
@@ -104,6 +105,17 @@ class Loop:
             return not self._thread.is_alive()
         return True
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def busy_s(self) -> float:
+        """For how long the turn at hand has been going on; 0 between turns. One that never ends hangs."""
+        began = self._turn_began
+        return 0.0 if began is None else monotonic() - began
+
     def run(self) -> None:
         """Repeats turns in the calling thread until it is stopped."""
         while not self._stopping:
@@ -113,10 +125,13 @@ class Loop:
 
     def turn(self) -> float:
         """One turn with its error handled; returns the seconds to the next."""
+        self._turn_began = monotonic()
         try:
             pause = self._step()
         except Exception as error:
             return self._after_failure(error)
+        finally:
+            self._turn_began = None
         if self._failures:
             self._after_recovery()
         return pause

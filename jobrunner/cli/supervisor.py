@@ -71,6 +71,16 @@ class Supervisor:
         self._asked = 0
         self._code = DONE
 
+    def health(self) -> tuple[bool, dict[str, object]]:
+        """Whether all processes run that should, and what to say of that. For any thread."""
+        running = sum(slot.process is not None for slot in self._slots)
+        said: dict[str, object] = {"processes": len(self._slots), "running": running}
+        if self._asked:
+            said["problem"] = "stopping"
+        elif running < len(self._slots):
+            said["problem"] = "a worker process does not run"
+        return "problem" not in said, said
+
     def run(self) -> int:
         """Supervises in the calling thread, which must be the main one; returns the exit code."""
         on_stop_signals(lambda: self._events.put(self._ask_to_stop))

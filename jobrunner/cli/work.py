@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from jobrunner.cli.logs import FORMATS, log_to_stderr
+from jobrunner.cli.metrics_port import NOWHERE, Served
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.stopping import ask_at_end_of, ask_at_stop_signals
 from jobrunner.cli.supervisor import Supervisor
@@ -79,12 +80,17 @@ class Wanted:
 @click.option("--reload", is_flag=True, help="Starts again when a .py file below this folder changes.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
 @click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete tasks to make room.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N",
+              help="Serves /metrics, /health and /ready there, one port for all processes; 0: any that is free.")  # fmt: skip
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+              help="Where that listens; 0.0.0.0: everywhere.")  # fmt: skip
 @click.option("--otel", is_flag=True, help="Sends OpenTelemetry spans; OTEL_… variables say where.")
 @click.option("--lifeline", type=int, hidden=True, help="A descriptor whose end asks to stop; for the supervisor.")
 @with_shared_options
 def work(
-    shared: Shared, modules: tuple[str, ...], processes: int, reload: bool, lifeline: int | None, **options: Any
-) -> int:
+    shared: Shared, modules: tuple[str, ...], processes: int, reload: bool, lifeline: int | None,
+    metrics_host: str, metrics_port: int | None, **options: Any,
+) -> int:  # fmt: skip
     """Runs the tasks of queues until stopped.
 
     MODULEs declare the jobs; without one, those of [tool.jobrunner] in pyproject.toml. SIGTERM or Ctrl-C once: takes
@@ -98,14 +104,25 @@ def work(
     wanted = Wanted(modules=chosen, **options)
     if wanted.otel and find_spec("opentelemetry") is None:
         raise InvalidOption('--otel needs OpenTelemetry; pip install "jobrunner[otel]"')
+    metrics = Served(host=metrics_host, port=metrics_port)
+    metrics.check()
     log_to_stderr(wanted.log_format)
     if processes > 1 or reload:
-        command = [sys.executable, "-m", "jobrunner", "work", *words(shared, wanted)]
-        return Supervisor([command] * processes, watched=Path.cwd() if reload else None).run()
+        return _supervise(shared, wanted, processes, metrics, watched=Path.cwd() if reload else None)
     load_modules(wanted.imported)  # first, as a module may configure the client
     for pipeline in all_pipelines():
         pipeline.check()
-    return work_here(shared, wanted, lifeline, chosen_client(shared))
+    return work_here(shared, wanted, lifeline, chosen_client(shared), metrics)
+
+
+def _supervise(shared: Shared, wanted: Wanted, processes: int, metrics: Served, watched: Path | None) -> int:
+    command = [sys.executable, "-m", "jobrunner", "work", *words(shared, wanted)]
+    supervisor = Supervisor([command] * processes, watched=watched)
+    if metrics.port is None:
+        return supervisor.run()
+    client = chosen_client(shared)
+    with client, metrics.serving(client, supervisor.health):
+        return supervisor.run()
 
 
 def words(shared: Shared, wanted: Wanted) -> list[str]:
@@ -126,7 +143,9 @@ def chosen_client(shared: Shared, otherwise: Client | None = None) -> Client:
     return otherwise or current_client()
 
 
-def work_here(shared: Shared, wanted: Wanted, lifeline: int | None, client: Client) -> int:
+def work_here(
+    shared: Shared, wanted: Wanted, lifeline: int | None, client: Client, metrics: Served = NOWHERE
+) -> int:
     """A worker in this process, until it is stopped; returns the exit code. Its modules are loaded."""
     worker = Worker(
         wanted.imported,
@@ -141,7 +160,8 @@ def work_here(shared: Shared, wanted: Wanted, lifeline: int | None, client: Clie
     ask_at_stop_signals(worker.ask_to_stop)
     if lifeline is not None:
         ask_at_end_of(lifeline, worker.ask_to_stop)
-    summary = worker.run(burst=wanted.burst, drain=wanted.drain)
+    with metrics.serving(client, worker.health):
+        summary = worker.run(burst=wanted.burst, drain=wanted.drain)
     if shared.as_json:
         click.echo(json.dumps(asdict(summary)))
     worker.client.close()

@@ -78,7 +78,7 @@ class Figures:
     def round_trip(self, seconds: float) -> None:
         """Notes how long an exchange with the server took."""
         with self._lock:
-            self._line(*_ROUND_TRIP).note("round_trip", seconds * 1000)
+            self._line(*_ROUND_TRIP).note("round_trip", seconds * 1000, per_ms=1000)
 
     def late(self, queue: str, job: str, ms: float) -> None:
         """Notes how long after its tick a periodic job was fired."""
@@ -140,13 +140,13 @@ class _Line:
         self.times: dict[str, list[int]] = {}
         self.sums_ms: dict[str, float] = {}
 
-    def note(self, kind: str, ms: float) -> None:
-        """One time."""
+    def note(self, kind: str, ms: float, per_ms: int = 1) -> None:
+        """One time; buckets are of milliseconds, or of so many parts of them."""
         times = self.times.get(kind)
         if times is None:
             times = self.times[kind] = [0] * BUCKETS
             self.sums_ms[kind] = 0.0
-        times[bucket(ms)] += 1
+        times[bucket(ms * per_ms)] += 1
         self.sums_ms[kind] += ms
 
     def changes(self) -> dict[str, int]:

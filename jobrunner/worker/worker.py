@@ -42,6 +42,7 @@ _RUNNING_LOOK_S = 0.005
 _LONG_S = 3600.0
 _DRIVERS_LOOK_S = 0.2
 _STOP_NOW = 2
+_HANGS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,18 @@ class Worker:
     def in_hand(self) -> int:
         """Tasks reserved and not yet reported."""
         return self._fetcher.in_hand + self._drivers.in_hand
+
+    def health(self) -> tuple[bool, dict[str, object]]:
+        """Whether the worker works and its loops turn, and what to say of that; asks no server."""
+        if not self._working:
+            return False, {"worker": self.id, "problem": "stopped" if self._stops_asked else "not started"}
+        said: dict[str, object] = {"worker": self.id, "in_hand": self.in_hand}
+        hanging = [loop.name for loop in self._loops if not loop.is_alive or loop.busy_s > _HANGS_S]
+        if hanging:
+            said["problem"] = f"loops that do not turn: {', '.join(hanging)}"
+        elif (failure := self.failure) is not None:
+            said["problem"] = str(failure)
+        return "problem" not in said, said
 
     @property
     def failure(self) -> DriverFailed | None:

@@ -5,7 +5,8 @@ A field is ``<queue> <type> <what>``. What workers count: `succeeded`, `failed`,
 how many times fell into bucket n: below 1 ms for n = 0, else from 2^((n-1)/2) to below 2^(n/2) ms, without an end for
 the last. The lateness of a periodic job is `late:<n>` and `late_us` of its queue and type. Of type `-` is what belongs
 to no job: the leader samples once a minute `depth`, as words beside DEPTH, and what the totals of a queue grew `from`
-and `to`, beside COUNTED. Of queue `-` is what belongs to no queue: `round_trip:<n>` and `round_trip_us`.
+and `to`, beside COUNTED. Of queue `-` is what belongs to no queue: `round_trip:<n>`, whose buckets are of microseconds,
+and `round_trip_us`.
 """
 
 from bisect import bisect_right
@@ -14,7 +15,7 @@ from itertools import chain
 
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.calls.queues import QueueCounts
-from jobrunner.broker.keys import Keys
+from jobrunner.broker.keys import Keys, QueueKeys
 
 BUCKETS = 51
 BOUNDS_MS: tuple[float, ...] = tuple(2 ** (n / 2) for n in range(BUCKETS - 1))
@@ -82,6 +83,11 @@ def read(hashes: Sequence[bytes], queue: str = "", type: str = "") -> list[Call[
         _figures.with_keys(tuple(hashes[at : at + _HASHES_AT_ONCE]), queue=queue, type=type)
         for at in range(0, len(hashes), _HASHES_AT_ONCE)
     ]
+
+
+def by_type(keys: QueueKeys) -> Call[dict[str, str]]:
+    """Totals of a queue by type: ``<type> <outcome>`` → how many."""
+    return command("HGETALL", keys.types, read=_pairs)
 
 
 def totals(keys: Keys) -> Call[dict[str, str]]:

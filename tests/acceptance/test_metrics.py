@@ -1,0 +1,174 @@
+"""The endpoint of workers, read as Prometheus reads it, while workers are killed."""
+
+import json
+import os
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from jobrunner import Client
+from jobrunner.broker.calls.tasks import show
+from jobrunner.task import Task
+from tests.conftest import wait_for
+
+JOBS = """
+import time
+from jobrunner import Backoff, job
+
+SOON = Backoff(base=0.01, factor=1, jitter=0)
+
+@job(queue="mail", keepalive=2, keep=600, backoff=SOON, max_attempts=20)
+def send(seconds: float = 0.0) -> int:
+    time.sleep(seconds)
+    return 1
+
+@job(queue="mail", keepalive=2, keep=600, backoff=SOON, max_attempts=2)
+def refuse() -> None:
+    raise ValueError("no")
+"""
+
+
+@pytest.fixture
+def jobs(shell: Any) -> Any:
+    shell.write("jobs_here.py", JOBS)
+    return shell
+
+
+def enqueue(client: Client, job: str, count: int, payload: bytes = b"{}") -> list[str]:
+    sent = [Task(id=f"{job}-{n}", type=job, queue="mail", payload=payload) for n in range(count)]
+    return [handle.id for handle in client.enqueue_many(sent)]
+
+
+def finished(client: Client) -> int:
+    found = client.stats()["mail"]
+    return found.totals.get("succeeded", 0) + found.dead
+
+
+def record_of(client: Client, task_id: str) -> Any:
+    return client.broker.run(show(client.keys, task_id, queue="mail"))
+
+
+def url_of(process: Any) -> str:
+    """Where it serves metrics, from its log; the rest of which is read behind."""
+    for line in process.stderr:
+        if '"metrics are served"' in line:
+            threading.Thread(target=lambda: Counter(process.stderr), daemon=True).start()
+            return json.loads(line)["url"].removesuffix("/metrics")
+    raise AssertionError("it serves no metrics")
+
+
+def get(url: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=20) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def samples(text: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
+
+
+def ended(text: bytes) -> dict[tuple[str, str], float]:
+    return {
+        (labels["type"], labels["outcome"]): value
+        for name, labels, value in samples(text)
+        if name == "jobrunner_tasks_total"
+    }
+
+
+def value_of(text: bytes, name: str, **wanted: str) -> float:
+    return sum(value for one, labels, value in samples(text) if one == name and wanted.items() <= labels.items())
+
+
+@pytest.fixture
+def serve(jobs: Any) -> Callable[..., tuple[Any, str]]:
+    def start(*words: str) -> tuple[Any, str]:
+        process = jobs.start("work", "jobs_here", "--metrics-port", "0", "--log-format", "json", *words)
+        return process, url_of(process)
+
+    return start
+
+
+def test_totals_are_exact_after_workers_were_killed(serve: Any, client: Client) -> None:
+    ids = enqueue(client, "send", 40, b'{"seconds":0.2}') + enqueue(client, "refuse", 5)
+    _, url = serve("--processes", "2", "--concurrency", "3")
+
+    wait_for(lambda: len(client.workers()) == 2 and finished(client) >= 10, timeout_s=60)
+    for worker in client.workers():
+        os.kill(worker.pid, signal.SIGKILL)
+    wait_for(lambda: finished(client) == 45, timeout_s=90)
+
+    status, text = get(f"{url}/metrics")
+    recount = Counter((record.type, record.state) for record in map(partial(record_of, client), ids))
+    totals = client.stats()["mail"].totals
+    assert status == 200
+    counted = ended(text)
+    assert recount == {("send", "succeeded"): 40, ("refuse", "dead"): 5}
+    assert counted[("send", "succeeded")] == 40
+    assert counted[("refuse", "dead")] == 5
+    for outcome in ("succeeded", "failed", "dead"):
+        assert sum(by for (_, one), by in counted.items() if one == outcome) == totals.get(outcome, 0)
+    assert value_of(text, "jobrunner_recovered_total", queue="mail") == totals["recovered"] > 0
+    assert value_of(text, "jobrunner_enqueued_total", queue="mail") == 45
+    assert value_of(text, "jobrunner_queue_depth", queue="mail", state="dead") == 5
+
+
+def test_a_supervisor_answers_for_its_processes(serve: Any, client: Client) -> None:
+    process, url = serve("--processes", "2")
+    wait_for(lambda: len(client.workers()) == 2, timeout_s=60)
+
+    assert get(f"{url}/ready")[0] == 200
+    status, said = get(f"{url}/health")
+    assert (status, json.loads(said)) == (200, {"status": "ok", "processes": 2, "running": 2})
+    assert value_of(get(f"{url}/metrics")[1], "jobrunner_workers") == 2
+    assert get(f"{url}/")[0] == 404
+
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_a_worker_is_well_while_it_works(serve: Any, client: Client) -> None:
+    process, url = serve("--concurrency", "2")
+    wait_for(lambda: get(f"{url}/health")[0] == 200, timeout_s=60)
+
+    enqueue(client, "send", 20, b'{"seconds":0.01}')
+    count = "jobrunner_task_run_seconds_count"
+    wait_for(lambda: value_of(get(f"{url}/metrics")[1], count, type="send") == 20, timeout_s=30)
+
+    said = json.loads(get(f"{url}/ready")[1])
+    assert (said["status"], said["worker"]) == ("ok", client.workers()[0].id)
+    text = get(f"{url}/metrics")[1]
+    assert 0.2 <= value_of(text, "jobrunner_task_run_seconds_sum", type="send") < 60
+    assert value_of(text, "jobrunner_redis_round_trip_seconds_count") > 0
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_a_port_that_is_taken_is_one_line(serve: Any, jobs: Any) -> None:
+    _, url = serve()
+    said = jobs.run("work", "jobs_here", "--metrics-port", url.rpartition(":")[2])
+
+    assert said.code == 2
+    assert "choose another --metrics-port" in said.talk.splitlines()[-1]
+
+
+def test_what_is_missing_is_said_in_one_line(jobs: Any, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['prometheus_client'] = None\n")
+    path = f"{tmp_path}{os.pathsep}{jobs.environment['PYTHONPATH']}"
+
+    said = jobs.run("work", "jobs_here", "--metrics-port", "0", PYTHONPATH=path)
+
+    assert said.code == 2
+    assert 'pip install "jobrunner[metrics]"' in said.talk

@@ -1,0 +1,174 @@
+"""The text that Prometheus reads, and the health beside it."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from jobrunner import Client
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import figures, leases
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import ServerUnavailable
+from jobrunner.metrics.endpoint import Endpoint
+from jobrunner.metrics.exposition import JobrunnerCollector, metrics_app, render
+from jobrunner.task import Task
+
+
+def read(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            found[(sample.name, tuple(sorted(sample.labels.items())))] = sample.value
+    return found
+
+
+def label(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return name, tuple(sorted(labels.items()))
+
+
+def end(client: Client, queue: str, job: str, count: int, *, typed: bool = True) -> None:
+    client.enqueue_many([Task(id=f"{job}{n}", type=job, queue=queue, payload=b"{}") for n in range(count)])
+    keys = client.keys.queue(queue)
+    held = client.broker.run(leases.reserve(keys, count, token=job)).attempts
+    type_ = job if typed else ""
+    client.broker.run(leases.commit(keys, [(a.id, a.token, 0, "succeeded", b"", b"", type_) for a in held]))
+
+
+def test_ends_are_counted_by_type_and_together_make_the_totals(client: Client) -> None:
+    end(client, "mail", "send", 3)
+    end(client, "mail", "bill", 1)
+    end(client, "mail", "other", 2, typed=False)
+
+    found = read(render(client))
+
+    def ended(type_: str) -> float:
+        return found[label("jobrunner_tasks_total", queue="mail", type=type_, outcome="succeeded")]
+
+    assert (ended("send"), ended("bill"), ended("")) == (3, 1, 2)
+    assert found[label("jobrunner_enqueued_total", queue="mail")] == 6
+
+
+def test_depths_age_and_pause_are_those_of_the_queue(client: Client, clock: Any) -> None:
+    clock.set()
+    client.queue("mail").push_many(range(4))
+    client.queue("mail").push(1, in_=60)
+    client.queue("mail").reserve()
+    client.queue("mail").pause()
+
+    found = read(render(client))
+
+    assert found[label("jobrunner_queue_depth", queue="mail", state="waiting")] == 3
+    assert found[label("jobrunner_queue_depth", queue="mail", state="scheduled")] == 1
+    assert found[label("jobrunner_in_flight", queue="mail")] == 1
+    assert found[label("jobrunner_queue_paused", queue="mail")] == 1
+    assert found[label("jobrunner_queue_workers", queue="mail")] == 0
+    assert found[label("jobrunner_workers")] == 0
+
+
+def test_histograms_add_up(client: Client, broker: Broker, keys: Keys) -> None:
+    changes = {"mail send run:0": 2, "mail send run:20": 3, "mail send run:50": 1, "mail send run_us": 5_500_000}
+    more = {"mail send failed": 5, "mail send dead": 2, "mail send stale": 1}
+    more |= {"- - round_trip:12": 4, "- - round_trip_us": 240}
+    for call in figures.observe(keys, 1_700_000_000_000, "w", 1, changes | more):
+        broker.run(call)
+
+    found = read(render(client))
+
+    of = {"queue": "mail", "type": "send"}
+    assert found[label("jobrunner_task_run_seconds_bucket", le="0.001", **of)] == 2
+    assert found[label("jobrunner_task_run_seconds_bucket", le="1.024", **of)] == 5
+    assert found[label("jobrunner_task_run_seconds_bucket", le="+Inf", **of)] == 6
+    assert found[label("jobrunner_task_run_seconds_count", **of)] == 6
+    assert found[label("jobrunner_task_run_seconds_sum", **of)] == 5.5
+    assert found[label("jobrunner_retries_total", **of)] == 3
+    assert found[label("jobrunner_stale_reports_total", **of)] == 1
+    assert found[label("jobrunner_redis_round_trip_seconds_count")] == 4
+    assert found[label("jobrunner_redis_round_trip_seconds_sum")] == pytest.approx(0.00024)
+    assert found[label("jobrunner_redis_round_trip_seconds_bucket", le="6.4e-05")] == 4
+
+
+def test_programs_add_it_to_a_registry_of_their_own(client: Client) -> None:
+    registry = CollectorRegistry()
+    registry.register(JobrunnerCollector(client))
+
+    assert b"jobrunner_workers 0.0" in generate_latest(registry)
+
+
+def test_names_are_those_of_prometheus(client: Client) -> None:
+    end(client, "mail", "send", 1)
+    for family in text_string_to_metric_families(render(client).decode()):
+        assert family.name.startswith("jobrunner_")
+        assert family.documentation.endswith("."), family.name
+        if family.samples:
+            assert (family.samples[0].name.endswith("_total")) == (family.type == "counter"), family.name
+
+
+def ask(app: Any, kind: str = "http") -> list[Any]:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {}
+
+    asyncio.run(app({"type": kind}, receive, send))
+    return sent
+
+
+def test_any_asgi_server_serves_it(client: Client) -> None:
+    start, body = ask(metrics_app(client))
+
+    assert start["status"] == 200
+    assert dict(start["headers"])[b"content-type"].startswith(b"text/plain; version=")
+    assert b"jobrunner_workers" in body["body"]
+    assert ask(metrics_app(client), "lifespan") == []
+
+
+class Away:
+    """A client whose server is away."""
+
+    def queues(self) -> list[str]:
+        raise ServerUnavailable("no answer from redis://…")
+
+    @property
+    def broker(self) -> "Away":
+        return self
+
+    def run(self, _: Any) -> None:
+        raise ServerUnavailable("no answer from redis://…")
+
+
+def get(url: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_while_the_server_is_away_it_is_healthy_but_not_ready() -> None:
+    endpoint = Endpoint(Away(), "127.0.0.1", 0, lambda: (True, {"worker": "w"}))  # type: ignore[arg-type]
+    endpoint.start()
+    try:
+        assert get(f"{endpoint.url}/health") == (200, b'{"status": "ok", "worker": "w"}\n')
+        assert get(f"{endpoint.url}/ready")[0] == get(f"{endpoint.url}/metrics")[0] == 503
+    finally:
+        endpoint.close()
+
+
+def test_a_process_that_is_not_well_says_why(client: Client) -> None:
+    endpoint = Endpoint(client, "127.0.0.1", 0, lambda: (False, {"problem": "loops that do not turn: fetch"}))
+    endpoint.start()
+    try:
+        for path in ("health", "ready"):
+            status, said = get(f"{endpoint.url}/{path}")
+            assert (status, json.loads(said)["problem"]) == (503, "loops that do not turn: fetch")
+    finally:
+        endpoint.close()
