@@ -16,6 +16,8 @@ max_attempts, max_expiries, keepalive_ms, priority, expires_in_ms   what the tas
 key                 what limits per key and turns go by: a tenant, a host, ...
 place               place in line that it has, will have when it is due, and goes back to
 error, died_at      text of the last failure; time of death
+failures            the last ten attempts that failed or whose lease expired, a line each: Unix ms, number of the
+                    attempt, failed or expired, worker or nothing, first line of the error; separated by tabs
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
 finished_at, outcome, result   of a finished task that is kept for a while; no outcome: succeeded; no result: None
 attempts            of a task that was cancelled before it ran
@@ -94,6 +96,18 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One attempt that came to nothing. `what` is failed, or expired: its lease ended without a report."""
+
+    at: datetime
+    attempt: int
+    what: str
+    worker: str
+    """Empty when that is not known."""
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRecord:
     """A task as it stood when it was read."""
 
@@ -112,6 +126,17 @@ class TaskRecord:
     result: bytes | None = field(repr=False, default=None)
     fields: Mapping[str, bytes] = field(repr=False, default_factory=dict)
     """Every field of the hash, also those a newer version wrote."""
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The last attempts that failed, at most ten, the oldest first; lines that are damaged are left out."""
+        lines = _text(self.fields, "failures").split("\n")
+        return [_failure(parts) for line in lines if len(parts := line.split("\t", 4)) == 5]
+
+
+def _failure(parts: list[str]) -> Failure:
+    at, attempt, what, worker, error = parts
+    return Failure(at=from_ms(_number(at)), attempt=int(_number(attempt)), what=what, worker=worker, error=error)
 
 
 def read_record(state: str, score: str, fields: Mapping[str, bytes]) -> TaskRecord | None:

@@ -4,14 +4,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import coordination, queues
 from jobrunner.broker.calls.queues import QueueCounts
+from jobrunner.broker.calls.survey import crew
 from jobrunner.broker.keys import Keys
 from jobrunner.client.steps import Steps, ask
 from jobrunner.clock import from_ms
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.schedule import Schedule, first_tick
+
+
+class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
+    """An attempt that a worker runs."""
+
+    queue: str
+    id: str
+    type: str
+    attempt: int
+    began_ms: float
+
+    @property
+    def began(self) -> datetime:
+        """When it began, by the worker's clock."""
+        return from_ms(self.began_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +46,12 @@ class WorkerRecord:
     in_hand: int
     finished: int
     leads: bool
+    quiet: bool = False
+    """Whether it was told to take nothing new."""
+    memory: int = 0
+    """Bytes of its main process; 0: it does not say."""
+    running: tuple[RunningAttempt, ...] = ()
+    """What it runs, longest running first, at most 50."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +73,14 @@ class PeriodicRecord:
     overlap: str
     served: bool
     """Whether a worker said within the last minute that it knows the job; without one nothing fires."""
+    enabled: bool = True
+    """Whether its ticks fire; someone may have switched it off."""
 
 
 def read_workers(keys: Keys) -> Steps[list[WorkerRecord]]:
     """Returns the workers that gave a sign of life lately, by id."""
-    ids = yield from ask(coordination.worker_ids(keys))
-    said = yield [coordination.worker_description(keys, worker_id) for worker_id in ids]
-    found = [_worker(worker_id, fields) for worker_id, fields in zip(ids, said, strict=True) if fields]
-    return sorted(found, key=lambda worker: worker.id)
+    said = yield from ask(crew(keys))
+    return sorted((_worker(worker_id, fields) for worker_id, fields in said), key=lambda worker: worker.id)
 
 
 def read_periodics(keys: Keys) -> Steps[list[PeriodicRecord]]:
@@ -100,7 +124,17 @@ def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
         in_hand=_whole(fields.get("in_hand")),
         finished=_whole(fields.get("finished")),
         leads=text.get("leads") == "1",
+        quiet=text.get("quiet") == "1",
+        memory=_whole(fields.get("memory")),
+        running=_running(fields.get("running", b"[]")),
     )
+
+
+def _running(raw: bytes) -> tuple[RunningAttempt, ...]:
+    try:
+        return msgspec.json.decode(raw, type=tuple[RunningAttempt, ...])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ()
 
 
 def _periodic(
@@ -121,6 +155,7 @@ def _periodic(
         catch_up=definition.catch_up,
         overlap=definition.overlap,
         served=served,
+        enabled="disabled" not in state,
     )
 
 

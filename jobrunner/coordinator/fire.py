@@ -24,6 +24,8 @@ _READ_EVERY_S = 30.0
 _REFUSED_PAUSE_S = 5.0
 _AFTER_DISPUTE = timedelta(seconds=0.1)
 _REMEMBERED_MS = 7 * 86_400_000.0
+_SETTLED = ("fired", "skipped", "disabled")
+"""What becomes of a tick that nobody need look at again."""
 _log = structlog.get_logger("jobrunner.periodic")
 
 
@@ -112,7 +114,7 @@ class Fire:
             word = self._fire(definition, self._last[definition.name], tick, epoch, overlap)
             if word == "fired":
                 self._late(definition.queue, definition.name, (now - tick).total_seconds() * 1000)
-            if word not in ("fired", "skipped"):
+            if word not in _SETTLED:
                 return now + _AFTER_DISPUTE
             if word == "fired":  # ticks that are made up for together do not stand in each other's way
                 overlap = "allow"
@@ -150,7 +152,7 @@ class Fire:
                 fields=[*fields, *task_options(task)],
             )
         )
-        if word in ("fired", "skipped"):
+        if word in _SETTLED:
             self._last[definition.name] = str(tick_ms)
         else:
             self._last.pop(definition.name, None)

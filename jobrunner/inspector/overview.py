@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.server import ServerFacts, facts, ping
-from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.calls.survey import QueueSurvey, survey
 from jobrunner.client.client import Client
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.clock import from_ms, perf_counter
@@ -30,6 +28,8 @@ class QueueView:
     """When the pause ends by itself; None for one that does not."""
     totals: dict[str, int]
     workers: int
+    oldest_s: float | None = None
+    """For how long that task has been due which waits longest; None when none waits."""
     problem: str = ""
     """Why the server could not count it."""
 
@@ -95,40 +95,43 @@ def leader_call(client: Client) -> Call[str | None]:
 
 
 def queue_views(client: Client, workers: list[WorkerRecord]) -> list[QueueView]:
-    """Every queue, by name, all counted in one round trip. One that cannot be counted says why."""
+    """Every queue, by name: two round trips, one command for fifty of them. One that cannot be counted says why."""
     names = client.queues()
     if not names:
         return []
-    keys = [client.keys.queue(name) for name in names]
-    counted = client.broker.run_each([queues.counts(one) for one in keys] + [_pause_end(one) for one in keys])
-    pairs = zip(names, counted[: len(names)], counted[len(names) :], strict=True)
-    return [_view(name, found, ends, workers) for name, found, ends in pairs]
+    calls = survey([client.keys.queue(name) for name in names])
+    now_ms, *slices = client.broker.run_many([_now_ms(), *calls])
+    stands = [stand for some in slices for stand in some]
+    return [_view(name, found, now_ms, workers) for name, found in zip(names, stands, strict=True)]
 
 
-def _pause_end(keys: QueueKeys) -> Call[Any]:
-    return command("HGET", keys.settings, "paused", read=_instant)
+def _now_ms() -> Call[float]:
+    return command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) / 1000)
 
 
-def _instant(raw: bytes | None) -> datetime | None:
-    try:
-        return None if raw in (None, b"1") else from_ms(float(raw))
-    except (ValueError, OverflowError, OSError):  # damage, which the scripts read as a pause without an end
-        return None
-
-
-def _view(name: str, found: queues.QueueCounts | Exception, ends: object, workers: list[WorkerRecord]) -> QueueView:
+def _view(name: str, found: QueueSurvey | str, now_ms: float, workers: list[WorkerRecord]) -> QueueView:
     serving = sum(name in worker.queues for worker in workers)
-    if isinstance(found, Exception):
-        return QueueView(name=name, totals={}, workers=serving, problem=str(found))
+    if isinstance(found, str):
+        return QueueView(name=name, totals={}, workers=serving, problem=found)
+    counts, ends, oldest = found.counts, found.pause_ends_ms, found.oldest_due_ms
+    paused = counts.paused and (ends is None or ends > now_ms)
     return QueueView(
         name=name,
-        waiting=found.waiting,
-        scheduled=found.scheduled,
-        pending=found.pending,
-        dead=found.dead,
-        done=found.done,
-        paused=found.paused,
-        paused_until=ends if found.paused and isinstance(ends, datetime) else None,
-        totals=found.totals,
+        waiting=counts.waiting,
+        scheduled=counts.scheduled,
+        pending=counts.pending,
+        dead=counts.dead,
+        done=counts.done,
+        paused=paused,
+        paused_until=_instant(ends) if paused else None,
+        totals=counts.totals,
         workers=serving,
+        oldest_s=None if oldest is None else max(now_ms - oldest, 0.0) / 1000,
     )
+
+
+def _instant(ms: float | None) -> datetime | None:
+    try:
+        return None if ms is None else from_ms(ms)
+    except (ValueError, OverflowError, OSError):  # damage, which the scripts read as a pause without an end
+        return None

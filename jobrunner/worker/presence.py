@@ -24,6 +24,7 @@ def new_worker_id() -> str:
 class Presence:
     """Announces the worker every `heartbeat_s`; it counts as gone after three of them in silence.
 
+    In the same round trip it reads what the worker was told to do (`quiet`, `stop`), and hands that to `obey`.
     All it says is said again each time, so a server that lost it (a restart, an older snapshot) has it back soon.
     """
 
@@ -36,6 +37,7 @@ class Presence:
         *,
         heartbeat_s: float,
         describe: Callable[[], Mapping[str, Word]],
+        obey: Callable[[Mapping[str, bytes]], object] = lambda _: None,
     ) -> None:
         self._broker = broker
         self._keys = keys
@@ -43,6 +45,7 @@ class Presence:
         self._queues = set(queues)
         self._heartbeat_s = heartbeat_s
         self._describe = describe
+        self._obey = obey
 
     def step(self) -> float:
         """One sign of life."""
@@ -51,10 +54,11 @@ class Presence:
         calls = [
             register(self._keys, sorted(self._queues.union(job.options.queue for job in periodics))),
             coordination.announce(self._keys, self._worker_id, self._describe(), ttl_ms=ttl_ms),
+            coordination.orders(self._keys, self._worker_id),
         ]
         if periodics:
             calls.append(coordination.define_periodics(self._keys, published(periodics)))
-        self._broker.run_many(calls)
+        self._obey(self._broker.run_many(calls)[2])
         return self._heartbeat_s
 
     def retire(self) -> None:

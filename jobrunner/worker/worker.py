@@ -29,6 +29,7 @@ from jobrunner.worker.fetcher import Fetcher
 from jobrunner.worker.figures import Figures
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.presence import Presence, new_worker_id
+from jobrunner.worker.running import resident_bytes, running
 from jobrunner.worker.served import configuring, longest_poll_s, served_queues
 from jobrunner.worker.settle import settlements
 from jobrunner.worker.stock import Stock
@@ -88,6 +89,7 @@ class Worker:
         self._stopping = threading.Lock()
         self._released = 0
         self._working = False
+        self._quiet = False
 
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
         """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues;
@@ -224,13 +226,15 @@ class Worker:
             late=self._figures.late,
         )
         self._presence = Presence(
-            self._broker, keys, self.id, self._queues, heartbeat_s=settings.heartbeat, describe=self._describe
-        )
+            self._broker, keys, self.id, self._queues, heartbeat_s=settings.heartbeat, describe=self._describe,
+            obey=self._obey,
+        )  # fmt: skip
         self._fetch_loop = Loop("fetch", self._fetcher.step, complaints)
+        self._presence_loop = Loop("presence", self._presence.step, complaints)
         self._loops = [
             self._fetch_loop,
             Loop("coordinator", self._coordinator.step, complaints),
-            Loop("presence", self._presence.step, complaints),
+            self._presence_loop,
             Loop("figures", self._figures.step, complaints),
         ]
 
@@ -253,7 +257,24 @@ class Worker:
             "in_hand": self.in_hand,
             "finished": self._fetcher.finished_total,
             "leads": int(self._coordinator.leads),
+            "quiet": int(self._quiet),
+            "memory": resident_bytes(),
+            "running": running(self._held.attempts()),
         }
+
+    def _obey(self, orders: Mapping[str, bytes]) -> None:
+        """Does what the dashboard told this worker. Drivers go on while it is quiet: only `stop` ends them."""
+        if orders.get("stop") == b"1" and not self._stops_asked:
+            _log.info("worker was told to stop", worker=self.id)
+            self.ask_to_stop()
+        asked = orders.get("quiet", b"1" if self._quiet else b"0") == b"1"
+        if asked != self._quiet and not self._stops_asked:
+            self._quiet = asked
+            _log.info("worker was told to be quiet" if asked else "worker was told to go on", worker=self.id)
+            self._fetcher.reserving = not asked
+            self._turns.wake_all()
+            self._fetch_loop.wake()
+            self._presence_loop.wake()
 
     def _wait_until_done(self, drain: bool) -> None:
         pause = _IDLE_LOOK_S

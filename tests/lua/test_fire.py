@@ -137,3 +137,14 @@ def test_a_full_server_takes_nothing(mail, fire):
     finally:
         mail.raw.config_set("maxmemory", 0)
     assert mail.snapshot() == before
+
+
+def test_a_job_that_is_switched_off_lets_its_ticks_pass_by(mail, clock, fire, state):
+    mail.run(coordination.enable_periodic(mail.keys, "tick", enabled=False))
+
+    assert fire(1000, epoch=1) == "disabled"
+    assert state() == {"disabled": b"1", "epoch": b"1", "last": b"1000"}
+    assert mail.scores("waiting") == {}
+
+    mail.run(coordination.enable_periodic(mail.keys, "tick", enabled=True))
+    assert fire(2000, expected="1000", epoch=1) == "fired"

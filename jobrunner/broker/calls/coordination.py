@@ -56,7 +56,7 @@ def fire(
     overlap: str,
     fields: Sequence[Word],
 ) -> Call[str]:
-    """One tick of a periodic job. Reply: 'fired', 'skipped', 'missed' or 'fenced' (see lua/fire.lua)."""
+    """One tick of a periodic job. Reply: 'fired', 'skipped', 'disabled', 'missed' or 'fenced' (see lua/fire.lua)."""
     picked = (keys.waiting, keys.scheduled, keys.pending, keys.counters, keys.arrival, keys.wake)
     return _fire.with_keys(
         (*picked, keys.periodic(name)),
@@ -101,6 +101,13 @@ def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
     )  # fmt: skip
 
 
+def enable_periodic(keys: QueueKeys, name: str, *, enabled: bool) -> Call[int]:
+    """Has ticks of a periodic job fire again, or pass by until they may. Those that passed are not made up for."""
+    if enabled:
+        return command("HDEL", keys.periodic(name), "disabled", read=int)
+    return command("HSET", keys.periodic(name), "disabled", 1, read=int)
+
+
 def start_periodic(keys: QueueKeys, name: str, start_ms: int) -> Call[int]:
     """Notes from when on the ticks of a periodic job count, unless that is known."""
     return command("HSETNX", keys.periodic(name), "last", start_ms, read=int)
@@ -115,9 +122,20 @@ def announce(keys: Keys, worker_id: str, description: Mapping[str, Word], *, ttl
 def retire(keys: Keys, worker_id: str) -> list[Call[Any]]:
     """Takes a worker off the list."""
     return [
-        command("DEL", keys.worker(worker_id), read=int),
+        command("DEL", keys.worker(worker_id), keys.orders(worker_id), read=int),
         command("ZREM", keys.workers, worker_id, read=int),
     ]
+
+
+def order(keys: Keys, worker_id: str, name: str, value: str, *, ttl_ms: int) -> list[Call[Any]]:
+    """Tells a worker what to do: `quiet` 1 or 0, `stop` 1. It reads that with its next sign of life."""
+    place = keys.orders(worker_id)
+    return [command("HSET", place, name, value, read=int), command("PEXPIRE", place, ttl_ms, read=int)]
+
+
+def orders(keys: Keys, worker_id: str) -> Call[dict[str, bytes]]:
+    """What a worker was told to do."""
+    return command("HGETALL", keys.orders(worker_id), read=_pairs)
 
 
 def worker_ids(keys: Keys) -> Call[list[str]]:

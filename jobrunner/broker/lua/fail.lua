@@ -7,7 +7,7 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 --       that tell waiters · then for each report: id, number of its lease, delay_ms, 'retry' or 'dead', error (text)
 -- reply list beside the reports: 'scheduled', 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place join wake batch full limits post typed bury drop lease awaited
+-- include number clock place join wake batch full limits post failures typed bury drop lease awaited
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(5, 5)
@@ -17,13 +17,14 @@ if #live > 0 then write_even_when_full() end
 
 local function fail_one(id, at)
   local key, error_text = tasks .. id, ARGV[at + 4]
-  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'priority', 'type')
+  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'priority', 'failures', 'type')
   if task.err or not task[1] then
     drop(id)
     return 'gone'
   end
   local attempts = (number(task[2]) or 0) + 1
-  count_one(task[5], 'failed')
+  count_one(task[6], 'failed')
+  note_failure(key, task[5], now, attempts, 'failed', error_text)
   if ARGV[at + 3] == 'dead' or is_spent(attempts, number(task[3]) or defaults.max_attempts) then
     redis.call('HSET', key, 'retry_count', attempts, 'more', 1)
     bury(id, now, error_text, defaults)

@@ -2,16 +2,17 @@ local waiting, scheduled, pending, counters, arrival, wake, periodic = unpack(KE
 local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(ARGV, 1, 9)
 -- fire: one tick of a periodic job becomes one waiting task, whoever and however many try.
 -- KEYS  waiting, scheduled, pending: zsets · counters: hash · arrival: string · wake: zset ·
---       periodic: hash {last, task, epoch, fired, skipped}
+--       periodic: hash {last, task, epoch, fired, skipped, disabled}
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · expected: `last` as the caller read it ('' = never
 --       ran) · tick: Unix ms of this tick · epoch: fencing number of the caller's leadership (0 = by hand) ·
 --       id: of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter) ·
 --       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
--- reply 'fired', 'skipped' (overlap), 'missed' (another caller was first) or 'fenced' (an older leader)
+-- reply 'fired', 'skipped' (overlap), 'disabled' (only noted as the last tick), 'missed' (another caller was first) or
+--       'fenced' (an older leader)
 -- include number clock place join wake enter
 
 local now = read_clock(now_ms)
-local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch')
+local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch', 'disabled')
 if tonumber(epoch) > 0 and (tonumber(state[3]) or 0) > tonumber(epoch) then return 'fenced' end
 if (state[1] or '') ~= expected then return 'missed' end
 
@@ -22,6 +23,7 @@ end
 
 if tonumber(epoch) > 0 then redis.call('HSET', periodic, 'epoch', epoch) end
 redis.call('HSET', periodic, 'last', tick)
+if tonumber(epoch) > 0 and state[4] then return 'disabled' end
 if overlap == 'skip' and state[2] and is_live(state[2]) then
   redis.call('HINCRBY', periodic, 'skipped', 1)
   return 'skipped'

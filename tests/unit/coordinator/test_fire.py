@@ -289,3 +289,15 @@ def test_a_periodic_job_may_run_in_a_pipelines_queue(fire: Fire, town: Town) -> 
     town.publish(queue="orders/raw")
     fire.step(1, town.at(0))
     assert town.ticks("orders/raw") == [0]
+
+
+def test_ticks_of_a_job_that_was_switched_off_are_not_made_up_for(fire: Fire, town: Town) -> None:
+    town.publish(catch_up=10)
+    fire.step(1, town.at(0))
+    town.finish()
+    town.broker.run(coordination.enable_periodic(town.keys.queue("q"), "tick", enabled=False))
+    fire.step(1, town.at(5))
+
+    town.broker.run(coordination.enable_periodic(town.keys.queue("q"), "tick", enabled=True))
+    fire.step(1, town.at(6))
+    assert town.ticks() == [6.0]

@@ -1,6 +1,8 @@
 -- What every operation on a queue does first, each in a bounded slice: due tasks become waiting, leases that ended go
 -- back to their place or to dead, dead tasks past their time are deleted. So no result depends on a sweeper's timing.
 
+local UNREPORTED = ' ended without a report: its worker died, hung or was cut off'
+
 local function promote(now)
   local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, SLICE)
   if #due == 0 then return 0 end
@@ -19,18 +21,18 @@ end
 local function recover_one(now, id, defaults)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_expiries', 'expiries',
-    'type')
+    'failures', 'type')
   if task.err or not task[1] then return drop(id) end
   local attempts, expiries = (number(task[2]) or 0) + 1, (number(task[6]) or 0) + 1
   local max_attempts = number(task[3]) or defaults.max_attempts
   redis.call('HSET', key, 'expiries', expiries, 'retry_count', attempts, 'more', 1)
+  note_failure(key, task[7], now, attempts, 'expired', 'its lease' .. UNREPORTED)
   if is_spent(attempts, max_attempts) or is_spent(expiries, number(task[5]) or max_attempts) then
-    local lease = 'the lease of attempt ' .. attempts
-    bury(id, now, lease .. ' ended without a report: its worker died, hung or was cut off', defaults)
+    bury(id, now, 'the lease of attempt ' .. attempts .. UNREPORTED, defaults)
   else
     redis.call('ZADD', waiting, number(task[4]) or now, id)
   end
-  count_one(task[7], 'recovered')
+  count_one(task[8], 'recovered')
 end
 
 local function recover(now, defaults)

@@ -1,0 +1,71 @@
+"""Calls that look at many queues or workers at once: one command where each would be one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobrunner.broker.call import Call, Verb
+from jobrunner.broker.calls.queues import QueueCounts
+from jobrunner.broker.keys import Keys, QueueKeys
+
+MOST_AT_ONCE = 50
+"""Queues of one call: it keeps the server for about a millisecond then."""
+MOST_WORKERS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSurvey:
+    """How one queue stands. What is due counts as waiting."""
+
+    counts: QueueCounts
+    pause_ends_ms: float | None
+    """None: it is not paused, or for no certain time."""
+    oldest_due_ms: float | None
+    """When that task was due which waits longest; None when none waits."""
+
+
+def _surveyed(replies: list[Any]) -> list[QueueSurvey | str]:
+    return [reply.decode("utf-8", "replace") if isinstance(reply, bytes) else _stands(reply) for reply in replies]
+
+
+def _stands(reply: list[Any]) -> QueueSurvey:
+    waiting, scheduled, pending, dead, done, paused, oldest, *totals = reply
+    pairs = zip(totals[::2], totals[1::2], strict=True)
+    return QueueSurvey(
+        counts=QueueCounts(
+            *(waiting, scheduled, pending, dead, done),
+            paused=bool(paused),
+            totals={name.decode("utf-8", "replace"): int(total) for name, total in pairs},
+        ),
+        pause_ends_ms=_finite(paused) if paused not in (b"", b"1") else None,
+        oldest_due_ms=_finite(oldest),
+    )
+
+
+def _finite(raw: bytes) -> float | None:
+    try:
+        return float(raw)
+    except ValueError:
+        return None
+
+
+def _crew_said(reply: list[Any]) -> list[tuple[str, dict[str, bytes]]]:
+    return [
+        (raw.decode(), {name.decode(): value for name, value in zip(said[::2], said[1::2], strict=True)})
+        for raw, said in reply
+    ]
+
+
+_survey = Verb("survey", _surveyed)
+_crew = Verb("crew", _crew_said)
+
+
+def survey(queues: Sequence[QueueKeys]) -> list[Call[list[QueueSurvey | str]]]:
+    """Calls that together tell of all queues, in order; of one that cannot be read the server's error as text."""
+    slices = (queues[at : at + MOST_AT_ONCE] for at in range(0, len(queues), MOST_AT_ONCE))
+    return [_survey.with_keys(tuple(one.settings for one in some)) for some in slices]
+
+
+def crew(keys: Keys) -> Call[list[tuple[str, dict[str, bytes]]]]:
+    """(id, what it says of itself) of the workers that are not silent, at most 1 000."""
+    return _crew.with_keys((keys.workers,), worker=keys.worker(""), most=MOST_WORKERS)

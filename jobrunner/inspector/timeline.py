@@ -1,0 +1,68 @@
+"""What happened to one task, in order, as far as its hash tells."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from jobrunner.client.history_steps import REPLAYED_FROM
+from jobrunner.client.item import read_headers
+from jobrunner.clock import from_ms
+from jobrunner.task import Failure, TaskRecord, TaskState
+
+Kind = Literal[
+    "replayed", "enqueued", "failed", "expired", "started", "retry", "due", "lease", "succeeded", "died", "cancelled"
+]
+_LAST: dict[TaskState, Kind] = {
+    TaskState.SUCCEEDED: "succeeded",
+    TaskState.DEAD: "died",
+    TaskState.CANCELLED: "cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One thing that happened, or will: `retry` and `due` (when it is next due), `lease` (when its lease ends)."""
+
+    kind: Kind
+    at: datetime
+    text: str = ""
+    """The error of an attempt; the id of the task that this one was replayed from."""
+    attempt: int = 0
+    """Which attempt; 0 where it is about none."""
+    ahead: bool = False
+    """Whether it has not happened yet, by the clock of who reads."""
+
+
+def timeline(record: TaskRecord) -> list[Moment]:
+    """The moments of a task, the earliest first. Of its failed attempts the last ten are known."""
+    found = [_begin(record)]
+    found += [_failed(failure) for failure in record.failures]
+    if record.state is not TaskState.WAITING and (started := _instant(record, "started_at")) is not None:
+        found.append(Moment(kind="started", at=started, attempt=record.attempts))
+    if record.when is not None:
+        found += _end(record, record.when)
+    return sorted(found, key=lambda moment: moment.at)  # stable: what has the same time stays in this order
+
+
+def _begin(record: TaskRecord) -> Moment:
+    origin = read_headers(record.fields.get("headers")).get(REPLAYED_FROM, "")
+    return Moment(kind="replayed" if origin else "enqueued", at=record.enqueue_time, text=origin)
+
+
+def _failed(failure: Failure) -> Moment:
+    kind: Kind = "expired" if failure.what == "expired" else "failed"
+    return Moment(kind=kind, at=failure.at, text=failure.error, attempt=failure.attempt)
+
+
+def _end(record: TaskRecord, when: datetime) -> list[Moment]:
+    if record.state in _LAST:
+        return [Moment(kind=_LAST[record.state], at=when, attempt=record.attempts)]
+    kind: Kind = "lease" if record.state is TaskState.PENDING else "retry" if record.retry_count else "due"
+    return [Moment(kind=kind, at=when, ahead=True, attempt=record.retry_count + 1)]
+
+
+def _instant(record: TaskRecord, field: str) -> datetime | None:
+    try:
+        return from_ms(float(record.fields[field]))
+    except (KeyError, ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,62 @@
+"""What a worker says of what it runs, and how it does what it is told."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Client
+from jobrunner.broker.calls import coordination
+from tests.conftest import wait_for
+from tests.worker.conftest import Start
+from tests.worker.test_work import gated, gates
+
+
+@pytest.fixture(autouse=True)
+def _open_gates() -> Iterator[None]:
+    yield
+    for gate in gates.values():
+        gate.set()
+    gates.clear()
+
+
+def order(client: Client, worker: Any, name: str, value: str) -> None:
+    client.broker.run_many(coordination.order(client.keys, worker.id, name, value, ttl_ms=60_000))
+
+
+def test_a_worker_says_what_it_runs_and_how_much_memory_it_takes(start: Start, current: Client) -> None:
+    start(queues=["w"], heartbeat=0.05)
+    task = gated.enqueue(name="long")
+
+    (record,) = wait_for(lambda: [one for one in current.workers() if one.running])
+
+    (attempt,) = record.running
+    assert (attempt.queue, attempt.id, attempt.type, attempt.attempt) == ("w", task.id, "work.gated", 1)
+    assert abs(attempt.began.timestamp() - task.record().enqueue_time.timestamp()) < 10
+    assert record.memory > 2**20
+
+
+def test_a_quiet_worker_ends_what_it_runs_and_takes_nothing_until_it_may(start: Start, current: Client) -> None:
+    worker = start(queues=["w"], heartbeat=0.05)
+    first = gated.enqueue(name="first")
+    wait_for(lambda: "first" in gates)
+    order(current, worker, "quiet", "1")
+    wait_for(lambda: current.workers()[0].quiet)
+
+    second = gated.enqueue(name="second")
+    gates["first"].set()
+    wait_for(lambda: first.state == "succeeded")
+    seen = current.workers()[0].finished
+    wait_for(lambda: current.workers()[0].finished >= max(seen, 1))
+    assert second.state == "waiting"
+
+    order(current, worker, "quiet", "0")
+    wait_for(lambda: "second" in gates)
+
+
+def test_a_worker_that_is_told_to_stop_stops(start: Start, current: Client) -> None:
+    worker = start(queues=["w"], heartbeat=0.05)
+
+    order(current, worker, "stop", "1")
+
+    wait_for(lambda: worker._stops_asked == 1)
