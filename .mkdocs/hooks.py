@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reference
 
 REPOSITORY = "https://github.com/jobrunner/jobrunner/blob/main"
-_HOW_TO = "How-to"
+_HOW_TO, _INSIDE = "How-to", "How it works"
 
 
 def on_config(config: Any) -> Any:
-    """Adds the reference to the navigation, and to how-to every page that is nowhere."""
+    """Adds the reference to the navigation, and to how-to every page that is nowhere; decisions to how it works."""
     config.nav = [*config.nav]
     for section in config.nav:
         if "Reference" in section:
@@ -24,9 +24,12 @@ def on_config(config: Any) -> Any:
     docs = Path(config.docs_dir)
     placed = set(re.findall(r"[\w/.-]+\.md", str(config.nav)))
     rest = sorted({str(page.relative_to(docs)) for page in docs.rglob("*.md")} - placed)
+    decisions = [page for page in rest if page.startswith("decisions/")]
     for section in config.nav:
         if _HOW_TO in section:
-            section[_HOW_TO] = [*section[_HOW_TO], *rest]
+            section[_HOW_TO] = [*section[_HOW_TO], *(page for page in rest if page not in decisions)]
+        if _INSIDE in section:
+            section[_INSIDE] = [*section[_INSIDE], *decisions]
     return config
 
 

@@ -22,7 +22,7 @@ from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.jobs.declare import job
 
 PACKAGE = Path(settings.__file__).parent
-MODULES = ("jobrunner", "jobrunner.etl", "jobrunner.spark", "jobrunner.testing", "jobrunner.tracing")
+MODULES = ("jobrunner", "jobrunner.etl", "jobrunner.spark", "jobrunner.testing", "jobrunner.tracing", "jobrunner.web")
 """Where users import from."""
 VARIABLES = {
     "JOBRUNNER_URL": "The server, when no argument names one.",

@@ -128,7 +128,7 @@ def test_every_metric_says_what_it_counts(pages: dict[str, str]) -> None:
 
 def test_every_page_that_the_navigation_names_is_there() -> None:
     named = re.findall(r"^ +- ([\w/.-]+\.md)$", (SITE / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
-    assert len(named) > 30
+    assert len(named) > 25
     assert not [page for page in named if not (ROOT / "docs" / page).is_file()]
 
 
