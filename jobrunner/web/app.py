@@ -18,12 +18,13 @@ from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
 from jobrunner.errors import JobrunnerError
 from jobrunner.web.auth import AskedOf, Auth, Identity, Loopback, Token
-from jobrunner.web.dashboard import Dashboard
+from jobrunner.web.dashboard import Dashboard, Handler
 from jobrunner.web.login import Login
 from jobrunner.web.mounting import UnderPrefix, checked_prefix
 from jobrunner.web.redaction import Redaction
 from jobrunner.web.refusals import NotThere, Refused
 from jobrunner.web.rendering import STATIC
+from jobrunner.web.roles import Role
 from jobrunner.web.routes import all_actions, all_pages
 from jobrunner.web.security import SecurityHeaders
 
@@ -65,9 +66,18 @@ def _routes(dashboard: Dashboard, auth: Auth) -> list[BaseRoute]:
         found.append(Route("/login", dashboard.guarded(login.form), name="login"))
         found.append(Route("/login", dashboard.guarded(login.enter), name="login.enter", methods=["POST"]))
         found.append(Route("/logout", dashboard.guarded(login.leave), name="logout", methods=["POST"]))
+    found.append(Route("/live", _live(dashboard), name="live"))
     found.append(Route("/health", _health(dashboard), name="health"))
     found.append(Mount("/static", StaticFiles(directory=STATIC), name="static"))
     return found
+
+
+def _live(dashboard: Dashboard) -> Handler:
+    async def live(request: Request) -> Response:
+        await dashboard.identified(request, Role.VIEWER)
+        return dashboard.live.answer(request)
+
+    return dashboard.guarded(live)
 
 
 def _health(dashboard: Dashboard) -> Callable[[Request], Response]:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from jobrunner.client.client import Client
 from jobrunner.web.auth import Identity
+from jobrunner.web.live import Glance
 from jobrunner.web.parameters import Parameters
 from jobrunner.web.redaction import Redaction
 from jobrunner.web.roles import ROLE_OF, Role
@@ -27,6 +28,8 @@ class Context:
     redaction: Redaction
     acts: bool
     """Whether this dashboard has actions at all."""
+    glance: Callable[[], Glance] = field(repr=False)
+    """What all tabs share: this moment, a second old at most. Raises ServerError."""
     path_for: Callable[..., str] = field(repr=False)
     root: str
     """What every URL begins with: empty, or `/jobs`."""

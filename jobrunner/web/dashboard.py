@@ -23,6 +23,7 @@ from jobrunner.web import audit, security, sessions
 from jobrunner.web.auth import Auth, Identity, Token
 from jobrunner.web.context import Context
 from jobrunner.web.flash import Flash
+from jobrunner.web.live import Live
 from jobrunner.web.parameters import Parameters, parse_pairs
 from jobrunner.web.redaction import Redaction
 from jobrunner.web.refusals import NotAllowed, NotIdentified, NotThere, Refused, TooLarge
@@ -45,6 +46,7 @@ class Dashboard:
         self.acts = acts
         self.key = auth.signing_key() + secret.encode()
         self.flash = Flash()
+        self.live = Live(client)
         self.app: Starlette  # set when the routes are there
         self._templates = environment()
         self._versioned = version_of(STATIC)
@@ -120,6 +122,7 @@ class Dashboard:
             form=form,
             redaction=self.redaction,
             acts=self.acts,
+            glance=self.live.glance,
             path_for=self.app.url_path_for,
             root=request.scope.get("root_path", ""),
         )
@@ -179,6 +182,8 @@ class Dashboard:
         except Exception as error:
             audit.note(context, action.name, outcome=f"refused: {explained(error)[1]}")
             raise
+        finally:
+            self.live.forget()  # the page that comes next shows what was done
         audit.note(context, action.name, outcome=done.text)
         return done
 

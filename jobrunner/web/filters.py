@@ -14,7 +14,7 @@ from markupsafe import Markup
 from jobrunner.client.client import Client
 from jobrunner.clock import utc_now
 from jobrunner.inspector.overview import shown_url
-from jobrunner.web.charts import number, safe, shares
+from jobrunner.web.charts import number, safe, shares, sparkline
 
 
 def whole(value: int | None) -> str:
@@ -86,6 +86,11 @@ def shares_of(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
     return shares(parts, label=label)
 
 
+def spark(values: Sequence[float], label: str) -> Markup:
+    """A line of the size of a word."""
+    return sparkline(values, label=label)
+
+
 def share(part: float) -> str:
     """0.125 as 12.5 %."""
     return f"{part * 100:.1f}".removesuffix(".0") + " %"
@@ -133,6 +138,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "short_id": short_id,
     "size": size,
     "span": span,
+    "sparkline": spark,
     "whole": whole,
     "zero": zero,
 }

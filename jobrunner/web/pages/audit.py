@@ -4,7 +4,6 @@ import re
 
 from jobrunner.web.audit import entries
 from jobrunner.web.context import Context
-from jobrunner.web.pages.now import now
 from jobrunner.web.routing import Page, Values
 
 _AT_ONCE = 100
@@ -16,7 +15,7 @@ def _audit(context: Context) -> tuple[str, Values]:
     before = before if _PLACE.fullmatch(before) else ""
     found = entries(context.client, before=before, limit=_AT_ONCE)
     return "audit.html", {
-        "nav": now(context).nav,
+        "nav": context.glance().nav,
         "entries": found,
         "before": before,
         "onward": found[-1].id if len(found) == _AT_ONCE else "",

@@ -7,14 +7,13 @@ from jobrunner.clock import from_ms
 from jobrunner.inspector.overview import QueueView
 from jobrunner.task import TaskRecord
 from jobrunner.web.context import Context
-from jobrunner.web.pages.now import now
 from jobrunner.web.routing import Page, Values
 
 _AT_ONCE = 40
 
 
 def _history(context: Context) -> tuple[str, Values]:
-    seen = now(context)
+    seen = context.glance()
     keeping = sorted((queue for queue in seen.queues if queue.done), key=lambda queue: (-queue.done, queue.name))
     names = [queue.name for queue in keeping]
     chosen = context.query.choice("queue", names, names[0] if names else "")

@@ -2,7 +2,7 @@
 
 from jobrunner.inspector.figures import by_job
 from jobrunner.web.context import Context
-from jobrunner.web.pages.now import Now, now
+from jobrunner.web.live import Glance
 from jobrunner.web.pages.plots import SPANS, asked_span, plots
 from jobrunner.web.routing import Page, Values
 
@@ -11,7 +11,7 @@ _MOST_JOBS = 8
 
 
 def _overview(context: Context) -> tuple[str, Values]:
-    seen, span = now(context), asked_span(context)
+    seen, span = context.glance(), asked_span(context)
     _, since, unit = SPANS[span]
     jobs = by_job(context.client, since=since, step=unit)
     return "overview.html", {
@@ -24,7 +24,7 @@ def _overview(context: Context) -> tuple[str, Values]:
         "queue_count": len(seen.queues),
         "running": seen.running[:8],
         "failing": seen.failing[:6],
-        "rates": seen.rates,
+        "rates": seen.total,
         "jobs": jobs[:_MOST_JOBS],
         "plots": plots(context.client, span),
         "is_new": _is_new(seen),
@@ -35,7 +35,7 @@ def _open(queue: object) -> tuple[int, int]:
     return sum(getattr(queue, state) for state in ("waiting", "scheduled", "pending")), getattr(queue, "dead", 0)
 
 
-def _is_new(seen: Now) -> bool:
+def _is_new(seen: Glance) -> bool:
     return not seen.queues and not seen.workers
 
 

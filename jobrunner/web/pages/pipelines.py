@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from jobrunner.etl.graph import Graph, Node
-from jobrunner.etl.published import published
 from jobrunner.inspector.figures import QueueFigures, by_queue
 from jobrunner.inspector.overview import QueueView
 from jobrunner.web.context import Context
 from jobrunner.web.graph import Box, draw
-from jobrunner.web.pages.now import Now, now
+from jobrunner.web.live import Glance
 from jobrunner.web.refusals import NotThere
 from jobrunner.web.routing import Page, Values
 
@@ -37,8 +36,8 @@ class PipelineLine:
 
 
 def _pipelines(context: Context) -> tuple[str, Values]:
-    seen = now(context)
-    graphs = _graphs(context, seen)
+    seen = context.glance()
+    graphs = _graphs(seen)
     return "pipelines.html", {
         "nav": seen.nav,
         "pipelines": [_line(name, graph, _views(name, seen), seen) for name, graph in graphs.items()],
@@ -46,8 +45,8 @@ def _pipelines(context: Context) -> tuple[str, Values]:
 
 
 def _pipeline(context: Context) -> tuple[str, Values]:
-    name, seen = context.path("pipeline"), now(context)
-    graphs = _graphs(context, seen)
+    name, seen = context.path("pipeline"), context.glance()
+    graphs = _graphs(seen)
     if name not in graphs:
         raise NotThere(f"there is no pipeline {name!r}: none was ever used under this name")
     graph, views = graphs[name], _views(name, seen)
@@ -64,9 +63,9 @@ def _pipeline(context: Context) -> tuple[str, Values]:
     }
 
 
-def _graphs(context: Context, seen: Now) -> dict[str, Graph | None]:
+def _graphs(seen: Glance) -> dict[str, Graph | None]:
     """Every pipeline by name; None for one of which only the queues are known."""
-    found: dict[str, Graph | None] = dict(context.client.broker.run(published(context.client.keys)))
+    found: dict[str, Graph | None] = dict(seen.graphs)
     for queue in seen.queues:
         name, slash, _ = queue.name.partition("/")
         if slash:
@@ -74,11 +73,11 @@ def _graphs(context: Context, seen: Now) -> dict[str, Graph | None]:
     return dict(sorted(found.items()))
 
 
-def _views(name: str, seen: Now) -> dict[str, QueueView]:
+def _views(name: str, seen: Glance) -> dict[str, QueueView]:
     return {queue.name: queue for queue in seen.queues if queue.name.startswith(f"{name}/")}
 
 
-def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: Now) -> PipelineLine:
+def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: Glance) -> PipelineLine:
     def of(state: str) -> int:
         return sum(getattr(view, state) for view in views.values())
 

@@ -9,10 +9,10 @@ from jobrunner.errors import InvalidName
 from jobrunner.inspector.figures import by_job, by_queue
 from jobrunner.inspector.lines import lines_of, places
 from jobrunner.inspector.overview import QueueView
+from jobrunner.inspector.pulse import Rates
 from jobrunner.settings import QueueSettings, RateLimit
 from jobrunner.web.context import Context
 from jobrunner.web.filters import span
-from jobrunner.web.pages.now import now
 from jobrunner.web.pages.plots import SPANS, asked_span, plots
 from jobrunner.web.refusals import NotThere
 from jobrunner.web.routing import Page, Values
@@ -23,7 +23,7 @@ _FIRST = 8
 
 
 def _queues(context: Context) -> tuple[str, Values]:
-    seen = now(context)
+    seen = context.glance()
     order = context.query.choice("order", _ORDERS, "name")
     text = context.query.text("q").casefold()
     start = context.query.whole("start", 0, lowest=0, highest=100_000)
@@ -38,6 +38,7 @@ def _queues(context: Context) -> tuple[str, Values]:
         "at_once": _AT_ONCE,
         "order": order,
         "q": context.query.text("q"),
+        "rates": seen.rates,
         "unserved": {queue.name for queue in seen.unserved},
         "figures": by_queue(context.client, since=timedelta(hours=1)),
     }
@@ -45,7 +46,7 @@ def _queues(context: Context) -> tuple[str, Values]:
 
 def _queue(context: Context) -> tuple[str, Values]:
     name = _known_name(context.path("queue"))
-    seen, span = now(context), asked_span(context)
+    seen, span = context.glance(), asked_span(context)
     view = next((queue for queue in seen.queues if queue.name == name), None)
     if view is None:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
@@ -54,6 +55,7 @@ def _queue(context: Context) -> tuple[str, Values]:
     return "queue.html", {
         "nav": seen.nav,
         "queue": view,
+        "rates": seen.rates.get(name, Rates()),
         "settings": settings,
         "facts": shown_settings(settings),
         "plots": plots(context.client, span, queue=name),

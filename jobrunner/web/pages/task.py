@@ -10,7 +10,6 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.timeline import timeline
 from jobrunner.task import TaskRecord
 from jobrunner.web.context import Context
-from jobrunner.web.pages.now import now
 from jobrunner.web.refusals import NotThere
 from jobrunner.web.routing import Page, Values
 
@@ -25,7 +24,7 @@ def _task(context: Context) -> tuple[str, Values]:
     task_id, queue = context.path("task"), context.query.text("queue")
     record = _found(context, task_id, queue)
     return "task.html", {
-        "nav": now(context).nav,
+        "nav": context.glance().nav,
         "task": record,
         "moments": timeline(record),
         "payload": shown(context, _decoded(record.payload, record)),

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from jobrunner.inspector.lines import lines_of, places
 from jobrunner.web.context import Context
-from jobrunner.web.pages.now import Now, now
+from jobrunner.web.live import Glance
 from jobrunner.web.routing import Page, Values
 
 _STATES = ("", "waiting", "pending", "scheduled", "dead")
@@ -22,7 +22,7 @@ def _dead(context: Context) -> tuple[str, Values]:
 
 
 def _page(context: Context, state: str, *, is_dead: bool) -> tuple[str, Values]:
-    seen = now(context)
+    seen = context.glance()
     filters = {name: context.query.text(name) for name in _FILTERS}
     states = [state] if state else ["pending", "waiting", "scheduled", "dead"]
     queues = [queue for queue in seen.queues if filters["queue"] in ("", queue.name)]
@@ -49,7 +49,7 @@ def _page(context: Context, state: str, *, is_dead: bool) -> tuple[str, Values]:
     }
 
 
-def _tabs(seen: Now, filters: Mapping[str, str]) -> list[tuple[str, str, int]]:
+def _tabs(seen: Glance, filters: Mapping[str, str]) -> list[tuple[str, str, int]]:
     """(state, where its tab leads to, how many are in it); counts are of the chosen queue, whatever is searched."""
     queues = [queue for queue in seen.queues if filters["queue"] in ("", queue.name)]
     counts = {state: sum(getattr(queue, state) for queue in queues) for state in _STATES if state}

@@ -1,12 +1,11 @@
 """Workers: who is at work, where, on what, and how busy."""
 
 from jobrunner.web.context import Context
-from jobrunner.web.pages.now import now
 from jobrunner.web.routing import Page, Values
 
 
 def _workers(context: Context) -> tuple[str, Values]:
-    seen = now(context)
+    seen = context.glance()
     return "workers.html", {
         "nav": seen.nav,
         "workers": seen.workers,

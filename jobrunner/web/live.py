@@ -1,0 +1,178 @@
+"""What all tabs see of this moment, read once for all of them; and the stream that tells them to look again.
+
+What must always hold: however many tabs and pages ask, the server is looked at once a second at most; while no tab is
+open nothing is read at all. A tab is told that time went on and how the queues stand, and fetches its page again, which
+answers from the same look. (Server-sent events: WHATWG HTML, section 9.2.)
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from jobrunner.broker.calls.server import ServerFacts
+from jobrunner.client.client import Client
+from jobrunner.client.records import WorkerRecord
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError
+from jobrunner.etl.graph import Graph
+from jobrunner.etl.published import published
+from jobrunner.inspector.check import Check, warn
+from jobrunner.inspector.lines import TaskLine
+from jobrunner.inspector.overview import QueueView
+from jobrunner.inspector.pulse import Failing, Pulse, Rates, look
+from jobrunner.inspector.server_checks import facts_checks
+from jobrunner.web.refusals import Refused
+
+FRESH_S = 1.0
+EVERY_S = 2.0
+_MOST_TABS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """This moment, a second old at most."""
+
+    at: datetime
+    """By the server's clock."""
+    queues: tuple[QueueView, ...]
+    workers: tuple[WorkerRecord, ...]
+    running: tuple[TaskLine, ...]
+    failing: tuple[Failing, ...]
+    server: ServerFacts | None
+    latency_ms: float
+    graphs: dict[str, Graph]
+    """Pipelines whose links are known, by name."""
+    warnings: tuple[Check, ...]
+    unserved: tuple[QueueView, ...]
+    """Queues with something to do that no worker serves, but for those that a pipeline declares as ends."""
+    total: Rates
+    rates: dict[str, Rates]
+
+    @property
+    def nav(self) -> dict[str, int]:
+        """The figures beside the names of pages."""
+        return {"dead": sum(queue.dead for queue in self.queues)}
+
+
+class Live:
+    """Looks for all. Its duties: a glance that is fresh; one loop that looks while tabs are open; a stream for each."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._pulse = Pulse()
+        self._lock = threading.Lock()
+        self._last: Glance | None = None
+        self._taken_s = 0.0
+        self._tabs: set[asyncio.Queue[bytes]] = set()
+        self._loop: asyncio.Task[None] | None = None
+
+    def glance(self) -> Glance:
+        """This moment. Who asks while another looks waits for that look. Raises ServerError."""
+        with self._lock:
+            if self._last is None or monotonic() - self._taken_s > FRESH_S:
+                self._last = self._take()
+                self._taken_s = monotonic()
+            return self._last
+
+    def forget(self) -> None:
+        """Has the next glance look: something was done."""
+        with self._lock:
+            self._last = None
+
+    def answer(self, _: Request) -> StreamingResponse:
+        """GET /live. Raises Refused when too many tabs are open."""
+        if len(self._tabs) >= _MOST_TABS:
+            raise Refused(f"{_MOST_TABS} tabs are open: this one is not told what happens; reload it to look")
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would hold the stream back
+        return StreamingResponse(self.told(), media_type="text/event-stream", headers=headers)
+
+    async def told(self) -> AsyncIterator[bytes]:
+        """What one tab is told until it closes."""
+        inbox: asyncio.Queue[bytes] = asyncio.Queue(maxsize=2)
+        self._tabs.add(inbox)
+        if self._loop is None or self._loop.done():
+            self._loop = asyncio.get_running_loop().create_task(self._look_for_all())
+        try:
+            yield b"retry: 3000\n\n"
+            while True:
+                yield await inbox.get()
+        finally:
+            self._tabs.discard(inbox)
+
+    async def _look_for_all(self) -> None:
+        while self._tabs:
+            event = await run_in_threadpool(self._event)
+            for inbox in tuple(self._tabs):
+                with suppress(asyncio.QueueFull):  # a tab that does not read misses a tick, and nothing else
+                    inbox.put_nowait(event)
+            await asyncio.sleep(EVERY_S)
+
+    def _event(self) -> bytes:
+        try:
+            return _tick(self.glance())
+        except JobrunnerError as error:
+            line = str(error).replace("\n", " ")
+            return f"event: problem\ndata: {line}\n\n".encode()
+
+    def _take(self) -> Glance:
+        seen = look(self._client)
+        self._pulse.add(seen)
+        graphs = self._client.broker.run(published(self._client.keys))
+        ends = {node.queue for graph in graphs.values() for node in graph.nodes if not node.is_served}
+        unserved = tuple(queue for queue in seen.queues if _is_stuck(queue) and queue.name not in ends)
+        return Glance(
+            at=seen.now,
+            queues=seen.queues,
+            workers=seen.workers,
+            running=seen.running,
+            failing=seen.failing,
+            server=seen.server,
+            latency_ms=seen.latency_ms,
+            graphs=graphs,
+            warnings=tuple(_warnings(seen.server, seen.leader, seen.workers, unserved)),
+            unserved=unserved,
+            total=self._pulse.total(),
+            rates={queue.name: self._pulse.rates(queue.name) for queue in seen.queues},
+        )
+
+
+def _is_stuck(queue: QueueView) -> bool:
+    return not queue.workers and bool(queue.waiting or queue.scheduled or queue.pending)
+
+
+def _warnings(
+    server: ServerFacts | None, leader: str | None, workers: tuple[WorkerRecord, ...], unserved: tuple[QueueView, ...]
+) -> list[Check]:
+    found = [check for check in (facts_checks(server) if server else ()) if check.verdict != "ok"]
+    if unserved:
+        names = [queue.name for queue in unserved]
+        told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        undone = sum(queue.waiting + queue.scheduled + queue.pending for queue in unserved)
+        found.append(warn("workers", f"none serves {told}: {undone:,} to do", f"jobrunner work MODULE -q {names[0]}"))
+    if workers and leader is None:
+        found.append(warn("leader", "none: due tasks are promoted by nobody", "it should come within 10 s"))
+    return found
+
+
+def _tick(seen: Glance) -> bytes:
+    stands: dict[str, Any] = {
+        queue.name: [queue.waiting, queue.scheduled, queue.pending, queue.dead, queue.done, queue.paused]
+        for queue in seen.queues
+    }
+    told = {
+        "at": round(seen.at.timestamp() * 1000),
+        "queues": stands,
+        "workers": len(seen.workers),
+        "warnings": len(seen.warnings),
+        "rates": {"into": seen.total.into, "out": seen.total.out, "bad": seen.total.bad},
+    }
+    return b"event: tick\ndata: " + msgspec.json.encode(told) + b"\n\n"

@@ -1,0 +1,35 @@
+"""Makes the pictures of the documentation, into the folder that the environment variable JOBRUNNER_IMAGES names.
+
+Without the variable they are made into a temporary folder, so that nothing here can become wrong unseen.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LARGEST = 200_000
+PICTURES = {
+    "overview": ("/", "desk", "light"),
+    "overview-dark": ("/", "desk", "dark"),
+    "queue": ("/queues/mail", "desk", "light"),
+    "dead": ("/dead", "desk", "light"),
+    "pipeline": ("/pipelines/orders", "desk", "dark"),
+    "phone": ("/queues", "phone", "light"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_for_the_documentation(shop: Any, look: Any, tmp_path: Path, name: str) -> None:
+    path, size, theme = PICTURES[name]
+    target = Path(os.environ.get("JOBRUNNER_IMAGES") or tmp_path) / f"dashboard-{name}.png"
+    tab = look(size=size, theme=theme)
+
+    tab.goto(shop.url + path)
+    tab.wait_for_selector("#live-sign[data-state=live]", state="attached")
+    tab.evaluate("document.querySelector('.where').textContent = 'redis://redis:6379/0 · shop'")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tab.screenshot(path=target)
+
+    assert 10_000 < target.stat().st_size <= LARGEST

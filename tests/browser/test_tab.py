@@ -1,0 +1,164 @@
+"""What a tab does by itself: it follows what happens, says when it cannot, and obeys the keyboard."""
+
+from typing import Any
+
+import pytest
+
+from tests.browser.test_actions import confirm
+
+HIDE = """Object.defineProperty(document, 'hidden', {value: %s, configurable: true});
+document.dispatchEvent(new Event('visibilitychange'))"""
+
+
+@pytest.fixture
+def tab(look: Any) -> Any:
+    return look()
+
+
+def sign(tab: Any, state: str) -> None:
+    """Returns when the tab says so of itself."""
+    tab.wait_for_selector(f"#live-sign[data-state={state}]", timeout=15_000)
+
+
+def test_numbers_follow_without_a_reload(shop: Any, tab: Any) -> None:
+    tab.goto(f"{shop.url}/queues?q=follow")
+    sign(tab, "live")
+    tab.evaluate("window.here = 1")
+
+    shop.client.queue("follow").push_many(range(5))
+    tab.wait_for_selector("tr[data-key=follow] td[data-name=Waiting]:text-is('5')")
+    shop.client.queue("follow").pop(2)
+    tab.wait_for_selector("tr[data-key=follow] td[data-name=Waiting]:text-is('3')")
+
+    assert tab.evaluate("window.here") == 1
+
+
+def test_what_was_chosen_and_typed_stays_while_the_page_follows(shop: Any, tab: Any) -> None:
+    shop.client.queue("kept").push_many(range(3))
+    tab.goto(f"{shop.url}/tasks?queue=kept&state=waiting")
+    sign(tab, "live")
+    tab.locator("input[name=ids]").first.check()
+    tab.fill("[name=error]", "half a wo")
+
+    shop.client.queue("kept").push(4)
+    tab.wait_for_function("document.querySelectorAll('input[name=ids]').length === 4", timeout=15_000)
+
+    assert tab.locator("input[name=ids]").first.is_checked()
+    assert tab.input_value("[name=error]") == "half a wo"
+
+
+def test_a_hidden_tab_asks_for_nothing(shop: Any, tab: Any) -> None:
+    tab.goto(f"{shop.url}/")
+    sign(tab, "live")
+    asked: list[str] = []
+
+    tab.evaluate(HIDE % "true")
+    sign(tab, "paused")
+    tab.on("request", lambda request: asked.append(request.url))
+    shop.client.queue("follow").push(1)
+    tab.wait_for_timeout(3000)
+    assert asked == []
+
+    tab.evaluate(HIDE % "false")
+    sign(tab, "live")
+
+
+def test_live_updates_are_paused_and_stay_so_on_the_next_page(shop: Any, tab: Any) -> None:
+    tab.goto(f"{shop.url}/")
+    sign(tab, "live")
+
+    tab.click("#live-switch")
+    sign(tab, "paused")
+    tab.goto(f"{shop.url}/queues")
+    sign(tab, "paused")
+    tab.click("#live-switch")
+
+    sign(tab, "live")
+
+
+def test_a_tab_says_when_the_dashboard_is_gone(shop: Any, chromium: Any) -> None:
+    context = chromium.new_context()
+    tab = context.new_page()
+    tab.goto(f"{shop.url}/")
+    sign(tab, "live")
+
+    tab.context.set_offline(True)
+    tab.evaluate(HIDE % "true")
+    tab.evaluate(HIDE % "false")
+
+    sign(tab, "lost")
+    tab.context.set_offline(False)
+    sign(tab, "live")
+    context.close()
+
+
+def test_the_keyboard_goes_everywhere(shop: Any, tab: Any) -> None:
+    tab.goto(f"{shop.url}/")
+
+    for key, path in {"q": "/queues", "t": "/tasks", "d": "/dead", "w": "/workers", "p": "/periodic", "l": "/pipelines",
+                      "h": "/history", "r": "/redis", "a": "/audit", "o": "/"}.items():  # fmt: skip
+        tab.keyboard.press("g")
+        tab.keyboard.press(key)
+        tab.wait_for_url(shop.url + path)
+
+
+def test_keys_show_help_search_and_move(shop: Any, tab: Any) -> None:
+    tab.goto(f"{shop.url}/queues")
+
+    tab.keyboard.press("?")
+    tab.wait_for_selector("#shortcuts[open]")
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("j")
+    tab.keyboard.press("j")
+    assert tab.evaluate("document.activeElement.textContent") == tab.locator("a.row-link").nth(1).inner_text()
+    tab.keyboard.press("/")
+    assert tab.evaluate("document.activeElement.name") == "q"
+    tab.keyboard.type("g q")  # typing is typing
+    assert tab.input_value("[name=q]") == "g q"
+
+
+def test_the_theme_is_kept(shop: Any, look: Any) -> None:
+    tab = look(theme="light")
+    tab.goto(f"{shop.url}/")
+    light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    tab.click("#theme")
+    tab.goto(f"{shop.url}/queues")
+
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_question_is_asked_and_answered_by_keyboard(shop: Any, tab: Any) -> None:
+    queue = shop.client.queue("asked")
+    queue.push(1)
+    tab.goto(f"{shop.url}/queues/asked")
+
+    tab.locator("#queue-actions button", has_text="Pause").focus()
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#ask[open]")
+    assert tab.evaluate("document.activeElement.value") == "no"
+    tab.keyboard.press("Escape")
+    assert not queue.paused
+    assert tab.evaluate("document.activeElement.textContent.trim()") == "Pause"
+    tab.keyboard.press("Enter")
+    confirm(tab)
+    tab.wait_for_selector(".badge.paused")
+
+
+def test_the_menu_of_a_phone_opens(shop: Any, look: Any) -> None:
+    tab = look(size="phone")
+    tab.goto(f"{shop.url}/")
+
+    tab.get_by_role("button", name="Menu").click()
+    tab.get_by_role("link", name="Workers").first.click()
+
+    tab.wait_for_url("**/workers")
+
+
+def test_a_spot_of_a_plot_tells_its_values(shop: Any, tab: Any) -> None:
+    tab.goto(f"{shop.url}/")
+
+    tab.locator("#plot-ended .hot").nth(20).hover()
+
+    assert "succeeded" in tab.locator(".tip").inner_text()

@@ -1,0 +1,117 @@
+"""The look that all tabs share: fresh, read once for all, and not at all while nobody looks."""
+
+import asyncio
+import json
+
+import pytest
+
+from jobrunner.etl import Pipeline
+from jobrunner.etl.pipeline import forget_pipeline
+from jobrunner.web import live as module
+from jobrunner.web.live import Live
+
+
+def tick(event):
+    (name, data) = event.decode().strip().split("\n")
+    return name, json.loads(data.removeprefix("data: "))
+
+
+@pytest.fixture
+def live(client):
+    return Live(client)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    monkeypatch.setattr(module, "FRESH_S", 0.0)
+
+
+def test_who_asks_within_a_second_gets_the_same_look(live):
+    assert live.glance() is live.glance()
+
+
+def test_after_something_was_done_it_looks_again(live, client):
+    live.glance()
+    client.queue("mail").push(1)
+
+    live.forget()
+
+    assert [queue.name for queue in live.glance().queues] == ["mail"]
+
+
+def test_a_tab_is_told_how_the_queues_stand(live, client):
+    client.queue("mail").push_many([1, 2])
+
+    async def listen():
+        told = live.told()
+        assert await anext(told) == b"retry: 3000\n\n"
+        event = await anext(told)
+        await told.aclose()
+        return event
+
+    name, data = tick(asyncio.run(listen()))
+
+    assert name == "event: tick"
+    assert data["queues"] == {"mail": [2, 0, 0, 0, 0, False]}
+    assert data["warnings"] == 1 + 1  # nobody serves it, and this server has no append-only file
+
+
+@pytest.mark.usefixtures("quick")
+def test_many_tabs_are_one_look_and_none_is_no_look(live, raw):
+    async def listen():
+        tabs = [live.told() for _ in range(20)]
+        for tab in tabs:
+            await anext(tab)
+        looks = [await asyncio.gather(*(anext(tab) for tab in tabs)) for _ in range(3)]
+        for tab in tabs:
+            await tab.aclose()
+        while not live._loop.done():
+            await asyncio.sleep(0.01)
+        before = raw.info("stats")["total_commands_processed"]
+        await asyncio.sleep(0.1)
+        return looks, raw.info("stats")["total_commands_processed"] - before
+
+    looks, commands = asyncio.run(listen())
+
+    assert all(len(set(each)) == 1 for each in looks)
+    assert commands == 1  # this question itself
+
+
+def test_a_tab_is_told_that_the_server_is_away(start_server, client):
+    from jobrunner import Client
+
+    server = start_server()
+    with Client(server.url, "t", patience=0) as away:
+        live = Live(away)
+        server.kill()
+
+        async def listen():
+            told = live.told()
+            await anext(told)
+            event = await anext(told)
+            await told.aclose()
+            return event
+
+        event = asyncio.run(listen())
+        server.start()
+
+    assert event.startswith(b"event: problem\ndata: ")
+    assert event.endswith(b"\n\n")
+
+
+def test_the_end_of_a_pipeline_that_is_read_by_hand_is_no_warning(live, client):
+    orders = Pipeline("orders", client)
+    orders.declare("lost")
+
+    @orders.sink("raw")
+    def store(item): ...
+
+    orders.push("lost", 1)
+    try:
+        assert live.glance().unserved == ()
+        orders.push("raw", 1)
+        live.forget()
+        assert [queue.name for queue in live.glance().unserved] == ["orders/raw"]
+    finally:
+        forget_pipeline("orders")
