@@ -1,6 +1,7 @@
 """`jobrunner pipeline show`: the counts of every station, with rates and the time left; once, or again and again."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from jobrunner.cli.answer import answer_json, plain_json, span, table
 from jobrunner.cli.options import Shared, connected, duration, with_shared_options
 from jobrunner.cli.pipeline_modules import loaded_pipeline
 from jobrunner.cli.suggestions import pipeline_names
+from jobrunner.cli.top.words import cut, number, rate
 from jobrunner.clock import sleep
 from jobrunner.etl.progress import Pace, PipelineView, Progress
 
@@ -20,6 +22,9 @@ Examples:
   jobrunner pipeline show orders myapp.orders --watch
   jobrunner pipeline show orders --json | jq '.stations[].waiting'
 """
+
+_FIXED = 68
+"""Columns of the narrow table without the name."""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -68,6 +73,28 @@ def station_table(seen: PipelineView) -> str:
     return table(columns, rows)
 
 
+def narrow_table(seen: PipelineView, width: int) -> str:
+    """The same in as few columns as a terminal has: without the targets, numbers short, what ended on a line below."""
+    columns = ("STATION", "WAIT", "SCHED", "RUN", "DEAD", "IN/S", "OUT/S", "LEFT", "STATE")
+    rows = [
+        (
+            cut(one.queue, max(width - _FIXED, 10)),
+            *(number(count) for count in (one.waiting, one.scheduled, one.pending, one.dead)),
+            *(rate(per_s) for per_s in (one.pace.in_per_s, one.pace.out_per_s)),
+            *(_pace(one.pace)[2], "paused" if one.paused else _kind(one.kind)),
+        )
+        for one in seen.stations
+    ]
+    whole = f"{seen.name}: {seen.open} open, {seen.dead} dead, {_ended(seen)}, left {_pace(seen.pace)[2]}"
+    return f"{table(columns, rows)}\n{cut(whole, width)}"
+
+
+def fitting_table(seen: PipelineView, width: int) -> str:
+    """The table that fits: the full one when there is room."""
+    full = station_table(seen)
+    return full if max(map(len, full.splitlines())) <= width else narrow_table(seen, width)
+
+
 def _ended(seen: PipelineView) -> str:
     return f"{seen.succeeded} finished, {seen.dropped} dropped"
 
@@ -113,7 +140,9 @@ def _screen(shared: Shared) -> Iterator[Callable[[PipelineView], None]]:
         yield _draw_plainly
         return
     with Live(auto_refresh=False, vertical_overflow="visible") as live:
-        yield lambda seen: live.update(Text(station_table(seen), no_wrap=True, overflow="crop"), refresh=True)
+        yield lambda seen: live.update(
+            Text(fitting_table(seen, live.console.width), no_wrap=True, overflow="crop"), refresh=True
+        )
 
 
 def _is_terminal() -> bool:
@@ -122,4 +151,4 @@ def _is_terminal() -> bool:
 
 def _draw_plainly(seen: PipelineView) -> None:
     click.clear()
-    click.echo(station_table(seen))
+    click.echo(fitting_table(seen, shutil.get_terminal_size().columns))

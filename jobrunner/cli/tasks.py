@@ -1,5 +1,7 @@
 """`jobrunner tasks`: list, show, cancel, enqueue."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -15,7 +17,9 @@ from jobrunner.client.client import Client
 from jobrunner.client.handle import TaskHandle
 from jobrunner.errors import InvalidName, TaskGone
 from jobrunner.inspector.listing import STATES, list_tasks
+from jobrunner.settings import file_settings
 from jobrunner.task import TaskRecord, TaskState
+from jobrunner.web.redaction import Redaction
 
 _EXAMPLES = """\b
 Examples:
@@ -96,19 +100,25 @@ def show_list(shared: Shared, found: list[TaskRecord], nothing: str) -> None:
 
 
 def task_value(record: TaskRecord) -> dict[str, Any]:
-    """A task as JSON: what jobrunner knows of it, and the further fields of its hash as text."""
+    """A task as JSON: what jobrunner knows of it, and the further fields of its hash as text; no secrets."""
+    shown = Redaction(file_settings().redact).shown
     known = {name: getattr(record, name) for name in ("id", "type", "queue", "state", "when", "enqueue_time", *_SHOWN)}
     return {
         **known,
         "error": record.error,
-        "payload": readable(record.payload),
-        "result": None if record.result is None else readable(record.result),
-        "headers": readable(record.fields.get("headers", b"{}")),
+        "payload": shown(readable(record.payload)),
+        "result": None if record.result is None else shown(readable(record.result)),
+        "headers": shown(readable(record.fields.get("headers", b"{}"))),
         "progress": readable(record.fields.get("progress", b"null")),
         "fields": {
-            name: value.decode("utf-8", "replace") for name, value in record.fields.items() if name not in _TOLD_APART
+            name: _field(value, shown) for name, value in record.fields.items() if name not in _TOLD_APART
         },
     }
+
+
+def _field(raw: bytes, shown: Callable[[Any], Any]) -> str:
+    value = readable(raw)
+    return json.dumps(shown(value)) if isinstance(value, dict | list) else raw.decode("utf-8", "replace")
 
 
 def _task(client: Client, task_id: str, queue: str | None) -> TaskHandle[Any]:
@@ -125,7 +135,7 @@ def _is_pending(task: TaskHandle[Any]) -> bool:
 
 
 def _line(record: TaskRecord) -> tuple[object, ...]:
-    told = record.error.partition("\n")[0] or str(_short(readable(record.payload)))
+    told = record.error.partition("\n")[0] or str(_short(task_value(record)["payload"]))
     return (
         *(record.id, record.type, record.state, when(record.when), record.attempts),
         *(when(record.enqueue_time), told if len(told) <= _LONGEST else told[: _LONGEST - 1] + "…"),

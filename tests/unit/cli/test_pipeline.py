@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from jobrunner.cli.pipeline_show import fitting_table
 from jobrunner.client.client import Client
 from jobrunner.etl.pipeline import all_pipelines, forget_pipeline
+from jobrunner.etl.progress import Pace, PipelineView, StationView
 
 ORDERS = """
 from jobrunner.etl import Pipeline, To
@@ -102,6 +104,30 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(
 
     assert said.code == 0
     assert "STATION" in said.out
+
+
+def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None:
+    pace = Pace(in_per_s=123_456.0, out_per_s=123_456.7, left_s=7200.0)
+    stations = tuple(
+        StationView(
+            queue=f"a-rather-long-name-of-a-station-{n}", kind="station", targets=("one-target", "another-target"),
+            waiting=1_234_567, scheduled=98_765, pending=12_345, dead=50_000, done=0, paused=n == 1, totals={},
+            pace=pace,
+        )
+        for n in range(3)
+    )  # fmt: skip
+    seen = PipelineView(
+        name="orders", stations=stations, open=3_000_000, dead=150_000, succeeded=9_999_999, dropped=1_000, pace=pace
+    )
+
+    for width in (80, 95):
+        lines = fitting_table(seen, width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert lines[0].split()[0] == "STATION"
+        assert "1.2M" in lines[1]
+        assert "paused" in lines[2]
+        assert "9999999 finished" in lines[-1]
+    assert "another-target" in fitting_table(seen, 200)
 
 
 def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(says: Any, client: Client, module: str) -> None:

@@ -1,0 +1,172 @@
+"""What every command owes: JSON on stdout, talk on stderr, 0 done, 1 no, 2 misuse, and an example that is its own."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.etl.pipeline import all_pipelines, forget_pipeline
+from jobrunner.jobs.registry import forget
+from tests.unit.cli.test_main import ALL
+
+PROJECT = """
+from datetime import timedelta
+from jobrunner import PeriodicJob, job
+from jobrunner.etl import Pipeline
+
+@job(queue="maths")
+def add_up(x: int): ...
+
+@job(every=timedelta(minutes=5))
+class Tick(PeriodicJob):
+    def run(self): ...
+
+shop = Pipeline("shop")
+
+@shop.sink("raw")
+def store(item): ...
+"""
+ANSWERS = {
+    "enqueue": ["add_up", "x=1"],
+    "status": [],
+    "top": ["--every", "0.1"],
+    "queues limit": ["mail", "--max-inflight", "3"],
+    "queues list": [],
+    "queues pause": ["mail"],
+    "queues purge": ["mail", "--yes"],
+    "queues resume": ["mail"],
+    "queues settings": ["mail"],
+    "tasks cancel": ["waits", "--queue", "mail"],
+    "tasks enqueue": ["add_up", "x=1"],
+    "tasks list": ["mail"],
+    "tasks show": ["waits", "--queue", "mail"],
+    "dead list": ["mail"],
+    "dead purge": ["mail", "--all", "--yes"],
+    "dead requeue": ["mail", "--all"],
+    "pipeline list": [],
+    "pipeline push": ["shop/raw", "{}"],
+    "pipeline show": ["shop", "--over", "0"],
+    "history list": ["mail"],
+    "history purge": ["mail", "--yes"],
+    "history replay": ["mail", "done"],
+    "periodic list": [],
+    "periodic run": ["Tick"],
+    "bench": ["--tasks", "100"],
+    "doctor": [],
+}
+"""What is asked of a server that has what is asked for."""
+NEEDS_NO_SERVER = {"pipeline diagram": ["shop"], "completion": ["bash"]}
+TESTED_ELSEWHERE = {
+    "work": "tests/acceptance/test_cli_work.py",
+    "pipeline run": "tests/acceptance/test_cli_pipeline.py",
+    "history archive": "tests/spark/test_archive.py",
+    "history report": "tests/spark/test_report.py",
+    "redis status": "tests/unit/cli/test_redis.py",
+    "redis stop": "tests/unit/cli/test_redis.py",
+    "demo": "tests/unit/cli/test_demo.py",
+    "dashboard": "tests/unit/web",
+}
+"""Commands that go on until stopped, run Spark, or look at a folder: where they are tested."""
+
+
+@pytest.fixture
+def project(says: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A project with a job, a periodic job and a pipeline."""
+    (tmp_path / "contract_jobs.py").write_text(PROJECT)
+    (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nmodules = ["contract_jobs"]\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "contract_jobs", raising=False)
+    yield
+    forget("add_up")
+    forget("Tick")
+    for pipeline in all_pipelines():
+        forget_pipeline(pipeline.name)
+
+
+@pytest.fixture
+def filled(client: Client) -> None:
+    """A queue `mail` with a task in each state, and one that is done and kept."""
+    mail = client.queue("mail")
+    mail.configure(max_attempts=1, history=3600)
+    for task_id in ("dies", "done", "waits"):
+        mail.push({"token": "hunter2"}, id=task_id)
+    dies, done = mail.reserve(2)
+    dies.rollback(error="no")
+    done.commit()
+
+
+def test_every_command_is_asked_here_or_has_its_own_tests() -> None:
+    root = Path(__file__).parents[3]
+
+    assert ANSWERS.keys() | NEEDS_NO_SERVER.keys() | TESTED_ELSEWHERE.keys() == ALL.keys()
+    assert not ANSWERS.keys() & TESTED_ELSEWHERE.keys()
+    assert all((root / place).exists() for place in TESTED_ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, *NEEDS_NO_SERVER])
+def test_with_json_the_answer_is_one_value_and_nothing_else(
+    says: Callable[..., Any], project: None, filled: None, name: str
+) -> None:
+    words = {**ANSWERS, **NEEDS_NO_SERVER}[name]
+
+    said = says(*name.split(), *words, "--json")
+
+    assert said.code == 0, said.talk
+    assert isinstance(said.value, dict | list)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_server_that_is_away_is_a_no_in_one_line(
+    says: Callable[..., Any], project: None, tmp_path: Path, name: str
+) -> None:
+    said = says(*name.split(), *ANSWERS[name], "--url", f"unix://{tmp_path}/nothing")
+
+    assert said.code == 1
+    if name != "doctor":  # its answer is that the server is away
+        assert said.out == ""
+        assert said.talk.splitlines()[-1].startswith("Error: no server at unix://")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_unknown_option_is_misuse_and_help_has_an_example_of_this_command(
+    says: Callable[..., Any], name: str
+) -> None:
+    misuse, help_ = says(*name.split(), "--no-such-option"), says(*name.split(), "--help")
+
+    assert (misuse.code, misuse.out) == (2, "")
+    assert misuse.talk.startswith("Error: ")
+    assert help_.code == 0
+    shown = name if name != "tasks enqueue" else "enqueue"
+    assert f"jobrunner {shown}" in " ".join(help_.out.split())
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if name not in ("bench", "top", "doctor")])
+def test_the_prefix_of_the_line_is_the_one_that_is_used(
+    says: Callable[..., Any], project: None, raw: Any, name: str
+) -> None:
+    says(*name.split(), *ANSWERS[name], "--prefix", "own-prefix")
+
+    assert [key for key in raw.scan_iter() if not key.startswith(b"own-prefix:")] == []
+
+
+@pytest.mark.parametrize("name", ["tasks list", "tasks show", "dead list", "history list"])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_is_named_like_a_secret_is_not_shown(
+    says: Callable[..., Any], filled: None, tmp_path: Path, name: str, form: list[str]
+) -> None:
+    shown = says(*name.split(), *ANSWERS[name], *form).out
+
+    assert "hunter2" not in shown
+    assert name == "dead list" or "token" in shown
+
+
+def test_a_command_that_deletes_asks_and_without_a_person_says_so(
+    says: Callable[..., Any], filled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    for words in (("queues", "purge", "mail"), ("dead", "purge", "mail", "--all"), ("history", "purge", "mail")):
+        said = says(*words)
+        assert said.code == 2, words
+        assert "add --yes" in said.talk
