@@ -65,7 +65,8 @@ def configuration() -> str:
         ("WorkerSettings", "Of a worker: `Worker(…)`"),
         ("FileSettings", "`[tool.jobrunner]` in `pyproject.toml`"),
     ):
-        rows = [(f"`{name}`", f"`{default}`", said) for name, default, said in fields_of(settings, owner)]
+        told = fields_of(settings, owner)
+        rows = [(f"`{name}`", f"`{default}`" if default else "", said) for name, default, said in told]
         parts += [f"## {title}", _table(("setting", "default", ""), rows)]
     rows = [(f"`{name}`", said) for name, said in VARIABLES.items()]
     return "\n\n".join([*parts, "## Environment", _table(("variable", ""), rows)])
@@ -176,7 +177,7 @@ def fields_of(module: ModuleType, owner: str) -> list[tuple[str, str, str]]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             is_said = isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant)
             said = _line(str(behind.value.value)) if is_said else ""  # type: ignore[union-attr]
-            found.append((node.target.id, "required" if node.value is None else ast.unparse(node.value), said))
+            found.append((node.target.id, "" if node.value is None else ast.unparse(node.value), said))
     return found
 
 

@@ -27,7 +27,7 @@ class ClientSettings:
     """What a client needs. Sizes in bytes, times in seconds."""
 
     url: str
-    """The server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded://."""
+    """The server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or, by default, embedded://."""
     prefix: str = "jobrunner"
     """What all keys begin with; clients with different prefixes do not see each other."""
     payload_limit: int = 1024 * 1024

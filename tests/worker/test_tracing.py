@@ -1,7 +1,10 @@
 """Spans of tasks on their way: from the enqueue to every attempt, over retries, moves, flows and batches."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from jobrunner.tracepoint import TRACEPOINT, sending
 from jobrunner.tracing import instrument, is_instrumented, processing, uninstrument
 from tests.worker import traced_jobs as jobs
 
+ROOT = Path(__file__).parents[2]
 FAST = Backoff(base=0.01, factor=1)
 
 
@@ -373,3 +377,10 @@ def test_a_span_of_a_batch_links_to_its_items_each_enqueue_once(current: Client,
     assert said(done)["messaging.batch.message_count"] == 4
     assert failed.links == ()
     assert failed.status.description == "ValueError: no"
+
+
+def test_what_is_not_traced_does_not_import_the_tracing() -> None:
+    code = "import sys, jobrunner.public, jobrunner.cli.work; print([one for one in sys.modules if 'tracing' in one])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+
+    assert said.stdout == "[]\n"
