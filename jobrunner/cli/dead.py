@@ -10,7 +10,7 @@ import msgspec
 
 from jobrunner.broker.keys import check_id
 from jobrunner.cli.answer import answer_json, counted
-from jobrunner.cli.bar import watched
+from jobrunner.cli.bar import rising, watched
 from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.group import Group
 from jobrunner.cli.options import Shared, confirm, connected, with_shared_options
@@ -119,7 +119,7 @@ def purge(shared: Shared, queue: str, ids: tuple[str, ...], everything: bool, ye
         if not count:
             raise Refusal(_none_of(queue, ids))
         confirm(f"Delete {counted(count if everything else len(ids), 'dead task')} of queue {queue}?", yes=yes)
-        done = client.queue(queue).purge("dead") if everything else _purge_some(client, queue, ids)
+        done = _purge_all(client, queue, count) if everything else _purge_some(client, queue, ids)
     if not done:
         raise Refusal(_none_of(queue, ids))
     _tell(shared, queue, "deleted", done, len(ids))
@@ -137,6 +137,11 @@ def _chosen(
             yield found
         else:
             yield (record.id for record in dead_like(client, queue, found, job=job, error=error))
+
+
+def _purge_all(client: Client, queue: str, count: int) -> int:
+    with rising(count, "deleting", "tasks") as tell:
+        return client.queue(queue).purge("dead", progress=tell)
 
 
 def _purge_some(client: Client, queue: str, ids: tuple[str, ...]) -> int:

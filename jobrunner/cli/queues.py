@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from jobrunner.cli.answer import answer_json, counted, facts, table, talk
+from jobrunner.cli.bar import rising
 from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.group import Group
 from jobrunner.cli.limits import LIFTED, at_most, by_name, configured, limits_in_force, rate, setting_text
@@ -135,7 +136,8 @@ def purge_state(shared: Shared, queue: str, state: str, *, yes: bool) -> None:
         if not count:
             raise Refusal(f"queue {queue} has no {state} tasks")
         confirm(f"Delete {counted(count, state + ' task')} of queue {queue}?", yes=yes)
-        gone = asked.purge(state)
+        with rising(count, "deleting", "tasks") as tell:
+            gone = asked.purge(state, progress=tell)
     if shared.as_json:
         answer_json({"queue": queue, "state": state, "purged": gone})
     else:

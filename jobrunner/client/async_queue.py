@@ -1,6 +1,6 @@
 """Queues as queues, for asyncio: Queue with every method awaited. What the operations do stands in the steps."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -134,9 +134,9 @@ class AsyncQueue:
         """As Queue.replay."""
         return await self._run(history_steps.replay(self._line, task_id))
 
-    async def purge(self, state: str) -> int:
+    async def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
         """As Queue.purge."""
-        return await self._run(queue_steps.purge(self._line, state))
+        return await self._run(queue_steps.purge(self._line, state, progress))
 
     async def _run(self, steps: Steps[T]) -> T:
         return await run_steps_async(self.broker, steps)

@@ -1,6 +1,6 @@
 """Queues as queues: push, reserve, report. For programs that want the queue and not the job class."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -155,9 +155,12 @@ class Queue:
         """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone."""
         return self._run(history_steps.replay(self._line, task_id))
 
-    def purge(self, state: str) -> int:
-        """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many."""
-        return self._run(queue_steps.purge(self._line, state))
+    def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
+        """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many.
+
+        `progress` is called after each slice with how many are deleted by then.
+        """
+        return self._run(queue_steps.purge(self._line, state, progress))
 
     def _run(self, steps: Steps[T]) -> T:
         return run_steps(self.broker, steps)

@@ -1,6 +1,6 @@
 """The operations on a whole queue, once for Queue and AsyncQueue: what they ask of the server, and what comes of it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jobrunner.broker.call import Call
@@ -107,13 +107,15 @@ def list_tasks(line: Line, state: str, limit: int, after: str | None) -> Steps[l
     return []
 
 
-def purge(line: Line, state: str) -> Steps[int]:
+def purge(line: Line, state: str, progress: Callable[[int], None] | None = None) -> Steps[int]:
     """Returns how many were deleted."""
     if state not in _PURGEABLE:
         raise InvalidOption(f"state {state!r} cannot be purged: choose one of {', '.join(_PURGEABLE)}")
     total = 0
     while gone := (yield from ask(queues.purge(line.keys, state))):
         total += gone
+        if progress is not None:
+            progress(total)
     if total:
         yield from relaying(line.all_keys, tags=[line.keys.tag])
     return total

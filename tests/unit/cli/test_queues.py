@@ -148,6 +148,22 @@ def test_a_purge_deletes_the_state_it_names_and_no_other(says: Callable[..., Any
     assert client.queue("mail").counts()["waiting"] == 2
 
 
+def test_a_long_purge_shows_a_person_how_far_it_is(
+    says: Callable[..., Any], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.queue("mail").push_many(range(2500))
+    told: list[int] = []
+    assert client.queue("mail").purge("waiting", progress=told.append) == told[-1] == 2500
+    assert told == [1000, 2000, 2500]
+    client.queue("mail").push_many(range(1500))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+
+    said = says("queues", "purge", "mail", "--yes")
+
+    assert said.out == "deleted 1500 waiting tasks of queue mail\n"
+    assert "1500/1500" in said.talk
+
+
 def test_a_purge_of_nothing_is_a_no(says: Callable[..., Any]) -> None:
     said = says("queues", "purge", "mail", "--yes")
 
