@@ -4,7 +4,6 @@
 """
 
 import ast
-import dataclasses
 import importlib
 import inspect
 import re
@@ -126,15 +125,14 @@ def scripts() -> str:
 
 
 def events() -> str:
-    """What each event says."""
+    """Every kind of event, and what an event has."""
     module = importlib.import_module("jobrunner.events")
-    parts = ["# Events", inspect.cleandoc(module.__doc__ or "")]
-    for name, found in vars(module).items():
-        if isinstance(found, type) and found.__module__ == module.__name__ and dataclasses.is_dataclass(found):
-            rows = [(f"`{one}`", said) for one, _, said in fields_of(module, name)]
-            parts += [f"## {name}", inspect.cleandoc(found.__doc__ or "")]
-            parts += [_table(("field", ""), rows)] if rows else []
-    return "\n\n".join(parts)
+    kinds = [(f"`{kind}`", said) for kind, said in module.KINDS.items()]
+    has = [(f"`{name}`", said) for name, _, said in fields_of(module, "Event")]
+    told = inspect.cleandoc(module.__doc__ or "")
+    how = "How to follow them: `jobrunner events`, [monitoring](../monitoring.md)."
+    return "\n\n".join(["# Events", told, how, _table(("kind", "when, and its details"), kinds), "## Fields",
+                        _table(("field", ""), has)])  # fmt: skip
 
 
 def metrics() -> str:
