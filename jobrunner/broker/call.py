@@ -42,6 +42,8 @@ class Call(Generic[T_co]):
     script: Script | None = None
     keys: tuple[bytes, ...] = ()
     repeatable: bool = True
+    may_fail: bool = False
+    """Whether a server that refuses it is nobody's trouble; its reader is given None then."""
 
 
 class Verb(Generic[T]):
@@ -75,9 +77,11 @@ class Verb(Generic[T]):
         return Call(read=self._read, words=words, script=self.script, keys=keys, repeatable=self._repeatable)
 
 
-def command(*words: Word, read: Callable[[Any], T], repeatable: bool = True) -> Call[T]:
+def command(
+    *words: Word, read: Callable[[Any], T], repeatable: bool = True, may_fail: bool = False
+) -> Call[T]:
     """A plain command of the server."""
-    return Call(read=read, words=words, repeatable=repeatable)
+    return Call(read=read, words=words, repeatable=repeatable, may_fail=may_fail)
 
 
 def wire_words(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> list[Word]:
@@ -127,6 +131,8 @@ def raise_if_loading(replies: Sequence[object]) -> None:
 def interpret(call: Call[T], reply: object) -> T:
     """The value of a reply, or the error of this package that it stands for."""
     if isinstance(reply, Exception):
+        if call.may_fail:
+            return call.read(None)
         raise server_error(reply) from reply
     return call.read(reply)
 

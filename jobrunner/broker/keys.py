@@ -61,6 +61,7 @@ key                                  type   content
 ``P:{figures}:total``                hash   the same since the prefix exists (see broker/calls/figures.py)
 ``P:{figures}:sampled``              hash   queue → its totals when the leader last looked
 ``P:events``                         stream what happened that a person should know (see events.py); the last 10 000
+``P:events:watched``                 string up to when the leader looked for tasks that died, Unix ms
 ==================================== ====== ====================================================================
 """
 
@@ -175,6 +176,7 @@ class Keys:
         self.audit = self._root + b"audit"
         self.operations = self._root + b"operations"
         self.events = self._root + b"events"
+        self.events_watched = self._root + b"events:watched"
         self.figures_sampled = self._root + b"{figures}:sampled"
         self.figures_total = self._root + b"{figures}:total"
         self.queue = lru_cache(maxsize=4096)(self._queue)

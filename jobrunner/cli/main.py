@@ -19,6 +19,7 @@ COMMANDS = {
     "pipeline": ("jobrunner.cli.pipeline:pipeline", "Lists, shows, draws, feeds and runs pipelines."),
     "history": ("jobrunner.cli.history:history", "Lists, replays, archives, purges finished tasks; reports on them."),
     "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, or runs one now."),
+    "events": ("jobrunner.cli.events:events", "Shows what happened, and follows what happens."),
     "bench": ("jobrunner.cli.bench:bench", "Measures how fast this set-up is."),
     "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),
     "redis": ("jobrunner.cli.redis:redis", "Shows or stops the embedded server of this folder."),

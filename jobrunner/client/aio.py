@@ -1,7 +1,7 @@
 """The client for asyncio applications: the same calls through the asyncio driver."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -14,10 +14,12 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.bulk import Batch, batches
+from jobrunner.client.events import read_events_async
 from jobrunner.client.handle import AsyncTaskHandle
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
 from jobrunner.client.steps import run_steps_async
 from jobrunner.client.task_steps import check_place
+from jobrunner.events import Event
 from jobrunner.settings import ClientSettings, client_settings
 from jobrunner.task import Task
 from jobrunner.tracepoint import sending
@@ -75,6 +77,10 @@ class AsyncClient:
     async def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
         return await self.broker.run(queues.registered(self.keys))
+
+    def events(self, after: str | None = None, *, follow: bool = False) -> AsyncIterator[Event]:
+        """As Client.events."""
+        return read_events_async(self.broker, self.keys, after, follow=follow)
 
     async def workers(self) -> list[WorkerRecord]:
         """As Client.workers."""

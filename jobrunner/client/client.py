@@ -1,7 +1,7 @@
 """The client: one connection pool, one prefix; enqueues tasks and hands out handles and queues."""
 
 import atexit
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from jobrunner.broker.broker import Broker, server_clock
@@ -11,11 +11,13 @@ from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.bulk import Batch, batches, enqueue_call, id_of
+from jobrunner.client.events import read_events
 from jobrunner.client.handle import TaskHandle
 from jobrunner.client.queue import Queue
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
 from jobrunner.client.steps import run_steps
 from jobrunner.client.task_steps import check_place
+from jobrunner.events import Event
 from jobrunner.settings import client_settings
 from jobrunner.task import Task
 from jobrunner.tracepoint import TRACEPOINT, sending
@@ -76,6 +78,13 @@ class Client:
     def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
         return self.broker.run(queues.registered(self.keys))
+
+    def events(self, after: str | None = None, *, follow: bool = False) -> Iterator[Event]:
+        """What happened, oldest first, from behind the event with the id `after` on; with `follow` for ever.
+
+        The last 10 000 or so are kept (see jobrunner.events). Raises InvalidOption, ServerError.
+        """
+        return read_events(self.broker, self.keys, after, follow=follow)
 
     def workers(self) -> list[WorkerRecord]:
         """The workers that gave a sign of life lately, by id; what each says of itself is some seconds old."""

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.broker.calls import queues, tasks
+from jobrunner.broker.calls import events, queues, tasks
 from jobrunner.broker.keys import check_id
+from jobrunner.client.events import who
 from jobrunner.client.item import write_payload
 from jobrunner.client.line import Line
 from jobrunner.client.steps import Steps, ask
@@ -27,6 +28,8 @@ def requeue_dead(line: Line, chosen: Iterable[str] | None, rate: float | None, p
     while batch := [check_id(one) for one in itertools.islice(rest, _AT_ONCE)]:
         call = tasks.requeue(line.keys, batch, start_ms=done * step_ms, step_ms=step_ms, fields=fields)
         done += (yield from ask(call)).count("ok")
+    if done:
+        yield from ask(events.note(line.all_keys, "dead_requeued", queue=line.name, by=who(), count=done))
     return done
 
 

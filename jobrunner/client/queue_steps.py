@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls import leases, pages, queues, tasks
+from jobrunner.broker.calls import events, leases, pages, queues, tasks
 from jobrunner.broker.keys import check_id
+from jobrunner.client.events import who
 from jobrunner.client.item import Item, Popped, check_verdict, milliseconds, read_headers, read_payload
 from jobrunner.client.line import Line
 from jobrunner.client.queue_settings import read_settings, write_settings
@@ -65,17 +66,23 @@ def is_paused(line: Line) -> Steps[bool]:
 def pause(line: Line, for_: Duration | None) -> Steps[None]:
     """Sets the pause switch, for a while or until it is cleared."""
     length_ms = milliseconds(for_, "for_")
-    yield from _announced(line, queues.configure(line.keys, {"paused": 1 if length_ms is None else f"+{length_ms}"}))
+    event = events.note(line.all_keys, "queue_paused", queue=line.name, by=who(), for_ms=length_ms or "")
+    yield from _announced(
+        line, queues.configure(line.keys, {"paused": 1 if length_ms is None else f"+{length_ms}"}), event
+    )
 
 
 def resume(line: Line) -> Steps[None]:
     """Clears the pause switch."""
-    yield from _announced(line, queues.configure(line.keys, {"paused": ""}))
+    event = events.note(line.all_keys, "queue_resumed", queue=line.name, by=who())
+    yield from _announced(line, queues.configure(line.keys, {"paused": ""}), event)
 
 
 def configure(line: Line, options: Mapping[str, Any]) -> Steps[None]:
     """Changes the settings named."""
-    yield from _announced(line, queues.configure(line.keys, write_settings(options, line.name)))
+    said = {f"set_{name}": str(value) for name, value in options.items()}
+    event = events.note(line.all_keys, "queue_configured", queue=line.name, by=who(), **said)
+    yield from _announced(line, queues.configure(line.keys, write_settings(options, line.name)), event)
 
 
 def settings(line: Line) -> Steps[QueueSettings]:
@@ -117,13 +124,14 @@ def purge(line: Line, state: str, progress: Callable[[int], None] | None = None)
         if progress is not None:
             progress(total)
     if total:
+        yield from ask(events.note(line.all_keys, "queue_purged", queue=line.name, by=who(), state=state, count=total))
         yield from relaying(line.all_keys, tags=[line.keys.tag])
     return total
 
 
-def _announced(line: Line, call: Call[Any], *, in_safety: bool = False) -> Steps[None]:
+def _announced(line: Line, *wanted: Call[Any], in_safety: bool = False) -> Steps[None]:
     """A call that may be the first on its queue: the registry must know of the queue, for upkeep and for listings."""
-    calls = [call] if line.is_registered else [queues.register(line.all_keys, [line.name]), call]
+    calls = [*wanted] if line.is_registered else [queues.register(line.all_keys, [line.name]), *wanted]
     yield Durable(calls) if in_safety else calls
     line.is_registered = True
 

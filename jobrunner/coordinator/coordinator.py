@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import coordination, events
 from jobrunner.broker.calls.coordination import Leadership
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
@@ -12,6 +12,7 @@ from jobrunner.coordinator.fire import Fire
 from jobrunner.coordinator.outboxes import Outboxes
 from jobrunner.coordinator.sample import Sample
 from jobrunner.coordinator.sweep import Sweep
+from jobrunner.coordinator.watch import Watch
 
 _NEVER = float("-inf")
 
@@ -37,6 +38,7 @@ class Coordinator:
         self._sweep = Sweep(broker, keys, sweep_s, served)
         self._outboxes = Outboxes(broker, keys, sweep_s, lambda: self._sweep.tags)
         self._decided = Decided(broker, keys, sweep_s, lambda: self._sweep.queues)
+        self._watch = Watch(broker, keys, sweep_s, lambda: self._sweep.queues)
         self._sample = Sample(broker, keys, lambda: self._sweep.queues)
 
     @property
@@ -52,7 +54,9 @@ class Coordinator:
             return self._renew_after_s()
         until_renewal = self._asked_at + self._renew_after_s() - monotonic()
         until_sweep = self._sweep.step()
-        until_look = min(self._outboxes.step(), self._decided.step(), self._sample.step(self._server_now_ms()))
+        now_ms = self._server_now_ms()
+        until_look = min(self._outboxes.step(), self._decided.step())
+        until_look = min(until_look, self._sample.step(now_ms), self._watch.step(now_ms))
         until_tick = self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms()))
         return max(min(until_renewal, until_sweep, until_look, until_tick), 0.001)
 
@@ -69,6 +73,8 @@ class Coordinator:
         self._asked_at = asked_at
         if self._leadership.epoch != before.epoch:
             self._fire.forget()
+            if epoch := self._leadership.epoch:
+                self._broker.run(events.note(self._keys, "leader_changed", worker=self._worker_id, epoch=epoch))
         if self._leadership.version != before.version:
             self._fire.reread()
 

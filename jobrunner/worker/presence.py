@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import coordination, events
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.definitions import published
@@ -46,6 +46,7 @@ class Presence:
         self._heartbeat_s = heartbeat_s
         self._describe = describe
         self._obey = obey
+        self._has_started = False
 
     def step(self) -> float:
         """One sign of life."""
@@ -58,9 +59,14 @@ class Presence:
         ]
         if periodics:
             calls.append(coordination.define_periodics(self._keys, published(periodics)))
+        if not self._has_started:
+            words = {"queues": ",".join(sorted(self._queues)), "worker": self._worker_id}
+            calls.append(events.note(self._keys, "worker_started", **words))
         self._obey(self._broker.run_many(calls)[2])
+        self._has_started = True
         return self._heartbeat_s
 
     def retire(self) -> None:
         """Takes the worker off the list."""
-        self._broker.run_many(coordination.retire(self._keys, self._worker_id))
+        told = events.note(self._keys, "worker_stopped", worker=self._worker_id)
+        self._broker.run_many([*coordination.retire(self._keys, self._worker_id), told])

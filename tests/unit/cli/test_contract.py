@@ -67,6 +67,7 @@ TESTED_ELSEWHERE = {
     "redis stop": "tests/unit/cli/test_redis.py",
     "demo": "tests/unit/cli/test_demo.py",
     "dashboard": "tests/unit/web",
+    "events": "tests/unit/cli/test_events.py",
 }
 """Commands that go on until stopped, run Spark, or look at a folder: where they are tested."""
 

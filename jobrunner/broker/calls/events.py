@@ -1,0 +1,58 @@
+"""Calls about the stream of events."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jobrunner.broker.call import Call, Word, command
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import from_ms
+from jobrunner.events import Event
+
+KEPT = 10_000
+_OWN = ("queue", "task", "job", "worker", "by")
+_LONGEST = 500
+
+
+def note(keys: Keys, kind: str, **words: Word) -> Call[None]:
+    """Adds an event. It may be left out, and is when the server refuses it, and may be there twice after an outage."""
+    said = [part for name, word in words.items() if word != "" for part in (name, _short(word))]
+    return command("XADD", keys.events, "MAXLEN", "~", KEPT, "*", "kind", kind, *said, read=_nothing, may_fail=True)
+
+
+def after(keys: Keys, last: str, *, count: int) -> Call[list[Event]]:
+    """Up to `count` events behind the one with that id, oldest first; '-' begins at the oldest that is kept."""
+    start = last if last == "-" else f"({last}"
+    return command("XRANGE", keys.events, start, "+", "COUNT", count, read=_events)
+
+
+def newest(keys: Keys, *, count: int) -> Call[list[Event]]:
+    """The last `count` events, oldest first."""
+    return command("XREVRANGE", keys.events, "+", "-", "COUNT", count, read=lambda reply: _events(reply)[::-1])
+
+
+def awaited(keys: Keys, last: str, *, count: int, wait_ms: int) -> Call[list[Event]]:
+    """Like `after`, and waits in the server for the first one; empty when none came in that time."""
+    return command(
+        "XREAD", "COUNT", count, "BLOCK", wait_ms, "STREAMS", keys.events, last,
+        read=lambda reply: [] if not reply else _events(reply[0][1]),
+    )  # fmt: skip
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _short(word: Word) -> Word:
+    return word[:_LONGEST] if isinstance(word, (str, bytes)) else word
+
+
+def _events(reply: Iterable[Any]) -> list[Event]:
+    return [_event(raw_id.decode(), words) for raw_id, words in reply]
+
+
+def _event(event_id: str, words: list[bytes]) -> Event:
+    texts = [word.decode("utf-8", "replace") for word in words]
+    said = dict(zip(texts[::2], texts[1::2], strict=True))
+    own = {name: said.pop(name, "") for name in _OWN}
+    at = from_ms(int(event_id.partition("-")[0]))
+    return Event(id=event_id, at=at, kind=said.pop("kind", "?"), details=said, **own)

@@ -1,0 +1,40 @@
+"""`jobrunner events`: what happened, and what happens."""
+
+import json
+from contextlib import suppress
+
+import click
+
+from jobrunner.cli.answer import plain_json
+from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.events import KINDS, Event
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner events
+  jobrunner events --follow --kind task_died
+  jobrunner events --follow --json | while read line; do …; done
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("-f", "--follow", is_flag=True, help="Goes on for ever; Ctrl-C ends it.")
+@click.option("--after", metavar="ID", help="Only what is behind the event with that id.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Only these. Repeatable.")
+@with_shared_options
+def events(shared: Shared, follow: bool, after: str | None, kinds: tuple[str, ...]) -> None:
+    """Shows what happened: workers that came, went or were lost, tasks that died, changes of queues.
+
+    Oldest first, one line each; with --json one object a line. The server keeps the last 10 000 or so.
+    """
+    with connected(shared) as client, suppress(KeyboardInterrupt):
+        for event in client.events(after, follow=follow):
+            if not kinds or event.kind in kinds:
+                click.echo(json.dumps(plain_json(event)) if shared.as_json else _line(event))
+
+
+def _line(event: Event) -> str:
+    named = [(name, getattr(event, name)) for name in ("queue", "job", "task", "worker", "by")]
+    said = " ".join(f"{name}={value}" for name, value in (*named, *event.details.items()) if value)
+    shown = "".join(char if char.isprintable() else "?" for char in said)
+    return f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.kind:<16}  {shown}".rstrip()

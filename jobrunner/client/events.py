@@ -1,0 +1,62 @@
+"""Reading the stream of events, for threads and for asyncio."""
+
+import os
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
+
+from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import events as calls
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import InvalidOption
+from jobrunner.events import Event
+
+_AT_ONCE = 100
+_WAIT_MS = 2000
+_ID = re.compile(r"\d+(-\d+)?")
+
+
+def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) -> Iterator[Event]:
+    """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for what is no id."""
+    last = _checked(after)
+    while found := broker.run(calls.after(keys, last, count=_AT_ONCE)):
+        yield from found
+        last = found[-1].id
+    while follow:
+        found = broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
+        yield from found
+        last = found[-1].id if found else last
+
+
+async def read_events_async(
+    broker: AsyncBroker, keys: Keys, after: str | None, *, follow: bool
+) -> AsyncIterator[Event]:
+    """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for what is no id."""
+    last = _checked(after)
+    while found := await broker.run(calls.after(keys, last, count=_AT_ONCE)):
+        for event in found:
+            yield event
+        last = found[-1].id
+    while follow:
+        found = await broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
+        for event in found:
+            yield event
+        last = found[-1].id if found else last
+
+
+@cache
+def who() -> str:
+    """This process, as events name who did something."""
+    return f"{socket.gethostname()}.{os.getpid()}"
+
+
+def _checked(after: str | None) -> str:
+    if after is not None and not _ID.fullmatch(after):
+        raise InvalidOption(f"after={after!r}: give the id of an event")
+    return after or "-"
+
+
+def _from(last: str) -> str:
+    return "0" if last == "-" else last

@@ -1,0 +1,200 @@
+"""The stream of events: who writes what, and how it is read."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner import AsyncClient, Backoff, Client, Worker, job
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import events as calls
+from jobrunner.broker.calls.queues import register
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.client.queue import Queue
+from jobrunner.coordinator.watch import Watch
+from jobrunner.errors import InvalidOption
+from jobrunner.events import KINDS
+from tests.conftest import wait_for
+
+
+@job(name="events.bad", queue="ev", max_attempts=1, backoff=Backoff(base=0.01, factor=1))
+def bad() -> None:
+    """Fails."""
+    raise ValueError("no\nmore")
+
+
+def told(client: Client, *kinds: str) -> list[tuple[str, ...]]:
+    return [(one.kind, one.queue, *one.details.values()) for one in client.events() if not kinds or one.kind in kinds]
+
+
+def test_workers_come_go_and_lead(current: Client) -> None:
+    worker = Worker(client=current, queues=["ev"])
+    worker.start()
+    wait_for(lambda: told(current, "leader_changed"))
+    worker.stop()
+
+    found = [(one.kind, one.worker) for one in current.events()]
+    assert sorted(found) == [(kind, worker.id) for kind in ("leader_changed", "worker_started", "worker_stopped")]
+
+
+def test_a_task_that_died_is_told_with_its_error(current: Client, run: Any) -> None:
+    task = bad.enqueue()
+    worker = Worker(client=current, queues=["ev"], sweep=0.05)
+    worker.start()
+    wait_for(lambda: told(current, "task_died"))
+    worker.stop()
+
+    (event,) = [one for one in current.events() if one.kind == "task_died"]
+    assert (event.queue, event.task, event.job) == ("ev", task.id, "events.bad")
+    assert event.details == {"error": "ValueError: no more", "attempts": "1"}
+
+
+@pytest.fixture
+def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
+    """One look of the leader, a second later."""
+    clock.set()
+    broker.run(register(keys, ["q"]))
+
+    def look() -> None:
+        clock.advance(1000)
+        Watch(broker, keys, 5.0, lambda: ["q"]).step(clock.ms)
+
+    look()
+    return look
+
+
+def kill(client: Client, count: int) -> None:
+    queue = client.queue("q")
+    queue.configure(max_attempts=1)
+    queue.push_many(range(count))
+    while held := queue.reserve(n=100):
+        queue.rollback_many(held, error="boom")
+
+
+def test_each_death_is_told_once_whoever_leads(current: Client, watch: Callable[[], None]) -> None:
+    kill(current, 3)
+    watch()
+    watch()
+    kill(current, 1)
+    watch()
+
+    died = told(current, "task_died", "tasks_died")
+    assert died == [("task_died", "q", "boom", "1")] * 4
+
+
+def test_many_deaths_at_once_are_counted(current: Client, watch: Callable[[], None]) -> None:
+    kill(current, 50)
+    watch()
+
+    assert len(told(current, "task_died")) == 20
+    assert told(current, "tasks_died") == [("tasks_died", "q", "30")]
+
+
+def test_what_died_before_anybody_watched_is_no_news(current: Client, broker: Broker, keys: Keys, clock: Any) -> None:
+    clock.set()
+    kill(current, 2)
+    clock.advance(10_000)
+
+    Watch(broker, keys, 5.0, lambda: ["q"]).step(clock.ms)
+
+    assert told(current, "task_died") == []
+
+
+def test_who_fell_silent_is_lost_once(current: Client, watch: Callable[[], None], raw: Any, keys: Keys) -> None:
+    raw.zadd(keys.workers, {"silent": 1, "well": 2})
+    raw.hset(keys.worker("well"), "id", "well")
+
+    watch()
+    watch()
+
+    assert [one.worker for one in current.events() if one.kind == "worker_lost"] == ["silent"]
+    assert raw.zrange(keys.workers, 0, -1) == [b"well"]
+
+
+def test_what_people_do_to_queues_is_told(current: Client, clock: Any, broker: Broker) -> None:
+    queue = current.queue("q")
+    kill(current, 2)
+    queue.pause(for_=5)
+    queue.resume()
+    queue.requeue_dead()
+    queue.purge("waiting")
+
+    assert told(current) == [
+        ("queue_configured", "q", "1"),
+        ("queue_paused", "q", "5000"),
+        ("queue_resumed", "q"),
+        ("dead_requeued", "q", "2"),
+        ("queue_purged", "q", "waiting", "2"),
+    ]
+    assert all(one.by for one in current.events())
+    assert {one.kind for one in current.events()} <= set(KINDS)
+
+
+def test_an_event_that_cannot_be_written_stops_nothing(current: Client, server: Any, raw: redis.Redis) -> None:
+    raw.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-xadd"])
+    mute = Broker(Endpoint(server.url.replace("unix://", "unix://mute:any@")))
+    Queue(mute, current.keys, "q", 1000).pause()
+
+    assert current.stats()["q"].paused
+    assert told(current) == []
+    mute.close()
+    raw.acl_deluser("mute")
+
+
+def test_reading_goes_on_behind_an_event(current: Client, keys: Keys) -> None:
+    for n in range(250):
+        current.broker.run(calls.note(keys, "queue_resumed", queue=f"q{n}"))
+    found = list(current.events())
+
+    assert [one.queue for one in found] == [f"q{n}" for n in range(250)]
+    assert [one.queue for one in current.events(found[247].id)] == ["q248", "q249"]
+    assert [one.queue for one in current.broker.run(calls.newest(keys, count=2))] == ["q248", "q249"]
+    with pytest.raises(InvalidOption, match="id of an event"):
+        next(current.events("yesterday"))
+
+
+def test_a_follower_hears_of_what_comes(current: Client, keys: Keys) -> None:
+    heard: list[str] = []
+
+    def listen() -> None:
+        for event in current.events(follow=True):
+            heard.append(event.queue)
+            if event.queue == "last":
+                return
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    for name in ("first", "last"):
+        current.queue(name).resume()
+        wait_for(lambda name=name: name in heard)
+    listener.join(10)
+
+    assert heard == ["first", "last"]
+
+
+def test_coroutines_read_and_follow_too(current: Client, server: Any, keys: Keys) -> None:
+    current.queue("a").resume()
+
+    async def follow() -> list[str]:
+        client = AsyncClient(server.url, keys.prefix)
+        found = []
+        async for event in client.events(follow=True):
+            found.append(event.queue)
+            if event.queue == "b":
+                break
+            await client.queue("b").resume()
+        await client.close()
+        return found
+
+    assert asyncio.run(follow()) == ["a", "b"]
+
+
+def test_the_stream_is_bounded(current: Client, keys: Keys, raw: redis.Redis) -> None:
+    current.broker.run_many([calls.note(keys, "queue_resumed", queue="q", text="x" * 9999) for _ in range(10_400)])
+
+    assert 10_000 <= raw.xlen(keys.events) < 10_200
+    assert all(len(one.details["text"]) == 500 for one in list(current.events())[:3])
