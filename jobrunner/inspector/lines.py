@@ -61,7 +61,7 @@ def lines_of(client: Client, found: Sequence[Place]) -> list[TaskLine]:
         command("HMGET", client.keys.queue(place.queue).task(place.id), *_FIELDS, read=_texts) for place in found
     ]
     read = client.broker.run_each(calls)
-    return [_line(place, fields) for place, fields in zip(found, read, strict=True) if _is_there(fields)]
+    return [line_of(place, fields) for place, fields in zip(found, read, strict=True) if _is_there(fields)]
 
 
 def last_line(error: str) -> str:
@@ -76,7 +76,7 @@ def _is_there(fields: Any) -> bool:
     return not isinstance(fields, JobrunnerError) and bool(fields["enqueue_time"])
 
 
-def _line(place: Place, fields: dict[str, str]) -> TaskLine:
+def line_of(place: Place, fields: dict[str, str]) -> TaskLine:
     failures = int(_number(fields["retry_count"]) or 0)
     return TaskLine(
         id=place.id,

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from jobrunner.client.client import Client
 from jobrunner.web.auth import Identity
 from jobrunner.web.live import Glance
+from jobrunner.web.operations import Operations
 from jobrunner.web.parameters import Parameters
 from jobrunner.web.redaction import Redaction
 from jobrunner.web.roles import ROLE_OF, Role
@@ -30,6 +31,7 @@ class Context:
     """Whether this dashboard has actions at all."""
     glance: Callable[[], Glance] = field(repr=False)
     """What all tabs share: this moment, a second old at most. Raises ServerError."""
+    operations: Operations = field(repr=False)
     path_for: Callable[..., str] = field(repr=False)
     root: str
     """What every URL begins with: empty, or `/jobs`."""

@@ -24,6 +24,7 @@ from jobrunner.web.auth import Auth, Identity, Token
 from jobrunner.web.context import Context
 from jobrunner.web.flash import Flash
 from jobrunner.web.live import Live
+from jobrunner.web.operations import Operations
 from jobrunner.web.parameters import Parameters, parse_pairs
 from jobrunner.web.redaction import Redaction
 from jobrunner.web.refusals import NotAllowed, NotIdentified, NotThere, Refused, TooLarge
@@ -48,6 +49,7 @@ class Dashboard:
         self.flash = Flash()
         self.live = Live(client)
         self.app: Starlette  # set when the routes are there
+        self._operations = Operations(client)
         self._templates = environment()
         self._versioned = version_of(STATIC)
 
@@ -123,6 +125,7 @@ class Dashboard:
             redaction=self.redaction,
             acts=self.acts,
             glance=self.live.glance,
+            operations=self._operations,
             path_for=self.app.url_path_for,
             root=request.scope.get("root_path", ""),
         )
@@ -191,7 +194,8 @@ class Dashboard:
         if wants_json(context.request):
             values = {"done": done.text, "to": done.to, **(done.values or {})}
             return Response(as_json(values), media_type="application/json")
-        response = RedirectResponse(security.local_path(context.form.text("back", longest=2000), done.to), 303)
+        back = security.local_path(context.form.text("back", longest=2000), done.to)
+        response = RedirectResponse(done.to if done.leads else back, 303)
         self.flash.put(response, done.text, "done", path=context.root or "/")
         return response
 

@@ -27,6 +27,8 @@ class Done:
     text: str
     to: str
     values: Values | None = None
+    leads: bool = False
+    """Whether to go there even when the form names a page to come back to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ _show = Verb("show", _record)
 _cancel = Verb("cancel", _text)
 _requeue = Verb("requeue", _texts)
 _delete = Verb("delete", _text)
+_remove = Verb("remove", _texts)
+_hasten = Verb("hasten", _texts)
 
 
 def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
@@ -180,3 +182,13 @@ def requeue(
 def delete(keys: QueueKeys, task_id: str) -> Call[str]:
     """Reply: 'ok', 'gone' or 'not_reserved'."""
     return _delete.on(keys, tasks=keys.tasks, id=task_id)
+
+
+def remove(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
+    """Deletes tasks that no worker has. Reply beside the ids: 'ok', 'reserved' or 'gone'."""
+    return _remove.on(keys, rest=task_ids, tasks=keys.tasks)
+
+
+def hasten(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
+    """Has scheduled tasks wait at once. Reply beside the ids: 'ok' or 'not_scheduled'."""
+    return _hasten.on(keys, rest=task_ids, tasks=keys.tasks)

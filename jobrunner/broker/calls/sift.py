@@ -1,0 +1,59 @@
+"""The call that finds tasks by what they hold, in a bounded piece of one state."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jobrunner.broker.call import Call, Verb
+from jobrunner.broker.keys import QueueKeys
+
+_FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
+_WORDS = 2 + len(_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sifted:
+    """(id, score, fields) of what matched, in order; `rank` is behind the last that was looked at."""
+
+    rank: int
+    tasks: list[tuple[str, float, dict[str, str]]]
+
+
+def _sifted(reply: list[Any]) -> Sifted:
+    rank, *words = reply
+    text = [word.decode("utf-8", "replace") for word in words]
+    tasks = [
+        (text[at], float(text[at + 1]), dict(zip(_FIELDS, text[at + 2 : at + _WORDS], strict=True)))
+        for at in range(0, len(text), _WORDS)
+    ]
+    return Sifted(rank=int(rank), tasks=tasks)
+
+
+_sift = Verb("sift", _sifted)
+
+
+def sift(
+    keys: QueueKeys,
+    state: str,
+    *,
+    start: int,
+    count: int,
+    most: int,
+    newest: bool = False,
+    id_part: str = "",
+    type: str = "",  # noqa: A002
+    error_part: str = "",
+    payload_part: str = "",
+) -> Call[Sifted]:
+    """Those that match of `count` tasks of a state from rank `start` on, at most `most`. Case is minded in `type`."""
+    return _sift.with_keys(
+        (getattr(keys, state),),
+        tasks=keys.tasks,
+        start=start,
+        count=count,
+        most=most,
+        newest="1" if newest else "",
+        id_part=id_part.lower(),
+        type=type,
+        error_part=error_part.lower(),
+        payload_part=payload_part.lower(),
+    )

@@ -1,0 +1,29 @@
+local waiting, scheduled, pending, dead, done, counters, outbox = unpack(KEYS)
+local now_ms, tasks = unpack(ARGV, 1, 2)
+-- remove: waiting, scheduled, dead or finished → gone, index and hash together, of tasks that somebody chose.
+-- KEYS  waiting, scheduled, pending, dead, done: zsets · counters, outbox: hashes
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · then ids
+-- reply list beside the ids: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone'
+-- Works on a server that is full.
+-- include post
+
+local removed, finished = 0, 0
+
+local function remove_one(id)
+  if redis.call('ZSCORE', pending, id) then return 'reserved' end
+  local was_done = redis.call('ZREM', done, id)
+  local was_dead = redis.call('ZREM', dead, id)
+  local was_live = redis.call('ZREM', waiting, id) + redis.call('ZREM', scheduled, id)
+  if was_done + was_dead + was_live == 0 then return 'gone' end
+  local onward = was_live > 0 and redis.pcall('HGET', tasks .. id, 'then')
+  redis.call('UNLINK', tasks .. id)
+  post(onward, 'cancelled', '')
+  removed, finished = removed + was_dead + was_live, finished + was_done
+  return 'ok'
+end
+
+local replies = {}
+for i = 3, #ARGV do replies[i - 2] = remove_one(ARGV[i]) end
+if removed > 0 then redis.call('HINCRBY', counters, 'purged', removed) end
+if finished > 0 then redis.call('HINCRBY', counters, 'history_purged', finished) end
+return replies

@@ -1,0 +1,167 @@
+"""Finds tasks on the server, page by page, within a budget of time. It writes nothing.
+
+A state of a queue is looked through by rank, a bounded piece with each call, and the server says which tasks match.
+When the time is up, what was found so far is returned with a cursor that goes on from there; so no search, however
+little it finds among however many tasks, keeps the server or a person waiting.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jobrunner.broker.call import command
+from jobrunner.broker.calls.sift import Sifted, sift
+from jobrunner.broker.calls.survey import QueueSurvey, survey
+from jobrunner.client.client import Client
+from jobrunner.clock import perf_counter
+from jobrunner.errors import InvalidOption
+from jobrunner.inspector.lines import Place, TaskLine, line_of
+
+STATES = ("pending", "waiting", "scheduled", "dead", "done")
+LATEST_FIRST = ("dead", "done")
+"""States whose newest task is what a person looks for first."""
+_USUAL_STATES = STATES[:4]
+_AT_ONCE = 500
+"""Tasks looked at with one call: it keeps the server for about a millisecond."""
+_MOST_CALLS = 40
+_FEW = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What is looked for; what is empty matches everything. Texts are found anywhere, whatever their case."""
+
+    queue: str = ""
+    state: str = ""
+    type: str = ""
+    """The job, its whole name."""
+    error: str = ""
+    id: str = ""
+    """A part of the id."""
+    param: str = ""
+    """A part of the payload, as it is stored (JSON); or `name=value`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A page. `onward` is where the next one begins, empty at the end; `searched` and `total` count tasks so far."""
+
+    tasks: list[TaskLine]
+    searched: int
+    total: int
+    onward: str
+    timed_out: bool
+    """Whether the search was broken off before the page was full."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    queue: str
+    state: str
+    size: int
+
+
+def search(client: Client, wanted: Filter, *, after: str = "", limit: int = 50, budget_s: float = 0.15) -> Found:
+    """One page of tasks: pending first, then waiting, scheduled, dead (the latest first); queues by name.
+
+    `after` is the `onward` of the page before. Raises InvalidOption for one that is none, InvalidName.
+    """
+    ends = perf_counter() + budget_s
+    lines = _lines(client, wanted)
+    at, rank = _cursor(after)
+    found: list[TaskLine] = []
+    for call in range(_MOST_CALLS):
+        if at >= len(lines) or len(found) >= limit or (call and perf_counter() > ends):
+            break
+        sifted = _sift(client, wanted, lines[at], rank, limit - len(found))
+        found += _task_lines(lines[at], sifted)
+        at, rank = _next(lines, at, rank, sifted)
+    total = sum(line.size for line in lines)
+    searched = min(sum(line.size for line in lines[:at]) + rank, total)
+    onward = f"{at}.{rank}" if at < len(lines) else ""
+    return Found(
+        tasks=found, searched=searched, total=total, onward=onward, timed_out=bool(onward) and len(found) < limit
+    )
+
+
+def matching(client: Client, wanted: Filter) -> Iterator[list[Place]]:
+    """All tasks that match, up to 500 at a time, read when they are asked for.
+
+    What leaves its state meanwhile shifts the ranks behind it, so a state is walked from its end to its front: what
+    matched when that began, and still does when its turn comes, comes once at least. What dies meanwhile joins behind
+    the end, so tasks that die again and again do not keep this going.
+    """
+    for line in _lines(client, wanted):
+        for start in range((line.size - 1) // _AT_ONCE * _AT_ONCE, -1, -_AT_ONCE):
+            sifted = _sift(client, wanted, line, start, _AT_ONCE, newest=False)
+            yield [_place(line, task_id, score) for task_id, score, _ in sifted.tasks]
+
+
+def total_of(client: Client, wanted: Filter) -> int:
+    """How many tasks a search has to look at."""
+    return sum(line.size for line in _lines(client, wanted))
+
+
+def _lines(client: Client, wanted: Filter) -> list[_Line]:
+    """What is to be looked through, in order."""
+    names = [wanted.queue] if wanted.queue else client.queues()
+    states = [wanted.state] if wanted.state else list(_USUAL_STATES)
+    keys = [client.keys.queue(name) for name in names]
+    if len(keys) * len(states) <= _FEW:
+        calls = [command("ZCARD", getattr(one, state), read=int) for state in states for one in keys]
+        sizes = client.broker.run_many(calls)
+    else:
+        stands = [stand for some in client.broker.run_many(survey(keys)) for stand in some]
+        sizes = [_size(stand, state) for state in states for stand in stands]
+    pairs = [(state, name) for state in states for name in names]
+    return [_Line(name, state, size) for (state, name), size in zip(pairs, sizes, strict=True) if size]
+
+
+def _size(stand: QueueSurvey | str, state: str) -> int:
+    return 0 if isinstance(stand, str) else int(getattr(stand.counts, state))
+
+
+def _cursor(after: str) -> tuple[int, int]:
+    if not after:
+        return 0, 0
+    line, dot, rank = after[:40].partition(".")
+    if not (dot and line.isdecimal() and rank.isdecimal()):
+        raise InvalidOption(f"after={after[:40]!r}: give what the page before said, or nothing")
+    return int(line), int(rank)
+
+
+def _sift(client: Client, wanted: Filter, line: _Line, rank: int, most: int, *, newest: bool | None = None) -> Sifted:
+    call = sift(
+        client.keys.queue(line.queue),
+        line.state,
+        start=rank,
+        count=_AT_ONCE,
+        most=most,
+        newest=line.state in LATEST_FIRST if newest is None else newest,
+        id_part=wanted.id,
+        type=wanted.type,
+        error_part=wanted.error,
+        payload_part=_parts(wanted.param),
+    )
+    return client.broker.run(call)
+
+
+def _parts(param: str) -> str:
+    """What a payload that matches has any line of. A value is written as JSON, so a text has quotes, a number none."""
+    name, sign, value = param.partition("=")
+    if not sign or not name.strip().isidentifier():
+        return param
+    return f'"{name.strip()}":"{value.strip()}\n"{name.strip()}":{value.strip()}\n{param}'
+
+
+def _next(lines: list[_Line], at: int, rank: int, sifted: Sifted) -> tuple[int, int]:
+    """Where to go on. A line that grew is followed to its end, one that shrank ends where nothing is left."""
+    is_at_end = sifted.rank == rank or (sifted.rank >= lines[at].size and sifted.rank < rank + _AT_ONCE)
+    return (at + 1, 0) if is_at_end else (at, sifted.rank)
+
+
+def _task_lines(line: _Line, sifted: Sifted) -> list[TaskLine]:
+    return [line_of(_place(line, task_id, score), fields) for task_id, score, fields in sifted.tasks]
+
+
+def _place(line: _Line, task_id: str, score: float) -> Place:
+    return Place(queue=line.queue, state=line.state, id=task_id, score=score)

@@ -1,0 +1,36 @@
+"""What a worker can be told: to take nothing new, to go on, to stop. It reads that with its next sign of life."""
+
+from jobrunner.broker.calls import coordination
+from jobrunner.web.context import Context
+from jobrunner.web.refusals import NotThere
+from jobrunner.web.routing import Action, Done
+
+_KEPT_MS = 3_600_000
+
+
+def _quiet(context: Context) -> Done:
+    return _told(context, "quiet", "1", "takes nothing new from its next sign of life on")
+
+
+def _resume(context: Context) -> Done:
+    return _told(context, "quiet", "0", "goes on from its next sign of life on")
+
+
+def _stop(context: Context) -> Done:
+    return _told(context, "stop", "1", "stops at its next sign of life: it ends what runs and hands back the rest")
+
+
+def _told(context: Context, order: str, value: str, text: str) -> Done:
+    worker = context.path("worker")
+    if worker not in {one.id for one in context.client.workers()}:
+        raise NotThere(f"there is no worker {worker[:100]!r}, or it fell silent")
+    calls = coordination.order(context.client.keys, worker, order, value, ttl_ms=_KEPT_MS)
+    context.client.broker.run_many(calls)
+    return Done(text=f"worker {worker} {text}", to=context.url("workers"))
+
+
+routes = [
+    Action(path="/workers/{worker}/quiet", name="worker.quiet", endpoint=_quiet),
+    Action(path="/workers/{worker}/resume", name="worker.resume", endpoint=_resume),
+    Action(path="/workers/{worker}/stop", name="worker.stop", endpoint=_stop),
+]

@@ -1,0 +1,245 @@
+"""Work on many tasks at once, in the background, with progress that any process and any page can read.
+
+How far an operation is stands in the server and expires after a day. It runs in a thread of the process that was
+asked. When that process dies, nothing goes on by itself: its last sign grows old and the operation is shown as
+interrupted. Every step is whole, and asking again does the rest, as what was done matches no more.
+"""
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby, islice
+from typing import Any
+
+import msgspec
+
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls import tasks
+from jobrunner.broker.keys import check_name
+from jobrunner.client.client import Client
+from jobrunner.client.relay import relay
+from jobrunner.client.task_steps import KEEP_CANCELLED_MS
+from jobrunner.clock import unix_ms
+from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.search import Filter, matching, total_of
+
+BULK = ("requeue", "cancel", "delete")
+_KEPT_MS = 86_400_000
+_KEPT = 200
+_AT_ONCE = 500
+_SILENT_MS = 30_000
+_AT_A_TIME = 2
+_log = logging.getLogger("jobrunner.web")
+Chosen = tuple[str, str]
+"""(queue, task id)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """How far an operation is. `state`: queued, running, done, cancelled, failed, or interrupted (its process died)."""
+
+    id: str
+    action: str
+    who: str
+    wanted: Filter | None
+    """What "all that match" is; None for tasks that were chosen one by one."""
+    state: str
+    total: int
+    looked: int
+    """Of `total` tasks so many were looked at."""
+    done: int
+    refused: int
+    """Tasks that matched and could not be changed: another one was first, or a worker has them."""
+    began_ms: float
+    ended_ms: float
+    error: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.state not in ("queued", "running")
+
+
+class Operations:
+    """Starts operations of one process, at most two at a time; more wait for their turn."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._turns = threading.BoundedSemaphore(_AT_A_TIME)
+
+    def start(self, action: str, *, who: str, wanted: Filter | None, chosen: Iterable[Chosen] = ()) -> str:
+        """Begins, and returns the id. With `wanted` on all that match, else on the tasks chosen."""
+        operation_id, fixed = secrets.token_hex(8), list(chosen)
+        total = len(fixed) if wanted is None else total_of(self._client, wanted)
+        fields: dict[str, Any] = {
+            "action": action,
+            "who": who,
+            "state": "queued",
+            "total": total,
+            "began_ms": unix_ms(),
+        }
+        if wanted is not None:
+            fields["wanted"] = msgspec.json.encode(asdict(wanted))
+        self._client.broker.run_many(_begin(self._client, operation_id, fields))
+        run = _Run(self._client, operation_id, action, wanted, fixed)
+        threading.Thread(target=self._take_turn, args=(run,), name="jobrunner-operation", daemon=True).start()
+        return operation_id
+
+    def _take_turn(self, run: "_Run") -> None:
+        with self._turns:
+            run.carry_out()
+
+
+class _Run:
+    """One operation as it is carried out: piece by piece, and after each piece it says how far it is."""
+
+    def __init__(
+        self, client: Client, operation_id: str, action: str, wanted: Filter | None, fixed: list[Chosen]
+    ) -> None:
+        self._client, self._id, self._wanted, self._fixed = client, operation_id, wanted, fixed
+        self._change = _CHANGES[action]
+        self._looked = self._done = self._refused = 0
+
+    def carry_out(self) -> None:
+        """Runs to the end, however that comes; an error ends it and is told."""
+        try:
+            self._say("running")
+            state = "cancelled" if self._go_through() else "done"
+            self._say(state, ended_ms=unix_ms())
+        except Exception as error:
+            _log.exception("operation %s ended with an error", self._id)
+            try:
+                self._say("failed", ended_ms=unix_ms(), error=str(error)[:500])
+            except JobrunnerError:
+                _log.warning("operation %s will be shown as interrupted: the server is away", self._id)
+
+    def _go_through(self) -> bool:
+        """Returns whether somebody cancelled it."""
+        for looked, piece in self._pieces():
+            for queue, some in groupby(sorted(piece), key=lambda one: one[0]):
+                ids = [task_id for _, task_id in some]
+                changed = self._change(self._client, queue, ids)
+                self._done, self._refused = self._done + changed, self._refused + len(ids) - changed
+            self._looked += looked
+            if self._say("running"):
+                return True
+        return False
+
+    def _pieces(self) -> Iterator[tuple[int, list[Chosen]]]:
+        if self._wanted is not None:
+            for found in matching(self._client, self._wanted):
+                yield _AT_ONCE, [(place.queue, place.id) for place in found]
+            return
+        rest = iter(self._fixed)
+        while piece := list(islice(rest, _AT_ONCE)):
+            yield len(piece), piece
+
+    def _say(self, state: str, **more: Any) -> bool:
+        """Notes how far it is; returns whether somebody asked it to stop."""
+        fields = {
+            "state": state, "looked": self._looked, "done": self._done, "refused": self._refused,
+            "beat_ms": unix_ms(), **more,
+        }  # fmt: skip
+        place = self._client.keys.operation(self._id)
+        words = [word for pair in fields.items() for word in pair]
+        asked = self._client.broker.run_many(
+            [command("HSET", place, *words, read=int), command("HGET", place, "cancel", read=bool)]
+        )
+        return bool(asked[1])
+
+
+def read_operation(client: Client, operation_id: str) -> Operation | None:
+    """How far an operation is; None for one that never was or has expired."""
+    check_name(operation_id, "operation")
+    fields, now_ms = client.broker.run_many(
+        [
+            command("HGETALL", client.keys.operation(operation_id), read=_texts),
+            command("PING", read=lambda _: unix_ms()),
+        ]
+    )
+    return _operation(operation_id, fields, now_ms) if fields else None
+
+
+def recent(client: Client, *, limit: int = 20) -> list[Operation]:
+    """The latest operations, the newest first."""
+    call = command(
+        "ZREVRANGE", client.keys.operations, 0, limit - 1, read=lambda reply: [raw.decode() for raw in reply]
+    )
+    found = client.broker.run(call)
+    read = client.broker.run_many([command("HGETALL", client.keys.operation(one), read=_texts) for one in found])
+    return [_operation(one, fields, unix_ms()) for one, fields in zip(found, read, strict=True) if fields]
+
+
+def ask_to_stop(client: Client, operation_id: str) -> bool:
+    """Has an operation end after the piece it is at. Returns False for one that is over or never was."""
+    found = read_operation(client, operation_id)
+    if found is None or found.is_over:
+        return False
+    client.broker.run(command("HSET", client.keys.operation(operation_id), "cancel", 1, read=int))
+    return True
+
+
+def _begin(client: Client, operation_id: str, fields: dict[str, Any]) -> list[Call[Any]]:
+    place, index = client.keys.operation(operation_id), client.keys.operations
+    words = [word for pair in {**fields, "beat_ms": unix_ms()}.items() for word in pair]
+    return [
+        command("HSET", place, *words, read=int),
+        command("PEXPIRE", place, _KEPT_MS, read=int),
+        command("ZADD", index, unix_ms(), operation_id, read=int),
+        command("ZREMRANGEBYRANK", index, 0, -_KEPT - 1, read=int),
+        command("PEXPIRE", index, _KEPT_MS, read=int),
+    ]
+
+
+def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Operation:
+    def number(name: str) -> float:
+        return float(fields.get(name, 0))
+
+    state = fields.get("state", "queued")
+    is_silent = now_ms - number("beat_ms") > _SILENT_MS
+    return Operation(
+        id=operation_id,
+        action=fields.get("action", ""),
+        who=fields.get("who", ""),
+        wanted=Filter(**msgspec.json.decode(fields["wanted"])) if "wanted" in fields else None,
+        state="interrupted" if state == "running" and is_silent else state,
+        total=int(number("total")),
+        looked=min(int(number("looked")), int(number("total"))),
+        done=int(number("done")),
+        refused=int(number("refused")),
+        began_ms=number("began_ms"),
+        ended_ms=number("ended_ms"),
+        error=fields.get("error", ""),
+    )
+
+
+def _texts(reply: list[bytes]) -> dict[str, str]:
+    words = [raw.decode("utf-8", "replace") for raw in reply]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def requeue(client: Client, queue: str, ids: list[str]) -> int:
+    """Puts dead tasks back; returns how many."""
+    return client.broker.run(tasks.requeue(client.keys.queue(queue), ids)).count("ok")
+
+
+def cancel(client: Client, queue: str, ids: list[str]) -> int:
+    """Cancels tasks, or asks those that run to stop; returns how many."""
+    keys = client.keys.queue(queue)
+    said = client.broker.run_many([tasks.cancel(keys, one, keep_ms=KEEP_CANCELLED_MS) for one in ids])
+    if "posted" in said:
+        relay(client.broker, client.keys, tags=[keys.tag])
+    return len(ids) - said.count("gone")
+
+
+def delete(client: Client, queue: str, ids: list[str]) -> int:
+    """Deletes tasks that no worker has; returns how many."""
+    keys = client.keys.queue(queue)
+    done = client.broker.run(tasks.remove(keys, ids)).count("ok")
+    relay(client.broker, client.keys, tags=[keys.tag])
+    return done
+
+
+_CHANGES: dict[str, Callable[[Client, str, list[str]], int]] = {"requeue": requeue, "cancel": cancel, "delete": delete}

@@ -1,0 +1,76 @@
+"""A background operation: how far it is, and what came of it."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from jobrunner.clock import from_ms
+from jobrunner.web.context import Context
+from jobrunner.web.operations import Operation, read_operation
+from jobrunner.web.refusals import NotThere
+from jobrunner.web.routing import Page, Values
+
+_LOOKS = {"done": "good", "failed": "bad", "interrupted": "bad", "cancelled": "warn", "running": "live"}
+_TITLES = {"requeue": "Requeue tasks", "cancel": "Cancel tasks", "delete": "Delete tasks"}
+_NOTES = {
+    "queued": "waits for its turn: two operations run at a time",
+    "running": "goes on in the background, also when this page is closed",
+    "interrupted": "the dashboard that ran it ended; start it again, it does the rest",
+    "cancelled": "was ended; what it had done stays done",
+    "failed": "ended with an error; start it again, it does the rest",
+    "done": "is done",
+}
+
+
+def _operation(context: Context) -> tuple[str, Values]:
+    found = read_operation(context.client, context.path("operation"))
+    if found is None:
+        raise NotThere("there is no such operation: they are kept for a day")
+    looked = found.total if found.state == "done" else found.looked
+    return "operation.html", {
+        "nav": {"dead": sum(queue.dead for queue in context.glance().queues)},
+        "operation": {
+            "id": found.id,
+            "title": _TITLES.get(found.action, found.action),
+            "state": found.state,
+            "look": _LOOKS.get(found.state, ""),
+            "runs": not found.is_over,
+            "done": looked,
+            "total": found.total,
+            "note": _NOTES.get(found.state, ""),
+            "share": f"{looked / found.total:.0%}" if found.total else "",
+            "back": _back(context, found),
+            "back_to": "To these tasks",
+            "facts": _facts(found),
+        },
+    }
+
+
+def _back(context: Context, found: Operation) -> str:
+    wanted = _wanted(found)
+    return context.url("tasks") + (f"?{urlencode(wanted)}" if wanted else "")
+
+
+def _facts(found: Operation) -> list[tuple[str, Any]]:
+    wanted = " ".join(f"{name}={value}" for name, value in _wanted(found).items())
+    told: list[tuple[str, Any]] = [
+        ("Tasks", wanted or ("all" if found.wanted else "those that were selected")),
+        ("Changed", f"{found.done:,}"),
+        ("Not changed", f"{found.refused:,}" if found.refused else ""),
+        ("By", found.who),
+        ("Began", _text(found.began_ms)),
+        ("Ended", _text(found.ended_ms) if found.ended_ms else ""),
+        ("Error", found.error),
+    ]
+    return [pair for pair in told if pair[1]]
+
+
+def _wanted(found: Operation) -> dict[str, str]:
+    names = ("queue", "state", "type", "error", "id", "param")
+    return {name: value for name in names if found.wanted and (value := getattr(found.wanted, name))}
+
+
+def _text(ms: float) -> str:
+    return f"{from_ms(ms):%Y-%m-%d %H:%M:%S} UTC"
+
+
+routes = [Page(path="/operations/{operation}", name="operation", endpoint=_operation)]

@@ -1,0 +1,31 @@
+"""remove: waiting, scheduled, dead or finished → gone; hasten: scheduled → waiting."""
+
+from jobrunner.broker.calls import tasks
+
+
+def test_a_task_goes_from_whatever_state_with_its_hash(mail):
+    mail.fail(mail.lease("dead"), fate="dead")
+    mail.enqueue("a")
+    mail.enqueue("later", delay_ms=1000)
+
+    assert mail.run(tasks.remove(mail.keys, ["a", "later", "dead", "none"])) == ["ok", "ok", "ok", "gone"]
+    assert (mail.scores("waiting"), mail.scores("scheduled"), mail.scores("dead")) == ({}, {}, {})
+    assert mail.hash("a") == {}
+    assert mail.totals()["purged"] == 3
+
+
+def test_a_task_that_a_worker_has_stays(mail):
+    mail.lease("held")
+    before = mail.snapshot()
+
+    assert mail.run(tasks.remove(mail.keys, ["held"])) == ["reserved"]
+    assert mail.snapshot() == before
+
+
+def test_a_scheduled_task_waits_behind_those_that_wait(mail, clock):
+    mail.enqueue("later", delay_ms=60_000)
+    mail.enqueue("a")
+
+    assert mail.run(tasks.hasten(mail.keys, ["later", "a", "none"])) == ["ok", "not_scheduled", "not_scheduled"]
+    assert [attempt.id for attempt in mail.reserve(2)] == ["a", "later"]
+    assert mail.wakes()

@@ -1,0 +1,214 @@
+"""Who may do what: every action for every role, from the table of routes; and what each action does."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobrunner.broker.calls import coordination
+from jobrunner.client.client import Client
+from jobrunner.task import Task
+from jobrunner.web.auth import Identity
+from jobrunner.web.roles import ROLE_OF, Role
+from jobrunner.web.routes import all_actions, all_pages
+from tests.conftest import wait_for
+
+JSON = {"accept": "application/json"}
+ACTIONS = {action.name: action for action in all_actions()}
+CASES = [(action, role) for action in ACTIONS.values() for role in Role]
+
+
+def path_of(action: Any) -> str:
+    """A path of the action with something in every place."""
+    return re.sub(r"\{[^}]*\}", "nothing", action.path)
+
+
+def as_role(role: Role) -> Callable[[Any], Identity]:
+    return lambda _: Identity(name="ann", role=role)
+
+
+@pytest.fixture
+def admin(browse: Callable[..., Any]) -> Any:
+    return browse(auth=as_role(Role.ADMIN), name="ann")
+
+
+def do(browser: Any, path: str, **fields: Any) -> Any:
+    """What an action says to a program that has a form's token."""
+    return browser.post_form(path, fields, headers=JSON)
+
+
+def dead(client: Client, count: int, queue: str = "mail", type_: str = "Send") -> None:
+    """That many dead tasks."""
+    client.enqueue_many(
+        Task(id=f"d{n}", queue=queue, payload=b'{"n":%d}' % n, type=type_, max_attempts=1) for n in range(count)
+    )
+    line = client.queue(queue)
+    while held := line.reserve(n=500):
+        line.rollback_many(held, error="broken")
+
+
+def test_the_table_of_roles_names_each_action_and_nothing_else() -> None:
+    assert set(ACTIONS) == set(ROLE_OF)
+
+
+def test_no_action_is_there_for_a_viewer() -> None:
+    assert min(ROLE_OF.values()) > Role.VIEWER
+
+
+@pytest.mark.parametrize(("action", "role"), CASES, ids=lambda one: getattr(one, "name", one))
+def test_each_role_may_do_what_its_role_says(browse: Callable[..., Any], action: Any, role: Role) -> None:
+    answer = do(browse(auth=as_role(role), name="ann"), path_of(action))
+
+    allowed = role >= ROLE_OF[action.name]
+    assert (answer.status_code == 403) == (not allowed), answer.text
+    if not allowed:
+        assert "takes the role" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=lambda one: one.name)
+def test_no_action_is_done_without_a_proof_that_it_was_meant(browse: Callable[..., Any], action: Any) -> None:
+    browser = browse(auth=as_role(Role.ADMIN), name="ann")
+    path, token = path_of(action), browser.token(browser.dashboard)
+
+    for headers, fields in (
+        ({"sec-fetch-site": "same-origin"}, {}),
+        ({"sec-fetch-site": "same-origin"}, {"csrf": "0" * 64}),
+        ({"sec-fetch-site": "cross-site"}, {"csrf": token}),
+        ({"sec-fetch-site": "same-site"}, {"csrf": token}),
+        ({"origin": "https://evil.test"}, {"csrf": token}),
+        ({"origin": "null"}, {"csrf": token}),
+        ({}, {"csrf": token}),
+    ):
+        answer = browser.post(path, data=fields, headers={**JSON, **headers})
+        assert answer.status_code == 403, (headers, fields)
+
+
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=lambda one: one.name)
+def test_no_action_is_a_link(admin: Any, action: Any) -> None:
+    assert admin.get(path_of(action), headers=JSON).status_code in (404, 405)
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda one: one.name)
+def test_no_page_is_shown_to_somebody_unknown(browse: Callable[..., Any], page: Any) -> None:
+    browser = browse(auth=lambda _: None)
+
+    assert browser.get(path_of(page), headers=JSON).status_code == 401
+
+
+def test_every_handler_comes_from_the_tables_or_is_public(admin: Any) -> None:
+    known = {page.name for page in all_pages()} | set(ACTIONS)
+    others = {route.name for route in admin.app.routes if route.name not in known}
+
+    assert others <= {"health", "static", "live", "metrics"}
+
+
+def test_a_dashboard_without_actions_has_none_for_an_admin_either(browse: Callable[..., Any]) -> None:
+    browser = browse(auth=as_role(Role.ADMIN), name="ann", actions=False)
+
+    assert do(browser, "/dead/requeue").status_code == 403
+
+
+def test_a_queue_is_paused_resumed_and_limited(admin: Any, client: Client) -> None:
+    client.queue("mail").push({})
+
+    assert do(admin, "/queues/mail/pause", **{"for": "60"}).json()["done"] == "queue mail is paused for 60 s"
+    assert client.queue("mail").paused
+    do(admin, "/queues/mail/resume")
+    assert not client.queue("mail").paused
+    do(admin, "/queues/mail/limit", max_inflight="5", rate_max="10", rate_interval="2")
+    settings = client.queue("mail").settings
+    assert (settings.max_inflight, settings.rate.max_tokens, settings.rate.seconds) == (5, 10, 2)  # type: ignore[union-attr]
+    do(admin, "/queues/mail/limit", max_inflight="")
+    assert client.queue("mail").settings.max_inflight == 0
+    assert client.queue("mail").settings.rate is not None
+
+
+def test_a_dead_task_is_requeued_and_a_scheduled_one_runs_now(admin: Any, client: Client) -> None:
+    dead(client, 1)
+    later = client.enqueue(Task(id="later", queue="mail", payload=b"{}", delay_ms=60_000))
+
+    assert do(admin, "/tasks/d0/requeue", queue="mail").status_code == 200
+    assert do(admin, "/tasks/later/run-now", queue="mail").status_code == 200
+    assert (client.task("d0", queue="mail").state, later.state) == ("waiting", "waiting")
+    assert do(admin, "/tasks/later/run-now", queue="mail").status_code == 400
+
+
+def test_a_task_is_cancelled_and_another_deleted(admin: Any, client: Client, audit: Any) -> None:
+    one, two = (client.enqueue(Task(id=name, queue="mail", payload=b"{}")) for name in ("one", "two"))
+
+    do(admin, "/tasks/one/cancel", queue="mail")
+    do(admin, "/tasks/two/delete", queue="mail")
+
+    assert (one.state, two.exists) == ("cancelled", False)
+    assert audit("mail")["waiting"] == 0
+
+
+def test_a_finished_task_is_replayed(admin: Any, client: Client) -> None:
+    client.queue("mail").configure(history=60)
+    client.enqueue(Task(id="one", queue="mail", payload=b'{"a":1}'))
+    client.queue("mail").reserve()[0].commit()
+
+    again = do(admin, "/tasks/one/replay", queue="mail").json()["id"]
+
+    assert client.task(again).record().payload == b'{"a":1}'
+
+
+def test_those_selected_are_changed_at_once(admin: Any, client: Client) -> None:
+    dead(client, 3)
+
+    answer = admin.post_form("/tasks/bulk", {"action": "requeue", "ids": ["mail d0", "mail d2"]}, headers=JSON)
+
+    assert (answer.json()["changed"], client.queue("mail").counts()["waiting"]) == (2, 2)
+
+
+def test_all_dead_that_match_are_requeued_in_the_background(admin: Any, client: Client) -> None:
+    dead(client, 1200)
+    dead(client, 3, queue="other")
+
+    answer = do(admin, "/dead/requeue", queue="mail", type="Send", error="BROKEN")
+
+    operation = answer.json()["to"]
+    ended = wait_for(
+        lambda: (found := admin.get(operation, headers=JSON).json()["operation"])["state"] == "done" and found
+    )
+    assert dict(ended["facts"])["Changed"] == "1,200"
+    assert (client.queue("mail").counts()["waiting"], client.queue("other").counts()["dead"]) == (1200, 3)
+
+
+def test_a_purge_deletes_everything_of_a_state(admin: Any, client: Client, audit: Any) -> None:
+    dead(client, 700)
+    client.queue("mail").push({})
+
+    operation = do(admin, "/queues/mail/purge", state="dead").json()["to"]
+
+    wait_for(lambda: admin.get(operation, headers=JSON).json()["operation"]["state"] == "done")
+    assert (audit("mail")["dead"], audit("mail")["waiting"]) == (0, 1)
+
+
+def test_only_an_admin_deletes_all_that_match(browse: Callable[..., Any], client: Client) -> None:
+    dead(client, 1)
+    browser = browse(auth=as_role(Role.OPERATOR), name="ann")
+
+    refused = do(browser, "/tasks/bulk", action="delete", all="1")
+
+    assert (refused.status_code, client.queue("mail").counts()["dead"]) == (403, 1)
+
+
+def test_a_worker_that_is_there_can_be_told_and_no_other(admin: Any, client: Client) -> None:
+    client.broker.run(coordination.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000))
+
+    assert do(admin, "/workers/w1/quiet").status_code == 200
+    assert client.broker.run(coordination.orders(client.keys, "w1")) == {"quiet": b"1"}
+    assert do(admin, "/workers/w2/stop").status_code == 404
+
+
+def test_who_did_what_is_noted_also_what_was_refused(admin: Any, client: Client) -> None:
+    client.queue("mail").push({})
+    do(admin, "/queues/mail/pause")
+    do(admin, "/queues/none/pause")
+
+    refused, done = admin.get("/audit", headers=JSON).json()["entries"]
+    assert (done["who"], done["role"], done["action"], done["what"]) == ("ann", "admin", "queue.pause", "mail")
+    assert (done["outcome"], done["address"]) == ("queue mail is paused", "127.0.0.1")
+    assert refused["outcome"].startswith("refused: there is no queue")
