@@ -27,6 +27,7 @@ r                       requeue the dead of the queue, or the dead task (asks)
 x                       cancel the task (asks)
 /                       filter: queues by name, tasks by job, id or error
 s                       sort the queues by name, open, rate, dead
+?                       these keys; any key leaves them
 ctrl-l                  draw all anew
 q                       quit
 
