@@ -16,6 +16,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.etl.progress import Emptied
+from jobrunner.jobs.registry import load_modules
 
 MASTER, REMOTE = "JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE"
 _EXAMPLES = """\b
@@ -42,6 +43,7 @@ Examples:
 @click.option("--remote", metavar="URL", help="A Spark Connect server: sc://host:15002.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
 @click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete items to make room.")
+@click.option("--otel", is_flag=True, help="Sends OpenTelemetry spans; OTEL_… variables say where.")
 @with_shared_options
 def run(
     shared: Shared,
@@ -63,6 +65,8 @@ def run(
     client = chosen_client(shared, found.client)
     found.apply(client)
     wanted = Wanted(modules=modules_or_configured(modules), queues=(), max_tasks=0, **options)
+    wanted.check()
+    load_modules(wanted.imported)
     python, spark = _queues(found)
     if processes == 1 and not (python and spark):
         return work_here(shared, wanted.serving(python or spark), None, client)

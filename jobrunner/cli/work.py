@@ -53,6 +53,11 @@ class Wanted:
         """The modules that this process, and those it runs attempts in, import."""
         return (*self.modules, _TRACED) if self.otel else self.modules
 
+    def check(self) -> None:
+        """Raises InvalidOption for what needs a package that is not installed."""
+        if self.otel and find_spec("opentelemetry") is None:
+            raise InvalidOption('--otel needs OpenTelemetry; pip install "jobrunner[otel]"')
+
     def serving(self, queues: tuple[str, ...]) -> "Wanted":
         """The same for these queues."""
         return replace(self, queues=queues)
@@ -102,8 +107,7 @@ def work(
             "no module with jobs is named; write jobrunner work MODULE, or modules = [...] in [tool.jobrunner]"
         )
     wanted = Wanted(modules=chosen, **options)
-    if wanted.otel and find_spec("opentelemetry") is None:
-        raise InvalidOption('--otel needs OpenTelemetry; pip install "jobrunner[otel]"')
+    wanted.check()
     metrics = Served(host=metrics_host, port=metrics_port)
     metrics.check()
     log_to_stderr(wanted.log_format)

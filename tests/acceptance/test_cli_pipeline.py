@@ -83,3 +83,19 @@ def test_jobrunner_work_runs_stations_too(shell: Any, client: Client) -> None:
     said = shell.run("work", "shop", "--burst")
 
     assert (said.code, finished(client)) == (0, 20), said.talk
+
+
+def test_a_pipeline_is_run_with_spans_of_its_stations(client: Client, shell: Any) -> None:
+    shell.write(
+        "lines.py",
+        "from jobrunner.etl import Pipeline\n\nline = Pipeline('line')\n\n"
+        "@line.station('raw', to='done')\ndef parse(item): return item.payload\n\n"
+        "@line.sink('done')\ndef store(item): ...\n",
+    )
+    client.queue("line/raw").push(1)
+
+    said = shell.run("pipeline", "run", "line", "lines", "--burst", "--otel", OTEL_TRACES_EXPORTER="console")
+
+    assert said.code == 0, said.talk
+    assert '"name": "process line/raw"' in said.talk
+    assert '"jobrunner.moved_to": "line/done"' in said.talk

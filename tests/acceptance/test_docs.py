@@ -29,7 +29,7 @@ ELSEWHERE = {  # copied out by
     "recipes/fastapi.md": "test_recipes.py",
     "start/first-job.md": "test_readme.py",
 }
-BLOCK = re.compile(r"^(?:<!-- (fragment|varies): (.+) -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(?:<!-- (fragment|varies): ([^\n]+) -->\n)?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 QUIET = "import structlog; structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))\n"
 
 
@@ -94,3 +94,9 @@ def test_a_user_with_the_rights_that_the_page_on_security_gives_can_work(start_s
                 assert sent.result(timeout=5) == "done"
     finally:
         forget("acl_probe")
+
+
+def test_no_python_block_is_written_so_that_it_is_neither_run_nor_marked() -> None:
+    for path in PAGES.rglob("*.md"):
+        fences = re.findall(r"^ *```py", path.read_text("utf-8"), re.MULTILINE)
+        assert len(fences) == len(blocks(str(path.relative_to(PAGES)))), f"{path}: write ```python at the margin"

@@ -1,6 +1,7 @@
 """The reference of the site is made from the code; these tests see that the code has something to say there."""
 
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -80,6 +81,13 @@ def test_every_command_is_on_the_page(pages: dict[str, str]) -> None:
 def test_every_setting_says_what_it_is_for(owner: str) -> None:
     silent = [name for name, _, said in reference.fields_of(reference.settings, owner) if not said]
     assert not silent, f"{owner}: write a docstring below {silent}"
+
+
+def test_every_option_of_a_job_is_told() -> None:
+    options = [name for name in inspect.signature(reference.job).parameters if name not in ("wrongly", "unknown")]
+    told = inspect.getdoc(reference.job) or ""
+    assert len(options) > 15
+    assert not [name for name in options if not re.search(rf"\b{name}\b", told.partition("\n\n")[2])]
 
 
 def test_every_variable_of_the_environment_is_told(pages: dict[str, str]) -> None:
