@@ -29,7 +29,7 @@ class Context:
     redaction: Redaction
     acts: bool
     """Whether this dashboard has actions at all."""
-    glance: Callable[[], Glance] = field(repr=False)
+    glance: Callable[..., Glance] = field(repr=False)
     """What all tabs share: this moment, a second old at most. Raises ServerError."""
     operations: Operations = field(repr=False)
     path_for: Callable[..., str] = field(repr=False)

@@ -75,10 +75,10 @@ class Live:
         self._tabs: set[asyncio.Queue[bytes]] = set()
         self._loop: asyncio.Task[None] | None = None
 
-    def glance(self) -> Glance:
-        """This moment. Who asks while another looks waits for that look. Raises ServerError."""
+    def glance(self, *, fresh: bool = False) -> Glance:
+        """This moment; `fresh`: looked at now. Who asks while another looks waits for that. Raises ServerError."""
         with self._lock:
-            if self._last is None or monotonic() - self._taken_s > FRESH_S:
+            if fresh or self._last is None or monotonic() - self._taken_s > FRESH_S:
                 self._last = self._take()
                 self._taken_s = monotonic()
             return self._last

@@ -15,6 +15,7 @@ from jobrunner.client.current import forget, use
 from tests.conftest import Server, wait_for
 
 SIZES = {"phone": (360, 740), "desk": (1440, 900)}
+PICTURE = (1280, 800)
 THEMES = ("light", "dark")
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
@@ -100,7 +101,7 @@ def look(chromium: Any) -> Iterator[Callable[..., Any]]:
     contexts: list[Any] = []
 
     def look(*, size: str = "desk", theme: str = "light", **options: Any) -> Any:
-        width, height = SIZES[size]
+        width, height = {**SIZES, "picture": PICTURE}[size]
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=theme, **options)
         contexts.append(context)
         context.set_default_timeout(15_000)

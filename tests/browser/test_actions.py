@@ -102,9 +102,9 @@ def test_a_task_is_cancelled_run_now_and_deleted(shop: Any, tab: Any) -> None:
             confirm(tab)
         tab.wait_for_selector("main > .note-bar[role=status]")
 
-    wait_for(lambda: not later[0].exists() or later[0].state == "cancelled")
+    wait_for(lambda: not later[0].exists or later[0].state == "cancelled")
     wait_for(lambda: later[1].state == "succeeded")
-    wait_for(lambda: not later[2].exists())
+    wait_for(lambda: not later[2].exists)
 
 
 def test_a_finished_task_is_run_again(shop: Any, tab: Any) -> None:
@@ -158,7 +158,8 @@ def test_all_that_match_are_requeued_in_the_background(shop: Any, tab: Any) -> N
         lambda: queue.counts() | {"done": 0} == {"waiting": 150, "scheduled": 0, "pending": 0, "dead": 150, "done": 0}
     )
     tab.reload()
-    assert "150" in tab.locator("#progress h2").inner_text()
+    assert "300 of 300" in tab.locator("#progress h2").inner_text()
+    assert "150" in tab.locator("#facts").inner_text()
     assert tab.locator("#state").inner_text() == "done"
 
 

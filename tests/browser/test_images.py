@@ -11,11 +11,11 @@ import pytest
 
 LARGEST = 200_000
 PICTURES = {
-    "overview": ("/", "desk", "light"),
-    "overview-dark": ("/", "desk", "dark"),
-    "queue": ("/queues/mail", "desk", "light"),
-    "dead": ("/dead", "desk", "light"),
-    "pipeline": ("/pipelines/orders", "desk", "dark"),
+    "overview": ("/", "picture", "light"),
+    "overview-dark": ("/", "picture", "dark"),
+    "queue": ("/queues/mail", "picture", "light"),
+    "dead": ("/dead", "picture", "light"),
+    "pipeline": ("/pipelines/orders", "picture", "dark"),
     "phone": ("/queues", "phone", "light"),
 }
 

@@ -41,7 +41,7 @@ def test_what_was_chosen_and_typed_stays_while_the_page_follows(shop: Any, tab: 
     tab.fill("[name=error]", "half a wo")
 
     shop.client.queue("kept").push(4)
-    tab.wait_for_function("document.querySelectorAll('input[name=ids]').length === 4", timeout=15_000)
+    tab.locator("input[name=ids]").nth(3).wait_for()
 
     assert tab.locator("input[name=ids]").first.is_checked()
     assert tab.input_value("[name=error]") == "half a wo"

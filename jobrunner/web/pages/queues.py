@@ -7,9 +7,10 @@ from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.figures import by_job, by_queue
-from jobrunner.inspector.lines import lines_of, places
+from jobrunner.inspector.lines import TaskLine
 from jobrunner.inspector.overview import QueueView
 from jobrunner.inspector.pulse import Rates
+from jobrunner.inspector.search import Filter, search
 from jobrunner.settings import QueueSettings, RateLimit
 from jobrunner.web.context import Context
 from jobrunner.web.filters import span
@@ -47,6 +48,8 @@ def _queues(context: Context) -> tuple[str, Values]:
 def _queue(context: Context) -> tuple[str, Values]:
     name = _known_name(context.path("queue"))
     seen, span = context.glance(), asked_span(context)
+    if name not in {queue.name for queue in seen.queues}:
+        seen = context.glance(fresh=True)  # it may be new
     view = next((queue for queue in seen.queues if queue.name == name), None)
     if view is None:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
@@ -80,12 +83,10 @@ def _shown(value: Any) -> str:
     return span(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _first(context: Context, view: QueueView) -> dict[str, Any]:
+def _first(context: Context, view: QueueView) -> dict[str, list[TaskLine]]:
     states = [state for state in ("pending", "waiting", "scheduled", "dead") if getattr(view, state)]
-    calls = [places(context.client, view.name, state, count=_FIRST, newest=state == "dead") for state in states]
-    found = context.client.broker.run_many(calls)
-    lines = lines_of(context.client, [place for some in found for place in some])
-    return {state: [line for line in lines if line.state == state] for state in states}
+    found = {state: search(context.client, Filter(queue=view.name, state=state), limit=_FIRST) for state in states}
+    return {state: some.tasks for state, some in found.items() if some.tasks}
 
 
 def _known_name(name: str) -> str:

@@ -1,60 +1,84 @@
 """Tasks by state, queue, job, error, id and parameter; and the dead, which are tasks that want somebody."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from urllib.parse import urlencode
 
-from jobrunner.inspector.lines import lines_of, places
+from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.inspector.search import Filter, Found, search
+from jobrunner.web.actions.tasks import wanted_of
 from jobrunner.web.context import Context
 from jobrunner.web.live import Glance
 from jobrunner.web.routing import Page, Values
 
 _STATES = ("", "waiting", "pending", "scheduled", "dead")
-_FILTERS = ("queue", "type", "error", "id", "param")
 _AT_ONCE = 50
 
 
 def _tasks(context: Context) -> tuple[str, Values]:
-    return _page(context, context.query.choice("state", _STATES, ""), is_dead=False)
+    wanted = wanted_of(context.query) if _is_name(context) else Filter()
+    return _page(context, wanted, is_dead=False)
 
 
 def _dead(context: Context) -> tuple[str, Values]:
-    return _page(context, "dead", is_dead=True)
+    wanted = wanted_of(context.query) if _is_name(context) else Filter()
+    return _page(context, replace(wanted, state="dead"), is_dead=True)
 
 
-def _page(context: Context, state: str, *, is_dead: bool) -> tuple[str, Values]:
-    seen = context.glance()
-    filters = {name: context.query.text(name) for name in _FILTERS}
-    states = [state] if state else ["pending", "waiting", "scheduled", "dead"]
-    queues = [queue for queue in seen.queues if filters["queue"] in ("", queue.name)]
-    pairs = [(queue.name, one) for one in states for queue in queues if getattr(queue, one)][:20]
-    found = context.client.broker.run_many(
-        [places(context.client, queue, one, count=_AT_ONCE, newest=one == "dead") for queue, one in pairs]
-    )
-    tasks = lines_of(context.client, [place for some in found for place in some][:_AT_ONCE])
-    total = sum(getattr(queue, one) for queue in queues for one in states)
+def _is_name(context: Context) -> bool:
+    """Whether the queue that is asked for can be one."""
+    try:
+        wanted_of(context.query)
+    except InvalidName:
+        return False
+    return True
+
+
+def _page(context: Context, wanted: Filter, *, is_dead: bool) -> tuple[str, Values]:
+    seen, after = context.glance(), context.query.text("after")
+    found = _found(context, wanted, after)
+    texts = {name: text for name, text in asdict(wanted).items() if name != "state"}
+    kept = {name: text for name, text in {**texts, "state": "" if is_dead else wanted.state}.items() if text}
+    narrow = any(text for name, text in texts.items() if name != "queue")
     return "tasks.html", {
         "nav": seen.nav,
         "is_dead": is_dead,
-        "chosen": state,
-        "tabs": _tabs(seen, filters),
-        "filters": filters,
-        "filtered": any(filters.values()),
+        "chosen": wanted.state,
+        "tabs": _tabs(seen, texts),
+        "filters": texts,
+        "filtered": any(texts.values()),
         "queues": [queue.name for queue in seen.queues],
-        "tasks": tasks,
-        "total": total,
-        "said": f"{len(tasks)} of {total:,}",
-        "onward": "",
-        "is_onward": False,
-        "first": "",
+        "tasks": found.tasks,
+        "total": found.total,
+        "matching": None if narrow else found.total,
+        "said": _said(found, narrow=narrow, begins=not after),
+        "onward": f"?{urlencode({**kept, 'after': found.onward})}" if found.onward else "",
+        "is_onward": bool(after),
+        "first": f"?{urlencode(kept)}",
     }
 
 
-def _tabs(seen: Glance, filters: Mapping[str, str]) -> list[tuple[str, str, int]]:
+def _found(context: Context, wanted: Filter, after: str) -> Found:
+    try:
+        return search(context.client, wanted, after=after, limit=_AT_ONCE)
+    except InvalidOption:  # a cursor of somebody's making
+        return search(context.client, wanted, limit=_AT_ONCE)
+
+
+def _said(found: Found, *, narrow: bool, begins: bool) -> str:
+    if not narrow:
+        return f"{found.total:,} in all"
+    if not found.onward:
+        return f"{len(found.tasks):,} found, all {found.total:,} searched" if begins else f"all {found.total:,} searched"
+    return f"searched {found.searched:,} of {found.total:,}, go on for more"
+
+
+def _tabs(seen: Glance, texts: Mapping[str, str]) -> list[tuple[str, str, int]]:
     """(state, where its tab leads to, how many are in it); counts are of the chosen queue, whatever is searched."""
-    queues = [queue for queue in seen.queues if filters["queue"] in ("", queue.name)]
+    queues = [queue for queue in seen.queues if texts["queue"] in ("", queue.name)]
     counts = {state: sum(getattr(queue, state) for queue in queues) for state in _STATES if state}
     counts[""] = sum(counts.values())
-    kept = {name: value for name, value in filters.items() if value}
+    kept = {name: value for name, value in texts.items() if value}
     return [(state, f"?{urlencode({'state': state, **kept})}", counts[state]) for state in _STATES]
 
 

@@ -165,9 +165,7 @@ addEventListener("pagehide", () => rest("paused"));
 
 const asking = document.getElementById("ask");
 
-function ask(form, button) {
-  const words = { ...form.dataset, ...button?.dataset };
-  if (!words.confirm || !asking?.showModal) return Promise.resolve(true);
+function ask(form, button, words) {
   asking.querySelector("h2").textContent = words.confirm;
   asking.querySelector("p").textContent = words.consequence || "";
   const sure = asking.querySelector("[value=yes]");
@@ -182,10 +180,11 @@ function ask(form, button) {
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
-  if (form.method !== "post" || form.dataset.asked === "yes") return;
-  event.preventDefault();
   const button = event.submitter;
-  if (!(await ask(form, button))) return button?.focus();
+  const words = { ...form.dataset, ...button?.dataset };
+  if (form.method !== "post" || form.dataset.asked === "yes" || !words.confirm || !asking?.showModal) return;
+  event.preventDefault();
+  if (!(await ask(form, button, words))) return button?.focus();
   form.dataset.asked = "yes";
   form.requestSubmit(button);
   delete form.dataset.asked;

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from jobrunner import Item
 from jobrunner.web.routes import all_pages
 
-PLAIN = [page.path for page in all_pages() if "{" not in page.path and page.name not in ("tasks", "dead")]
+PLAIN = [page.path for page in all_pages() if "{" not in page.path]
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 
 
@@ -43,6 +44,41 @@ def test_what_is_not_there_is_said(browse, path):
     assert browse().get(path).status_code == 404
 
 
+def test_a_payload_is_text_and_its_secrets_are_hidden(browse, client):
+    client.queue("mail").push_many(
+        [Item({"to": HOSTILE, "api_token": "sk-1234", "deep": [{"password": "x1y2"}]}, id="one")]
+    )
+
+    text = browse().get("/tasks/one?queue=mail").text
+
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert "alert(1)" in text
+    assert "sk-1234" not in text
+    assert "x1y2" not in text
+
+
+def test_an_error_is_text_wherever_it_is_shown(browse, client):
+    queue = client.queue("mail")
+    queue.configure(max_attempts=1)
+    queue.push({"n": 1})
+    queue.reserve()[0].rollback(error=HOSTILE)
+
+    browser = browse()
+    for path in ("/", "/dead", "/tasks?state=dead", "/queues/mail", f"/tasks/{queue.ids('dead')[0]}"):
+        text = browser.get(path).text
+        assert "alert(1)" in text
+        assert "<script>alert" not in text
+        assert "<img" not in text
+
+
+def test_parameters_of_the_address_are_text(browse):
+    text = browse().get("/tasks", params={"error": HOSTILE, "type": HOSTILE, "id": HOSTILE, "queue": HOSTILE}).text
+
+    assert "<script>alert" not in text
+    assert "<img" not in text
+
+
 def test_a_program_gets_the_values_of_a_page(browse, client):
     client.queue("mail").push({"n": 1})
 
@@ -64,3 +100,19 @@ def test_a_theme_of_somebody_s_making_is_left_out(browse):
     browser.cookies["jobrunner_theme"] = "x><script>"
 
     assert "data-theme" not in browser.get("/").text
+
+
+@pytest.mark.parametrize("after", ["x", "1.x", "-1.-1", "9" * 300, "0.999999999", "777.0"])
+def test_a_place_to_go_on_from_of_somebody_s_making_is_no_error(browse, client, after):
+    client.queue("mail").push(1)
+
+    assert browse().get("/tasks", params={"after": after}).status_code == 200
+
+
+def test_a_viewer_sees_no_button(browse, client):
+    client.queue("mail").push(1)
+    reads = browse(actions=False)
+
+    for path in ("/queues", "/queues/mail", "/tasks"):
+        assert "<form" in reads.get(path).text  # of the filters, or of the window of time
+        assert 'method="post"' not in reads.get(path).text
