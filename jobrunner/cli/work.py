@@ -21,6 +21,7 @@ from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.jobs.registry import load_modules
+from jobrunner.logs import IDENTITY
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _TRACED = "jobrunner.tracing.exporting"
@@ -86,7 +87,7 @@ class Wanted:
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
 @click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete tasks to make room.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N",
-              help="Serves /metrics, /health and /ready there, one port for all processes; 0: any that is free.")  # fmt: skip
+              help="Serves /metrics, /health and /ready there, for all processes; 0: any free port.")  # fmt: skip
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="Where that listens; 0.0.0.0: everywhere.")  # fmt: skip
 @click.option("--otel", is_flag=True, help="Sends OpenTelemetry spans; OTEL_… variables say where.")
@@ -161,6 +162,7 @@ def work_here(
         grace=wanted.grace,
         max_tasks=wanted.max_tasks,
     )
+    IDENTITY.worker = worker.id
     ask_at_stop_signals(worker.ask_to_stop)
     if lifeline is not None:
         ask_at_end_of(lifeline, worker.ask_to_stop)

@@ -149,9 +149,9 @@ class Run:
 
     @property
     def log(self) -> Any:
-        """A structlog logger bound to job, task and attempt."""
+        """A structlog logger bound to job, queue, task and attempt."""
         return structlog.get_logger("jobrunner.job").bind(
-            job=self._job, task=self.attempt.id, attempt=self.attempt.number
+            job=self._job, queue=self.attempt.queue, task=self.attempt.id, attempt=self.attempt.number
         )
 
     @property

@@ -16,6 +16,7 @@ from jobrunner.codec import encode
 from jobrunner.errors import ParameterError, ServerError, UsageError
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.jobs.run import Run
+from jobrunner.logs import RUNNING
 from jobrunner.outcome import (
     OUTCOMES,
     Acknowledged,
@@ -45,6 +46,13 @@ class Runner:
 
     def run(self, attempt: Attempt) -> Outcome:
         """Runs a job whose `run` is a plain function."""
+        before = RUNNING.set(attempt)
+        try:
+            return self._run_prepared(attempt)
+        finally:
+            RUNNING.reset(before)
+
+    def _run_prepared(self, attempt: Attempt) -> Outcome:
         found = self.prepare(attempt)
         if isinstance(found, Failed):
             return found
@@ -57,6 +65,7 @@ class Runner:
 
     async def run_async(self, attempt: Attempt) -> Outcome:
         """Runs a job whose `run` is a coroutine function. Raises CancelledError when it is itself cancelled."""
+        RUNNING.set(attempt)  # each coroutine has a context of its own
         found = self.prepare(attempt)
         if isinstance(found, Failed):
             return found

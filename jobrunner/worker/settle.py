@@ -170,7 +170,8 @@ def tell(settlement: Settlement, verdicts: list[str]) -> None:
             level = _log.error if verdict == "dead" else _log.warning
             level(
                 "task died" if verdict == "dead" else "attempt failed",
-                job=attempt.type, task=attempt.id, queue=attempt.queue, attempt=attempt.number,
+                **({"job": attempt.type} if attempt.type else {}), task=attempt.id, queue=attempt.queue,
+                attempt=attempt.number,
                 error=outcome.error.partition("\n")[0],
             )  # fmt: skip
         elif verdict in ("not_reserved", "lost"):

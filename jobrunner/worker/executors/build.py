@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from jobrunner.client.client import Client
 from jobrunner.client.current import within
+from jobrunner.logs import IDENTITY
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.executors.by_kind import ByKind
 from jobrunner.worker.executors.coroutines import CoroutineExecutor
@@ -29,7 +30,9 @@ def build_executor(
     """
     runner = Runner(client.broker, client.keys, is_stopped)
     if settings.executor == "processes":
-        greeting = write_greeting(client.endpoint.shared_url(), client.keys.prefix, modules)
+        greeting = write_greeting(
+            client.endpoint.shared_url(), client.keys.prefix, modules, IDENTITY.worker, IDENTITY.log_format
+        )
         return ThreadExecutor(settings.concurrency, ProcessSlots(greeting, runner, is_stopped), finished)
     with within(client):
         plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished)

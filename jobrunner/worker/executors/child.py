@@ -16,6 +16,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.client.current import configure
 from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.registry import definition_for, load_modules
+from jobrunner.logs import IDENTITY, log_to_stderr
 from jobrunner.outcome import Outcome
 from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.wire import HEAD, frame, read_attempt, read_greeting, write_outcome
@@ -43,6 +44,9 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
     if message is None:
         return None
     greeting = read_greeting(message)
+    if greeting.log_format:
+        log_to_stderr(greeting.log_format)
+        IDENTITY.worker = greeting.worker
     client = configure(greeting.url, greeting.prefix)
     try:
         load_modules(greeting.modules)

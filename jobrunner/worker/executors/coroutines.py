@@ -91,7 +91,7 @@ class CoroutineExecutor:
         except asyncio.CancelledError:
             raise  # only close() cancels; the attempt is handed back, not reported
         except BaseException as error:  # the task must be reported
-            _log.exception("an attempt could not be run", task=attempt.id, job=attempt.type)
+            _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
             outcome = Failed(error_text(error))
         attempt.run_s = perf_counter() - attempt.began_s
         self._free += 1

@@ -104,5 +104,5 @@ def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
         tracer = TRACEPOINT.tracer
         return run(attempt) if tracer is None else tracer.run(attempt, run)
     except BaseException as error:  # the slot must live, and the task must be reported
-        _log.exception("an attempt could not be run", task=attempt.id, job=attempt.type)
+        _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
         return Failed(error_text(error))

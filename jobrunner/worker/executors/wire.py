@@ -25,11 +25,14 @@ class Greeting(msgspec.Struct, frozen=True):
     url: str
     prefix: str
     modules: tuple[str, ...]
+    worker: str = ""
+    log_format: str = ""
+    """How the worker logs; '' when it is no command that set that up."""
 
 
-def write_greeting(url: str, prefix: str, modules: Sequence[str]) -> bytes:
+def write_greeting(url: str, prefix: str, modules: Sequence[str], worker: str = "", log_format: str = "") -> bytes:
     """The first message to a child."""
-    return msgspec.msgpack.encode(Greeting(url, prefix, tuple(modules)))
+    return msgspec.msgpack.encode(Greeting(url, prefix, tuple(modules), worker, log_format))
 
 
 def read_greeting(raw: bytes) -> Greeting:

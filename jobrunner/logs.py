@@ -1,0 +1,87 @@
+"""Logs of a process that works: lines for people or lines of JSON, all on stderr, with the ids of what they tell of.
+
+A line that is written while an attempt runs, by whatever logger, names worker, queue, task and attempt, and the job
+where there is one. Programs that set structlog up themselves put `add_ids` among their processors.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+import structlog
+
+from jobrunner.attempt import Attempt
+
+FORMATS = ("console", "json")
+RUNNING: ContextVar[Attempt | None] = ContextVar("jobrunner_running", default=None)
+"""The attempt that runs here."""
+
+
+class Identity:
+    """What a process that works tells its children of itself."""
+
+    worker = ""
+    log_format = ""
+
+
+IDENTITY = Identity()
+
+
+def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: names the worker and the attempt that runs, unless the line does so itself."""
+    if IDENTITY.worker:
+        line.setdefault("worker", IDENTITY.worker)
+    attempt = RUNNING.get()
+    if attempt is not None:
+        line.setdefault("queue", attempt.queue)
+        line.setdefault("task", attempt.id)
+        line.setdefault("attempt", attempt.number)
+        line.setdefault("job", attempt.type)
+    if line.get("job") == "":  # an item of a station has none; its queue says which station
+        del line["job"]
+    return line
+
+
+def log_to_stderr(form: str) -> None:
+    """Sets up structlog, and standard logging for programs that use that. A user's module may set up its own after."""
+    steps: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        add_ids,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last = _renderer(form)
+    IDENTITY.log_format = form
+    structlog.configure(
+        processors=[*steps, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        # One write for each line: the lines of several processes on one stderr do not mix.
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*steps, structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def warnings_to_stderr() -> None:
+    """Lets only warnings and what is worse through, for a command that talks to a person itself."""
+    log_to_stderr("console")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+
+
+def _renderer(form: str) -> list[Any]:
+    if form == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    # The plain one: it shows no local variables, which may hold secrets.
+    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]

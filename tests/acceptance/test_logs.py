@@ -1,0 +1,104 @@
+"""What a worker logs: every line with the ids of what it tells of, and no secret in any."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner import Client
+from jobrunner.task import Task
+
+JOBS = """
+import logging
+import structlog
+from jobrunner import Job, job
+from jobrunner.etl import Pipeline
+
+@job(queue="mail", max_attempts=1)
+class Send(Job):
+    address: str = ""
+    def run(self):
+        self.log.info("own", step=1)
+        structlog.get_logger().info("structured")
+        logging.getLogger("theirs").warning("plain")
+        raise ValueError("no")
+
+@job(queue="mail")
+async def call() -> None:
+    structlog.get_logger().info("awaited")
+
+shop = Pipeline("shop")
+
+@shop.sink("raw", max_attempts=1)
+def store(item):
+    structlog.get_logger().info("stored")
+    raise ValueError("no room")
+"""
+IDS = ("worker", "queue", "job", "task", "attempt")
+
+
+@pytest.fixture
+def jobs(shell: Any) -> Any:
+    shell.write("jobs_here.py", JOBS)
+    return shell
+
+
+def lines(said: Any) -> dict[str, dict[str, Any]]:
+    """The lines of a log, by event; the last of each."""
+    return {line["event"]: line for line in map(json.loads, said.talk.splitlines())}
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_every_line_of_a_job_names_what_it_is_of(jobs: Any, client: Client, executor: str) -> None:
+    named = (("a", "Send"), ("b", "call"))
+    client.enqueue_many([Task(id=one, type=job, queue="mail", payload=b"{}", max_attempts=1) for one, job in named])
+
+    said = jobs.run("work", "jobs_here", "--burst", "--log-format", "json", "--executor", executor)
+
+    assert said.code == 0, said.talk
+    assert said.out == ""
+    found = lines(said)
+    worker = found["worker started"]["worker"]
+    for event in ("own", "structured", "plain", "task died"):
+        ids = {name: found[event].get(name) for name in IDS}
+        assert ids == {"queue": "mail", "job": "Send", "task": "a", "attempt": 1, "worker": worker}, event
+    assert found["awaited"] | {"job": "call", "task": "b", "worker": worker} == found["awaited"]
+    assert found["own"]["step"] == 1
+
+
+def test_an_item_of_a_station_has_no_empty_job(jobs: Any, client: Client) -> None:
+    client.queue("shop/raw").push({"n": 1}, id="item")
+
+    said = jobs.run("work", "jobs_here", "--burst", "--log-format", "json")
+
+    found = lines(said)
+    for event in ("stored", "task died"):
+        assert (found[event]["queue"], found[event]["task"]) == ("shop/raw", "item")
+        assert "job" not in found[event]
+    shown = jobs.run("work", "jobs_here", "--burst").talk
+    assert "job= " not in shown
+
+
+@pytest.fixture
+def guarded_url(server: Any, raw: redis.Redis) -> Iterator[str]:
+    raw.acl_setuser("keeper", enabled=True, passwords=["+hunter2"], keys=["*"], channels=["*"], commands=["+@all"])
+    yield server.url.replace("unix://", "unix://keeper:hunter2@")
+    raw.acl_deluser("keeper")
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_line_has_the_password(jobs: Any, client: Client, guarded_url: str, form: str) -> None:
+    client.enqueue(Task(id="a", type="Send", queue="mail", payload=b"{}"))
+
+    worked = jobs.run("work", "jobs_here", "--burst", "--log-format", form, JOBRUNNER_URL=guarded_url)
+    wrong = jobs.run("work", "jobs_here", "--burst", "--log-format", form, "--debug", JOBRUNNER_URL=guarded_url + "x")
+    refused = jobs.run("status", "--debug", JOBRUNNER_URL=guarded_url.replace("hunter2", "hunter22"))
+
+    assert "worker started" in worked.talk
+    assert worked.code == 0
+    assert wrong.code != 0
+    assert refused.code != 0
+    for said in (worked, wrong, refused):
+        assert "hunter2" not in said.talk + said.out
