@@ -1,11 +1,12 @@
 """Tasks in one line each, read without their payloads: for lists that a person looks through. No writes."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls.sift import Sifted, sift
 from jobrunner.client.client import Client
 from jobrunner.clock import from_ms
 from jobrunner.errors import JobrunnerError
@@ -53,13 +54,24 @@ def places(client: Client, queue: str, state: str, *, count: int, newest: bool =
     return command("ZREVRANGE" if newest else "ZRANGE", key, 0, count - 1, "WITHSCORES", read=read)
 
 
+def first_lines(client: Client, queue: str, state: str, *, count: int, newest: bool = False) -> Call[list[TaskLine]]:
+    """The lines of up to `count` tasks of one state in one command, in the order of `places`."""
+
+    def read(sifted: Sifted) -> list[TaskLine]:
+        return [
+            line_of(Place(queue=queue, state=state, id=task_id, score=score), fields)
+            for task_id, score, fields in sifted.tasks
+        ]
+
+    found = sift(client.keys.queue(queue), state, start=0, count=count, most=count, newest=newest)
+    return replace(found, read=lambda reply: read(found.read(reply)))  # type: ignore[arg-type, return-value]
+
+
 def lines_of(client: Client, found: Sequence[Place]) -> list[TaskLine]:
     """The lines of these tasks in one round trip, in order, without those that are gone or damaged."""
     if not found:
         return []
-    calls = [
-        command("HMGET", client.keys.queue(place.queue).task(place.id), *_FIELDS, read=_texts) for place in found
-    ]
+    calls = [command("HMGET", client.keys.queue(place.queue).task(place.id), *_FIELDS, read=_texts) for place in found]
     read = client.broker.run_each(calls)
     return [line_of(place, fields) for place, fields in zip(found, read, strict=True) if _is_there(fields)]
 

@@ -7,7 +7,7 @@ at most a few dozen of them. Rates are what totals grew by between two looks, so
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.server import ServerFacts, facts
@@ -15,27 +15,31 @@ from jobrunner.client.client import Client
 from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.lines import Place, TaskLine, lines_of, places
+from jobrunner.inspector.figures import by_job
+from jobrunner.inspector.lines import TaskLine, first_lines
 from jobrunner.inspector.overview import QueueView, latency_ms, leader_call, queue_views, shown_url
 
 IN = ("enqueued", "moved_in")
 OUT = ("succeeded", "dropped", "cancelled", "dead", "orphaned", "moved_out")
 BAD = ("failed", "recovered")
 _WINDOW_S = 10.0
+_RECENTLY = timedelta(minutes=15)
 _KEPT = 120
 """Rates remembered of each queue, one a look."""
-_QUEUES_LOOKED_INTO = 20
+_QUEUES_LOOKED_INTO = 5
 _TASKS_OF_EACH = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """One job of one queue among the tasks that died last: how many of them are its, and its newest error."""
+    """A job of one queue that fails. `died`: how many of the tasks that died last are its; `error` is their newest."""
 
     type: str
     queue: str
-    count: int
-    error: str
+    failed: int = 0
+    """Attempts that failed in the last quarter of an hour, as the workers counted."""
+    died: int = 0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +74,15 @@ class Rates:
     """`out` from look to look, the oldest first."""
 
 
-def look(client: Client) -> Look:
-    """Takes a look. Raises ServerError."""
+def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) -> Look:
+    """Takes a look; `failed` is what `recent_failures` said some seconds ago. Raises ServerError."""
     took_ms = latency_ms(client)
     workers = client.workers()
     seen = queue_views(client, workers)
     server, now, leads, *found = client.broker.run_each(
-        [facts(), command("TIME", read=_instant), leader_call(client), *_places(client, seen)]
+        [facts(), command("TIME", read=_instant), leader_call(client), *_some_lines(client, seen)]
     )
-    lines = lines_of(client, [place for some in found if not isinstance(some, JobrunnerError) for place in some])
+    lines = [line for some in found if not isinstance(some, JobrunnerError) for line in some]
     return Look(
         at_s=monotonic(),
         now=now,
@@ -90,8 +94,13 @@ def look(client: Client) -> Look:
         queues=tuple(seen),
         workers=tuple(workers),
         running=tuple(sorted((line for line in lines if line.state == "pending"), key=_moment)),
-        failing=tuple(_failing([line for line in lines if line.state == "dead"])),
+        failing=tuple(_failing([line for line in lines if line.state == "dead"], failed or {})),
     )
+
+
+def recent_failures(client: Client) -> dict[tuple[str, str], int]:
+    """Attempts that failed in the last quarter of an hour, by job and queue. One round trip, but no small one."""
+    return {(one.type, one.queue): one.failed for one in by_job(client, since=_RECENTLY) if one.failed}
 
 
 class Pulse:
@@ -143,10 +152,10 @@ def _grown(before: Mapping[str, int] | None, now: Mapping[str, int], names: Iter
     return sum(max(now.get(name, 0) - old.get(name, 0), 0) for name in names)
 
 
-def _places(client: Client, seen: list[QueueView]) -> list[Call[list[Place]]]:
-    pending = [places(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
+def _some_lines(client: Client, seen: list[QueueView]) -> list[Call[list[TaskLine]]]:
+    pending = [first_lines(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
     return pending + [
-        places(client, queue.name, "dead", count=_TASKS_OF_EACH, newest=True) for queue in _fullest(seen, "dead")
+        first_lines(client, queue.name, "dead", count=_TASKS_OF_EACH, newest=True) for queue in _fullest(seen, "dead")
     ]
 
 
@@ -155,12 +164,14 @@ def _fullest(seen: list[QueueView], state: str) -> list[QueueView]:
     return sorted(some, key=lambda queue: -getattr(queue, state))[:_QUEUES_LOOKED_INTO]
 
 
-def _failing(dead: list[TaskLine]) -> list[Failing]:
-    counted = Counter((line.type, line.queue) for line in dead)
+def _failing(dead: list[TaskLine], failed: Mapping[tuple[str, str], int]) -> list[Failing]:
+    died = Counter((line.type, line.queue) for line in dead)
     newest = {(line.type, line.queue): line.error for line in sorted(dead, key=_moment)}
-    return [
-        Failing(type=job[0], queue=job[1], count=count, error=newest[job]) for job, count in counted.most_common()
+    found = [
+        Failing(type=job[0], queue=job[1], failed=failed.get(job, 0), died=died[job], error=newest.get(job, ""))
+        for job in died.keys() | failed.keys()
     ]
+    return sorted(found, key=lambda one: (-one.failed, -one.died, one.type, one.queue))
 
 
 def _moment(line: TaskLine) -> datetime:

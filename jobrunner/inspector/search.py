@@ -22,7 +22,7 @@ LATEST_FIRST = ("dead", "done")
 _USUAL_STATES = STATES[:4]
 _AT_ONCE = 500
 """Tasks looked at with one call: it keeps the server for about a millisecond."""
-_MOST_CALLS = 40
+_MOST_CALLS = 20
 _FEW = 8
 
 

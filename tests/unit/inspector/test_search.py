@@ -79,7 +79,7 @@ def test_a_page_costs_few_commands_with_many_queues(client: Client, raw: Any) ->
 
     search(client, Filter(type="none"), budget_s=10)
 
-    assert raw.info("commandstats")[script_calls]["calls"] - before <= 45
+    assert raw.info("commandstats")[script_calls]["calls"] - before <= 25
 
 
 def test_damage_and_foreign_cursors_are_no_surprise(client: Client, raw: Any, keys: Any) -> None:

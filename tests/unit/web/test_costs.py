@@ -1,0 +1,47 @@
+"""What a page costs the server: few commands, however many queues and tasks there are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobrunner.client.client import Client
+from jobrunner.task import Task
+
+MOST = 50
+JSON = {"accept": "application/json"}
+
+
+@pytest.fixture
+def town(client: Client) -> Client:
+    """200 queues with something in each state that can be made quickly."""
+    names = [f"queue-{n}" for n in range(200)]
+    client.enqueue_many(
+        Task(id=f"{state}{n}", queue=name, type="Send", payload=b"{}", max_attempts=1)
+        for name in names
+        for n, state in enumerate(("a", "b", "c"))
+    )
+    for name in names[:60]:
+        first, _ = client.queue(name).reserve(n=2)
+        first.rollback(error="broken")
+    return client
+
+
+PATHS = (
+    *("/", "/queues", "/queues/queue-7", "/tasks", "/tasks?type=none", "/tasks/c2?queue=queue-7", "/dead", "/workers"),
+    *("/periodic", "/pipelines", "/history", "/redis", "/audit"),
+)
+
+
+def test_a_page_costs_at_most_fifty_commands(browse: Callable[..., Any], town: Client) -> None:
+    browser = browse()
+    sent: list[int] = []
+    replies = town.broker._replies
+    town.broker._replies = lambda calls: sent.append(len(calls)) or replies(calls)  # type: ignore[method-assign,func-returns-value]
+
+    for path in PATHS:
+        sent.clear()
+        browser.dashboard.live.forget()  # the first tab after a while
+
+        assert browser.get(path, headers=JSON).status_code == 200
+        assert sum(sent) <= MOST, (path, sent)

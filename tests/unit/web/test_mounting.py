@@ -1,0 +1,93 @@
+"""The dashboard below a path: of FastAPI, of Starlette, of Django, and behind a proxy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+
+from jobrunner.client.client import Client
+from jobrunner.errors import InvalidOption
+from jobrunner.web.app import create_app
+from jobrunner.web.mounting import asgi_under, checked_prefix
+from tests.unit.web.conftest import Browser
+
+
+def in_fastapi(dashboard: Any) -> Any:
+    app = FastAPI()
+    app.get("/own")(lambda: "own")
+    app.mount("/jobs", dashboard)
+    return app
+
+
+def in_starlette(dashboard: Any) -> Any:
+    return Starlette(routes=[Route("/own", lambda _: PlainTextResponse("own")), Mount("/jobs", dashboard)])
+
+
+def in_django(dashboard: Any) -> Any:
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="x")
+    import django
+    from django.core.asgi import get_asgi_application
+
+    django.setup()
+    return asgi_under("/jobs", dashboard, get_asgi_application())
+
+
+def _own(_: Any) -> Any:
+    from django.http import HttpResponse
+
+    return HttpResponse("own")
+
+
+class _Patterns:
+    def __get__(self, *_: Any) -> Any:
+        from django.urls import path
+
+        return [path("own", _own)]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "urlpatterns":
+        return _Patterns().__get__()
+    raise AttributeError(name)
+
+
+@pytest.mark.parametrize("mount", [in_fastapi, in_starlette, in_django])
+def test_pages_actions_and_files_work_below_a_path(mount: Callable[[Any], Any], client: Client) -> None:
+    client.queue("mail").push({})
+    dashboard = create_app(client)
+    browser = Browser(mount(dashboard), root="/jobs")
+
+    page = browser.get("/jobs/queues")
+    done = browser.post_form("/jobs/queues/mail/pause", dashboard=dashboard.state.dashboard)
+
+    assert page.status_code == 200
+    assert 'href="/jobs/queues/mail' in page.text
+    assert 'src="/jobs/static/app.js' in page.text
+    assert browser.get("/jobs/static/app.js").status_code == 200
+    assert (done.status_code, done.headers["location"]) == (303, "/jobs/queues/mail")
+    assert client.queue("mail").paused
+    assert "own" in browser.get("/own").text
+
+
+@pytest.mark.parametrize("passed_on", ["/jobs/queues", "/queues"])
+def test_a_proxy_may_take_the_prefix_off_or_leave_it(client: Client, passed_on: str) -> None:
+    client.queue("mail").push({})
+
+    page = Browser(create_app(client, prefix_path="/jobs")).get(passed_on)
+
+    assert page.status_code == 200
+    assert 'href="/jobs/queues/mail' in page.text
+
+
+def test_a_prefix_is_a_path() -> None:
+    assert [checked_prefix(one) for one in ("", "/", "jobs/", "/a/b-c")] == ["", "", "/jobs", "/a/b-c"]
+    for wrong in ("/a b", "/<x>", "/a//b", "/\n"):
+        with pytest.raises(InvalidOption):
+            checked_prefix(wrong)

@@ -1,0 +1,168 @@
+"""What others had advisories for, and what every answer carries."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import jobrunner.web
+from jobrunner.broker.calls import coordination
+from jobrunner.client.client import Client
+from jobrunner.periodic import read_definition
+from jobrunner.task import Task
+from jobrunner.web.auth import Identity
+from jobrunner.web.redaction import HIDDEN
+from jobrunner.web.roles import Role
+from jobrunner.web.routes import all_pages
+
+JSON = {"accept": "application/json"}
+NASTY = "\"><script>alert(1)</script>'{{7*7}}<img src=x onerror=alert(1)>"
+WEB = Path(jobrunner.web.__file__).parent
+PLAIN = [page.path for page in all_pages() if "{" not in page.path]
+
+
+def as_role(role: Role) -> Callable[[Any], Identity]:
+    return lambda _: Identity(name="ann", role=role)
+
+
+@pytest.mark.parametrize("path", PLAIN)
+@pytest.mark.parametrize("value", ["999999999999", "-1", "NaN", "9" * 5000])
+def test_parameters_out_of_all_bounds_cost_nothing(browse: Callable[..., Any], path: str, value: str) -> None:
+    """CVE-2022-23837, CVE-2023-37279: an unbounded number of days took a server's memory and time."""
+    names = ("days", "span", "limit", "start", "page", "after", "before", "order", "count")
+    answer = browse().get(path, params=dict.fromkeys(names, value), headers=JSON)
+
+    assert answer.status_code in (200, 400), answer.text
+
+
+@pytest.mark.parametrize("path", [*PLAIN, "/no-such-page", "/queues/none", "/tasks/none"])
+def test_no_filter_is_reflected_as_markup(browse: Callable[..., Any], path: str) -> None:
+    """CVE-2023-1892, CVE-2024-32887: what was typed into a filter came back as a script."""
+    names = ("q", "queue", "type", "error", "id", "param", "state", "after", "span", "order", "next")
+    text = browse().get(path, params=dict.fromkeys(names, NASTY)).text
+
+    assert "<script>alert" not in text
+    assert "<img src=x" not in text
+    assert "'49<img" not in text
+
+
+def test_what_is_in_a_task_is_never_markup(browse: Callable[..., Any], client: Client) -> None:
+    client.enqueue(
+        Task(id="a", queue="mail", type="Send", payload=msgspec.json.encode({NASTY: NASTY}), max_attempts=1,
+             headers=msgspec.json.encode({"h": NASTY}))
+    )  # fmt: skip
+    client.queue("mail").reserve()[0].rollback(error=NASTY)
+
+    for path in ("/tasks/a?queue=mail", "/dead", "/tasks", "/", "/queues/mail"):
+        text = browse().get(path).text
+        assert "<script>alert" not in text, path
+        assert "<img src=x" not in text, path
+
+
+def test_no_role_is_taken_from_the_request(browse: Callable[..., Any], client: Client) -> None:
+    """CVE-2026-48592: a user who may only read could edit."""
+    client.queue("mail").push({})
+    browser = browse(auth=as_role(Role.VIEWER), name="ann")
+
+    answer = browser.post_form("/queues/mail/pause?role=admin", {"role": "admin"}, headers={**JSON, "x-role": "admin"})
+
+    assert answer.status_code == 403
+    assert not client.queue("mail").paused
+
+
+def test_a_schedule_that_would_eat_memory_is_damage(browse: Callable[..., Any], client: Client) -> None:
+    """CVE-2026-48593: a range in a schedule was expanded without a bound."""
+    wild = {"name": "wild", "queue": "mail", "schedule": {"kind": "cron", "spec": "0-4000000000 * * * *"}, "payload": "",
+            "catch_up": "last", "overlap": "skip", "jitter": 0.0}  # fmt: skip
+    raw = msgspec.json.encode(wild)
+
+    assert read_definition(raw) is None
+    client.broker.run(coordination.define_periodics(client.keys, {"wild": raw}))
+    assert browse().get("/periodic", headers=JSON).status_code == 200
+
+
+def test_nothing_in_a_result_or_an_error_is_rebuilt(browse: Callable[..., Any], client: Client, raw: Any) -> None:
+    """CVE-2021-23727: an exception that a result named was imported and called."""
+    client.queue("mail").configure(history=60)
+    client.enqueue(Task(id="a", queue="mail", payload=b"{}"))
+    client.queue("mail").reserve()[0].commit()
+    evil = b'{"exc_type": "system", "exc_module": "os", "exc_message": ["touch /tmp/owned-by-a-result"]}'
+    raw.hset(client.keys.queue("mail").task("a"), mapping={"result": evil, "error": evil, "outcome": "succeeded"})
+
+    assert browse().get("/tasks/a?queue=mail").status_code == 200
+    assert not Path("/tmp/owned-by-a-result").exists()
+    sources = "".join(path.read_text() for path in WEB.rglob("*.py"))
+    assert not re.search(r"\b(pickle|eval|exec)\b\(?", sources.replace("execut", ""))
+
+
+def test_the_policy_allows_no_inline_script_and_each_answer_has_a_nonce_of_its_own(browse: Callable[..., Any]) -> None:
+    browser = browse()
+    first, second = browser.get("/"), browser.get("/")
+    policy = first.headers["content-security-policy"]
+
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'")
+    assert policy != second.headers["content-security-policy"]
+    (nonce,) = set(re.findall(r"'nonce-([^']+)'", policy))
+    assert f'nonce="{nonce}"' in first.text
+
+
+@pytest.mark.parametrize("path", ["/", "/no-such-page", "/static/app.css", "/health"])
+def test_every_answer_carries_the_headers(browse: Callable[..., Any], path: str) -> None:
+    headers = browse().get(path).headers
+
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "same-origin"
+    assert headers["cross-origin-opener-policy"] == "same-origin"
+
+
+def test_no_template_has_inline_script_style_or_unescaped_values() -> None:
+    for path in (WEB / "templates").glob("*.html"):
+        text = path.read_text()
+        assert not re.search(r"<script(?![^>]*\bsrc=)", text), path
+        assert not re.search(r"<style|\sstyle=|\son[a-z]+=", text), path
+        assert not re.search(r"\|\s*safe\b|autoescape\s+false", text), path
+
+
+def test_secrets_among_parameters_are_not_shown(browse: Callable[..., Any], client: Client) -> None:
+    payload = {"user": "ann", "db_password": "hunter2", "nested": [{"api_key": "hunter3"}], "iban": "DE00 hunter4"}
+    client.enqueue(Task(id="a", queue="mail", type="Send", payload=msgspec.json.encode(payload)))
+    browser = browse(redact=["iban"])
+
+    for headers in ({}, JSON):
+        text = browser.get("/tasks/a?queue=mail", headers=headers).text
+        assert "hunter" not in text
+    assert HIDDEN in browser.get("/tasks/a?queue=mail").text
+
+
+def test_a_form_that_is_too_large_or_of_another_kind_is_refused(browse: Callable[..., Any]) -> None:
+    browser = browse()
+    kinds = (
+        (b"x" * 2**21, "application/x-www-form-urlencoded", 413),
+        (b"{}", "text/plain", 400),
+        (b"[", "application/json", 400),
+    )
+    for body, kind, status in kinds:
+        answer = browser.post("/dead/requeue", content=body, headers={**JSON, "content-type": kind})
+        assert answer.status_code == status
+    many = "&".join(f"a{n}=1" for n in range(5000)).encode()
+    form = {**JSON, "content-type": "application/x-www-form-urlencoded"}
+    assert browser.post("/dead/requeue", content=many, headers=form).status_code == 400
+
+
+def test_what_was_not_foreseen_is_told_to_the_log_and_not_to_who_asks(
+    browse: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    browser = browse()
+    monkeypatch.setattr(browser.dashboard.live, "_take", lambda: 1 / 0)
+
+    answer = browser.get("/")
+
+    assert answer.status_code == 500
+    assert "ZeroDivision" not in answer.text
+    assert "content-security-policy" in answer.headers
+    assert "ZeroDivisionError" in caplog.text

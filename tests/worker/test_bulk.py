@@ -1,0 +1,70 @@
+"""Bulk work from the dashboard while workers run."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jobrunner import Client
+from jobrunner.inspector.search import Filter
+from jobrunner.task import Task
+from jobrunner.web.operations import Operations, ask_to_stop, read_operation
+from tests.conftest import wait_for
+from tests.worker.conftest import Start
+from tests.worker.test_work import order, step
+
+
+def fill(client: Client, count: int) -> None:
+    payload = step.enqueue(name="x").record().payload
+    client.queue("w").purge("waiting")
+    client.enqueue_many(
+        Task(id=f"x{n}", queue="w", type="work.step", payload=payload, max_attempts=1) for n in range(count)
+    )
+
+
+def make_dead(client: Client, count: int) -> None:
+    fill(client, count)
+    while held := client.queue("w").reserve_many(500):
+        client.queue("w").rollback_many(held, error="broken")
+
+
+def test_thousands_of_dead_are_requeued_once_while_a_worker_runs_them(
+    start: Start, current: Client, audit: Callable[..., dict[str, int]]
+) -> None:
+    make_dead(current, 3000)
+    assert current.queue("w").counts()["dead"] == 3000
+    order.clear()
+    start(queues=["w"], concurrency=4)
+
+    operation = Operations(current).start("requeue", who="ann", wanted=Filter(queue="w", state="dead"))
+
+    ended = wait_for(lambda: (found := read_operation(current, operation)) and found.is_over and found, timeout_s=60)
+    assert (ended.state, ended.total, ended.looked, ended.done, ended.refused) == ("done", 3000, 3000, 3000, 0)
+    wait_for(lambda: len(order) == 3000, timeout_s=60)
+    wait_for(lambda: not any(current.queue("w").counts().values()))
+    audit("w")
+    assert current.queue("w").totals()["requeued"] == 3000
+
+
+def test_an_operation_that_is_cancelled_ends_after_its_piece_and_says_so(current: Client) -> None:
+    make_dead(current, 1500)
+    operations = Operations(current)
+    operations._turns.acquire()
+    operations._turns.acquire()  # nothing begins before it is cancelled
+    operation = operations.start("requeue", who="ann", wanted=Filter(queue="w", state="dead"))
+    assert read_operation(current, operation).state == "queued"  # type: ignore[union-attr]
+    assert ask_to_stop(current, operation)
+    operations._turns.release()
+
+    ended = wait_for(lambda: (found := read_operation(current, operation)) and found.is_over and found)
+    assert ended.state == "cancelled"
+    assert ended.done <= 500
+    assert not ask_to_stop(current, operation)
+
+
+def test_an_operation_whose_process_died_is_shown_as_interrupted(current: Client, raw: Any) -> None:
+    operations = Operations(current)
+    operation = operations.start("requeue", who="ann", wanted=None, chosen=[("w", "none")])
+    wait_for(lambda: read_operation(current, operation).is_over)  # type: ignore[union-attr]
+    raw.hset(current.keys.operation(operation), mapping={"state": "running", "beat_ms": 1})
+
+    assert read_operation(current, operation).state == "interrupted"  # type: ignore[union-attr]
+    assert 0 < raw.pttl(current.keys.operation(operation)) <= 86_400_000
