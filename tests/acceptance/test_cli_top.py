@@ -179,7 +179,7 @@ def test_without_a_terminal_it_shows_one_frame_and_json_is_one_value(server: Ser
     value = json.loads(subprocess.check_output([*command, "--json"], env=environment))
 
     assert "\x1b" not in frame
-    assert "DIED LAST" in frame
+    assert "FAILING MOST" in frame
     assert max(map(len, frame.splitlines())) <= 80
     assert [(queue["name"], queue["dead"]) for queue in value["queues"]] == [("mail", 2), ("maths", 0)]
     assert value["rates"]["out_per_s"] == 0.0

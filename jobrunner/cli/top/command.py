@@ -13,7 +13,7 @@ from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.options import Shared, connected, duration, with_shared_options
 from jobrunner.client.client import Client
 from jobrunner.clock import sleep
-from jobrunner.inspector.pulse import Look, Pulse, look
+from jobrunner.inspector.pulse import Look, Pulse, look, recent_failures
 
 _EXAMPLES = """\b
 Examples:
@@ -51,7 +51,7 @@ def _two_looks(client: Client, apart_s: float) -> tuple[Look, Pulse]:
     pulse = Pulse()
     pulse.add(look(client))
     sleep(apart_s)
-    seen = look(client)
+    seen = look(client, recent_failures(client))
     pulse.add(seen)
     return seen, pulse
 

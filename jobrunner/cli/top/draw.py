@@ -245,14 +245,15 @@ def _since(seen: Look, started: datetime | None, lease_ends: datetime | None) ->
 
 def _failing(seen: Look, width: int) -> list[Text]:
     rows = [_failing_row(one, width) for one in seen.failing]
-    return [titled("DIED LAST, BY JOB", width), *rows] if rows else []
+    return [titled("FAILING MOST  (attempts in 15 min, and of the last dead)", width), *rows] if rows else []
 
 
 def _failing_row(one: Failing, width: int) -> Text:
     cells = [
-        Cell(f"{number(one.count):>7} ", "bold red"), Cell(one.type or "(item)", "", 20), Cell(" "),
-        Cell(one.queue, "cyan", 14), Cell(" "), Cell(one.error),
-    ]  # fmt: skip
+        Cell(f"{number(one.failed):>7} ", "bold yellow" if one.failed else "dim"),
+        Cell(f"{number(one.died):>4} dead ", "bold red" if one.died else "dim"),
+        *(Cell(one.type or "(item)", "", 16), Cell(" "), Cell(one.queue, "cyan", 12), Cell(" "), Cell(one.error)),
+    ]
     return line(cells, width)
 
 

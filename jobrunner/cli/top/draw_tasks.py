@@ -12,7 +12,8 @@ from jobrunner.cli.top.line import Cell, line, plain, titled
 from jobrunner.cli.top.model import STATES, Screen, shown_tasks
 from jobrunner.cli.top.words import length, number
 from jobrunner.inspector.lines import TaskLine
-from jobrunner.task import TaskRecord, TaskState
+from jobrunner.inspector.timeline import Moment, timeline
+from jobrunner.task import TaskRecord
 from jobrunner.web.redaction import Redaction
 
 _STYLES = {"pending": "green", "waiting": "cyan", "scheduled": "blue", "dead": "red"}
@@ -95,6 +96,8 @@ def _away(instant: datetime | None, now: datetime) -> str:
 def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Text]:
     for name, value in _facts(record, redaction):
         yield line([Cell(f"  {name:<12}", "dim"), Cell(value)], width)
+    yield titled("WHAT HAPPENED", width)
+    yield from (_moment(moment, width) for moment in timeline(record))
     for title, raw in (("PAYLOAD", record.payload), ("RESULT", record.result)):
         if raw is not None:
             yield titled(title, width)
@@ -107,9 +110,6 @@ def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Te
 def _facts(record: TaskRecord, redaction: Redaction) -> Iterator[tuple[str, str]]:
     yield "job", record.type or "(an item of a bare queue)"
     yield "state", str(record.state)
-    yield "enqueued", _exactly(record.enqueue_time)
-    if record.when is not None:
-        yield _MEANS.get(record.state, "when"), _exactly(record.when)
     yield "attempts", f"{record.attempts}, {record.retry_count} of them failed"
     yield "priority", str(record.priority)
     headers = redaction.shown(readable(record.fields.get("headers", b"{}")))
@@ -120,13 +120,16 @@ def _facts(record: TaskRecord, redaction: Redaction) -> Iterator[tuple[str, str]
         yield "progress", json.dumps(progress, ensure_ascii=False)
 
 
-_MEANS = {
-    TaskState.SCHEDULED: "due",
-    TaskState.PENDING: "lease ends",
-    TaskState.DEAD: "died",
-    TaskState.SUCCEEDED: "finished",
-    TaskState.CANCELLED: "cancelled",
-}
+def _moment(moment: Moment, width: int) -> Text:
+    style = "red" if moment.kind in ("failed", "expired", "died") else "blue" if moment.ahead else ""
+    attempt = f"attempt {moment.attempt}" if moment.attempt else ""
+    word = _AHEAD.get(moment.kind, moment.kind)
+    return line(
+        [Cell(f"  {_exactly(moment.at)}  "), Cell(word, style, 12), Cell(attempt, "dim", 12), Cell(moment.text)], width
+    )
+
+
+_AHEAD = {"retry": "next try", "due": "due", "lease": "lease ends"}
 
 
 def _exactly(instant: datetime) -> str:

@@ -12,14 +12,17 @@ from queue import SimpleQueue
 from jobrunner.broker.calls import tasks as task_calls
 from jobrunner.cli.top.model import Screen, Wish, settled
 from jobrunner.client.client import Client
+from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.lines import lines_of, places
-from jobrunner.inspector.pulse import Pulse, look
+from jobrunner.inspector.pulse import Pulse, look, recent_failures
 
 Change = Callable[[Screen], Screen]
 """What an answer of the server changes on the screen, whatever was pressed meanwhile."""
 TASKS_SHOWN = 500
 """Of each state, first in line first; of the dead the last ones."""
+
+_FAILURES_KEPT_S = 10.0
 
 
 class ServerSide:
@@ -28,6 +31,8 @@ class ServerSide:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._pulse = Pulse()
+        self._failed: dict[tuple[str, str], int] = {}
+        self._failures_until_s = 0.0
         self._reads = SimpleQueue[Callable[[], Change] | None]()
         self._acts = SimpleQueue[Callable[[], Change] | None]()
         self._acting = threading.Thread(target=self._serve, args=(self._acts,), name="top-acts", daemon=True)
@@ -75,7 +80,7 @@ class ServerSide:
 
     def _look(self, screen: Screen) -> Change:
         try:
-            seen = look(self._client)
+            seen = look(self._client, self._failures())
             self._pulse.add(seen)
             rates = {queue.name: self._pulse.rates(queue.name) for queue in seen.queues}
             total = self._pulse.total()
@@ -83,6 +88,12 @@ class ServerSide:
         finally:
             self.reading = False
         return lambda now: settled(page(replace(now, look=seen, rates=rates, total=total, trouble="")))
+
+    def _failures(self) -> dict[tuple[str, str], int]:
+        if monotonic() >= self._failures_until_s:
+            self._failed = recent_failures(self._client)
+            self._failures_until_s = monotonic() + _FAILURES_KEPT_S
+        return self._failed
 
     def _page(self, asked: Screen) -> Change:
         if asked.page == "tasks" and asked.queue is not None:

@@ -7,7 +7,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import coordination
 from jobrunner.client.client import Client
 from jobrunner.inspector.lines import last_line
-from jobrunner.inspector.pulse import Look, Pulse, look
+from jobrunner.inspector.pulse import Look, Pulse, look, recent_failures
 
 
 def test_a_look_tells_what_runs_and_what_died(client: Client) -> None:
@@ -20,7 +20,7 @@ def test_a_look_tells_what_runs_and_what_died(client: Client) -> None:
     seen = look(client)
 
     assert [(line.id, line.attempt, line.state) for line in seen.running] == [(first.id, 1, "pending")]
-    assert [(one.queue, one.count, one.error) for one in seen.failing] == [("mail", 1, "ValueError: no")]
+    assert [(one.queue, one.died, one.error) for one in seen.failing] == [("mail", 1, "ValueError: no")]
     assert seen.running[0].when is not None
     assert 0 < (seen.running[0].when - seen.now).total_seconds() <= 30
 
@@ -32,8 +32,20 @@ def test_the_most_frequent_failure_comes_first_with_its_newest_error(client: Cli
         for error in errors:
             client.queue(name).reserve(1)[0].rollback(error=error)
 
-    found = [(one.queue, one.count, one.error) for one in look(client).failing]
+    found = [(one.queue, one.died, one.error) for one in look(client).failing]
     assert found == [("often", 2, "last"), ("rare", 1, "old")]
+
+
+def test_what_workers_counted_comes_before_what_died(client: Client, raw: Any) -> None:
+    client.queue("mail").configure(max_attempts=1)
+    client.queue("mail").push("x")
+    client.queue("mail").reserve(1)[0].rollback(error="no")
+
+    seen = look(client, {("Send", "post"): 5, ("", "mail"): 1})
+
+    found = [(one.type, one.queue, one.failed, one.died, one.error) for one in seen.failing]
+    assert found == [("Send", "post", 5, 0, ""), ("", "mail", 1, 1, "no")]
+    assert recent_failures(client) == {}
 
 
 def test_rates_are_what_the_totals_grew_by(client: Client) -> None:

@@ -50,7 +50,8 @@ def test_the_first_page_names_rates_states_workers_and_failures_at_80_columns() 
 
     for word in (
         *("redis://localhost", "in 1.5/s", "out 20/s", "failed 6.0/min", "waiting 1,234", "dead 50.0k", "1 worker"),
-        *("▸ mail", "RUNNING NOW", "lease 20s", "DIED LAST", "ValueError: no", "* host.1.abc", "12.3k done"),
+        *("▸ mail", "RUNNING NOW", "lease 20s", "FAILING MOST", "7 dead", "ValueError: no", "* host.1.abc"),
+        "12.3k done",
     ):
         assert word in text, word
 
@@ -100,10 +101,14 @@ def test_text_of_users_does_not_steer_the_terminal() -> None:
 
 def test_the_page_of_a_task_shows_payload_error_and_times_and_scrolls() -> None:
     error = b"Traceback\n  line 1\nValueError: no"
-    page = one_task(payload=b'{"address": "a@b.c"}', error=error, headers=b'{"trace": "1"}')
+    failures = b"1700000000500\t1\tfailed\tw1\tTimeoutError: slow"
+    page = one_task(payload=b'{"address": "a@b.c"}', error=error, headers=b'{"trace": "1"}', failures=failures)
     text = "\n".join(drawn(page))
 
-    for word in ('"address": "a@b.c"', "ValueError: no", "state       dead", "died", "headers", "trace"):
+    for word in (
+        *('"address": "a@b.c"', "ValueError: no", "state       dead", "died", "headers", "trace"),
+        "TimeoutError: slow",
+    ):
         assert word in text, word
     assert drawn(replace(page, scroll=10**6), 80, 12)[-2].strip() == "ValueError: no"
 
