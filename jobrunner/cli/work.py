@@ -15,6 +15,7 @@ from jobrunner.cli.logs import FORMATS, log_to_stderr
 from jobrunner.cli.metrics_port import NOWHERE, Served
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.stopping import ask_at_end_of, ask_at_stop_signals
+from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.client.client import Client
 from jobrunner.client.current import configure, current_client
@@ -70,7 +71,7 @@ class Wanted:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
-@click.option("-q", "--queue", "queues", multiple=True, metavar="NAME[:WEIGHT]",
+@click.option("-q", "--queue", "queues", multiple=True, metavar="NAME[:WEIGHT]", shell_complete=queue_names,
               help="A queue to serve, and its share of the turns; default: every queue of the jobs.")  # fmt: skip
 @click.option("--concurrency", type=int, default=10, show_default=True, help="Tasks at a time, in each process.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,

@@ -80,6 +80,7 @@ def test_queues_of_the_server_are_offered_wherever_a_queue_is_asked_for(offers: 
     for words in (
         *(("queues", "pause"), ("queues", "limit"), ("queues", "purge"), ("dead", "list"), ("dead", "requeue")),
         *(("tasks", "list"), ("tasks", "show", "x", "--queue"), ("history", "list"), ("enqueue", "x", "--queue")),
+        ("work", "-q"),
     ):
         assert offers(*words, "ma") == ["mail", "maths"], words
     assert offers("pipeline", "push", "") == ["orders/raw"]
