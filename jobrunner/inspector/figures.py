@@ -60,7 +60,7 @@ def by_queue(client: Client, *, since: timedelta = _HOUR, step: Unit = "minute")
         _add_growth(hash_, tallied, lambda name: sums.setdefault(name, Sum()))
         for name, totals in grown(hash_).items():
             enqueued[name] = enqueued.get(name, 0) + totals.get("enqueued", 0)
-    names = sorted({*sums, *enqueued})
+    names = sorted({*sums, *(name for name, by in enqueued.items() if by)})
     return {
         name: QueueFigures(queue=name, enqueued=enqueued.get(name), **_counted(sums.get(name, Sum()))) for name in names
     }
@@ -88,7 +88,7 @@ def _together(hashes: list[tuple[Hash, Collection[str]]], *, is_whole: bool) -> 
 def _add_tallies(hash_: Hash, sum_of: Callable[[str], Sum]) -> None:
     for field, value in hash_.items():
         parts = figures.parts_of(field)
-        if parts is not None and parts[1] != "-":
+        if parts is not None and figures.is_of_attempts(parts):
             sum_of(parts[0]).add(parts[2], whole(value))
 
 

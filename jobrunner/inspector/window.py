@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from jobrunner.broker.calls import figures
-from jobrunner.broker.calls.figures import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, parts_of
+from jobrunner.broker.calls.figures import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, is_of_attempts, parts_of
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.clock import unix_ms
@@ -79,7 +79,7 @@ def summed(hashes: Iterable[Hash]) -> dict[tuple[str, str], Sum]:
     for hash_ in hashes:
         for field, value in hash_.items():
             parts = parts_of(field)
-            if parts is not None and parts[1] != "-":
+            if parts is not None and is_of_attempts(parts):
                 sums.setdefault(parts[:2], Sum()).add(parts[2], whole(value))
     return sums
 

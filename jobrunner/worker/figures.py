@@ -7,12 +7,13 @@ counted since its last flush with it; totals that must be exact are counted by t
 """
 
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls.figures import BUCKETS, bucket, field_of, observe
+from jobrunner.broker.calls.figures import BOUNDS_MS, BUCKETS, field_of, observe
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.outcome import (
@@ -58,38 +59,39 @@ class Figures:
         self._server_ahead_ms = server_ms - perf_counter() * 1000
 
     def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
-        """Counts reports by what the server answered."""
+        """Counts reports by what the server answered. Reports that stand together are mostly of one job."""
         ahead_ms = self._server_ahead_ms
+        line, queue, job = None, "", ""
         with self._lock:
             for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
-                counted = _COUNTED.get((type(outcome), verdict))
-                if counted is not None:
-                    line = self._line(attempt.queue, attempt.type)
-                    for what in counted:
-                        line.counts[what] = line.counts.get(what, 0) + 1
-                    if attempt.run_s >= 0.0:
-                        line.note("run", attempt.run_s * 1000)
-                        if ahead_ms is not None and (due_ms := attempt.due_ms or attempt.enqueue_time_ms):
-                            line.note("wait", max(attempt.began_s * 1000 + ahead_ms - due_ms, 0.0))
-                elif verdict in _TOO_LATE:
-                    counts = self._line(attempt.queue, attempt.type).counts
-                    counts["stale"] = counts.get("stale", 0) + 1
+                if line is None or attempt.type != job or attempt.queue != queue:
+                    queue, job = attempt.queue, attempt.type
+                    line = self._line(queue, job)
+                if verdict == "ok" and type(outcome) is Succeeded:
+                    line.succeeded += 1
+                elif not line.count(_COUNTED.get((type(outcome), verdict)), verdict):
+                    continue
+                if (run_s := attempt.run_s) >= 0.0:
+                    line.run.note(run_s * 1000)
+                    due_ms = attempt.due_ms or attempt.enqueue_time_ms
+                    if due_ms and ahead_ms is not None:
+                        line.wait.note(attempt.began_s * 1000 + ahead_ms - due_ms)
 
     def round_trip(self, seconds: float) -> None:
         """Notes how long an exchange with the server took."""
         with self._lock:
-            self._line(*_ROUND_TRIP).note("round_trip", seconds * 1000, per_ms=1000)
+            line = self._line(*_ROUND_TRIP)
+            line.round_trip.note(seconds * 1_000_000)
 
     def late(self, queue: str, job: str, ms: float) -> None:
         """Notes how long after its tick a periodic job was fired."""
         with self._lock:
-            self._line(queue, job).note("late", max(ms, 0.0))
+            self._line(queue, job).late.note(ms)
 
     def count(self, queue: str, what: str, by: int) -> None:
         """Counts items of a driver."""
         with self._lock:
-            counts = self._line(queue, "").counts
-            counts[what] = counts.get(what, 0) + by
+            self._line(queue, "").add(what, by)
 
     def step(self) -> float:
         """Sends what was counted. Raises ServerError; what was not sent is sent by the next step."""
@@ -130,29 +132,56 @@ class Figures:
         return unix_ms() if ahead_ms is None else perf_counter() * 1000 + ahead_ms
 
 
-class _Line:
-    """Of one queue and type: counts, and for each kind of time the sum and the histogram."""
+class _Times:
+    """The sum of times and their histogram, in milliseconds or whatever is noted."""
 
-    __slots__ = ("counts", "sums_ms", "times")
+    __slots__ = ("buckets", "total")
 
     def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.times: dict[str, list[int]] = {}
-        self.sums_ms: dict[str, float] = {}
+        self.buckets = [0] * BUCKETS
+        self.total = 0.0
 
-    def note(self, kind: str, ms: float, per_ms: int = 1) -> None:
-        """One time; buckets are of milliseconds, or of so many parts of them."""
-        times = self.times.get(kind)
-        if times is None:
-            times = self.times[kind] = [0] * BUCKETS
-            self.sums_ms[kind] = 0.0
-        times[bucket(ms * per_ms)] += 1
-        self.sums_ms[kind] += ms
+    def note(self, ms: float) -> None:
+        """One time; clocks may differ, so that it comes out below zero."""
+        if ms > 0.0:
+            self.buckets[bisect_right(BOUNDS_MS, ms)] += 1
+            self.total += ms
+        else:
+            self.buckets[0] += 1
+
+    def changes(self, kind: str, to_us: int) -> dict[str, int]:
+        """As figures."""
+        found = {f"{kind}:{n}": by for n, by in enumerate(self.buckets) if by}
+        return found | {f"{kind}_us": round(self.total * to_us)} if found else {}
+
+
+class _Line:
+    """Of one queue and type: counts, and each kind of time."""
+
+    __slots__ = ("_counts", "late", "round_trip", "run", "succeeded", "wait")
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self.succeeded = 0
+        self.run, self.wait, self.late, self.round_trip = _Times(), _Times(), _Times(), _Times()
+
+    def add(self, what: str, by: int) -> None:
+        """Counts something."""
+        self._counts[what] = self._counts.get(what, 0) + by
+
+    def count(self, counted: tuple[str, ...] | None, verdict: str) -> bool:
+        """Counts the end of an attempt; returns whether it was one."""
+        if counted is not None:
+            for what in counted:
+                self.add(what, 1)
+        elif verdict in _TOO_LATE:
+            self.add("stale", 1)
+        return counted is not None
 
     def changes(self) -> dict[str, int]:
         """As figures."""
-        found = dict(self.counts)
-        for kind, times in self.times.items():
-            found[f"{kind}_us"] = round(self.sums_ms[kind] * 1000)
-            found.update((f"{kind}:{n}", times[n]) for n in range(BUCKETS) if times[n])
-        return found
+        found = dict(self._counts)
+        if self.succeeded:
+            found["succeeded"] = found.get("succeeded", 0) + self.succeeded
+        found |= self.run.changes("run", 1000) | self.wait.changes("wait", 1000)
+        return found | self.late.changes("late", 1000) | self.round_trip.changes("round_trip", 1)

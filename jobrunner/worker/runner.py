@@ -48,20 +48,17 @@ class Runner:
         """Runs a job whose `run` is a plain function."""
         before = RUNNING.set(attempt)
         try:
-            return self._run_prepared(attempt)
+            found = self.prepare(attempt)
+            if isinstance(found, Failed):
+                return found
+            definition, job = found
+            if definition.options.ack == "late":
+                return self._run(attempt, definition, job)
+            if not self._acknowledge(attempt):
+                return Released()
+            return _already_acknowledged(attempt, self._run(attempt, definition, job))
         finally:
             RUNNING.reset(before)
-
-    def _run_prepared(self, attempt: Attempt) -> Outcome:
-        found = self.prepare(attempt)
-        if isinstance(found, Failed):
-            return found
-        definition, job = found
-        if definition.options.ack == "late":
-            return self._run(attempt, definition, job)
-        if not self._acknowledge(attempt):
-            return Released()
-        return _already_acknowledged(attempt, self._run(attempt, definition, job))
 
     async def run_async(self, attempt: Attempt) -> Outcome:
         """Runs a job whose `run` is a coroutine function. Raises CancelledError when it is itself cancelled."""

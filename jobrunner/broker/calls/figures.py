@@ -44,6 +44,11 @@ def field_of(queue: str, type: str, what: str) -> str:  # noqa: A002 - the word 
     return f"{queue} {type} {what}"
 
 
+def is_of_attempts(parts: tuple[str, str, str] | None) -> bool:
+    """Whether a figure is of what workers did, not of a sample or of the leader's ticks."""
+    return parts is not None and parts[1] != "-" and not parts[2].startswith("late")
+
+
 def parts_of(field: str) -> tuple[str, str, str] | None:
     """(queue, type, what) of a field; None for what is no figure."""
     queue, _, rest = field.partition(" ")
