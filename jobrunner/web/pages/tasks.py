@@ -69,7 +69,8 @@ def _said(found: Found, *, narrow: bool, begins: bool) -> str:
     if not narrow:
         return f"{found.total:,} in all"
     if not found.onward:
-        return f"{len(found.tasks):,} found, all {found.total:,} searched" if begins else f"all {found.total:,} searched"
+        searched = f"all {found.total:,} searched"
+        return f"{len(found.tasks):,} found, {searched}" if begins else searched
     return f"searched {found.searched:,} of {found.total:,}, go on for more"
 
 

@@ -116,3 +116,15 @@ def test_a_viewer_sees_no_button(browse, client):
     for path in ("/queues", "/queues/mail", "/tasks"):
         assert "<form" in reads.get(path).text  # of the filters, or of the window of time
         assert 'method="post"' not in reads.get(path).text
+
+
+def test_the_overview_tells_what_died_and_of_what(browse, client):
+    queue = client.queue("mail")
+    queue.configure(max_attempts=1)
+    queue.push({"n": 1})
+    queue.reserve()[0].rollback(error="the moon was full")
+
+    text = browse().get("/").text
+
+    assert "What fails" in text
+    assert "the moon was full" in text
