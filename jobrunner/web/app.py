@@ -5,8 +5,10 @@ Nothing runs before the first request, so it needs no lifespan of whoever mounts
 """
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
@@ -67,6 +69,7 @@ def _routes(dashboard: Dashboard, auth: Auth) -> list[BaseRoute]:
         found.append(Route("/login", dashboard.guarded(login.enter), name="login.enter", methods=["POST"]))
         found.append(Route("/logout", dashboard.guarded(login.leave), name="logout", methods=["POST"]))
     found.append(Route("/live", _live(dashboard), name="live"))
+    found.append(Route("/metrics", _metrics(dashboard), name="metrics"))
     found.append(Route("/health", _health(dashboard), name="health"))
     found.append(Mount("/static", StaticFiles(directory=STATIC), name="static"))
     return found
@@ -78,6 +81,20 @@ def _live(dashboard: Dashboard) -> Handler:
         return dashboard.live.answer(request)
 
     return dashboard.guarded(live)
+
+
+def _metrics(dashboard: Dashboard) -> Handler:
+    async def metrics(request: Request) -> Response:
+        """For Prometheus, which identifies itself like everybody (with a bearer token, or as a user)."""
+        await dashboard.identified(request, Role.VIEWER)
+        try:
+            exposition = import_module("jobrunner.metrics.exposition")
+        except ModuleNotFoundError as error:
+            raise NotThere(f'metrics need {error.name}: pip install "jobrunner[metrics]"') from error
+        status, body = await run_in_threadpool(exposition.answer, dashboard.client)
+        return Response(body, status, media_type=exposition.CONTENT_TYPE if status == 200 else "text/plain")
+
+    return dashboard.guarded(metrics)
 
 
 def _health(dashboard: Dashboard) -> Callable[[Request], Response]:

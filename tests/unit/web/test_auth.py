@@ -157,3 +157,12 @@ def test_auth_that_lets_everybody_in_is_refused() -> None:
 def test_no_secret_is_in_a_repr() -> None:
     assert "long enough" not in repr(Token("long enough"))
     assert "horse" not in repr(Basic(ANN))
+
+
+def test_metrics_are_for_those_who_are_known_and_health_is_for_all(browse: Callable[..., Any]) -> None:
+    browser = browse(auth=Token("long enough"), peer="10.0.0.9")
+
+    assert browser.get("/metrics", headers=JSON).status_code == 401
+    scraped = browser.get("/metrics", headers={"authorization": "Bearer long enough"})
+    assert (scraped.status_code, "jobrunner_workers" in scraped.text) == (200, True)
+    assert (browser.get("/health").status_code, browser.get("/health").text) == (200, "ok\n")

@@ -75,8 +75,8 @@ def test_no_role_is_taken_from_the_request(browse: Callable[..., Any], client: C
 
 def test_a_schedule_that_would_eat_memory_is_damage(browse: Callable[..., Any], client: Client) -> None:
     """CVE-2026-48593: a range in a schedule was expanded without a bound."""
-    wild = {"name": "wild", "queue": "mail", "schedule": {"kind": "cron", "spec": "0-4000000000 * * * *"}, "payload": "",
-            "catch_up": "last", "overlap": "skip", "jitter": 0.0}  # fmt: skip
+    wild = {"name": "wild", "queue": "mail", "schedule": {"kind": "cron", "spec": "0-4000000000 * * * *"},
+            "payload": "", "catch_up": "last", "overlap": "skip", "jitter": 0.0}  # fmt: skip
     raw = msgspec.json.encode(wild)
 
     assert read_definition(raw) is None
