@@ -43,7 +43,7 @@ key                                  type   content
 ``P:queues``                         set    full names of all queues ever used
 ``P:periodics``                      hash   name → definition of a periodic job, JSON
 ``P:periodics:seen``                 zset   name → when a worker last said it knows the job, Unix ms
-``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program that used it has it
+``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
 ``P:periodics:version``              string counts changes of definitions, so that the leader knows when to read them
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
 ``P:workers``                        zset   worker id → last sign of life, Unix ms
