@@ -8,8 +8,9 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -59,7 +60,7 @@ def log_to_stderr(form: str) -> None:
         processors=[*steps, *last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # One write for each line: the lines of several processes on one stderr do not mix.
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=_Steady(sys.stderr)),  # type: ignore[arg-type]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -77,6 +78,21 @@ def warnings_to_stderr() -> None:
     """Lets only warnings and what is worse through, for a command that talks to a person itself."""
     log_to_stderr("console")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+
+
+class _Steady:
+    """A stream whose troubles (a closed pipe, a full disk) cost lines of the log and nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def _renderer(form: str) -> list[Any]:

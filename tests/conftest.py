@@ -6,6 +6,7 @@ server ends with the process that started it, however that ends.
 """
 
 import itertools
+import logging
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 import redis
+import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -173,6 +175,16 @@ def wait_for(fact: Callable[[], Any], *, timeout_s: float = 10.0) -> Any:
         assert time.monotonic() < ends, f"waited {timeout_s:g} s in vain"
         time.sleep(0.002)
     return found
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A command that runs within a test sets logging up, on a stream that ends with the test."""
+    handlers, level = list(logging.root.handlers), logging.root.level
+    yield
+    structlog.reset_defaults()
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_the_dead_are_found_by_their_error_mended_and_brought_back_slowly(office
     client.enqueue_many(
         Task(id=one, queue="mail", type="greet", payload=b'{"name":"nobody"}', max_attempts=1) for one in ids
     )
-    done(office.run("work", "--burst"))
+    done(office.run("work", "--burst", "--concurrency", "1"))  # they die in their order
 
     found = json.loads(done(office.run("dead", "list", "mail", "--job", "greet", "--error", "LIVES HERE", "--json")))
     assert [task["id"] for task in found] == ids

@@ -64,7 +64,8 @@ def test_figures_are_what_ran(current: Client, run: Any) -> None:
     assert series(current, queue="fig").total.counts == {"succeeded": 300, "failed": 6, "dead": 3}
     assert series(current, step="hour", type="figures.good").total.succeeded == 300
     assert series(current, queue="fig", type="figures.steered").total.counts == {}
-    assert {name: one.ended for name, one in by_queue(current).items()} == {"fig": 306, "fig2": 2}
+    ended = {name: one.ended for name, one in by_queue(current).items() if one.ended}  # others have no tasks
+    assert ended == {"fig": 306, "fig2": 2}
     totals = current.stats()["fig"].totals
     assert (totals["succeeded"], totals["failed"], totals["dead"]) == (300, 6, 3)
 

@@ -1,31 +1,18 @@
 """`jobrunner bench`: it measures, and leaves nothing behind."""
 
-import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from jobrunner.cli.bench_steps import Bench, delete_all, prepared, spread, throw_away_prefix
 from jobrunner.client.client import Client
 from jobrunner.jobs.registry import all_jobs
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    """The command sets logging up for its process; the next test has its own wishes."""
-    root, set_up = logging.getLogger(), structlog.get_config()
-    handlers, level = list(root.handlers), root.level
-    yield
-    structlog.configure(**set_up)
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def test_it_measures_says_what_it_writes_and_leaves_nothing(
