@@ -3,6 +3,7 @@
 import os
 import platform
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -108,10 +109,17 @@ def _ended_by_sigterm() -> Iterator[None]:
     """SIGTERM ends the block as an error would, so that it tidies up."""
 
     def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+        raise _TerminatedError(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except _TerminatedError as ended:
+        sys.stderr.flush()
+        os._exit(ended.code)  # all is tidy; threads that still run in C have crashed the interpreter's own end
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class _TerminatedError(SystemExit):
+    code: int

@@ -73,8 +73,8 @@ class Fetcher:
 
     @property
     def in_hand(self) -> int:
-        """Attempts reserved and not yet reported."""
-        return self._stock.in_hand + len(self._unsettled) + len(self._pressure)
+        """Attempts reserved and not yet reported, and ends that flows were not yet told of."""
+        return self._stock.in_hand + len(self._unsettled) + len(self._pressure) + len(self._untold)
 
     @property
     def unsettled(self) -> set[str]:
@@ -122,11 +122,12 @@ class Fetcher:
     def _tell_flows(self) -> None:
         """Takes ends of tasks of flows on. They are in their outboxes: what goes wrong here the leader makes up for."""
         if self._untold:
-            told, self._untold = self._untold, []
             try:
-                relay(self._broker, self._keys, ended=told)
+                relay(self._broker, self._keys, ended=self._untold)
             except JobrunnerError as error:
-                _log.warning("flows go on at the leader's next look", ends=len(told), error=str(error))
+                _log.warning("flows go on at the leader's next look", ends=len(self._untold), error=str(error))
+            finally:
+                self._untold = []
 
     def _release_backlog(self) -> None:
         self._finished.add_all(self._executor.take_back(), Released())
@@ -151,9 +152,7 @@ class Fetcher:
                 self._release_backlog()
             return
         kinds = [type(outcome) for _, outcome in reports]
-        released = kinds.count(Released)
-        self._stock.gave(len(reports) - released, released)
-        self.finished_total += len(reports) - released
+        released, count = kinds.count(Released), len(kinds)
         if Acknowledged in kinds:
             over = [report for report in reports if type(report[1]) is Acknowledged]
             self._held.drop(attempt for attempt, _ in over)
@@ -164,7 +163,9 @@ class Fetcher:
                 (attempt, self._backoffs.settle(attempt, outcome) if isinstance(outcome, Failed) else outcome)
                 for attempt, outcome in reports
             ]
-        self._unsettled += reports
+        self._unsettled += reports  # before they leave the stock: no moment may look as if nothing were in hand
+        self._stock.gave(count - released, released)
+        self.finished_total += count - released
 
     def _plan(self) -> tuple[str | None, int]:
         wanted = self._wanted(self._executor.backlog)

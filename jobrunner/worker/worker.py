@@ -280,13 +280,14 @@ class Worker:
         pause = _IDLE_LOOK_S
         while self._goes_on():
             self._asked.wait(pause)
+            finished = self._fetcher.finished_total
             if self.in_hand:
                 pause = _IDLE_LOOK_S
                 continue
             pause = min(pause * 1.5, _LONGEST_LOOK_S)
             try:
-                if self._nothing_left(drain):
-                    return
+                if self._nothing_left(drain) and self._fetcher.finished_total == finished and not self.in_hand:
+                    return  # else a task came and ended meanwhile, and its flow may go on
             except ServerError:
                 continue
             self._turns.wake_all()

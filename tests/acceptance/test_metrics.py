@@ -101,6 +101,7 @@ def serve(jobs: Any) -> Callable[..., tuple[Any, str]]:
     return start
 
 
+@pytest.mark.slow
 def test_totals_are_exact_after_workers_were_killed(serve: Any, client: Client) -> None:
     ids = enqueue(client, "send", 40, b'{"seconds":0.2}') + enqueue(client, "refuse", 5)
     _, url = serve("--processes", "2", "--concurrency", "3")
