@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner import Backoff, Client, Worker, job
+from jobrunner import Backoff, Client, Worker, chain, job
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidName, ModuleNotLoadable, ServerUnavailable, UnknownOption, UnsafeServer
 from jobrunner.jobs.build import NOW
+from jobrunner.worker.fetcher import Fetcher
 from tests.acceptance.fleet import children_of
 from tests.conftest import Server, wait_for
 from tests.worker.conftest import Start
@@ -75,6 +76,22 @@ def failing() -> None:
 @job(name="work.other", queue="w2")
 def other(name: str) -> None:
     order.append(name)
+
+
+def test_a_burst_does_not_end_between_two_steps_of_a_flow(
+    run: Run, current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the report of the first step and before the second is enqueued no queue has anything."""
+    tell_flows = Fetcher._tell_flows
+
+    def tell_late(fetcher: Fetcher) -> None:
+        if fetcher._untold:
+            time.sleep(0.2)  # a burst looks ten times meanwhile
+        tell_flows(fetcher)
+
+    monkeypatch.setattr(Fetcher, "_tell_flows", tell_late)
+    chain(step.bind("first"), step.bind("second")).enqueue()
+    assert run(queues=["w"]).finished == 2
 
 
 def test_all_tasks_go_through_a_few_slots(run: Run, client: Client, current: Client, audit: Audit) -> None:
