@@ -31,6 +31,7 @@ from tests.acceptance.row_queues import (
     take,
 )
 from tests.conftest import Cable, Clock, Server, wait_for
+from tests.contents import content
 
 YEAR_S = 365.25 * 86_400
 FALSY = [0, "", None, False, [], {}, b"", 0.0]
@@ -449,7 +450,7 @@ def test_history_is_never_handed_out_nor_reported_on(
     held = queue.reserve(1000)
     for lease in held:
         lease.commit()
-    before = raw.dump(keys.queue("q").done)
+    before = content(raw, keys.queue("q").done)
     clock.advance(30_001)
     assert queue.reserve(1000) == queue.pop(1000) == []
     late = held[500]
@@ -458,7 +459,7 @@ def test_history_is_never_handed_out_nor_reported_on(
     task = client.task(late.id)
     assert (task.cancel(), task.requeue(), task.state, task.attempts) == (False, False, "succeeded", 1)
     assert queue.requeue_dead([late.id]) == 0
-    assert raw.dump(keys.queue("q").done) == before
+    assert content(raw, keys.queue("q").done) == before
 
 
 def test_history_ends_by_age(queue: Queue, clock: Clock, client: Client, raw: redis.Redis, keys: Keys) -> None:

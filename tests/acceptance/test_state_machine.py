@@ -25,6 +25,7 @@ from jobrunner import Client, Item, Lease, RateLimit
 from jobrunner.errors import LeaseLost, NotReserved, QueueFull
 from tests.acceptance.queue_model import STATES, ModelQueue, ModelTask
 from tests.conftest import Clock, Server
+from tests.contents import contents
 
 START_MS = 1_790_000_000_000
 HISTORY_MS = 600_000
@@ -320,12 +321,9 @@ class Queues(RuleBasedStateMachine):
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        before = self._dump()
+        before = contents(self.raw, self.prefix)
         yield
-        assert self._dump() == before, "I-7: a refused report changed something"
-
-    def _dump(self) -> dict[bytes, bytes]:
-        return {key: self.raw.dump(key) for key in self.raw.scan_iter(match=f"{self.prefix}:*", count=1000)}
+        assert contents(self.raw, self.prefix) == before, "I-7: a refused report changed something"
 
 
 UNLIMITED = -1

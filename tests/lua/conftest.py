@@ -14,6 +14,7 @@ from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.task import Task
+from tests.contents import contents
 
 _tokens = itertools.count(1)
 
@@ -84,9 +85,9 @@ class Line:
         """Whether an idle worker was woken; forgets it."""
         return bool(self.raw.delete(self.keys.wake))
 
-    def snapshot(self) -> dict[bytes, bytes]:
+    def snapshot(self) -> dict[bytes, Any]:
         """Every key below the prefix with its content, to show that nothing changed."""
-        return {key: self.raw.dump(key) for key in self.raw.scan_iter(match=f"{self._prefix}:*")}
+        return contents(self.raw, self._prefix)
 
 
 @pytest.fixture
