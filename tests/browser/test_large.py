@@ -1,10 +1,11 @@
-"""The dashboard of somebody with trouble: 200 000 tasks, 50 000 of them dead, 200 queues, and workers at work.
+"""The dashboard of somebody with trouble: 1 000 000 tasks, 50 000 of them dead, 200 queues, and workers at work.
 
 Times are of the answer as the browser gets it; commands are those that arrive at the server, by its monitor.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from tests.browser.test_actions import confirm
 from tests.conftest import Server, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-WAITING, DEAD, QUEUES = 150_000, 50_000, 200
-PATHS = ["/", "/queues", "/queues/big", "/tasks", "/tasks?state=dead", "/tasks?queue=big&error=even", "/dead",
+DEAD, BACKLOG, ELSEWHERE, QUEUES = 50_000, 550_000, 400_000, 200
+PATHS = ["/", "/queues", "/queues/big", "/tasks", "/tasks?state=dead", "/tasks?queue=big&error=even",
+         "/tasks?error=nowhere", "/tasks?queue=backlog&param=nowhere", "/tasks/last?queue=backlog", "/dead", "/dead?type=absent",
          "/workers", "/periodic", "/pipelines", "/history", "/redis", "/audit"]  # fmt: skip
 MOST_MS, MOST_COMMANDS = 200, 50
 
@@ -29,7 +31,6 @@ def mended(n: int) -> None: ...
 
 @pytest.fixture(scope="module")
 def trouble(serve: Callable[..., str]) -> Iterator[Served]:
-    """200 000 tasks."""
     from jobrunner.web.app import create_app
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -41,8 +42,11 @@ def trouble(serve: Callable[..., str]) -> Iterator[Served]:
         mended.enqueue_many([mended.bind(n=n) for n in range(start, start + 1000)])
         leases = big.reserve(1000)
         big.rollback_many(leases, error="ValueError: even" if start % 2000 else "KeyError: odd")
-    for number in range(QUEUES - 1):
-        client.queue(f"queue-{number}").push_many(range(WAITING // QUEUES))
+    client.queue("backlog").push("last", id="last")
+    for _ in range(BACKLOG // 10_000):
+        client.queue("backlog").push_many(range(10_000))
+    for number in range(QUEUES - 2):
+        client.queue(f"queue-{number}").push_many(range(ELSEWHERE // QUEUES))
     yield Served(serve(create_app(client)), client, server)
     forget()
     client.close()
@@ -62,6 +66,7 @@ def test_a_page_is_quick_and_asks_little(trouble: Any, look: Any, path: str) -> 
 
     commands = _commands(trouble, lambda: _answered_ms(tab, trouble.url + path))
 
+    print(f"{path}: {median(took_ms):.0f} ms (best {min(took_ms):.0f}), {len(commands)} commands")
     assert len(commands) <= MOST_COMMANDS, commands
     assert min(took_ms) <= MOST_MS, took_ms  # the others are what else this machine does
 
