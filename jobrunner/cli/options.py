@@ -10,6 +10,7 @@ import click
 
 from jobrunner.cli.boundary import Refusal
 from jobrunner.client.client import Client
+from jobrunner.inspector.redaction import Redaction
 from jobrunner.retry import seconds
 from jobrunner.settings import file_settings
 
@@ -68,6 +69,11 @@ def duration_text(length_s: float) -> str:
 def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:
     """The modules named, else those of [tool.jobrunner] in pyproject.toml; empty when there are none."""
     return given or file_settings().modules
+
+
+def redaction() -> Redaction:
+    """What is not shown: the usual names, and those of `redact` in [tool.jobrunner]. Raises InvalidOption."""
+    return Redaction(file_settings().redact)
 
 
 def connected(shared: Shared) -> Client:

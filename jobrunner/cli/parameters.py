@@ -5,6 +5,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from jobrunner.cli.options import redaction
 from jobrunner.errors import ParameterError
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.settings import check_options
@@ -34,5 +35,7 @@ def _read(name: str, text: str, expected: Any, job: str) -> Any:
     try:
         return msgspec.convert(text, expected)
     except (msgspec.MsgspecError, ValueError) as error:
+        hides = redaction().hides(name)
+        given, why = ("not" if hides else f"{text!r}; it must be"), ("" if hides else f": {error}")
         wanted = getattr(expected, "__name__", str(expected))
-        raise ParameterError(f"parameter {name} of job {job!r} is {text!r}; it must be {wanted}: {error}") from error
+        raise ParameterError(f"parameter {name} of job {job!r} is {given} {wanted}{why}") from error

@@ -1,7 +1,8 @@
 """`jobrunner tasks`: list, show, cancel, enqueue."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,15 +12,16 @@ from jobrunner.cli.answer import answer_json, exactly, facts, readable, table, t
 from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.enqueue import enqueue
 from jobrunner.cli.group import Group
-from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.cli.options import Shared, connected, redaction, with_shared_options
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.client.client import Client
 from jobrunner.client.handle import TaskHandle
+from jobrunner.client.records import WorkerRecord
 from jobrunner.errors import InvalidName, TaskGone
+from jobrunner.inspector.holders import Holder, holder_of, who_failed
 from jobrunner.inspector.listing import STATES, list_tasks
-from jobrunner.settings import file_settings
-from jobrunner.task import TaskRecord, TaskState
-from jobrunner.web.redaction import Redaction
+from jobrunner.inspector.redaction import Redaction
+from jobrunner.task import Failure, TaskRecord, TaskState
 
 _EXAMPLES = """\b
 Examples:
@@ -28,7 +30,7 @@ Examples:
 """
 _SHOWN = ("retry_count", "attempts", "priority")
 _TOLD_APART = frozenset(
-    {"id", "type", "queue", "enqueue_time", "payload", "result", "error", "headers", "progress", *_SHOWN}
+    {"id", "type", "queue", "enqueue_time", "payload", "result", "error", "headers", "progress", "failures", *_SHOWN}
 )
 _LONGEST = 60
 
@@ -59,13 +61,19 @@ def list_(shared: Shared, queue: str, state: str | None, limit: int) -> None:
               help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
 @with_shared_options
 def show(shared: Shared, task_id: str, queue: str | None) -> None:
-    """Shows one task: where it is, its parameters, its last error."""
+    """Shows one task: where it is, who holds it, its parameters, its last error."""
     with connected(shared) as client:
         record = _task(client, task_id, queue).record()
+        workers = client.workers()
+        holder = holder_of(client, record, workers)
     if shared.as_json:
-        answer_json(task_value(record))
+        ran_by = [who_failed(failure, workers) for failure in record.failures]
+        failures = [replace(one, worker=name) for one, name in zip(record.failures, ran_by, strict=True)]
+        answer_json(task_value(record, redaction()) | {"holder": _holder_value(holder), "failures": failures})
     else:
-        click.echo(facts(_all_of(record)))
+        held = [("held by", _told_holder(holder))] if holder is not None else []
+        failed = [(f"attempt {one.attempt}", _told_failure(one, workers)) for one in record.failures]
+        click.echo(facts([*_all_of(record, redaction()), *held, *failed]))
         if record.error:
             click.echo(f"\n{record.error.rstrip()}")
 
@@ -90,18 +98,19 @@ def cancel(shared: Shared, task_id: str, queue: str | None) -> None:
 
 def show_list(shared: Shared, found: list[TaskRecord], nothing: str) -> None:
     """Answers with tasks, one line each, or says that there are none."""
+    hides = redaction()
     if shared.as_json:
-        answer_json([task_value(record) for record in found])
+        answer_json([task_value(record, hides) for record in found])
     elif found:
         columns = ("ID", "JOB", "STATE", "WHEN", "ATTEMPTS", "ENQUEUED", "ERROR OR PAYLOAD")
-        click.echo(table(columns, [_line(record) for record in found]))
+        click.echo(table(columns, [_line(record, hides) for record in found]))
     else:
         talk(nothing)
 
 
-def task_value(record: TaskRecord) -> dict[str, Any]:
+def task_value(record: TaskRecord, hides: Redaction) -> dict[str, Any]:
     """A task as JSON: what jobrunner knows of it, and the further fields of its hash as text; no secrets."""
-    shown = Redaction(file_settings().redact).shown
+    shown = hides.shown
     known = {name: getattr(record, name) for name in ("id", "type", "queue", "state", "when", "enqueue_time", *_SHOWN)}
     return {
         **known,
@@ -109,10 +118,8 @@ def task_value(record: TaskRecord) -> dict[str, Any]:
         "payload": shown(readable(record.payload)),
         "result": None if record.result is None else shown(readable(record.result)),
         "headers": shown(readable(record.fields.get("headers", b"{}"))),
-        "progress": readable(record.fields.get("progress", b"null")),
-        "fields": {
-            name: _field(value, shown) for name, value in record.fields.items() if name not in _TOLD_APART
-        },
+        "progress": shown(readable(record.fields.get("progress", b"null"))),
+        "fields": {name: _field(value, shown) for name, value in record.fields.items() if name not in _TOLD_APART},
     }
 
 
@@ -134,8 +141,8 @@ def _is_pending(task: TaskHandle[Any]) -> bool:
         return False
 
 
-def _line(record: TaskRecord) -> tuple[object, ...]:
-    told = record.error.partition("\n")[0] or str(_short(task_value(record)["payload"]))
+def _line(record: TaskRecord, hides: Redaction) -> tuple[object, ...]:
+    told = record.error.partition("\n")[0] or _short(hides.shown(readable(record.payload)))
     return (
         *(record.id, record.type, record.state, when(record.when), record.attempts),
         *(when(record.enqueue_time), told if len(told) <= _LONGEST else told[: _LONGEST - 1] + "…"),
@@ -148,8 +155,8 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _all_of(record: TaskRecord) -> list[tuple[str, object]]:
-    value = task_value(record)
+def _all_of(record: TaskRecord, hides: Redaction) -> list[tuple[str, object]]:
+    value = task_value(record, hides)
     found: list[tuple[str, object]] = [
         ("id", record.id),
         ("job", record.type),
@@ -163,6 +170,31 @@ def _all_of(record: TaskRecord) -> list[tuple[str, object]]:
     ]
     found += [(name, value[name]) for name in ("result", "progress", "headers") if value[name]]
     return [pair for pair in found if pair[1] != "-"]
+
+
+def _told_holder(holder: Holder) -> str:
+    if holder.worker is None:
+        return f"a worker that is gone, {holder.mark}" if holder.mark else "no worker: a program, or a batch"
+    began = f", began it {when(holder.running.began)}" if holder.running else ""
+    return f"{holder.worker.host} pid {holder.worker.pid} ({holder.worker.id}){began}"
+
+
+def _holder_value(holder: Holder | None) -> dict[str, Any] | None:
+    if holder is None:
+        return None
+    worker, running = holder.worker, holder.running
+    return {
+        "mark": holder.mark,
+        "worker": worker and worker.id,
+        "host": worker and worker.host,
+        "pid": worker and worker.pid,
+        "began": running and running.began,
+    }
+
+
+def _told_failure(failure: Failure, workers: Iterable[WorkerRecord]) -> str:
+    by = who_failed(failure, workers)
+    return f"{failure.what} {when(failure.at)}{f' at {by}' if by else ''}: {failure.error}"
 
 
 _WHEN = {

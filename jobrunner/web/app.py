@@ -19,11 +19,11 @@ from starlette.staticfiles import StaticFiles
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
 from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.redaction import Redaction
 from jobrunner.web.auth import AskedOf, Auth, Identity, Loopback, Token
 from jobrunner.web.dashboard import Dashboard, Handler
 from jobrunner.web.login import Login
 from jobrunner.web.mounting import UnderPrefix, checked_prefix
-from jobrunner.web.redaction import Redaction
 from jobrunner.web.refusals import NotThere, Refused
 from jobrunner.web.rendering import STATIC
 from jobrunner.web.roles import Role

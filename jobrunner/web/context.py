@@ -7,11 +7,11 @@ from typing import Any
 from starlette.requests import Request
 
 from jobrunner.client.client import Client
+from jobrunner.inspector.redaction import Redaction
 from jobrunner.web.auth import Identity
 from jobrunner.web.live import Glance
 from jobrunner.web.operations import Operations
 from jobrunner.web.parameters import Parameters
-from jobrunner.web.redaction import Redaction
 from jobrunner.web.roles import ROLE_OF, Role
 
 

@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from jobrunner.client.client import Client
 from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, UsageError
+from jobrunner.inspector.redaction import Redaction
 from jobrunner.web import audit, security, sessions
 from jobrunner.web.auth import Auth, Identity, Token
 from jobrunner.web.context import Context
@@ -26,7 +27,6 @@ from jobrunner.web.flash import Flash
 from jobrunner.web.live import Live
 from jobrunner.web.operations import Operations
 from jobrunner.web.parameters import Parameters, parse_pairs
-from jobrunner.web.redaction import Redaction
 from jobrunner.web.refusals import NotAllowed, NotIdentified, NotThere, Refused, TooLarge
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
 from jobrunner.web.roles import Role

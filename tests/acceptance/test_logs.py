@@ -52,8 +52,8 @@ def lines(said: Any) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_every_line_of_a_job_names_what_it_is_of(jobs: Any, client: Client, executor: str) -> None:
-    named = (("a", "Send"), ("b", "call"))
-    client.enqueue_many([Task(id=one, type=job, queue="mail", payload=b"{}", max_attempts=1) for one, job in named])
+    named = (("a", "Send", b'{"address": "hunter2"}'), ("b", "call", b"{}"))
+    client.enqueue_many([Task(id=one, type=job, queue="mail", payload=of, max_attempts=1) for one, job, of in named])
 
     said = jobs.run("work", "jobs_here", "--burst", "--log-format", "json", "--executor", executor)
 
@@ -66,6 +66,7 @@ def test_every_line_of_a_job_names_what_it_is_of(jobs: Any, client: Client, exec
         assert ids == {"queue": "mail", "job": "Send", "task": "a", "attempt": 1, "worker": worker}, event
     assert found["awaited"] | {"job": "call", "task": "b", "worker": worker} == found["awaited"]
     assert found["own"]["step"] == 1
+    assert "hunter2" not in said.talk, "a parameter is in no line, whatever became of its task"
 
 
 def test_an_item_of_a_station_has_no_empty_job(jobs: Any, client: Client) -> None:
@@ -89,14 +90,15 @@ def guarded_url(server: Any, raw: redis.Redis) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_no_line_has_the_password(jobs: Any, client: Client, guarded_url: str, form: str) -> None:
-    client.enqueue(Task(id="a", type="Send", queue="mail", payload=b"{}"))
+def test_no_line_has_the_password_or_a_parameter(jobs: Any, client: Client, guarded_url: str, form: str) -> None:
+    client.enqueue(Task(id="a", type="Send", queue="mail", payload=b'{"address": ["hunter2"]}', max_attempts=1))
 
     worked = jobs.run("work", "jobs_here", "--burst", "--log-format", form, JOBRUNNER_URL=guarded_url)
     wrong = jobs.run("work", "jobs_here", "--burst", "--log-format", form, "--debug", JOBRUNNER_URL=guarded_url + "x")
     refused = jobs.run("status", "--debug", JOBRUNNER_URL=guarded_url.replace("hunter2", "hunter22"))
 
     assert "worker started" in worked.talk
+    assert "task died" in worked.talk
     assert worked.code == 0
     assert wrong.code != 0
     assert refused.code != 0

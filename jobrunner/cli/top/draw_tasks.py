@@ -12,9 +12,9 @@ from jobrunner.cli.top.line import Cell, line, plain, titled
 from jobrunner.cli.top.model import STATES, Screen, shown_tasks
 from jobrunner.cli.top.words import length, number
 from jobrunner.inspector.lines import TaskLine
+from jobrunner.inspector.redaction import Redaction
 from jobrunner.inspector.timeline import Moment, timeline
 from jobrunner.task import TaskRecord
-from jobrunner.web.redaction import Redaction
 
 _STYLES = {"pending": "green", "waiting": "cyan", "scheduled": "blue", "dead": "red"}
 _WHEN = {"pending": "LEASE", "waiting": "", "scheduled": "DUE", "dead": "DIED"}

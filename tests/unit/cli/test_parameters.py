@@ -29,6 +29,7 @@ def definition() -> Iterator[JobDefinition]:
         days: list[int] = []  # noqa: RUF012
         either: int | str = 0
         anything: Any = None
+        pin_token: int = 0
 
     assert Typed.definition is not None
     yield Typed.definition
@@ -69,6 +70,11 @@ def test_a_word_is_read_by_the_type_of_its_parameter(definition: JobDefinition, 
 def test_a_word_that_does_not_fit_is_refused(definition: JobDefinition, word: str) -> None:
     with pytest.raises(ParameterError, match=word.partition("=")[0]):
         read_parameters(definition, [word])
+
+
+def test_a_secret_that_does_not_fit_is_not_repeated(definition: JobDefinition) -> None:
+    with pytest.raises(ParameterError, match=r"pin_token of job 'Typed' is not int$"):
+        read_parameters(definition, ["pin_token=hunter2"])
 
 
 def test_a_parameter_that_is_unknown_or_given_twice_is_refused(definition: JobDefinition) -> None:

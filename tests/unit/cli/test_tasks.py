@@ -1,11 +1,13 @@
 """`jobrunner tasks` and `jobrunner dead`."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobrunner.client.client import Client
+from jobrunner.inspector.redaction import HIDDEN
 from jobrunner.task import TaskState
 
 
@@ -39,6 +41,36 @@ def test_a_task_is_shown_with_its_error(says: Callable[..., Any], dead_id: str) 
     assert "state     dead" in shown
     assert "payload   to=ada" in shown
     assert shown.endswith("no such address\ntraceback\n")
+
+
+SECRET = {"to": "ada", "db_password": "hunter2", "deep": [{"iban": "DE00 hunter3"}]}
+SHOWS = (
+    *(("tasks", "list", queue) for queue in ("mail", "kept")),
+    *(("tasks", "show", name, "--queue", queue) for name, queue in (("d", "mail"), ("w", "mail"), ("f", "kept"))),
+    *(("dead", "list", "mail"), ("dead", "list", "mail", "--error", "no"), ("history", "list", "kept")),
+)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["for people", "for programs"])
+def test_no_command_shows_what_is_to_be_redacted(
+    says: Callable[..., Any], client: Client, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nredact = ["iban"]\n')
+    mail, kept = client.queue("mail"), client.queue("kept")
+    mail.push(SECRET, id="d", max_attempts=1)
+    mail.reserve()[0].rollback(error="no")
+    mail.push(SECRET, id="w", headers={"Authorization": "Bearer hunter4"})
+    kept.configure(history=3600)
+    kept.push(SECRET, id="f")
+    kept.reserve()[0].commit({"token": "hunter5", "sent": True})
+
+    for words in SHOWS:
+        said = says(*words, *form)
+        assert said.code == 0, words
+        assert "hunter" not in said.out + said.talk, words
+    shown = says("tasks", "show", "f", "--queue", "kept", *form).out
+    assert shown.count(HIDDEN) == 3
+    assert "ada" in shown
 
 
 def test_a_task_that_is_not_there_is_a_no(says: Callable[..., Any]) -> None:

@@ -11,10 +11,10 @@ import pytest
 import jobrunner.web
 from jobrunner.broker.calls import coordination
 from jobrunner.client.client import Client
+from jobrunner.inspector.redaction import HIDDEN
 from jobrunner.periodic import read_definition
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity
-from jobrunner.web.redaction import HIDDEN
 from jobrunner.web.roles import Role
 from jobrunner.web.routes import all_pages
 

@@ -1,4 +1,4 @@
-"""Values that no page shows: those under a name that matches a pattern, however deep they are."""
+"""Values that neither a page nor a command shows: those under a name that matches a pattern, however deep they are."""
 
 import re
 from collections.abc import Iterable
