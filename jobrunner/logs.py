@@ -1,7 +1,8 @@
 """Logs of a process that works: lines for people or lines of JSON, all on stderr, with the ids of what they tell of.
 
 A line that is written while an attempt runs, by whatever logger, names worker, queue, task and attempt, and the job
-where there is one. Programs that set structlog up themselves put `add_ids` among their processors.
+where there is one. Programs that set structlog up themselves put `add_ids` among their processors. What must hold,
+whoever set it up: a line of this package's own that cannot be written is lost, and nothing else.
 """
 
 import logging
@@ -29,6 +30,33 @@ class Identity:
 
 
 IDENTITY = Identity()
+
+
+class OwnLog:
+    """The log of one part of this package, by structlog as it is set up when a line is written."""
+
+    def __init__(self, name: str) -> None:
+        self._log = structlog.get_logger(name)
+
+    def info(self, event: str, **said: Any) -> None:
+        """What went as it should."""
+        self._write("info", event, said)
+
+    def warning(self, event: str, **said: Any) -> None:
+        """What went wrong and is made up for."""
+        self._write("warning", event, said)
+
+    def error(self, event: str, **said: Any) -> None:
+        """What somebody has to look at."""
+        self._write("error", event, said)
+
+    def exception(self, event: str, **said: Any) -> None:
+        """An error that is handled at this moment, with its traceback."""
+        self._write("exception", event, said)
+
+    def _write(self, level: str, event: str, said: dict[str, Any]) -> None:
+        with suppress(Exception):  # a closed stream, a full disk, a processor that fails
+            getattr(self._log, level)(event, **said)
 
 
 def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

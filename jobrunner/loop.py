@@ -8,10 +8,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-import structlog
-
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
+from jobrunner.logs import OwnLog
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 3.0
@@ -85,7 +84,7 @@ class Loop:
         self._complaints = complaints or Complaints()
         self._thread: threading.Thread | None = None
         self._turn_began: float | None = None
-        self._log = structlog.get_logger("jobrunner.loop")
+        self._log = OwnLog("jobrunner.loop")
 
     def start(self) -> None:
         """Starts the thread."""

@@ -11,15 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
-
 from jobrunner.cli.boundary import DONE, MISUSE, NO
 from jobrunner.cli.source_files import SourceFiles
 from jobrunner.cli.stopping import on_stop_signals
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import ServerError
+from jobrunner.logs import OwnLog
 
-_log = structlog.get_logger("jobrunner.supervisor")
+_log = OwnLog("jobrunner.supervisor")
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _SETTLED_S = 10.0

@@ -8,18 +8,17 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import structlog
-
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import flows
 from jobrunner.broker.keys import Keys
 from jobrunner.client.steps import Each, Steps, run_steps
 from jobrunner.errors import JobrunnerError
 from jobrunner.join import Arrival, Ended, Place, read_onward
+from jobrunner.logs import OwnLog
 
 SLICE = 100
 _AT_ONCE = 500
-_log = structlog.get_logger("jobrunner.relay")
+_log = OwnLog("jobrunner.relay")
 
 
 def relay(

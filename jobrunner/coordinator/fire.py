@@ -8,8 +8,6 @@ import hashlib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-import structlog
-
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
 from jobrunner.broker.calls import coordination
@@ -17,6 +15,7 @@ from jobrunner.broker.calls.tasks import task_options
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.logs import OwnLog
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.schedule import due_ticks, first_tick, jittered
 
@@ -26,7 +25,7 @@ _AFTER_DISPUTE = timedelta(seconds=0.1)
 _REMEMBERED_MS = 7 * 86_400_000.0
 _SETTLED = ("fired", "skipped", "disabled")
 """What becomes of a tick that nobody need look at again."""
-_log = structlog.get_logger("jobrunner.periodic")
+_log = OwnLog("jobrunner.periodic")
 
 
 class Fire:

@@ -6,18 +6,17 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import structlog
-
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.logs import OwnLog
 from jobrunner.metrics.exposition import CONTENT_TYPE, answer
 
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Whether the process is well, and what to say of it."""
 _REQUEST_S = 10.0
 _JSON = "application/json"
-_log = structlog.get_logger("jobrunner.metrics")
+_log = OwnLog("jobrunner.metrics")
 
 
 class Endpoint:

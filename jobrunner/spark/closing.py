@@ -3,15 +3,14 @@
 import threading
 from collections.abc import Callable
 
-import structlog
-
 from jobrunner.client.batches import BatchLease
 from jobrunner.errors import BatchLost, ClientClosed, ServerError
+from jobrunner.logs import OwnLog
 
 _FULL_S = 0.2
 """Pause before a target that is full is tried again."""
 _OUTAGE_S = 1.0
-_log = structlog.get_logger("jobrunner.spark")
+_log = OwnLog("jobrunner.spark")
 
 
 class Closing:

@@ -3,15 +3,14 @@
 import threading
 from typing import Self
 
-import structlog
-
 from jobrunner.client.batches import BatchLease
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, JobrunnerError
+from jobrunner.logs import OwnLog
 from jobrunner.spark.jobs import SparkJobs
 
 _RENEWALS_IN_A_LEASE = 3
-_log = structlog.get_logger("jobrunner.spark")
+_log = OwnLog("jobrunner.spark")
 
 
 class Keeping:

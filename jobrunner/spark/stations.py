@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-import structlog
 from pyspark.sql import SparkSession
 
 from jobrunner.broker.broker import Broker
@@ -21,6 +20,7 @@ from jobrunner.client.queue_settings import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, ServerError
 from jobrunner.etl.declared import SparkStation
+from jobrunner.logs import OwnLog
 from jobrunner.loop import Loop
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.breaker import Breaker
@@ -48,7 +48,7 @@ _LINKED = 128
 """Items whose spans the span of a batch links to, when it is traced."""
 _STARTING = threading.Lock()
 """Stations of one process start its session together."""
-_log = structlog.get_logger("jobrunner.spark")
+_log = OwnLog("jobrunner.spark")
 T = TypeVar("T")
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import structlog
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -31,6 +30,7 @@ from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import BatchLost, InvalidOption, SparkMissing
 from jobrunner.jobs.registry import JobDefinition
+from jobrunner.logs import OwnLog
 from jobrunner.spark.write_options import WriteOptions, WriteShape, write_options, write_shape
 from jobrunner.spark.write_rows import RowPacker
 from jobrunner.task import new_id
@@ -41,7 +41,7 @@ _RENEW_S = 600.0
 _PACKED_AT_ONCE = 2_000
 _WAIT_S, _WAITED_FOR_ROOM_S = 0.05, 30.0
 _QUERY, _MICRO_BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-_log = structlog.get_logger("jobrunner.spark")
+_log = OwnLog("jobrunner.spark")
 
 
 @dataclass

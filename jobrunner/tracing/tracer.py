@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
-import structlog
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -18,6 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.item import read_headers, write_headers
+from jobrunner.logs import OwnLog
 from jobrunner.outcome import Outcome
 from jobrunner.task import Task
 from jobrunner.tracing import spans
@@ -25,7 +25,7 @@ from jobrunner.tracing import spans
 _LINKS = 128
 """At most so many links of a span: the default limit of OpenTelemetry's SDKs."""
 _w3c = TraceContextTextMapPropagator()
-_log = structlog.get_logger("jobrunner.tracing")
+_log = OwnLog("jobrunner.tracing")
 T = TypeVar("T")
 
 

@@ -1,7 +1,5 @@
 """How long a failed task waits when its job says nothing: as its queue is configured."""
 
-import structlog
-
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
@@ -9,11 +7,12 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
+from jobrunner.logs import OwnLog
 from jobrunner.outcome import Failed
 from jobrunner.retry import Backoff
 
 _BELIEVED_S = 1.0
-_log = structlog.get_logger("jobrunner.backoffs")
+_log = OwnLog("jobrunner.backoffs")
 
 
 class QueueBackoffs:

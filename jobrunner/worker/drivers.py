@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 
-import structlog
-
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed
 from jobrunner.jobs.registry import Driver, driver_of
+from jobrunner.logs import OwnLog
 
-_log = structlog.get_logger("jobrunner.drivers")
+_log = OwnLog("jobrunner.drivers")
 
 
 class Drivers:

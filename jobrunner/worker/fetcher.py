@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-import structlog
-
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
@@ -17,6 +15,7 @@ from jobrunner.client.token import new_token
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
 from jobrunner.join import Ended
+from jobrunner.logs import OwnLog
 from jobrunner.outcome import Acknowledged, Failed, Released
 from jobrunner.worker.backoffs import QueueBackoffs
 from jobrunner.worker.executors.handover import Executor, Finished
@@ -34,7 +33,7 @@ _NO_KEEPER_PAUSE_S = 0.05
 _NOTIFY_BUSY = 256
 _DEAF_S = 0.2
 _REFUSALS = 50
-_log = structlog.get_logger("jobrunner.fetcher")
+_log = OwnLog("jobrunner.fetcher")
 
 
 class Fetcher:

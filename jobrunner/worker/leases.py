@@ -12,16 +12,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
-import structlog
 
 from jobrunner.attempt import Attempt
 from jobrunner.clock import sleep
+from jobrunner.logs import OwnLog
 
 _LONG_AGO = 0.0
 _SHORT_MS = 15_000.0
 _FAREWELL_S = 0.2
 _BETWEEN_STARTS_S = 0.5
-_log = structlog.get_logger("jobrunner.leases")
+_log = OwnLog("jobrunner.leases")
 
 
 class Leases:

@@ -7,15 +7,14 @@ not wait (`Moved.waits`), so what waits for each other is no circle, and comes t
 
 from dataclasses import dataclass, field
 
-import structlog
-
 from jobrunner.clock import monotonic
+from jobrunner.logs import OwnLog
 from jobrunner.worker.settle import Report, targets_of
 from jobrunner.worker.turns import Turns
 
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.2
-_log = structlog.get_logger("jobrunner.pressure")
+_log = OwnLog("jobrunner.pressure")
 
 
 @dataclass(slots=True)

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
-
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
@@ -16,7 +14,7 @@ from jobrunner.codec import encode
 from jobrunner.errors import ParameterError, ServerError, UsageError
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.jobs.run import Run
-from jobrunner.logs import RUNNING
+from jobrunner.logs import RUNNING, OwnLog
 from jobrunner.outcome import (
     OUTCOMES,
     Acknowledged,
@@ -30,7 +28,7 @@ from jobrunner.outcome import (
 from jobrunner.worker.verdict import after_error, error_text, out_of_time, sendable, shown
 
 _SUCCEEDED = Succeeded()
-_log = structlog.get_logger("jobrunner.runner")
+_log = OwnLog("jobrunner.runner")
 
 
 class Runner:

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Call, Word
 from jobrunner.broker.calls import leases
@@ -13,6 +11,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.jobs.options import DEFAULT_KEEP_S
 from jobrunner.jobs.registry import definition_for
 from jobrunner.join import Ended
+from jobrunner.logs import OwnLog
 from jobrunner.outcome import Cancelled, Dropped, Failed, Moved, Outcome, Released, Snoozed, Spread, Succeeded
 from jobrunner.task import derived_id
 
@@ -20,7 +19,7 @@ Report = tuple[Attempt, Outcome]
 _ENDINGS: dict[type, str] = {
     Succeeded: "succeeded", Spread: "succeeded", Cancelled: "cancelled", Dropped: "cancelled", Failed: "dead",
 }  # fmt: skip
-_log = structlog.get_logger("jobrunner.settle")
+_log = OwnLog("jobrunner.settle")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,15 @@
 
 import traceback
 
-import structlog
-
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptTimeout
 from jobrunner.jobs.registry import Definition
+from jobrunner.logs import OwnLog
 from jobrunner.outcome import Cancel, Cancelled, Fail, Failed, Outcome, Retry, Snooze, Snoozed, Steer
 from jobrunner.retry import is_retried, is_spent, next_delay
 
 _ERROR_LIMIT = 8000
-_log = structlog.get_logger("jobrunner.runner")
+_log = OwnLog("jobrunner.runner")
 
 
 def after_error(attempt: Attempt, definition: Definition, error: BaseException) -> tuple[Outcome, list[str]]:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
 from jobrunner.broker.calls import queues as queue_calls
@@ -19,6 +17,7 @@ from jobrunner.clock import monotonic, unix_ms
 from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.errors import DriverFailed, JobrunnerError, ServerError, ServerRefused, UnsafeServer
 from jobrunner.jobs.registry import load_modules
+from jobrunner.logs import OwnLog
 from jobrunner.loop import Complaints, Loop, Signal
 from jobrunner.outcome import Released
 from jobrunner.settings import WorkerSettings, check_options
@@ -36,7 +35,7 @@ from jobrunner.worker.stock import Stock
 from jobrunner.worker.turns import Turns
 from jobrunner.worker.wakeup import Wakeup
 
-_log = structlog.get_logger("jobrunner.worker")
+_log = OwnLog("jobrunner.worker")
 _IDLE_LOOK_S = 0.02
 _LONGEST_LOOK_S = 0.5
 _RUNNING_LOOK_S = 0.005

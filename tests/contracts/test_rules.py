@@ -36,6 +36,15 @@ def test_only_the_clock_reads_the_time_or_sleeps() -> None:
     assert not offenders, f"{offenders}: import from jobrunner.clock, so that tests can replace it"
 
 
+def test_only_logs_that_jobs_write_to_come_from_structlog() -> None:
+    offenders = [
+        str(path)
+        for path, tree in modules()
+        if path.as_posix() not in ("jobrunner/logs.py", "jobrunner/jobs/run.py") and "structlog" in set(imported(tree))
+    ]
+    assert not offenders, f"{offenders}: use jobrunner.logs.OwnLog, as trouble of a log must not end work"
+
+
 def test_nothing_asks_datetime_for_the_present() -> None:
     offenders = [
         f"{path}:{node.lineno}"

@@ -7,17 +7,16 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any
 
-import structlog
-
 from jobrunner.attempt import Attempt
 from jobrunner.clock import perf_counter
+from jobrunner.logs import OwnLog
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.handover import Finished
 from jobrunner.worker.verdict import error_text
 
 _FAREWELL_S = 1.0
-_log = structlog.get_logger("jobrunner.executor")
+_log = OwnLog("jobrunner.executor")
 
 
 class CoroutineExecutor:

@@ -5,17 +5,16 @@ from collections import deque
 from contextlib import suppress
 from contextvars import copy_context
 
-import structlog
-
 from jobrunner.attempt import Attempt
 from jobrunner.clock import perf_counter
+from jobrunner.logs import OwnLog
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.handover import Finished, RunAttempt, Slots
 from jobrunner.worker.verdict import error_text
 
 _SHORT_S = 0.0005
-_log = structlog.get_logger("jobrunner.executor")
+_log = OwnLog("jobrunner.executor")
 
 
 class ThreadExecutor:
