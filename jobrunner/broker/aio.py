@@ -19,7 +19,7 @@ from jobrunner.broker.call import (
     wire_words,
 )
 from jobrunner.broker.connect import Endpoint, Idle, has_died_async
-from jobrunner.broker.patience import ANSWERED, BROKEN, Patience, may_repeat
+from jobrunner.broker.patience import BROKEN, Patience, may_repeat, read_reply_async
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -111,23 +111,12 @@ class AsyncBroker:
         now_ms = self.now_ms()
         packed = [pack(wire_words(call, now_ms)) for call in calls]
         await connection.send_packed_command(packed, check_health=False)
-        replies = [await _read(connection) for _ in calls]
+        replies = [await read_reply_async(connection) for _ in calls]
         raise_if_loading(replies)
         for position, reply in enumerate(replies):
             if is_unknown_script(reply):
                 words = wire_words(calls[position], now_ms, with_source=True)
                 await connection.send_packed_command([pack(words)], check_health=False)
-                replies[position] = await _read(connection)
+                replies[position] = await read_reply_async(connection)
         self._idle.rest(connection)
         return replies
-
-
-async def _read(connection: Any) -> Any:
-    try:
-        return await connection.read_response()
-    except ANSWERED as error:
-        return error
-    except BROKEN:
-        raise
-    except RedisError as error:
-        return error

@@ -13,7 +13,7 @@ from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 
 BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 """What says that a connection is of no use any more."""
-ANSWERED = (AuthenticationError, BusyLoadingError)
+_ANSWERED = (AuthenticationError, BusyLoadingError)
 """What redis-py counts as BROKEN although the server has answered."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
@@ -76,9 +76,19 @@ def read_reply(connection: Any) -> Any:
     """The next reply, an error of the server as a value. Raises BROKEN when the connection is."""
     try:
         return connection.read_response()
-    except ANSWERED as error:
-        return error
-    except BROKEN:
-        raise
-    except RedisError as error:
-        return error
+    except (RedisError, OSError) as error:
+        return _answered(error)
+
+
+async def read_reply_async(connection: Any) -> Any:
+    """The same of a connection of asyncio."""
+    try:
+        return await connection.read_response()
+    except (RedisError, OSError) as error:
+        return _answered(error)
+
+
+def _answered(error: Exception) -> Exception:
+    if isinstance(error, BROKEN) and not isinstance(error, _ANSWERED):
+        raise error
+    return error
