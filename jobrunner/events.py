@@ -20,6 +20,8 @@ KINDS: dict[str, str] = {
     "queue_configured": "somebody changed settings of a queue; the settings",
     "queue_purged": "somebody deleted tasks of a queue; state, count",
     "dead_requeued": "somebody sent dead tasks again; count",
+    "periodic_enabled": "somebody had the ticks of a periodic job fire again",
+    "periodic_disabled": "somebody had the ticks of a periodic job pass by",
 }
 """Every kind, when it is written, and its details."""
 

@@ -18,7 +18,7 @@ COMMANDS = {
     "dead": ("jobrunner.cli.dead:dead", "Lists, requeues and purges tasks that were given up."),
     "pipeline": ("jobrunner.cli.pipeline:pipeline", "Lists, shows, draws, feeds and runs pipelines."),
     "history": ("jobrunner.cli.history:history", "Lists, replays, archives, purges finished tasks; reports on them."),
-    "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, or runs one now."),
+    "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, runs one now, switches one off and on."),
     "events": ("jobrunner.cli.events:events", "Shows what happened, and follows what happens."),
     "bench": ("jobrunner.cli.bench:bench", "Measures how fast this set-up is."),
     "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),

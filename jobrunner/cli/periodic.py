@@ -1,8 +1,7 @@
-"""`jobrunner periodic`: list, run."""
+"""`jobrunner periodic`: list, run, enable, disable."""
 
 import click
 
-from jobrunner.broker.calls import coordination
 from jobrunner.broker.keys import split_queue
 from jobrunner.cli.answer import answer_json, talk
 from jobrunner.cli.boundary import Refusal
@@ -11,27 +10,31 @@ from jobrunner.cli.options import Shared, connected, modules_or_configured, with
 from jobrunner.cli.status import periodic_table
 from jobrunner.cli.suggestions import periodic_names
 from jobrunner.client.client import Client
+from jobrunner.client.periodic_steps import published
+from jobrunner.client.steps import run_steps
 from jobrunner.coordinator.definitions import define
+from jobrunner.errors import UnknownJob
 from jobrunner.jobs.registry import find, load_modules
-from jobrunner.periodic import PeriodicDefinition, read_definition
+from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import new_id
 
 _EXAMPLES = """\b
 Examples:
   jobrunner periodic list
   jobrunner periodic run Nightly
+  jobrunner periodic disable Nightly
 """
 
 
 @click.group(cls=Group, epilog=_EXAMPLES)
 def periodic() -> None:
-    """Lists periodic jobs, or runs one now."""
+    """Lists periodic jobs, runs one now, switches one off and on."""
 
 
 @periodic.command("list", epilog="Example:  jobrunner periodic list --json")
 @with_shared_options
 def list_(shared: Shared) -> None:
-    """Lists the periodic jobs that workers published, with their last and next ticks."""
+    """Lists the periodic jobs that workers published, with their last and next ticks, and which are disabled."""
     with connected(shared) as client:
         found = client.periodics()
     if shared.as_json:
@@ -50,9 +53,7 @@ def list_(shared: Shared) -> None:
 def run(shared: Shared, name: str, modules: tuple[str, ...]) -> None:
     """Enqueues one run of the periodic job NAME now, beside its schedule, and prints the id of the task."""
     with connected(shared) as client:
-        definition = _published(client, name) or _declared(name, modules)
-        if definition is None:
-            raise Refusal(f"no periodic job {name!r}: no worker published it, and no module named declares it")
+        definition = _definition(client, name, modules)
         sent = client.enqueue(definition.task(new_id(split_queue(definition.queue)[0])))
     if shared.as_json:
         answer_json({"id": sent.id, "queue": definition.queue, "type": definition.name})
@@ -60,12 +61,40 @@ def run(shared: Shared, name: str, modules: tuple[str, ...]) -> None:
         click.echo(sent.id)
 
 
-def _published(client: Client, name: str) -> PeriodicDefinition | None:
-    raw = client.broker.run(coordination.periodics(client.keys)).get(name)
-    return None if raw is None else read_definition(raw)
+@periodic.command(epilog="Example:  jobrunner periodic enable Nightly")
+@click.argument("name", shell_complete=periodic_names)
+@with_shared_options
+def enable(shared: Shared, name: str) -> None:
+    """Has the ticks of the periodic job NAME fire again; those that passed are not made up for."""
+    _switch(shared, name, enabled=True)
 
 
-def _declared(name: str, modules: tuple[str, ...]) -> PeriodicDefinition | None:
-    load_modules(modules_or_configured(modules))
-    job = find(name)
-    return define(job) if job is not None and job.periodic is not None else None
+@periodic.command(epilog="Example:  jobrunner periodic disable Nightly")
+@click.argument("name", shell_complete=periodic_names)
+@with_shared_options
+def disable(shared: Shared, name: str) -> None:
+    """Has the ticks of the periodic job NAME pass by until it is enabled, whatever is deployed meanwhile."""
+    _switch(shared, name, enabled=False)
+
+
+def _switch(shared: Shared, name: str, *, enabled: bool) -> None:
+    with connected(shared) as client:
+        try:
+            client.enable_periodic(name) if enabled else client.disable_periodic(name)
+        except UnknownJob as error:
+            raise Refusal(str(error)) from error
+    if shared.as_json:
+        answer_json({"name": name, "enabled": enabled})
+    else:
+        click.echo(f"periodic job {name} is {'enabled' if enabled else 'disabled'}")
+
+
+def _definition(client: Client, name: str, modules: tuple[str, ...]) -> PeriodicDefinition:
+    try:
+        return run_steps(client.broker, published(client.keys, name))
+    except UnknownJob as error:
+        load_modules(modules_or_configured(modules))
+        job = find(name)
+        if job is None or job.periodic is None:
+            raise Refusal(f"{error}; no module named declares it either") from error
+        return define(job)

@@ -83,9 +83,15 @@ def periodic_table(periodics: list[PeriodicRecord]) -> str:
     columns = ("PERIODIC JOB", "SCHEDULE", "LAST", "NEXT", "FIRED", "SKIPPED", "QUEUE")
     rows = [
         (
-            *(job.name, job.schedule, when(job.last), when(job.next) if job.served else "no worker knows it"),
+            *(job.name, job.schedule, when(job.last), _next_of(job)),
             *(job.fired, job.skipped, job.queue),
         )
         for job in periodics
     ]
     return table(columns, rows) if rows else ""
+
+
+def _next_of(job: PeriodicRecord) -> str:
+    if not job.enabled:
+        return "disabled"
+    return when(job.next) if job.served else "no worker knows it"

@@ -16,6 +16,7 @@ from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.bulk import Batch, batches
 from jobrunner.client.events import read_events_async
 from jobrunner.client.handle import AsyncTaskHandle
+from jobrunner.client.periodic_steps import switch
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
 from jobrunner.client.steps import run_steps_async
 from jobrunner.client.task_steps import check_place
@@ -89,6 +90,14 @@ class AsyncClient:
     async def periodics(self) -> list[PeriodicRecord]:
         """As Client.periodics."""
         return await run_steps_async(self.broker, read_periodics(self.keys))
+
+    async def enable_periodic(self, name: str) -> None:
+        """As Client.enable_periodic."""
+        await run_steps_async(self.broker, switch(self.keys, name, enabled=True))
+
+    async def disable_periodic(self, name: str) -> None:
+        """As Client.disable_periodic."""
+        await run_steps_async(self.broker, switch(self.keys, name, enabled=False))
 
     async def stats(self) -> dict[str, QueueCounts]:
         """As Client.stats."""

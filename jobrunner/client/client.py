@@ -13,6 +13,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.bulk import Batch, batches, enqueue_call, id_of
 from jobrunner.client.events import read_events
 from jobrunner.client.handle import TaskHandle
+from jobrunner.client.periodic_steps import switch
 from jobrunner.client.queue import Queue
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
 from jobrunner.client.steps import run_steps
@@ -93,6 +94,14 @@ class Client:
     def periodics(self) -> list[PeriodicRecord]:
         """The periodic jobs that workers published, by name, with their last and next ticks."""
         return run_steps(self.broker, read_periodics(self.keys))
+
+    def enable_periodic(self, name: str) -> None:
+        """Has the ticks of a periodic job fire again. Those that passed are not made up for. Raises UnknownJob."""
+        run_steps(self.broker, switch(self.keys, name, enabled=True))
+
+    def disable_periodic(self, name: str) -> None:
+        """Has the ticks of a periodic job pass by, whatever workers publish, until it is enabled. Raises UnknownJob."""
+        run_steps(self.broker, switch(self.keys, name, enabled=False))
 
     def stats(self) -> dict[str, QueueCounts]:
         """Counts and totals of every queue, by name; one round trip for all of them."""

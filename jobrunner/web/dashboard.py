@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from jobrunner.client.client import Client
 from jobrunner.clock import unix_ms
-from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, UsageError
+from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, UnknownJob, UsageError
 from jobrunner.inspector.redaction import Redaction
 from jobrunner.web import audit, security, sessions
 from jobrunner.web.auth import Auth, Identity, Token
@@ -256,7 +256,7 @@ def explained(error: Exception) -> tuple[int, str]:
     text = " ".join(str(error).split())[:500]
     if isinstance(error, Refused):
         return error.status, text
-    if isinstance(error, TaskGone):
+    if isinstance(error, TaskGone | UnknownJob):
         return NotThere.status, text
     if isinstance(error, UsageError):
         return Refused.status, text

@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from jobrunner.broker.calls import coordination
 from jobrunner.client.client import Client
 from jobrunner.etl.pipeline import all_pipelines, forget_pipeline
 from jobrunner.jobs.registry import forget
+from jobrunner.periodic import PeriodicDefinition
 from tests.unit.cli.test_main import ALL
 
 PROJECT = """
@@ -51,6 +54,8 @@ ANSWERS = {
     "history list": ["mail"],
     "history purge": ["mail", "--yes"],
     "history replay": ["mail", "done"],
+    "periodic disable": ["Tick"],
+    "periodic enable": ["Tick"],
     "periodic list": [],
     "periodic run": ["Tick"],
     "bench": ["--tasks", "100"],
@@ -93,6 +98,9 @@ def filled(client: Client) -> None:
     mail.configure(max_attempts=1, history=3600)
     for task_id in ("dies", "done", "waits"):
         mail.push({"token": "hunter2"}, id=task_id)
+    tick = PeriodicDefinition(name="Tick", queue="mail", schedule={"cron": "0 3 * * *", "tz": "UTC"}, payload=b"",
+                              catch_up="last", overlap="skip", jitter=0.0)  # fmt: skip
+    client.broker.run(coordination.define_periodics(client.keys, {"Tick": msgspec.json.encode(tick)}))
     dies, done = mail.reserve(2)
     dies.rollback(error="no")
     done.commit()

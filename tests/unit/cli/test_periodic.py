@@ -49,9 +49,31 @@ def test_a_declared_job_runs_before_it_is_published(says: Callable[..., Any], cl
     assert client.task(task_id).record().queue == "beats"
 
 
-def test_an_unknown_periodic_job_is_a_no(says: Callable[..., Any], add: Any) -> None:
+def test_an_unknown_periodic_job_is_a_no(says: Callable[..., Any], client: Client, add: Any, heartbeat: Any) -> None:
     assert says("periodic", "run", "add").code == 1
-    assert "no periodic job 'Nope'" in says("periodic", "run", "Nope").talk
+    assert "no worker published any yet" in says("periodic", "disable", "Nope").talk
+
+    client.broker.run(coordination.define_periodics(client.keys, published([heartbeat.definition])))
+
+    for verb in ("run", "enable", "disable"):
+        said = says("periodic", verb, "Nope")
+        assert said.code == 1
+        assert "no periodic job 'Nope' was published; known are Heartbeat" in said.talk
+
+
+def test_a_job_is_switched_off_and_on_which_is_told(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
+    client.broker.run(coordination.define_periodics(client.keys, published([heartbeat.definition])))
+
+    assert says("periodic", "disable", "Heartbeat").out == "periodic job Heartbeat is disabled\n"
+    assert [job.enabled for job in client.periodics()] == [False]
+    assert "disabled" in says("periodic", "list").out
+    assert says("periodic", "enable", "Heartbeat", "--json").value == {"name": "Heartbeat", "enabled": True}
+    assert says("periodic", "list", "--json").value[0]["enabled"] is True
+    assert "disabled" not in says("periodic", "list").out
+    assert [(event.kind, event.queue, event.job, bool(event.by)) for event in client.events()] == [
+        ("periodic_disabled", "beats", "Heartbeat", True),
+        ("periodic_enabled", "beats", "Heartbeat", True),
+    ]
 
 
 def test_the_status_of_an_unused_prefix_is_empty(says: Callable[..., Any], raw: Any) -> None:

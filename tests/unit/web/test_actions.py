@@ -4,10 +4,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobrunner.broker.calls import coordination
 from jobrunner.client.client import Client
+from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity
 from jobrunner.web.roles import ROLE_OF, Role
@@ -201,6 +203,25 @@ def test_a_worker_that_is_there_can_be_told_and_no_other(admin: Any, client: Cli
     assert do(admin, "/workers/w1/quiet").status_code == 200
     assert client.broker.run(coordination.orders(client.keys, "w1")) == {"quiet": b"1"}
     assert do(admin, "/workers/w2/stop").status_code == 404
+
+
+def test_a_periodic_job_is_switched_and_run_and_an_unknown_one_is_not_there(admin: Any, client: Client) -> None:
+    nightly = PeriodicDefinition(name="Nightly", queue="mail", schedule={"cron": "0 3 * * *", "tz": "UTC"},
+                                 payload=b"{}", catch_up="last", overlap="skip", jitter=0.0)  # fmt: skip
+    client.broker.run(coordination.define_periodics(client.keys, {"Nightly": msgspec.json.encode(nightly)}))
+
+    do(admin, "/periodic/Nightly/disable")
+    assert [job.enabled for job in client.periodics()] == [False]
+    do(admin, "/periodic/Nightly/enable")
+    assert [job.enabled for job in client.periodics()] == [True]
+    assert client.task(do(admin, "/periodic/Nightly/run").json()["id"]).record().type == "Nightly"
+    assert [(event.kind, event.job) for event in client.events()] == [
+        ("periodic_disabled", "Nightly"),
+        ("periodic_enabled", "Nightly"),
+    ]
+    for verb in ("run", "enable", "disable"):
+        refused = do(admin, f"/periodic/Nope/{verb}")
+        assert (refused.status_code, "known are Nightly" in refused.json()["error"]) == (404, True)
 
 
 def test_who_did_what_is_noted_also_what_was_refused(admin: Any, client: Client) -> None:
