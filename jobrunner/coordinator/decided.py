@@ -6,7 +6,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls.batches import are_closing
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches
-from jobrunner.clock import monotonic
+from jobrunner.coordinator.interval import Interval
 
 _SLICES = 80
 _AT_ONCE = 100
@@ -22,18 +22,15 @@ class Decided:
     def __init__(self, broker: Broker, keys: Keys, every_s: float, queues: Callable[[], Collection[str]]) -> None:
         self._broker = broker
         self._keys = keys
-        self._every_s = every_s
+        self._looks = Interval(every_s)
         self._queues = queues
-        self._looked_at = float("-inf")
         self._left: list[str] = []
 
     def step(self) -> float:
         """Rolls forward what is left, when a look is due; returns the seconds to the next."""
         if not self._left:
-            pause = self._looked_at + self._every_s - monotonic()
-            if pause > 0:
+            if pause := self._looks.begin():
                 return pause
-            self._looked_at = monotonic()
             self._left = self._look()
         slices = _SLICES
         while self._left and slices > 0:
@@ -41,7 +38,7 @@ class Decided:
             if done < slices:
                 self._left.pop(0)
             slices -= max(done, 1)
-        return 0.0 if self._left else self._every_s
+        return 0.0 if self._left else self._looks.every_s
 
     def _look(self) -> list[str]:
         names, found = sorted(self._queues()), []

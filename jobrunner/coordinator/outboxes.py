@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.client.relay import relay
-from jobrunner.clock import monotonic
+from jobrunner.coordinator.interval import Interval
 
 _LOOKS = 10
 
@@ -19,17 +19,14 @@ class Outboxes:
     def __init__(self, broker: Broker, keys: Keys, every_s: float, tags: Callable[[], Collection[str]]) -> None:
         self._broker = broker
         self._keys = keys
-        self._every_s = every_s
+        self._looks = Interval(every_s)
         self._tags = tags
-        self._looked_at = float("-inf")
 
     def step(self) -> float:
         """Tells what is left, when a look is due; returns the seconds to the next."""
-        pause = self._looked_at + self._every_s - monotonic()
-        if pause > 0:
+        if pause := self._looks.begin():
             return pause
-        self._looked_at = monotonic()
         if relay(self._broker, self._keys, tags=self._tags(), looks=_LOOKS):
-            self._looked_at = float("-inf")
+            self._looks.end()
             return 0.0
-        return self._every_s
+        return self._looks.every_s

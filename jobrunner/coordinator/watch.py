@@ -7,7 +7,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import coordination, events
 from jobrunner.broker.keys import Keys, QueueKeys
-from jobrunner.clock import monotonic
+from jobrunner.coordinator.interval import Interval
 
 _AT_ONCE = 100
 _NAMED = 20
@@ -23,19 +23,16 @@ class Watch:
     def __init__(self, broker: Broker, keys: Keys, every_s: float, queues: Callable[[], Collection[str]]) -> None:
         self._broker = broker
         self._keys = keys
-        self._every_s = every_s
+        self._looks = Interval(every_s)
         self._queues = queues
-        self._looked_at = float("-inf")
 
     def step(self, now_ms: float) -> float:
         """Looks, when that is due; returns the seconds to the next look."""
-        pause = self._looked_at + self._every_s - monotonic()
-        if pause > 0:
+        if pause := self._looks.begin():
             return pause
-        self._looked_at = monotonic()
         self._tell_lost()
         self._tell_dead(now_ms - _SETTLED_MS)
-        return self._every_s
+        return self._looks.every_s
 
     def _tell_lost(self) -> None:
         ids = self._broker.run(coordination.worker_ids(self._keys))
