@@ -7,9 +7,11 @@ server ends with the process that started it, however that ends.
 
 import itertools
 import logging
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -30,6 +32,11 @@ from jobrunner.broker.embedded_process import find_binary
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
+
+# Hundreds of processes of these tests import the package, and each test process rewrites the tests: half of the time
+# of a run goes into compiling where an environment, as that of many containers, keeps Python from storing bytecode.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _STARTED_MS = 1_700_000_000_000
 _prefixes = itertools.count(1)
