@@ -1,11 +1,10 @@
 """Where the items of a pipeline are, how fast they go, and how long what is left will take. Reads only.
 
-A look is one round trip with a fixed number of commands for each queue, whatever is in them. Rates come from two looks:
-what the totals of the queues grew by. The time left is what is open, by the pace at which it becomes less; there is
-none to tell when it does not.
+A look is one round trip with a fixed number of commands for each queue, whatever is in them. Rates are what the totals
+of the queues grew by. The time left is what is open, by the pace at which it becomes less; there is none to tell when
+it does not.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,11 +13,10 @@ from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.etl.graph import Graph, Node
+from jobrunner.inspector.growth import CAME, ENDED, LEFT, Growth
 
-_WINDOW_S = 10.0
-_IN = ("enqueued", "moved_in")
-_ENDS = ("succeeded", "dropped", "cancelled", "dead", "orphaned")
-_OUT = (*_ENDS, "moved_out")
+Counts = Mapping[str, QueueCounts]
+"""By the full name of the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,47 +68,38 @@ class PipelineView:
     pace: Pace
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    at_s: float
-    counts: dict[str, QueueCounts]
-
-
 class Progress:
     """Looks at one pipeline again and again; rates are those of the last ten seconds."""
 
     def __init__(self, client: Client, graph: Graph) -> None:
         self._client = client
         self._graph = graph
-        self._samples: deque[_Sample] = deque()
+        self._growth = Growth()
 
     def look(self) -> PipelineView:
         """Takes a look; the first one has no rates. Raises ServerError."""
-        now = self._sample()
-        self._samples.append(now)
-        while len(self._samples) > 2 and self._samples[1].at_s <= now.at_s - _WINDOW_S:
-            self._samples.popleft()
+        now = self._counts()
+        self._growth.add(monotonic(), {name: found.totals for name, found in now.items()})
         nodes = self._graph.in_order()
         stations = tuple(self._station(node, now) for node in nodes)
-        every = [node.queue for node in nodes]
         return PipelineView(
             name=self._graph.pipeline,
             stations=stations,
             open=sum(station.open for station in stations),
             dead=sum(station.dead for station in stations),
-            succeeded=_total(now, every, ["succeeded"]),
-            dropped=_total(now, every, ["dropped"]),
-            pace=self._pace(every, now, ["enqueued"], _ENDS),
+            succeeded=_total(stations, "succeeded"),
+            dropped=_total(stations, "dropped"),
+            pace=self._pace([node.queue for node in nodes], now, ["enqueued"], ENDED),
         )
 
-    def _sample(self) -> _Sample:
+    def _counts(self) -> Counts:
         names = [node.queue for node in self._graph.nodes]
         keys = self._client.keys
         found = self._client.broker.run_many([queues.counts(keys.queue(name)) for name in names])
-        return _Sample(monotonic(), dict(zip(names, found, strict=True)))
+        return dict(zip(names, found, strict=True))
 
-    def _station(self, node: Node, now: _Sample) -> StationView:
-        found = now.counts[node.queue]
+    def _station(self, node: Node, now: Counts) -> StationView:
+        found = now[node.queue]
         return StationView(
             queue=node.short,
             kind=node.kind,
@@ -122,20 +111,15 @@ class Progress:
             done=found.done,
             paused=found.paused,
             totals=found.totals,
-            pace=self._pace([node.queue], now, _IN, _OUT),
+            pace=self._pace([node.queue], now, CAME, LEFT),
         )
 
-    def _pace(self, names: list[str], now: _Sample, entering: Iterable[str], leaving: Iterable[str]) -> Pace:
-        is_open = sum(_open(now.counts[name]) for name in names)
-        first = self._samples[0]
-        length_s = now.at_s - first.at_s
-        if length_s <= 0:
-            return Pace(left_s=None if is_open else 0.0)
-        entered = (_total(now, names, entering) - _total(first, names, entering)) / length_s
-        left = (_total(now, names, leaving) - _total(first, names, leaving)) / length_s
-        shrinks = left - entered
+    def _pace(self, names: list[str], now: Counts, coming: Iterable[str], leaving: Iterable[str]) -> Pace:
+        is_open = sum(_open(now[name]) for name in names)
+        came, left = self._growth.per_s(names, coming), self._growth.per_s(names, leaving)
+        shrinks = (left or 0.0) - (came or 0.0)
         until_empty = is_open / shrinks if shrinks > 0 else None
-        return Pace(in_per_s=entered, out_per_s=left, left_s=until_empty if is_open else 0.0)
+        return Pace(in_per_s=came, out_per_s=left, left_s=until_empty if is_open else 0.0)
 
 
 class Emptied:
@@ -170,6 +154,5 @@ def _open(found: QueueCounts) -> int:
     return found.waiting + found.scheduled + found.pending
 
 
-def _total(sample: _Sample, names: Iterable[str], totals: Iterable[str]) -> int:
-    wanted = list(totals)
-    return sum(sample.counts[name].totals.get(total, 0) for name in names for total in wanted)
+def _total(stations: Iterable[StationView], name: str) -> int:
+    return sum(station.totals.get(name, 0) for station in stations)

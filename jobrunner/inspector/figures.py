@@ -5,8 +5,9 @@ at most that much along. Each function is one round trip; the window is cut by t
 tasks a worker counted (batch stations, leases of bare queues) are counted by how their totals grew in each minute.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 from jobrunner.broker.calls import figures
@@ -53,17 +54,33 @@ def by_queue(client: Client, *, since: timedelta = _HOUR, step: Unit = "minute")
     hashes = read_window(client, since, step, None, None).hashes
     sums: dict[str, Sum] = {}
     enqueued: dict[str, int] = {}
+    stands: list[dict[str, int]] = []
     for hash_ in hashes:
         _add_tallies(hash_, lambda name: sums.setdefault(name, Sum()))
+        stands.append(_left(sums))
     tallied = frozenset(sums)
-    for hash_ in hashes:
+    for hash_, stand in zip(hashes, stands, strict=True):
         _add_growth(hash_, tallied, lambda name: sums.setdefault(name, Sum()))
+        stand.update(_left({name: one for name, one in sums.items() if name not in tallied}))
         for name, totals in grown(hash_).items():
             enqueued[name] = enqueued.get(name, 0) + totals.get("enqueued", 0)
     names = sorted({*sums, *(name for name, by in enqueued.items() if by)})
     return {
-        name: QueueFigures(queue=name, enqueued=enqueued.get(name), **_counted(sums.get(name, Sum()))) for name in names
+        name: QueueFigures(
+            queue=name, enqueued=enqueued.get(name), course=_course(name, stands), **_counted(sums.get(name, Sum()))
+        )
+        for name in names
     }
+
+
+def _left(sums: Mapping[str, Sum]) -> dict[str, int]:
+    return {name: Counted(counts=one.counts).left for name, one in sums.items()}
+
+
+def _course(name: str, stands: Sequence[Mapping[str, int]]) -> tuple[int, ...]:
+    """What was added in each step, of what had been added up behind each."""
+    added_up = [0, *(stand.get(name, 0) for stand in stands)]
+    return tuple(now - before for before, now in pairwise(added_up))
 
 
 def _step(start: float, hash_: Hash, tallied: Collection[str], *, is_whole: bool) -> Step:

@@ -9,6 +9,7 @@ from jobrunner.broker.calls.figures import BOUNDS_MS
 
 Unit = Literal["minute", "hour"]
 _ENDS = ("succeeded", "failed", "cancelled", "dropped", "moved")
+_LEFT = ("succeeded", "cancelled", "dropped", "moved", "dead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,11 @@ class Counted:
         """Attempts that came to an end, however: throughput."""
         return sum(self.counts.get(outcome, 0) for outcome in _ENDS)
 
+    @property
+    def left(self) -> int:
+        """Tasks that left their queue, however: done, moved on, or given up."""
+        return sum(self.counts.get(outcome, 0) for outcome in _LEFT)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Counted):
@@ -128,3 +134,5 @@ class QueueFigures(Counted):
 
     queue: str
     enqueued: int | None = None
+    course: tuple[int, ...] = ()
+    """How many tasks left it in each step, oldest first; the last step is not over."""

@@ -7,9 +7,11 @@ from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.server import ServerFacts, facts, ping
 from jobrunner.broker.calls.survey import QueueSurvey, survey
 from jobrunner.client.client import Client
+from jobrunner.client.queue_settings import read_settings
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.clock import from_ms, perf_counter
 from jobrunner.errors import ServerRefused
+from jobrunner.settings import RateLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,10 @@ class QueueView:
     workers: int
     oldest_s: float | None = None
     """For how long that task has been due which waits longest; None when none waits."""
+    max_inflight: int = 0
+    """How many of its tasks may run at a time; 0: any number."""
+    max_size: int | None = None
+    rate: RateLimit | None = None
     problem: str = ""
     """Why the server could not count it."""
 
@@ -115,6 +121,7 @@ def _view(name: str, found: QueueSurvey | str, now_ms: float, workers: list[Work
         return QueueView(name=name, totals={}, workers=serving, problem=found)
     counts, ends, oldest = found.counts, found.pause_ends_ms, found.oldest_due_ms
     paused = counts.paused and (ends is None or ends > now_ms)
+    limits = read_settings(found.limits)
     return QueueView(
         name=name,
         waiting=counts.waiting,
@@ -127,6 +134,9 @@ def _view(name: str, found: QueueSurvey | str, now_ms: float, workers: list[Work
         totals=counts.totals,
         workers=serving,
         oldest_s=None if oldest is None else max(now_ms - oldest, 0.0) / 1000,
+        max_inflight=limits.max_inflight,
+        max_size=limits.max_size,
+        rate=limits.rate,
     )
 
 

@@ -1,7 +1,7 @@
 """One look at everything that moves, and what two looks tell: rates, and how they went. It writes nothing.
 
 A look is seven round trips, however many queues and tasks there are; tasks are read by rank and without their payloads,
-at most a few dozen of them. Rates are what totals grew by between two looks, so no task is counted twice or missed.
+at most a few dozen of them. Rates are what totals grew by (growth.py).
 """
 
 from collections import Counter, deque
@@ -15,14 +15,12 @@ from jobrunner.client.client import Client
 from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.figures import by_job
+from jobrunner.inspector.figures import by_job, by_queue
+from jobrunner.inspector.growth import CAME, LEFT, WENT_WRONG, Growth
 from jobrunner.inspector.lines import TaskLine, first_lines
 from jobrunner.inspector.overview import QueueView, latency_ms, leader_call, queue_views, shown_url
 
-IN = ("enqueued", "moved_in")
-OUT = ("succeeded", "dropped", "cancelled", "dead", "orphaned", "moved_out")
-BAD = ("failed", "recovered")
-_WINDOW_S = 10.0
+_MINUTE_S = 60.0
 _RECENTLY = timedelta(minutes=15)
 _KEPT = 120
 """Rates remembered of each queue, one a look."""
@@ -71,7 +69,7 @@ class Rates:
     bad: float | None = None
     """Attempts that failed, and leases that ended without a report."""
     course: tuple[float, ...] = ()
-    """`out` from look to look, the oldest first."""
+    """`out` from look to look, the oldest first; before the first look minute by minute, where that is known."""
 
 
 def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) -> Look:
@@ -106,50 +104,37 @@ def recent_failures(client: Client) -> dict[tuple[str, str], int]:
 class Pulse:
     """Remembers looks and tells rates."""
 
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, Mapping[str, Mapping[str, int]]]] = deque()
-        self._courses: dict[str, deque[float]] = {}
+    def __init__(self, courses: Mapping[str, Iterable[float]] | None = None) -> None:
+        """`courses` are what the courses of queues begin with: what happened before the first look."""
+        self._growth = Growth()
+        self._courses = {name: deque(course, maxlen=_KEPT) for name, course in (courses or {}).items()}
 
     def add(self, seen: Look) -> None:
         """Takes one more look into account."""
-        totals = {queue.name: queue.totals for queue in seen.queues if not queue.problem}
-        if self._looks:
-            before_s, before = self._looks[-1]
-            for name, now in totals.items():
-                course = self._courses.setdefault(name, deque(maxlen=_KEPT))
-                course.append(_grown(before.get(name), now, OUT) / max(seen.at_s - before_s, 0.001))
-        self._looks.append((seen.at_s, totals))
-        while len(self._looks) > 2 and seen.at_s - self._looks[1][0] >= _WINDOW_S:
-            self._looks.popleft()
+        self._growth.add(seen.at_s, {queue.name: queue.totals for queue in seen.queues if not queue.problem})
+        for name in self._growth.queues:
+            if (left := self._growth.lately_per_s(name, LEFT)) is not None:
+                self._courses.setdefault(name, deque(maxlen=_KEPT)).append(left)
 
     def rates(self, queue: str) -> Rates:
         """Rates of one queue."""
-        if len(self._looks) < 2:
-            return Rates()
-        (first_s, first), (last_s, last) = self._looks[0], self._looks[-1]
-        over_s = max(last_s - first_s, 0.001)
-        into, out, bad = (_grown(first.get(queue), last.get(queue, {}), names) / over_s for names in (IN, OUT, BAD))
+        into, out, bad = (self._growth.per_s([queue], names) for names in (CAME, LEFT, WENT_WRONG))
         return Rates(into=into, out=out, bad=bad, course=tuple(self._courses.get(queue, ())))
 
     def total(self) -> Rates:
         """Rates of all queues together. A move within a pipeline is out of one and into another."""
-        if len(self._looks) < 2:
-            return Rates()
-        each = [self.rates(name) for name in self._looks[-1][1]]
-        longest = max((len(one.course) for one in each), default=0)
-        padded = [(0.0,) * (longest - len(one.course)) + one.course for one in each]
-        return Rates(
-            into=sum(one.into or 0.0 for one in each),
-            out=sum(one.out or 0.0 for one in each),
-            bad=sum(one.bad or 0.0 for one in each),
-            course=tuple(sum(at) for at in zip(*padded, strict=True)),
-        )
+        queues = self._growth.queues
+        into, out, bad = (self._growth.per_s(queues, names) for names in (CAME, LEFT, WENT_WRONG))
+        courses = [self._courses.get(name, ()) for name in queues]
+        longest = max(map(len, courses), default=0)
+        padded = [(*(0.0,) * (longest - len(course)), *course) for course in courses]
+        return Rates(into=into, out=out, bad=bad, course=tuple(sum(at) for at in zip(*padded, strict=True)))
 
 
-def _grown(before: Mapping[str, int] | None, now: Mapping[str, int], names: Iterable[str]) -> int:
-    # A queue that was not there before is new: all that it counts happened since. One that was emptied starts again.
-    old = before or {}
-    return sum(max(now.get(name, 0) - old.get(name, 0), 0) for name in names)
+def pulse_of(client: Client) -> Pulse:
+    """A pulse whose courses begin with the last quarter of an hour, minute by minute. Raises ServerError."""
+    found = by_queue(client, since=_RECENTLY + timedelta(minutes=1))
+    return Pulse({name: [left / _MINUTE_S for left in one.course[:-1]] for name, one in found.items()})
 
 
 def _some_lines(client: Client, seen: list[QueueView]) -> list[Call[list[TaskLine]]]:

@@ -46,6 +46,13 @@ def test_the_end_of_a_pause_is_told(mail, clock):
     assert (found.counts.paused, found.pause_ends_ms) == (True, clock.ms + 500)
 
 
+def test_limits_are_told_as_they_are_stored(mail):
+    assert surveyed(mail).limits == {}
+    mail.run(queues.configure(mail.keys, {"max_inflight": 7, "max_size": ""}))
+
+    assert surveyed(mail).limits == {"max_inflight": b"7"}
+
+
 def test_many_queues_are_told_in_order_and_damage_of_one_stays_its_own(broker, keys, raw):
     named = [keys.queue(f"q{n}") for n in range(MOST_AT_ONCE + 1)]
     raw.set(named[1].waiting, "x")

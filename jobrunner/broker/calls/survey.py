@@ -1,6 +1,6 @@
 """Calls that look at many queues or workers at once: one command where each would be one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from jobrunner.broker.keys import Keys, QueueKeys
 MOST_AT_ONCE = 50
 """Queues of one call: it keeps the server for about a millisecond then."""
 MOST_WORKERS = 1000
+_LIMITS = ("max_inflight", "max_size", "max_tokens", "interval_us", "interval", "interval_unit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class QueueSurvey:
     """None: it is not paused, or for no certain time."""
     oldest_due_ms: float | None
     """When that task was due which waits longest; None when none waits."""
+    limits: Mapping[str, bytes]
+    """The fields of its settings that limit it, as they are stored; none that is not set."""
 
 
 def _surveyed(replies: list[Any]) -> list[QueueSurvey | str]:
@@ -29,7 +32,7 @@ def _surveyed(replies: list[Any]) -> list[QueueSurvey | str]:
 
 
 def _stands(reply: list[Any]) -> QueueSurvey:
-    waiting, scheduled, pending, dead, done, paused, oldest, *totals = reply
+    waiting, scheduled, pending, dead, done, paused, oldest, limits, *totals = reply
     pairs = zip(totals[::2], totals[1::2], strict=True)
     return QueueSurvey(
         counts=QueueCounts(
@@ -39,6 +42,7 @@ def _stands(reply: list[Any]) -> QueueSurvey:
         ),
         pause_ends_ms=_finite(paused) if paused not in (b"", b"1") else None,
         oldest_due_ms=_finite(oldest),
+        limits={name: raw for name, raw in zip(_LIMITS, limits, strict=False) if raw},
     )
 
 

@@ -4,7 +4,9 @@ local now_ms = unpack(ARGV)
 -- KEYS  first: settings of a queue (hash), then those of further queues; a page of a dashboard has no command for each
 -- ARGV  now_ms: Unix ms or ''
 -- reply beside the keys: an error's text, or {waiting, scheduled, pending, dead, done, paused: the field or '',
---       oldest: when that task was due which waits longest, Unix ms or '', counter, total, counter, total, ...}
+--       oldest: when that task was due which waits longest, Unix ms or '',
+--       limits: {max_inflight, max_size, max_tokens, interval_us, interval, interval_unit: the fields or nil},
+--       counter, total, counter, total, ...}
 -- What is due counts as waiting and a lease that ended too, although nobody has put them there yet.
 -- The other keys of a queue are named by its settings, so on a cluster all that are given must be of one slot.
 -- include number clock place
@@ -38,7 +40,8 @@ local function look(own)
   local ended = ask('ZCOUNT', pending, '-inf', exact(now)) or 0
   local reply = {(ask('ZCARD', waiting) or 0) + due + ended, (ask('ZCARD', scheduled) or 0) - due,
     (ask('ZCARD', pending) or 0) - ended, ask('ZCARD', own .. 'dead') or 0, ask('ZCARD', own .. 'done') or 0,
-    ask('HGET', own .. 'settings', 'paused') or '', oldest_of(waiting)}
+    ask('HGET', own .. 'settings', 'paused') or '', oldest_of(waiting), ask('HMGET', own .. 'settings', 'max_inflight',
+    'max_size', 'max_tokens', 'interval_us', 'interval', 'interval_unit') or {}}
   for _, word in ipairs(ask('HGETALL', own .. 'counters') or {}) do reply[#reply + 1] = word end
   return problem or reply
 end

@@ -13,7 +13,7 @@ from jobrunner.cli.boundary import Refusal
 from jobrunner.cli.options import Shared, connected, duration, with_shared_options
 from jobrunner.client.client import Client
 from jobrunner.clock import sleep
-from jobrunner.inspector.pulse import Look, Pulse, look, recent_failures
+from jobrunner.inspector.pulse import Look, Pulse, look, pulse_of, recent_failures
 
 _EXAMPLES = """\b
 Examples:
@@ -48,7 +48,7 @@ def top(shared: Shared, every: float, once: bool) -> None:
 
 
 def _two_looks(client: Client, apart_s: float) -> tuple[Look, Pulse]:
-    pulse = Pulse()
+    pulse = pulse_of(client)
     pulse.add(look(client))
     sleep(apart_s)
     seen = look(client, recent_failures(client))

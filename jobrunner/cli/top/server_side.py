@@ -15,7 +15,7 @@ from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.lines import lines_of, places
-from jobrunner.inspector.pulse import Pulse, look, recent_failures
+from jobrunner.inspector.pulse import Pulse, look, pulse_of, recent_failures
 
 Change = Callable[[Screen], Screen]
 """What an answer of the server changes on the screen, whatever was pressed meanwhile."""
@@ -30,7 +30,7 @@ class ServerSide:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._pulse = Pulse()
+        self._pulse: Pulse | None = None
         self._failed: dict[tuple[str, str], int] = {}
         self._failures_until_s = 0.0
         self._reads = SimpleQueue[Callable[[], Change] | None]()
@@ -81,9 +81,10 @@ class ServerSide:
     def _look(self, screen: Screen) -> Change:
         try:
             seen = look(self._client, self._failures())
-            self._pulse.add(seen)
-            rates = {queue.name: self._pulse.rates(queue.name) for queue in seen.queues}
-            total = self._pulse.total()
+            pulse = self._pulse = self._pulse or pulse_of(self._client)
+            pulse.add(seen)
+            rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
+            total = pulse.total()
             page = self._page(screen)
         finally:
             self.reading = False

@@ -1,13 +1,14 @@
 """Looks, and the rates between them."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import coordination, figures
 from jobrunner.client.client import Client
 from jobrunner.inspector.lines import last_line
-from jobrunner.inspector.pulse import Look, Pulse, look, recent_failures
+from jobrunner.inspector.pulse import Look, Pulse, look, pulse_of, recent_failures
 
 
 def test_a_look_tells_what_runs_and_what_died(client: Client) -> None:
@@ -74,6 +75,23 @@ def test_rates_are_of_the_last_ten_seconds_and_a_new_queue_counts_from_nothing(c
     for at_s in range(3, 20):
         pulse.add(replace(full, at_s=float(at_s)))
     assert pulse.rates("mail").into == 0.0
+
+
+def test_a_pulse_begins_with_the_minutes_before(client: Client) -> None:
+    minute_ms, now_ms = 60_000, client.broker.now_ms() or time.time() * 1000
+    for back, done in ((3, 120), (1, 60), (0, 600)):
+        changes = {"mail send succeeded": done, "mail send failed": 7}
+        client.broker.run_many(figures.observe(client.keys, now_ms - back * minute_ms, "w1", back + 1, changes))
+    client.queue("mail").push(1)
+
+    pulse = pulse_of(client)
+    pulse.add(first := look(client))
+    assert pulse.rates("mail").course[-3:] == (2.0, 0.0, 1.0)  # the minute that runs is left out
+    client.queue("mail").pop(1)
+    pulse.add(replace(look(client), at_s=first.at_s + 2.0))
+
+    assert pulse.rates("mail").course[-3:] == (0.0, 1.0, 0.5)
+    assert pulse.total().course == pulse.rates("mail").course
 
 
 def test_totals_that_went_back_are_no_negative_rate(client: Client) -> None:
