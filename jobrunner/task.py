@@ -17,7 +17,7 @@ key                 what limits per key and turns go by: a tenant, a host, ...
 place               place in line that it has, will have when it is due, and goes back to
 error, died_at      text of the last failure; time of death
 failures            the last ten attempts that failed or whose lease expired, a line each: Unix ms, number of the
-                    attempt, failed or expired, worker or nothing, first line of the error; separated by tabs
+                    attempt, failed or expired, worker (see Failure), first line of the error; separated by tabs
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
 finished_at, outcome, result   of a finished task that is kept for a while; no outcome: succeeded; no result: None
 attempts            of a task that was cancelled before it ran
@@ -103,7 +103,7 @@ class Failure:
     attempt: int
     what: str
     worker: str
-    """Empty when that is not known."""
+    """Its id; of one that did not report only what its id ends with; empty when no worker ran it."""
     error: str
 
 

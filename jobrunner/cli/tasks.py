@@ -72,8 +72,11 @@ def show(shared: Shared, task_id: str, queue: str | None) -> None:
         answer_json(task_value(record, redaction()) | {"holder": _holder_value(holder), "failures": failures})
     else:
         held = [("held by", _told_holder(holder))] if holder is not None else []
-        failed = [(f"attempt {one.attempt}", _told_failure(one, workers)) for one in record.failures]
-        click.echo(facts([*_all_of(record, redaction()), *held, *failed]))
+        click.echo(facts([*_all_of(record, redaction()), *held]))
+        if record.failures:
+            click.echo("")
+        for failure in record.failures:
+            click.echo(_told_failure(failure, workers))
         if record.error:
             click.echo(f"\n{record.error.rstrip()}")
 
@@ -194,7 +197,7 @@ def _holder_value(holder: Holder | None) -> dict[str, Any] | None:
 
 def _told_failure(failure: Failure, workers: Iterable[WorkerRecord]) -> str:
     by = who_failed(failure, workers)
-    return f"{failure.what} {when(failure.at)}{f' at {by}' if by else ''}: {failure.error}"
+    return f"attempt {failure.attempt} {failure.what} {when(failure.at)}{f' at {by}' if by else ''}: {failure.error}"
 
 
 _WHEN = {

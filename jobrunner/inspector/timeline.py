@@ -1,12 +1,15 @@
 """What happened to one task, in order, as far as its hash tells."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from jobrunner.client.history_steps import REPLAYED_FROM
 from jobrunner.client.item import read_headers
+from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms
+from jobrunner.inspector.holders import who_failed
 from jobrunner.task import Failure, TaskRecord, TaskState
 
 Kind = Literal[
@@ -31,12 +34,15 @@ class Moment:
     """Which attempt; 0 where it is about none."""
     ahead: bool = False
     """Whether it has not happened yet, by the clock of who reads."""
+    worker: str = ""
+    """Id of the worker that ran an attempt which failed; what the id ends with where it is gone; or nothing."""
 
 
-def timeline(record: TaskRecord) -> list[Moment]:
-    """The moments of a task, the earliest first. Of its failed attempts the last ten are known."""
+def timeline(record: TaskRecord, workers: Iterable[WorkerRecord] = ()) -> list[Moment]:
+    """The moments of a task, the earliest first. Of its failed attempts the last ten are known; `workers` are those
+    alive, by which a worker is named that did not report."""
     found = [_begin(record)]
-    found += [_failed(failure) for failure in record.failures]
+    found += [_failed(failure, workers) for failure in record.failures]
     if record.state is not TaskState.WAITING and (started := _instant(record, "started_at")) is not None:
         found.append(Moment(kind="started", at=started, attempt=record.attempts))
     if record.when is not None:
@@ -49,9 +55,10 @@ def _begin(record: TaskRecord) -> Moment:
     return Moment(kind="replayed" if origin else "enqueued", at=record.enqueue_time, text=origin)
 
 
-def _failed(failure: Failure) -> Moment:
+def _failed(failure: Failure, workers: Iterable[WorkerRecord]) -> Moment:
     kind: Kind = "expired" if failure.what == "expired" else "failed"
-    return Moment(kind=kind, at=failure.at, text=failure.error, attempt=failure.attempt)
+    worker = who_failed(failure, workers)
+    return Moment(kind=kind, at=failure.at, text=failure.error, attempt=failure.attempt, worker=worker)
 
 
 def _end(record: TaskRecord, when: datetime) -> list[Moment]:

@@ -11,9 +11,9 @@ from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.keys import Keys
 from jobrunner.client.relay import relay
-from jobrunner.client.token import new_token
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
+from jobrunner.holder import LeaseNumbers
 from jobrunner.join import Ended
 from jobrunner.logs import OwnLog
 from jobrunner.outcome import Acknowledged, Failed, Released
@@ -46,7 +46,7 @@ class Fetcher:
 
     def __init__(
         self, broker: Broker, keys: Keys, *, turns: Turns, stock: Stock, executor: Executor, finished: Finished,
-        held: Leases, wakeup: Wakeup, figures: Figures, max_tasks: int = 0,
+        held: Leases, wakeup: Wakeup, figures: Figures, worker_id: str, max_tasks: int = 0,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
@@ -58,6 +58,8 @@ class Fetcher:
         self._wakeup = wakeup
         self._figures = figures
         self._max_tasks = max_tasks
+        self._worker_id = worker_id
+        self._numbers = LeaseNumbers(worker_id)
         self._backoffs = QueueBackoffs(broker, keys)
         self._pressure = Pressure(turns)
         self._unsettled: list[Report] = []
@@ -95,7 +97,7 @@ class Fetcher:
         self._collect()
         if self._pressure.is_on:
             self._unsettled += self._pressure.take_due()
-        settling = settlements(self._keys, self._unsettled, singly=self._refusals > 0) if self._unsettled else []
+        settling = self._settlements() if self._unsettled else []
         queue, wanted = self._plan() if reserving else (None, 0)
         refused = self._exchange(settling, queue, wanted)
         self.quiet = not reserving
@@ -103,11 +105,14 @@ class Fetcher:
             raise refused
         return self._pause()
 
+    def _settlements(self) -> list[Settlement]:
+        return settlements(self._keys, self._unsettled, singly=self._refusals > 0, worker=self._worker_id)
+
     def _exchange(self, settling: list[Settlement], queue: str | None, wanted: int) -> JobrunnerError | None:
         """The round trip of a turn; returns what the server refused, after everything else was taken in."""
         calls: list[Call[Any]] = [settlement.call for settlement in settling]
         if queue is not None:
-            calls.append(leases.reserve(self._keys.queue(queue), wanted, token=new_token()))
+            calls.append(leases.reserve(self._keys.queue(queue), wanted, token=self._numbers.first_of(wanted)))
         if not calls:
             return None
         asked_at, began = monotonic(), perf_counter()

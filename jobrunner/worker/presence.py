@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
 
@@ -12,13 +11,14 @@ from jobrunner.broker.calls import coordination, events
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.definitions import published
+from jobrunner.holder import new_mark
 from jobrunner.jobs.registry import all_jobs
 
 
 def new_worker_id() -> str:
-    """host.pid.random, of the characters that names may have."""
+    """host.pid.mark, of the characters that names may have; the mark is random."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:60] or "host"
-    return f"{host}.{os.getpid()}.{secrets.token_hex(3)}"
+    return f"{host}.{os.getpid()}.{new_mark()}"
 
 
 class Presence:

@@ -32,8 +32,11 @@ class Settlement:
     targets: frozenset[str] = frozenset()
 
 
-def settlements(keys: Keys, reports: Iterable[Report], *, singly: bool = False) -> list[Settlement]:
-    """The calls that report these outcomes: one for each verb, queue and target, or for each report (`singly`)."""
+def settlements(
+    keys: Keys, reports: Iterable[Report], *, singly: bool = False, worker: str = ""
+) -> list[Settlement]:
+    """The calls that report these outcomes: one for each verb, queue and target, or for each report (`singly`).
+    `worker`: id of the one that reports."""
     grouped: dict[tuple[Any, ...], list[Report]] = {}
     for report in reports:
         attempt, outcome = report
@@ -43,7 +46,7 @@ def settlements(keys: Keys, reports: Iterable[Report], *, singly: bool = False) 
         if group is None:
             group = grouped[key] = []
         group.append(report)
-    return [_settlement(keys, made, queue, verb) for (queue, verb, _), made in grouped.items()]
+    return [_settlement(keys, made, queue, verb, worker) for (queue, verb, _), made in grouped.items()]
 
 
 def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
@@ -57,11 +60,15 @@ def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
     return "release" if isinstance(outcome, (Released, Snoozed)) else "commit"
 
 
-def _settlement(keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...]) -> Settlement:
+def _settlement(
+    keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], worker: str
+) -> Settlement:
     if isinstance(verb, str):
         if verb == "commit" and len(made) > 1:
             made.sort(key=_type_of)  # reports that say the same are sent as one when they stand together
         words = [_words(attempt, outcome) for attempt, outcome in made]
+        if verb == "fail":
+            return Settlement(leases.fail(keys.queue(queue), words, worker=worker), made)
         return Settlement(getattr(leases, verb)(keys.queue(queue), words), made)
     if verb[0] == "move":
         _, target, max_hops, over = verb

@@ -217,7 +217,7 @@ class Worker:
             self._broker, keys, turns=self._turns,
             stock=Stock(settings.concurrency, settings.prefetch, settings.batch_max),
             executor=self._executor, finished=self._finished, held=self._held, wakeup=self._wakeup,
-            figures=self._figures,
+            figures=self._figures, worker_id=self.id,
             max_tasks=settings.max_tasks,
         )  # fmt: skip
         self._coordinator = Coordinator(

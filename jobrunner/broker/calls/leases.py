@@ -49,12 +49,17 @@ def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
     return Reservation(float(reply[0]), next_event_ms, float(reply[3]), read_attempts(queue, lease, reply))
 
 
-def reserve(keys: QueueKeys, count: int, *, token: str, keepalive_ms: int | None = None) -> Call[Reservation]:
-    """Up to `count` tasks, first in line. `token` must be new for each call; the leases' tokens are made from it."""
-    lease = int.from_bytes(hashlib.blake2b(token.encode(), digest_size=6).digest())
+def reserve(keys: QueueKeys, count: int, *, token: str | int, keepalive_ms: int | None = None) -> Call[Reservation]:
+    """Up to `count` tasks, first in line. `token` must be new for each call: the number of the first lease, the others
+    count on from it, or a word that a number is made from."""
+    lease = token if isinstance(token, int) else _number_from(token)
     given = "" if keepalive_ms is None else keepalive_ms
     call = _reserve.on(keys, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms=given)
     return replace(call, read=partial(_reservation, keys.name, lease))
+
+
+def _number_from(token: str) -> int:
+    return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=6).digest())
 
 
 def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
@@ -95,11 +100,14 @@ def _commit_verdicts(total: int, reply: list[Any]) -> list[str]:
     return verdicts
 
 
-def fail(keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]]) -> Call[list[str]]:
-    """Reports: id, token, delay_ms, 'retry' or 'dead', error."""
+def fail(
+    keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = ""
+) -> Call[list[str]]:
+    """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the one that ran them."""
     return _fail.on(
-        keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name, finished=keys.finished
-    )
+        keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name, finished=keys.finished,
+        worker=worker,
+    )  # fmt: skip
 
 
 def release(keys: QueueKeys, reports: Iterable[tuple[str, str, int | str]]) -> Call[list[str]]:

@@ -1,16 +1,17 @@
 local scheduled, pending, dead, leases, settings, counters, wake, awaited, outbox = unpack(KEYS)
-local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
+local now_ms, tasks, queue, finished, worker = unpack(ARGV, 1, 5)
 -- fail: pending → scheduled after a delay, or → dead when told so or when the attempts are spent.
 -- KEYS  scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake, awaited: zsets ·
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the channels
---       that tell waiters · then for each report: id, number of its lease, delay_ms, 'retry' or 'dead', error (text)
+--       that tell waiters · worker: id of the one that reports, or '' · then for each report: id, number of its lease,
+--       delay_ms, 'retry' or 'dead', error (text)
 -- reply list beside the reports: 'scheduled', 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include number clock place join wake batch full limits post failures typed bury drop lease awaited
 
 local now = read_clock(now_ms)
-local ids, numbers, starts = read_reports(5, 5)
+local ids, numbers, starts = read_reports(6, 5)
 local verdicts, live = judge(ids, numbers, now, queue)
 local defaults = read_defaults(now)
 if #live > 0 then write_even_when_full() end
@@ -24,7 +25,7 @@ local function fail_one(id, at)
   end
   local attempts = (number(task[2]) or 0) + 1
   count_one(task[6], 'failed')
-  note_failure(key, task[5], now, attempts, 'failed', error_text)
+  note_failure(key, task[5], now, attempts, 'failed', worker, error_text)
   if ARGV[at + 3] == 'dead' or is_spent(attempts, number(task[3]) or defaults.max_attempts) then
     redis.call('HSET', key, 'retry_count', attempts, 'more', 1)
     bury(id, now, error_text, defaults)

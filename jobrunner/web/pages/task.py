@@ -7,6 +7,7 @@ from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.holders import holder_of
 from jobrunner.inspector.timeline import timeline
 from jobrunner.task import TaskRecord
 from jobrunner.web.context import Context
@@ -23,10 +24,12 @@ _SHOWN_ELSEWHERE = frozenset(
 def _task(context: Context) -> tuple[str, Values]:
     task_id, queue = context.path("task"), context.query.text("queue")
     record = _found(context, task_id, queue)
+    seen = context.glance()
     return "task.html", {
-        "nav": context.glance().nav,
+        "nav": seen.nav,
         "task": record,
-        "moments": timeline(record),
+        "moments": timeline(record, seen.workers),
+        "holder": holder_of(context.client, record, seen.workers),
         "payload": shown(context, _decoded(record.payload, record)),
         "size": len(record.payload),
         "headers": shown(context, read_headers(record.fields.get("headers")) or None),

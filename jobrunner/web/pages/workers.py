@@ -1,7 +1,10 @@
 """Workers: who is at work, where, on what, and how busy."""
 
+from jobrunner.inspector.holders import at_work
 from jobrunner.web.context import Context
 from jobrunner.web.routing import Page, Values
+
+_MOST = 100
 
 
 def _workers(context: Context) -> tuple[str, Values]:
@@ -12,7 +15,8 @@ def _workers(context: Context) -> tuple[str, Values]:
         "slots": sum(worker.concurrency for worker in seen.workers),
         "in_hand": sum(worker.in_hand for worker in seen.workers),
         "leader": next((worker.id for worker in seen.workers if worker.leads), ""),
-        "running": seen.running,
+        "running": at_work(seen.workers, seen.running)[:_MOST],
+        "more": max(sum(queue.pending for queue in seen.queues) - _MOST, 0),
         "unserved": seen.unserved,
     }
 

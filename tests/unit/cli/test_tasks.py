@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from jobrunner.broker.calls.coordination import announce
+from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.client import Client
+from jobrunner.holder import LeaseNumbers
 from jobrunner.inspector.redaction import HIDDEN
 from jobrunner.task import TaskState
 
@@ -40,7 +43,20 @@ def test_a_task_is_shown_with_its_error(says: Callable[..., Any], dead_id: str) 
 
     assert "state     dead" in shown
     assert "payload   to=ada" in shown
+    assert "attempt 1 failed 0 s ago: no such address\n" in shown
     assert shown.endswith("no such address\ntraceback\n")
+
+
+def test_who_holds_a_task_is_shown(says: Callable[..., Any], client: Client) -> None:
+    task_id = client.queue("mail").push({"to": "ada"})
+    client.broker.run(reserve(client.keys.queue("mail"), 1, token=LeaseNumbers("h.7.00c0de").first_of(1)))
+
+    gone = says("tasks", "show", task_id).out
+    client.broker.run(announce(client.keys, "h.7.00c0de", {"host": "h", "pid": 7}, ttl_ms=60_000))
+
+    assert "held by     a worker that is gone, 00c0de" in gone
+    assert "held by     h pid 7 (h.7.00c0de)" in says("tasks", "show", task_id).out
+    assert says("tasks", "show", task_id, "--json").value["holder"]["pid"] == 7
 
 
 SECRET = {"to": "ada", "db_password": "hunter2", "deep": [{"iban": "DE00 hunter3"}]}

@@ -5,6 +5,9 @@ import re
 import pytest
 
 from jobrunner import Item
+from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls.leases import reserve
+from jobrunner.holder import LeaseNumbers
 from jobrunner.web.routes import all_pages
 
 PLAIN = [page.path for page in all_pages() if "{" not in page.path]
@@ -128,3 +131,27 @@ def test_the_overview_tells_what_died_and_of_what(browse, client):
 
     assert "What fails" in text
     assert "the moon was full" in text
+
+
+def test_the_worker_that_holds_a_task_is_named_on_its_page_and_among_the_workers(browse, client):
+    worker = "ada.77.00c0de"
+    client.queue("mail").push({"n": 1}, id="one")
+    client.broker.run(reserve(client.keys.queue("mail"), 1, token=LeaseNumbers(worker).first_of(1)))
+    began = b'[["mail","one","Send",1,1700000000000]]'
+    said = {"host": "ada", "pid": 77, "queues": "mail", "running": began}
+    client.broker.run(coordination.announce(client.keys, worker, said, ttl_ms=60_000))
+
+    browser = browse()
+    task, workers = browser.get("/tasks/one?queue=mail").text, browser.get("/workers").text
+
+    link = f'href="/workers#worker-{worker}"'
+    assert "Held by" in task
+    assert link in task
+    assert link in workers[workers.index('id="running"') :]
+    assert f'id="worker-{worker}"' in workers
+
+
+def test_a_task_in_nobody_s_hands_is_held_by_none(browse, client):
+    client.queue("mail").push({"n": 1}, id="one")
+
+    assert "Held by" not in browse().get("/tasks/one?queue=mail").text

@@ -86,7 +86,8 @@ class Bench:
         self.figures = Figures(broker, keys, "w")
         self.fetcher = Fetcher(
             broker, keys, turns=self.turns, stock=self.stock, executor=self.shelf, finished=self.finished,
-            held=self.held, wakeup=self.ear, figures=self.figures, max_tasks=max_tasks,  # type: ignore[arg-type]
+            held=self.held, wakeup=self.ear, figures=self.figures, worker_id="host.1.00c0de",  # type: ignore[arg-type]
+            max_tasks=max_tasks,
         )  # fmt: skip
         self.step = self.fetcher.step
 

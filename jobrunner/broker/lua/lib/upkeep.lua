@@ -1,6 +1,5 @@
 -- What every operation on a queue does first, each in a bounded slice: due tasks become waiting, leases that ended go
 -- back to their place or to dead, dead tasks past their time are deleted. So no result depends on a sweeper's timing.
-
 local UNREPORTED = ' ended without a report: its worker died, hung or was cut off'
 
 local function promote(now)
@@ -18,7 +17,7 @@ local function promote(now)
   return #ids
 end
 
-local function recover_one(now, id, defaults)
+local function recover_one(now, id, lease, defaults)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_expiries', 'expiries',
     'failures', 'type')
@@ -26,7 +25,7 @@ local function recover_one(now, id, defaults)
   local attempts, expiries = (number(task[2]) or 0) + 1, (number(task[6]) or 0) + 1
   local max_attempts = number(task[3]) or defaults.max_attempts
   redis.call('HSET', key, 'expiries', expiries, 'retry_count', attempts, 'more', 1)
-  note_failure(key, task[7], now, attempts, 'expired', 'its lease' .. UNREPORTED)
+  note_failure(key, task[7], now, attempts, 'expired', mark_of(lease), 'its lease' .. UNREPORTED)
   if is_spent(attempts, max_attempts) or is_spent(expiries, number(task[5]) or max_attempts) then
     bury(id, now, 'the lease of attempt ' .. attempts .. UNREPORTED, defaults)
   else
@@ -39,7 +38,8 @@ local function recover(now, defaults)
   local expired = redis.call('ZRANGEBYSCORE', pending, '-inf', exact(now), 'LIMIT', 0, SLICE)
   if #expired == 0 then return 0 end
   write_even_when_full()
-  for _, id in ipairs(expired) do recover_one(now, id, defaults) end
+  local held = redis.call('ZMSCORE', leases, unpack(expired))
+  for n, id in ipairs(expired) do recover_one(now, id, held[n], defaults) end
   redis.call('ZREM', pending, unpack(expired))
   redis.call('ZREM', leases, unpack(expired))
   return #expired

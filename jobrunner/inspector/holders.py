@@ -1,0 +1,84 @@
+"""Who holds a task that is pending, and who ran the attempts that failed: as the numbers of leases tell."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobrunner.broker.call import command
+from jobrunner.client.client import Client
+from jobrunner.client.records import RunningAttempt, WorkerRecord
+from jobrunner.holder import mark_in, mark_of
+from jobrunner.inspector.lines import TaskLine
+from jobrunner.task import Failure, TaskRecord, TaskState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a task."""
+
+    mark: str
+    """What the worker's id ends with; empty when no worker took the lease, but a program that reserves by itself."""
+    worker: WorkerRecord | None
+    """None when no worker with this mark gave a sign of life lately."""
+    running: RunningAttempt | None
+    """What it said of the attempt; None when it had not begun, or began since the last sign of life."""
+
+
+def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord]) -> Holder | None:
+    """Who holds this task, with one command; None when it is not pending. Raises ServerError."""
+    if record.state is not TaskState.PENDING:
+        return None
+    found = command("ZSCORE", client.keys.queue(record.queue).leases, record.id, read=lambda raw: float(raw or 0))
+    mark = mark_of(client.broker.run(found))
+    worker = worker_marked(mark, workers)
+    known = worker.running if worker is not None else ()
+    running = next((one for one in known if (one.queue, one.id) == (record.queue, record.id)), None)
+    return Holder(mark=mark, worker=worker, running=running)
+
+
+def worker_marked(mark: str, workers: Iterable[WorkerRecord]) -> WorkerRecord | None:
+    """The worker whose id ends with this mark."""
+    return next((worker for worker in workers if mark and mark_in(worker.id) == mark), None)
+
+
+def who_failed(failure: Failure, workers: Iterable[WorkerRecord]) -> str:
+    """The id of the worker that ran an attempt; where only its mark is known and it is gone, that; or nothing."""
+    worker = worker_marked(failure.worker, workers)
+    return failure.worker if worker is None else worker.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtWork:
+    """A task in somebody's hands, or a batch of a driver."""
+
+    queue: str
+    id: str
+    type: str
+    attempt: int
+    began: datetime | None
+    """None: it has not begun, or who holds it does not say."""
+    lease_ends: datetime | None
+    """None: not looked at."""
+    worker: WorkerRecord | None
+    """None: no worker says that it runs it."""
+
+
+def at_work(workers: Iterable[WorkerRecord], pending: Iterable[TaskLine]) -> list[AtWork]:
+    """What workers say that they run, the longest running first; then what else is `pending`."""
+    lines = {(line.queue, line.id): line for line in pending}
+    said = sorted(((one, worker) for worker in workers for one in worker.running), key=lambda pair: pair[0].began_ms)
+    found = [_said(one, worker, lines.pop((one.queue, one.id), None)) for one, worker in said]
+    return found + [
+        AtWork(
+            queue=line.queue, id=line.id, type=line.type, attempt=line.attempt, began=line.started,
+            lease_ends=line.when, worker=None,
+        )
+        for line in lines.values()
+    ]  # fmt: skip
+
+
+def _said(one: RunningAttempt, worker: WorkerRecord, line: TaskLine | None) -> AtWork:
+    return AtWork(
+        queue=one.queue, id=one.id, type=one.type, attempt=one.attempt, began=one.began,
+        lease_ends=None if line is None else line.when, worker=worker,
+    )  # fmt: skip
