@@ -13,6 +13,7 @@ from jobrunner.coordinator.outboxes import Outboxes
 from jobrunner.coordinator.sample import Sample
 from jobrunner.coordinator.sweep import Sweep
 from jobrunner.coordinator.watch import Watch
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 
 _NEVER = float("-inf")
 
@@ -21,7 +22,8 @@ class Coordinator:
     """One turn: takes or renews leadership when that is due, and does the chores while it leads.
 
     A leader that dies is followed when its lock ends, `ttl_s` after its last renewal; one that stops gives it up. All
-    instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock.
+    instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock. A
+    chore that the server refuses, as somebody damaged a key say, keeps no other from being done.
     """
 
     def __init__(
@@ -36,10 +38,16 @@ class Coordinator:
         self._asked_at = _NEVER
         self._fire = Fire(broker, keys, late)
         self._sweep = Sweep(broker, keys, sweep_s, served)
-        self._outboxes = Outboxes(broker, keys, sweep_s, lambda: self._sweep.tags)
-        self._decided = Decided(broker, keys, sweep_s, lambda: self._sweep.queues)
-        self._watch = Watch(broker, keys, sweep_s, lambda: self._sweep.queues)
-        self._sample = Sample(broker, keys, lambda: self._sweep.queues)
+        watch = Watch(broker, keys, sweep_s, lambda: self._sweep.queues)
+        sample = Sample(broker, keys, lambda: self._sweep.queues)
+        self._chores: tuple[Callable[[], float], ...] = (
+            self._sweep.step,
+            Outboxes(broker, keys, sweep_s, lambda: self._sweep.tags).step,
+            Decided(broker, keys, sweep_s, lambda: self._sweep.queues).step,
+            lambda: sample.step(self._server_now_ms()),
+            lambda: watch.step(self._server_now_ms()),
+            lambda: self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms())),
+        )
 
     @property
     def leads(self) -> bool:
@@ -47,24 +55,33 @@ class Coordinator:
         return self._leadership.epoch > 0 and monotonic() - self._asked_at < self._ttl_s
 
     def step(self) -> float:
-        """One turn; returns the seconds to the next."""
+        """One turn; returns the seconds to the next. Raises what the first chore raised that could not be done."""
         if monotonic() - self._asked_at >= self._renew_after_s():
             self._lead()
         if not self.leads:
             return self._renew_after_s()
+        until_next = self._run_chores()
         until_renewal = self._asked_at + self._renew_after_s() - monotonic()
-        until_sweep = self._sweep.step()
-        now_ms = self._server_now_ms()
-        until_look = min(self._outboxes.step(), self._decided.step())
-        until_look = min(until_look, self._sample.step(now_ms), self._watch.step(now_ms))
-        until_tick = self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms()))
-        return max(min(until_renewal, until_sweep, until_look, until_tick), 0.001)
+        return max(min(until_renewal, until_next), 0.001)
 
     def resign(self) -> None:
         """Gives leadership up, so that another worker follows at once."""
         if self.leads:
             self._broker.run(coordination.lead(self._keys, self._worker_id, ttl_ms=self._ttl_ms(), resign=True))
             self._leadership = Leadership(0.0, 0, 0, 0)
+
+    def _run_chores(self) -> float:
+        until_next, refused = self._ttl_s, None
+        for chore in self._chores:
+            try:
+                until_next = min(until_next, chore())
+            except (ServerUnavailable, OutcomeUnknown):
+                raise
+            except Exception as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+        return until_next
 
     def _lead(self) -> None:
         before = self._leadership

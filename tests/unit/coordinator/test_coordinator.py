@@ -12,6 +12,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.coordinator.definitions import published
+from jobrunner.errors import ServerError
 from jobrunner.jobs.registry import forget, lookup
 from tests.conftest import Clock, wait_for
 
@@ -108,6 +109,19 @@ def test_a_leader_fires_jobs_whose_code_it_does_not_have(
     publish(broker, keys, "hourly")
     elect("a").step()
     assert len(client.queue("q").ids("waiting")) == 1
+
+
+@pytest.mark.parametrize("chore", ["sample", "watch"])
+def test_a_chore_that_cannot_be_done_keeps_no_job_from_being_fired(
+    elect: Elect, client: Client, broker: Broker, keys: Keys, raw: redis.Redis, chore: str
+) -> None:
+    client.queue("q").push("so that there is a queue to look at")
+    publish(broker, keys, "hourly")
+    damaged = {"sample": keys.figures_sampled, "watch": keys.events_watched}
+    raw.lpush(damaged[chore], "somebody else's")
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        elect("a").step()
+    assert len(client.queue("q").ids("waiting")) == 2
 
 
 def test_a_new_definition_is_seen_at_the_next_renewal(elect: Elect, client: Client, broker: Broker, keys: Keys) -> None:
