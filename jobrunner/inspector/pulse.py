@@ -6,7 +6,7 @@ at most a few dozen of them. Rates are what totals grew by (growth.py).
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from jobrunner.broker.call import Call, command
@@ -35,7 +35,7 @@ class Failing:
     type: str
     queue: str
     failed: int = 0
-    """Attempts that failed in the last quarter of an hour, as the workers counted."""
+    """Attempts that failed lately, as the workers counted."""
     died: int = 0
     error: str = ""
 
@@ -92,13 +92,23 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         queues=tuple(seen),
         workers=tuple(workers),
         running=tuple(sorted((line for line in lines if line.state == "pending"), key=_moment)),
-        failing=tuple(_failing([line for line in lines if line.state == "dead"], failed or {})),
+        failing=most_failing(_died([line for line in lines if line.state == "dead"]), failed or {}),
     )
 
 
 def recent_failures(client: Client) -> dict[tuple[str, str], int]:
     """Attempts that failed in the last quarter of an hour, by job and queue. One round trip, but no small one."""
     return {(one.type, one.queue): one.failed for one in by_job(client, since=_RECENTLY) if one.failed}
+
+
+def most_failing(failing: Iterable[Failing], failed: Mapping[tuple[str, str], int]) -> tuple[Failing, ...]:
+    """The same with how many attempts failed by (job, queue), the most frequent first."""
+    known = {(one.type, one.queue): one for one in failing}
+    found = [
+        replace(known.get(job) or Failing(type=job[0], queue=job[1]), failed=failed.get(job, 0))
+        for job in known.keys() | failed.keys()
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.failed, -one.died, one.type, one.queue)))
 
 
 class Pulse:
@@ -149,14 +159,10 @@ def _fullest(seen: list[QueueView], state: str) -> list[QueueView]:
     return sorted(some, key=lambda queue: -getattr(queue, state))[:_QUEUES_LOOKED_INTO]
 
 
-def _failing(dead: list[TaskLine], failed: Mapping[tuple[str, str], int]) -> list[Failing]:
+def _died(dead: list[TaskLine]) -> list[Failing]:
     died = Counter((line.type, line.queue) for line in dead)
     newest = {(line.type, line.queue): line.error for line in sorted(dead, key=_moment)}
-    found = [
-        Failing(type=job[0], queue=job[1], failed=failed.get(job, 0), died=died[job], error=newest.get(job, ""))
-        for job in died.keys() | failed.keys()
-    ]
-    return sorted(found, key=lambda one: (-one.failed, -one.died, one.type, one.queue))
+    return [Failing(type=job[0], queue=job[1], died=count, error=newest[job]) for job, count in died.items()]
 
 
 def _moment(line: TaskLine) -> datetime:

@@ -1,7 +1,7 @@
-"""Small charts as SVG text, drawn on the server: bars and lines over time, sparklines, histograms, shares of a whole.
+"""Small charts as SVG text, drawn on the server: bars and lines over time, sparklines, shares of a whole.
 
 What must always hold: no colour, font or style is in here, only classes of `app.css`, so both themes and the page's
-policy (no inline style) are served by the same text; text is HTML beside the plot and never inside it, so a plot may be
+policy (no inline style) are served by the same text; text is beside the plot and never inside it, so a plot may be
 stretched to any width and stays readable; everything that came from outside is escaped.
 
 Reads best beside Tufte, "The Visual Display of Quantitative Information" (1983): little ink that is no figure.
@@ -18,6 +18,9 @@ from markupsafe import Markup
 Values = Sequence[float | None]
 _WIDTH, _HEIGHT = 600.0, 160.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 24.0
+_DAY_S = 86_400
+_APART_S = (60, 300, 600, 1800, 3600, 2 * 3600, 4 * 3600, 12 * 3600, _DAY_S, 7 * _DAY_S)
+_MOST_TICKS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +78,6 @@ def sparkline(values: Values, *, label: str, look: str = "waiting") -> Markup:
     )
 
 
-def histogram(counts: Sequence[tuple[str, float]], *, title: str, look: str = "pending") -> Markup:
-    """One bar for each (label, count); labels of the first, the middle and the last are shown below."""
-    top = nice_top(max((count for _, count in counts), default=0.0))
-    width = _WIDTH / max(len(counts), 1)
-    parts = [
-        _rect(look, at * width + width * 0.06, _HEIGHT * (1 - count / top), width * 0.88, count / top * _HEIGHT)
-        for at, (_, count) in enumerate(counts)
-    ]
-    tips = [f"{label} · {number(count)}" for label, count in counts]
-    labels = [label for label, _ in counts]
-    return _plot(parts, tips, _spread(labels), said=title, top=top, unit="")
-
-
 def shares(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
     """One bar cut into (name, look, size): how a whole is made up. An empty whole is an empty bar."""
     whole = sum(size for _, _, size in parts)
@@ -108,11 +98,11 @@ def shares(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
 
 
 def nice_top(most: float) -> float:
-    """The end of an axis that holds `most`: 1, 2, 2.5, 4, 5 or 8 times a power of ten, at least 1."""
+    """The end of an axis that holds `most`, with a short half: 1, 2, 3, 4, 6 or 8 times a power of ten, at least 1."""
     if most <= 1 or not math.isfinite(most):
         return 1.0
     magnitude: float = 10.0 ** math.floor(math.log10(most))
-    return next(factor * magnitude for factor in (1, 2, 2.5, 4, 5, 8, 10) if factor * magnitude >= most * 0.999999)
+    return next(factor * magnitude for factor in (1, 2, 3, 4, 6, 8, 10) if factor * magnitude >= most * 0.999999)
 
 
 def safe(drawn: str) -> Markup:
@@ -131,34 +121,53 @@ def number(value: float) -> str:
 def _figure(
     starts: Sequence[datetime], drawn: Sequence[Line], parts: list[str], *, title: str, unit: str, top: float
 ) -> Markup:
-    tips = [_tip(start, drawn, at, unit) for at, start in enumerate(starts)]
-    clock = [start.astimezone(UTC).strftime("%H:%M") for start in starts]
-    if starts and (starts[-1] - starts[0]).total_seconds() > 36 * 3600:
-        clock = [start.astimezone(UTC).strftime("%b %d") for start in starts]
     legend = "".join(f'<span class="key"><i class="dot {line.look}"></i>{escape(line.name)}</span>' for line in drawn)
     peaks = ", ".join(f"{line.name} up to {_amount(_most(line), unit)}" for line in drawn)
-    plot = _plot(parts, tips, _spread(clock), said=f"{title}: {peaks}", top=top, unit=unit)
-    return safe(f'<div class="legend">{legend}</div>{plot}')
-
-
-def _plot(parts: list[str], tips: list[str], labels: list[str], *, said: str, top: float, unit: str) -> Markup:
-    width = _WIDTH / max(len(tips), 1)
-    hot = "".join(
-        f'<rect class="hot" x="{at * width:.2f}" y="0" width="{width:.2f}" height="{_HEIGHT:.0f}" '
-        f'data-tip="{escape(tip)}"><title>{escape(tip)}</title></rect>'
-        for at, tip in enumerate(tips)
+    axis = "".join(f"<span>{escape(_mark(top * share, unit))}</span>" for share in (1.0, 0.5)) + "<span>0</span>"
+    xs, marks = _middles(len(starts)), ticks(starts)
+    grid = [_across(_HEIGHT * share) for share in (0.0, 0.5, 1.0)] + [_upright(xs[at]) for at, _ in marks]
+    below = "".join(
+        f'<text x="{xs[at] / _WIDTH:.2%}" y="14" text-anchor="middle">{escape(label)}</text>' for at, label in marks
     )
-    grid = "".join(
-        f'<line class="grid" x1="0" x2="{_WIDTH:.0f}" y1="{_HEIGHT * share:.0f}" y2="{_HEIGHT * share:.0f}"/>'
-        for share in (0.0, 0.5, 1.0)
-    )
-    axis = "".join(f"<span>{escape(_amount(top * share, unit))}</span>" for share in (1.0, 0.5)) + "<span>0</span>"
-    below = "".join(f"<span>{escape(label)}</span>" for label in labels)
+    none = "" if parts else '<p class="plot-none">Nothing was measured in this time.</p>'
     return safe(
-        f'<div class="plot"><div class="plot-y" aria-hidden="true">{axis}</div>'
-        f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(said)}">{grid}{"".join(parts)}{hot}</svg>'
-        f'<div class="plot-x" aria-hidden="true">{below}</div></div>'
+        f'<div class="legend">{legend}</div><div class="plot"><div class="plot-y" aria-hidden="true">{axis}</div>'
+        f'<svg class="plot-area" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(title)}: {escape(peaks)}">{"".join(grid)}{"".join(parts)}'
+        f'{_spots(starts, drawn, unit)}</svg><svg class="plot-x" aria-hidden="true">{below}</svg>{none}</div>'
+    )
+
+
+def ticks(starts: Sequence[datetime]) -> list[tuple[int, str]]:
+    """(index, label) of the round times among the starts of steps, UTC: at most eight."""
+    if len(starts) < 2:
+        return []
+    length_s = (starts[-1] - starts[0]).total_seconds()
+    apart_s = next((one for one in _APART_S if length_s / one <= _MOST_TICKS), _APART_S[-1])
+    form = "%H:%M" if apart_s < _DAY_S else "%b %d"
+    return [
+        (at, start.astimezone(UTC).strftime(form))
+        for at, start in enumerate(starts)
+        if start.timestamp() % apart_s == 0
+    ]
+
+
+def _across(y: float) -> str:
+    return f'<line class="grid" x1="0" x2="{_WIDTH:.0f}" y1="{y:.0f}" y2="{y:.0f}"/>'
+
+
+def _upright(x: float) -> str:
+    return f'<line class="grid upright" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{_HEIGHT:.0f}"/>'
+
+
+def _spots(starts: Sequence[datetime], drawn: Sequence[Line], unit: str) -> str:
+    """What tells its values when it is pointed at, one for each step."""
+    width = _WIDTH / max(len(starts), 1)
+    tips = [escape(_tip(start, drawn, at, unit)) for at, start in enumerate(starts)]
+    return "".join(
+        f'<rect class="hot" x="{at * width:.2f}" y="0" width="{width:.2f}" height="{_HEIGHT:.0f}" '
+        f'data-tip="{tip}"><title>{tip}</title></rect>'
+        for at, tip in enumerate(tips)
     )
 
 
@@ -172,14 +181,13 @@ def _amount(value: float, unit: str) -> str:
     return f"{number(value / 1000)} s" if unit == " ms" and value >= 1000 else f"{number(value)}{unit}"
 
 
+def _mark(value: float, unit: str) -> str:
+    """Of an axis; nothing where half a thing would be counted."""
+    return "" if not unit and value != int(value) else _amount(value, unit)
+
+
 def _most(line: Line) -> float:
     return max((value for value in line.values if value is not None), default=0.0)
-
-
-def _spread(labels: list[str]) -> list[str]:
-    if len(labels) < 3:
-        return labels
-    return [labels[0], labels[len(labels) // 2], labels[-1]]
 
 
 def _middles(count: int) -> list[float]:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -26,9 +25,8 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph
 from jobrunner.etl.published import published
 from jobrunner.inspector.check import Check, warn
-from jobrunner.inspector.lines import TaskLine
 from jobrunner.inspector.overview import QueueView
-from jobrunner.inspector.pulse import Failing, Pulse, Rates, look
+from jobrunner.inspector.pulse import Look, Pulse, Rates, look
 from jobrunner.inspector.server_checks import facts_checks
 from jobrunner.web.refusals import Refused
 
@@ -41,14 +39,7 @@ _MOST_TABS = 500
 class Glance:
     """This moment, a second old at most."""
 
-    at: datetime
-    """By the server's clock."""
-    queues: tuple[QueueView, ...]
-    workers: tuple[WorkerRecord, ...]
-    running: tuple[TaskLine, ...]
-    failing: tuple[Failing, ...]
-    server: ServerFacts | None
-    latency_ms: float
+    look: Look
     graphs: dict[str, Graph]
     """Pipelines whose links are known, by name."""
     warnings: tuple[Check, ...]
@@ -60,7 +51,7 @@ class Glance:
     @property
     def nav(self) -> dict[str, int]:
         """The figures beside the names of pages."""
-        return {"dead": sum(queue.dead for queue in self.queues)}
+        return {"dead": sum(queue.dead for queue in self.look.queues)}
 
 
 class Live:
@@ -130,13 +121,7 @@ class Live:
         ends = {node.queue for graph in graphs.values() for node in graph.nodes if not node.is_served}
         unserved = tuple(queue for queue in seen.queues if _is_stuck(queue) and queue.name not in ends)
         return Glance(
-            at=seen.now,
-            queues=seen.queues,
-            workers=seen.workers,
-            running=seen.running,
-            failing=seen.failing,
-            server=seen.server,
-            latency_ms=seen.latency_ms,
+            look=seen,
             graphs=graphs,
             warnings=tuple(_warnings(seen.server, seen.leader, seen.workers, unserved)),
             unserved=unserved,
@@ -157,7 +142,8 @@ def _warnings(
         names = [queue.name for queue in unserved]
         told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
         undone = sum(queue.waiting + queue.scheduled + queue.pending for queue in unserved)
-        found.append(warn("workers", f"none serves {told}: {undone:,} to do", f"jobrunner work MODULE -q {names[0]}"))
+        advice = f"start one: jobrunner work MODULE -q {names[0]}"
+        found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice))
     if workers and leader is None:
         found.append(warn("leader", "none: due tasks are promoted by nobody", "it should come within 10 s"))
     return found
@@ -166,12 +152,12 @@ def _warnings(
 def _tick(seen: Glance) -> bytes:
     stands: dict[str, Any] = {
         queue.name: [queue.waiting, queue.scheduled, queue.pending, queue.dead, queue.done, queue.paused]
-        for queue in seen.queues
+        for queue in seen.look.queues
     }
     told = {
-        "at": round(seen.at.timestamp() * 1000),
+        "at": round(seen.look.now.timestamp() * 1000),
         "queues": stands,
-        "workers": len(seen.workers),
+        "workers": len(seen.look.workers),
         "warnings": len(seen.warnings),
         "rates": {"into": seen.total.into, "out": seen.total.out, "bad": seen.total.bad},
     }

@@ -14,7 +14,7 @@ _AT_ONCE = 40
 
 def _history(context: Context) -> tuple[str, Values]:
     seen = context.glance()
-    keeping = sorted((queue for queue in seen.queues if queue.done), key=lambda queue: (-queue.done, queue.name))
+    keeping = sorted((queue for queue in seen.look.queues if queue.done), key=lambda queue: (-queue.done, queue.name))
     names = [queue.name for queue in keeping]
     chosen = context.query.choice("queue", names, names[0] if names else "")
     records = context.client.queue(chosen).history(_AT_ONCE) if chosen else []

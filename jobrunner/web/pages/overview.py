@@ -1,6 +1,7 @@
 """Overview: how it goes, at one glance. The first thing that somebody who was called at night looks at."""
 
 from jobrunner.inspector.figures import by_job
+from jobrunner.inspector.pulse import most_failing
 from jobrunner.web.context import Context
 from jobrunner.web.live import Glance
 from jobrunner.web.pages.plots import SPANS, asked_span, plots
@@ -14,16 +15,17 @@ def _overview(context: Context) -> tuple[str, Values]:
     seen, span = context.glance(), asked_span(context)
     _, since, unit = SPANS[span]
     jobs = by_job(context.client, since=since, step=unit)
+    failed = {(job.type, job.queue): job.failed for job in jobs if job.failed}
     return "overview.html", {
         "nav": seen.nav,
         "warnings": seen.warnings,
-        "sums": {state: sum(getattr(queue, state) for queue in seen.queues) for state in _STATES},
-        "workers": seen.workers,
-        "slots": sum(worker.concurrency for worker in seen.workers),
-        "queues": sorted(seen.queues, key=_open, reverse=True)[:6],
-        "queue_count": len(seen.queues),
-        "running": seen.running[:8],
-        "failing": seen.failing[:6],
+        "sums": {state: sum(getattr(queue, state) for queue in seen.look.queues) for state in _STATES},
+        "workers": seen.look.workers,
+        "slots": sum(worker.concurrency for worker in seen.look.workers),
+        "queues": sorted(seen.look.queues, key=_open, reverse=True)[:6],
+        "queue_count": len(seen.look.queues),
+        "running": seen.look.running[:8],
+        "failing": most_failing(seen.look.failing, failed)[:6],
         "rates": seen.total,
         "jobs": jobs[:_MOST_JOBS],
         "plots": plots(context.client, span),
@@ -36,7 +38,7 @@ def _open(queue: object) -> tuple[int, int]:
 
 
 def _is_new(seen: Glance) -> bool:
-    return not seen.queues and not seen.workers
+    return not seen.look.queues and not seen.look.workers
 
 
 routes = [Page(path="/", name="overview", endpoint=_overview)]

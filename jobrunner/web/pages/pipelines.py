@@ -66,7 +66,7 @@ def _pipeline(context: Context) -> tuple[str, Values]:
 def _graphs(seen: Glance) -> dict[str, Graph | None]:
     """Every pipeline by name; None for one of which only the queues are known."""
     found: dict[str, Graph | None] = dict(seen.graphs)
-    for queue in seen.queues:
+    for queue in seen.look.queues:
         name, slash, _ = queue.name.partition("/")
         if slash:
             found.setdefault(name, None)
@@ -74,7 +74,7 @@ def _graphs(seen: Glance) -> dict[str, Graph | None]:
 
 
 def _views(name: str, seen: Glance) -> dict[str, QueueView]:
-    return {queue.name: queue for queue in seen.queues if queue.name.startswith(f"{name}/")}
+    return {queue.name: queue for queue in seen.look.queues if queue.name.startswith(f"{name}/")}
 
 
 def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: Glance) -> PipelineLine:
@@ -94,7 +94,7 @@ def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: 
         succeeded=total("succeeded"),
         dropped=total("dropped"),
         paused=sum(view.paused for view in views.values()),
-        workers=sum(any(queue in views for queue in worker.queues) for worker in seen.workers),
+        workers=sum(any(queue in views for queue in worker.queues) for worker in seen.look.workers),
         known=graph is not None,
     )
 

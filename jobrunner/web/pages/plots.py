@@ -58,10 +58,10 @@ def _outcomes(steps: Sequence[Step]) -> list[Line]:
         return Line(name=name, look=look, values=[sum(step.counts.get(one, 0) for one in outcomes) for step in steps])
 
     found = [
-        of("succeeded", "succeeded", "succeeded"),
-        of("moved on", "pending", "moved"),
-        of("failed", "failed", "failed"),
-        of("cancelled, dropped", "cancelled", "cancelled", "dropped"),
+        of("succeeded", "bar-succeeded", "succeeded"),
+        of("moved on", "bar-moved", "moved"),
+        of("failed", "bar-failed", "failed"),
+        of("cancelled, dropped", "bar-other", "cancelled", "dropped"),
     ]
     return [line for at, line in enumerate(found) if at in (0, 2) or any(line.values)]
 

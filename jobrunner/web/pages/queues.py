@@ -28,13 +28,13 @@ def _queues(context: Context) -> tuple[str, Values]:
     order = context.query.choice("order", _ORDERS, "name")
     text = context.query.text("q").casefold()
     start = context.query.whole("start", 0, lowest=0, highest=100_000)
-    found = [queue for queue in seen.queues if text in queue.name.casefold()]
+    found = [queue for queue in seen.look.queues if text in queue.name.casefold()]
     found.sort(key=lambda queue: (0 if order == "name" else -getattr(queue, order), queue.name))
     return "queues.html", {
         "nav": seen.nav,
         "queues": found[start : start + _AT_ONCE],
         "found": len(found),
-        "all": len(seen.queues),
+        "all": len(seen.look.queues),
         "start": start,
         "at_once": _AT_ONCE,
         "order": order,
@@ -48,9 +48,9 @@ def _queues(context: Context) -> tuple[str, Values]:
 def _queue(context: Context) -> tuple[str, Values]:
     name = _known_name(context.path("queue"))
     seen, span = context.glance(), asked_span(context)
-    if name not in {queue.name for queue in seen.queues}:
+    if name not in {queue.name for queue in seen.look.queues}:
         seen = context.glance(fresh=True)  # it may be new
-    view = next((queue for queue in seen.queues if queue.name == name), None)
+    view = next((queue for queue in seen.look.queues if queue.name == name), None)
     if view is None:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
     _, since, unit = SPANS[span]
@@ -64,7 +64,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "plots": plots(context.client, span, queue=name),
         "jobs": by_job(context.client, since=since, step=unit, queue=name)[:12],
         "first": _first(context, view),
-        "workers": [worker for worker in seen.workers if name in worker.queues],
+        "workers": [worker for worker in seen.look.workers if name in worker.queues],
     }
 
 

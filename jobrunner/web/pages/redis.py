@@ -7,13 +7,13 @@ from jobrunner.web.routing import Page, Values
 
 def _redis(context: Context) -> tuple[str, Values]:
     seen = context.glance()
-    found = seen.server
+    found = seen.look.server
     checks = [*(facts_checks(found) if found else ()), clock_check(context.client)]
     return "redis.html", {
         "nav": seen.nav,
         "server": found,
         "checks": checks,
-        "latency_ms": seen.latency_ms,
+        "latency_ms": seen.look.latency_ms,
     }
 
 

@@ -28,8 +28,8 @@ def _task(context: Context) -> tuple[str, Values]:
     return "task.html", {
         "nav": seen.nav,
         "task": record,
-        "moments": timeline(record, seen.workers),
-        "holder": holder_of(context.client, record, seen.workers),
+        "moments": timeline(record, seen.look.workers),
+        "holder": holder_of(context.client, record, seen.look.workers),
         "payload": shown(context, _decoded(record.payload, record)),
         "size": len(record.payload),
         "headers": shown(context, read_headers(record.fields.get("headers")) or None),

@@ -47,7 +47,7 @@ def _page(context: Context, wanted: Filter, *, is_dead: bool) -> tuple[str, Valu
         "tabs": _tabs(seen, texts),
         "filters": texts,
         "filtered": any(texts.values()),
-        "queues": [queue.name for queue in seen.queues],
+        "queues": [queue.name for queue in seen.look.queues],
         "tasks": found.tasks,
         "total": found.total,
         "matching": None if narrow else found.total,
@@ -76,7 +76,7 @@ def _said(found: Found, *, narrow: bool, begins: bool) -> str:
 
 def _tabs(seen: Glance, texts: Mapping[str, str]) -> list[tuple[str, str, int]]:
     """(state, where its tab leads to, how many are in it); counts are of the chosen queue, whatever is searched."""
-    queues = [queue for queue in seen.queues if texts["queue"] in ("", queue.name)]
+    queues = [queue for queue in seen.look.queues if texts["queue"] in ("", queue.name)]
     counts = {state: sum(getattr(queue, state) for queue in queues) for state in _STATES if state}
     counts[""] = sum(counts.values())
     kept = {name: value for name, value in texts.items() if value}

@@ -11,12 +11,12 @@ def _workers(context: Context) -> tuple[str, Values]:
     seen = context.glance()
     return "workers.html", {
         "nav": seen.nav,
-        "workers": seen.workers,
-        "slots": sum(worker.concurrency for worker in seen.workers),
-        "in_hand": sum(worker.in_hand for worker in seen.workers),
-        "leader": next((worker.id for worker in seen.workers if worker.leads), ""),
-        "running": at_work(seen.workers, seen.running)[:_MOST],
-        "more": max(sum(queue.pending for queue in seen.queues) - _MOST, 0),
+        "workers": seen.look.workers,
+        "slots": sum(worker.concurrency for worker in seen.look.workers),
+        "in_hand": sum(worker.in_hand for worker in seen.look.workers),
+        "leader": next((worker.id for worker in seen.look.workers if worker.leads), ""),
+        "running": at_work(seen.look.workers, seen.look.running)[:_MOST],
+        "more": max(sum(queue.pending for queue in seen.look.queues) - _MOST, 0),
         "unserved": seen.unserved,
     }
 

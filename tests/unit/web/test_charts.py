@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobrunner.web.charts import Line, bars, histogram, lines, nice_top, number, shares, sparkline
+from jobrunner.web.charts import Line, bars, lines, nice_top, number, shares, sparkline, ticks
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 
@@ -16,11 +16,11 @@ def minutes(count):
 
 
 def svg(markup):
-    (found,) = re.findall(r"<svg.*</svg>", str(markup))
+    found, *_ = re.findall(r"<svg.*?</svg>", str(markup))
     return ET.fromstring(found)
 
 
-@pytest.mark.parametrize(("most", "top"), [(0, 1), (1, 1), (3, 4), (7, 8), (10, 10), (11, 20), (1204, 2000), (0.2, 1)])
+@pytest.mark.parametrize(("most", "top"), [(0, 1), (1, 1), (3, 3), (7, 8), (10, 10), (11, 20), (1204, 2000), (0.2, 1)])
 def test_an_axis_ends_at_a_round_number_that_holds_the_most(most, top):
     assert nice_top(most) == top
 
@@ -66,11 +66,31 @@ def test_each_step_of_a_chart_tells_its_values():
 
 
 @pytest.mark.parametrize(
+    ("count", "apart", "labels"),
+    [
+        (60, timedelta(minutes=1), ["10:00", "10:10", "10:20", "10:30", "10:40", "10:50"]),
+        (24, timedelta(hours=1), ["12:00", "16:00", "20:00", "00:00", "04:00", "08:00"]),
+        (72, timedelta(hours=1), ["12:00", "00:00", "12:00", "00:00", "12:00", "00:00"]),
+        (168, timedelta(hours=1), ["Nov 22", "Nov 23", "Nov 24", "Nov 25", "Nov 26", "Nov 27", "Nov 28"]),
+        (1, timedelta(hours=1), []),
+    ],
+)
+def test_the_axis_of_time_is_marked_at_round_times(count, apart, labels):
+    assert [label for _, label in ticks([START + apart * at for at in range(count)])] == labels
+
+
+def test_a_plot_of_nothing_says_so_and_half_a_task_is_no_mark():
+    drawn = str(bars(minutes(2), [Line(name="a", look="good", values=[0, None])], title="t"))
+
+    assert "Nothing was measured" in drawn
+    assert "0.5" not in drawn
+
+
+@pytest.mark.parametrize(
     "markup",
     [
         bars(minutes(1), [Line(name='"><script>', look="good", values=[1])], title='"><script>', unit="<"),
         sparkline([1, 2], label='"><script>'),
-        histogram([('"><script>', 1)], title='"><script>'),
         shares([('"><script>', "good", 1)], label='"><script>'),
     ],
 )
@@ -80,7 +100,7 @@ def test_names_cannot_break_out_of_a_chart(markup):
 
 
 @pytest.mark.parametrize(
-    "markup", [bars([], [], title="t"), sparkline([], label="l"), histogram([], title="t"), shares([], label="l")]
+    "markup", [bars([], [], title="t"), sparkline([], label="l"), shares([], label="l")]
 )
 def test_nothing_to_draw_is_drawn_empty(markup):
     svg(markup)

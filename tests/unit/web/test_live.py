@@ -37,7 +37,7 @@ def test_after_something_was_done_it_looks_again(live, client):
 
     live.forget()
 
-    assert [queue.name for queue in live.glance().queues] == ["mail"]
+    assert [queue.name for queue in live.glance().look.queues] == ["mail"]
 
 
 def test_a_tab_is_told_how_the_queues_stand(live, client):
