@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import jobrunner
@@ -11,10 +12,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "jobrunner"
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
+@cache
+def modules() -> list[tuple[Path, ast.Module]]:
     """Every module of the package with its syntax tree."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(ROOT), ast.parse(path.read_text())
+    return [(path.relative_to(ROOT), ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def imported(tree: ast.Module) -> Iterator[str]:

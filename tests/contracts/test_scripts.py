@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
 
 import pytest
@@ -22,10 +23,12 @@ GLOBALS = {"redis", "KEYS", "ARGV", "tonumber", "math", "string", "table", "unpa
 READERS_OF_JSON = {"more": {"cjson", "pcall"}}
 
 
+@cache
 def source(name: str) -> str:
     return (FOLDER / f"{name}.lua").read_text("utf-8")
 
 
+@cache
 def library(name: str) -> str:
     return (FOLDER / "lib" / f"{name}.lua").read_text("utf-8")
 
@@ -43,8 +46,13 @@ def tokens(text: str) -> list[str]:
     return re.findall(r"[A-Za-z_]\w*|\d[\w.]*|==|~=|<=|>=|\.\.|[^\s\w]", code(text))
 
 
-def names_used(text: str) -> Iterator[str]:
+@cache
+def names_used(text: str) -> frozenset[str]:
     """Names that are looked up: no keywords, no fields, no keys of a table in braces."""
+    return frozenset(_lookups(text))
+
+
+def _lookups(text: str) -> Iterator[str]:
     found = ["", *tokens(text), ""]
     depth = 0
     for before, token, after in zip(found, found[1:], found[2:], strict=False):
@@ -54,6 +62,7 @@ def names_used(text: str) -> Iterator[str]:
             yield token
 
 
+@cache
 def names_declared(text: str) -> set[str]:
     bare = code(text)
     declared = set(re.findall(r"\blocal function (\w+)", bare))
@@ -108,7 +117,7 @@ def test_the_header_says_what_the_file_is_for(name):
 def test_every_key_and_argument_is_used_or_said_to_be_unused(name):
     script = load(name)
     body = source(name).split("\n", 2)[2] + "".join(library(lib) for lib in included(name))
-    used = set(names_used(body))
+    used = names_used(body)
     unused = {one for one in (*script.keys, *script.args) if one not in used}
     said = {one for one in unused if re.search(rf"\b{one}: unused", section(name, "ARGV"))}
 
@@ -121,11 +130,11 @@ def test_every_name_is_declared_before_it_is_used(name):
     assert set(libs) <= set(LIBRARY)
     known = GLOBALS | names_declared("\n".join(source(name).splitlines()[:2]))
     for lib in libs:
-        unknown = set(names_used(library(lib))) - known - names_declared(library(lib)) - READERS_OF_JSON.get(lib, set())
+        unknown = names_used(library(lib)) - known - names_declared(library(lib)) - READERS_OF_JSON.get(lib, set())
         assert not unknown, f"lua/{name}.lua: lib/{lib}.lua uses {sorted(unknown)}: include what declares it before"
         known |= names_offered(lib)
     body = source(name).split("\n", 2)[2]
-    unknown = set(names_used(body)) - known - names_declared(body)
+    unknown = names_used(body) - known - names_declared(body)
     assert not unknown, f"lua/{name}.lua uses {sorted(unknown)}: include the library that declares it"
 
 
