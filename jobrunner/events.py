@@ -13,7 +13,7 @@ KINDS: dict[str, str] = {
     "worker_stopped": "a worker ended as it was told to",
     "worker_lost": "a worker fell silent without a farewell: killed, hanging or cut off",
     "leader_changed": "another worker coordinates now; epoch",
-    "task_died": "a task was given up; error, attempts",
+    "task_died": "a task was given up; error, attempts, fate (kept, deleted, moved to another queue)",
     "tasks_died": "more tasks of the queue died in the same seconds than are named one by one; count",
     "queue_paused": "somebody paused a queue; for_ms, when it ends by itself",
     "queue_resumed": "somebody resumed a queue",

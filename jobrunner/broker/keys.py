@@ -26,6 +26,8 @@ key                                  type   content
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
 ``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
+``P:{tag}:Q:died``                   list   tasks that died since the leader looked, for events: id, type, attempts,
+                                            what became of it, error; the first 1 000, a day at most
 ``P:{tag}:Q:closing``                zset   batch id → when anyone may finish it: decided, or a write without members
 ``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts
 ``P:{tag}:task:<id>``                hash   one task (see task.py)
@@ -61,7 +63,7 @@ key                                  type   content
 ``P:{figures}:total``                hash   the same since the prefix exists (see broker/calls/figures.py)
 ``P:{figures}:sampled``              hash   queue → its totals when the leader last looked
 ``P:events``                         stream what happened that a person should know (see events.py); the last 10 000
-``P:events:watched``                 string up to when the leader looked for tasks that died, Unix ms
+``P:events:told``                    hash   queue → how many of its deaths are told
 ==================================== ====== ====================================================================
 """
 
@@ -124,6 +126,7 @@ class QueueKeys:
     scheduled: bytes
     pending: bytes
     dead: bytes
+    died: bytes
     done: bytes
     leases: bytes
     settings: bytes
@@ -176,7 +179,7 @@ class Keys:
         self.audit = self._root + b"audit"
         self.operations = self._root + b"operations"
         self.events = self._root + b"events"
-        self.events_watched = self._root + b"events:watched"
+        self.events_told = self._root + b"events:told"
         self.figures_sampled = self._root + b"{figures}:sampled"
         self.figures_total = self._root + b"{figures}:total"
         self.queue = lru_cache(maxsize=4096)(self._queue)
@@ -197,6 +200,7 @@ class Keys:
             scheduled=own + b"scheduled",
             pending=own + b"pending",
             dead=own + b"dead",
+            died=own + b"died",
             done=own + b"done",
             leases=own + b"leases",
             settings=own + b"settings",

@@ -45,7 +45,7 @@ class Coordinator:
             Outboxes(broker, keys, sweep_s, lambda: self._sweep.tags).step,
             Decided(broker, keys, sweep_s, lambda: self._sweep.queues).step,
             lambda: sample.step(self._server_now_ms()),
-            lambda: watch.step(self._server_now_ms()),
+            watch.step,
             lambda: self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms())),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner import AsyncClient, Backoff, Client, Worker, job
+from jobrunner import AsyncClient, Backoff, Client, Item, Worker, job
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import events as calls
 from jobrunner.broker.calls.queues import register
@@ -50,25 +50,25 @@ def test_a_task_that_died_is_told_with_its_error(current: Client, run: Any) -> N
 
     (event,) = [one for one in current.events() if one.kind == "task_died"]
     assert (event.queue, event.task, event.job) == ("ev", task.id, "events.bad")
-    assert event.details == {"error": "ValueError: no more", "attempts": "1"}
+    assert event.details == {"error": "ValueError: no more", "attempts": "1", "fate": "kept"}
 
 
 @pytest.fixture
 def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
     """One look of the leader, a second later."""
     clock.set()
-    broker.run(register(keys, ["q"]))
+    broker.run(register(keys, ["q", "shop/raw", "shop/odd"]))
 
     def look() -> None:
         clock.advance(1000)
-        Watch(broker, keys, 5.0, lambda: ["q"]).step(clock.ms)
+        Watch(broker, keys, 5.0, lambda: ["q", "shop/raw", "shop/odd"]).step()
 
     look()
     return look
 
 
-def kill(client: Client, count: int) -> None:
-    queue = client.queue("q")
+def kill(client: Client, count: int, queue: str | Queue = "q") -> None:
+    queue = client.queue(queue) if isinstance(queue, str) else queue
     queue.configure(max_attempts=1)
     queue.push_many(range(count))
     while held := queue.reserve(n=100):
@@ -83,25 +83,117 @@ def test_each_death_is_told_once_whoever_leads(current: Client, watch: Callable[
     watch()
 
     died = told(current, "task_died", "tasks_died")
-    assert died == [("task_died", "q", "boom", "1")] * 4
+    assert died == [("task_died", "q", "boom", "1", "kept")] * 4
 
 
-def test_many_deaths_at_once_are_counted(current: Client, watch: Callable[[], None]) -> None:
-    kill(current, 50)
+def test_many_deaths_at_once_are_counted(current: Client, watch: Callable[[], None], raw: Any, keys: Keys) -> None:
+    kill(current, 130)
+    watch()
+    kill(current, 2)
     watch()
 
-    assert len(told(current, "task_died")) == 20
+    assert len(told(current, "task_died")) == 102
     assert told(current, "tasks_died") == [("tasks_died", "q", "30")]
+    assert not raw.exists(keys.queue("q").died)
 
 
-def test_what_died_before_anybody_watched_is_no_news(current: Client, broker: Broker, keys: Keys, clock: Any) -> None:
+def test_deaths_that_nobody_told_of_are_bounded_on_the_server_and_counted(
+    current: Client, watch: Callable[[], None], raw: Any, keys: Keys
+) -> None:
+    kill(current, 1100)
+
+    died = keys.queue("q").died
+    assert raw.llen(died) == 1000
+    assert 0 < raw.pttl(died) <= 86_400_000
+    watch()
+    assert len(told(current, "task_died")) == 100
+    assert told(current, "tasks_died") == [("tasks_died", "q", "1000")]
+
+
+def requeued(queue: Queue) -> None:
+    queue.requeue_dead()
+
+
+def purged(queue: Queue) -> None:
+    queue.purge("dead")
+
+
+def trimmed(queue: Queue) -> None:
+    queue.configure(dead_max=1)
+    while queue.counts()["dead"] > 1:
+        pass
+
+
+@pytest.mark.parametrize("leave", [requeued, purged, trimmed])
+def test_a_death_is_told_whatever_became_of_the_task_since(
+    current: Client, watch: Callable[[], None], leave: Callable[[Queue], None]
+) -> None:
+    kill(current, 3)
+    leave(current.queue("q"))
+    watch()
+
+    assert told(current, "task_died", "tasks_died") == [("task_died", "q", "boom", "1", "kept")] * 3
+
+
+def test_a_death_that_leaves_no_dead_task_is_told(current: Client, watch: Callable[[], None], keys: Keys) -> None:
+    odd, raw_items = current.queue("shop/odd"), current.queue("shop/raw")
+    current.queue("q").configure(dead_ttl=0)
+    raw_items.configure(dead_to="shop/odd")
+    kill(current, 1)
+    kill(current, 1, raw_items)
+    watch()
+
+    assert (current.queue("q").counts()["dead"], raw_items.counts()["dead"], odd.counts()["waiting"]) == (0, 0, 1)
+    assert told(current, "task_died") == [
+        ("task_died", "q", "boom", "1", "deleted"),
+        ("task_died", "shop/raw", "boom", "1", "moved to shop/odd"),
+    ]
+
+
+def test_a_death_without_an_attempt_that_failed_is_told(
+    current: Client, watch: Callable[[], None], clock: Any
+) -> None:
+    """One whose lease ended, and one that expired before it was begun."""
+    queue = current.queue("q")
+    queue.configure(max_attempts=1)
+    queue.push("held", id="held", keepalive=1)
+    queue.reserve()
+    queue.push_many([Item("late", id="late", expires_in=1)])
+    clock.advance(5000)
+    queue.reserve()
+    watch()
+
+    died = {one.task: one.details["error"] for one in current.events() if one.kind == "task_died"}
+    assert "ended without a report" in died["held"]
+    assert died["late"] == "expired before it started"
+
+
+def test_what_died_before_the_first_worker_came_is_told_too(
+    current: Client, broker: Broker, keys: Keys, clock: Any
+) -> None:
     clock.set()
     kill(current, 2)
     clock.advance(10_000)
 
-    Watch(broker, keys, 5.0, lambda: ["q"]).step(clock.ms)
+    Watch(broker, keys, 5.0, lambda: ["q"]).step()
 
-    assert told(current, "task_died") == []
+    assert len(told(current, "task_died")) == 2
+
+
+def test_words_that_are_damaged_and_a_count_that_fell_back_stop_nothing(
+    current: Client, watch: Callable[[], None], raw: Any, keys: Keys
+) -> None:
+    kill(current, 5)
+    watch()
+    raw.hset(keys.queue("q").counters, "dead", 2)
+    raw.rpush(keys.queue("q").died, b"\xff", b"a\tb")
+    watch()
+    watch()
+    kill(current, 1)
+    watch()
+
+    assert len(told(current, "task_died")) == 8
+    assert told(current, "tasks_died") == []
 
 
 def test_who_fell_silent_is_lost_once(current: Client, watch: Callable[[], None], raw: Any, keys: Keys) -> None:

@@ -1,4 +1,15 @@
 local MAX_FORWARDS = 100
+local DEATHS_NAMED, DEATHS_KEEP_MS = 1000, 86400000
+
+-- Leaves word of a death for the leader, who makes an event of it wherever the task itself went. While nobody takes it,
+-- the first ones are kept for a day; how many there were is in `counters`.
+local function leave_word(id, reason, type, attempts, fate)
+  local died = string.sub(dead, 1, -5) .. 'died'
+  if redis.call('LLEN', died) >= DEATHS_NAMED then return end
+  local words = {id, type or '', attempts or '0', fate, string.sub(string.match(reason, '^[^\n]*'), 1, 200)}
+  for n, word in ipairs(words) do words[n] = string.gsub(word, '%c', ' ') end
+  if redis.call('RPUSH', died, table.concat(words, '\t')) == 1 then redis.call('PEXPIRE', died, DEATHS_KEEP_MS) end
+end
 
 -- Takes a task that was given up on to another queue of its tag, at the end of the line and with its counts at zero.
 local function forward(id, now, reason, to, hops)
@@ -17,11 +28,14 @@ end
 -- Gives a task up: dead at `now` with the reason, or gone at once, or forwarded, as the queue is set. The caller takes
 -- it out of the set it is in.
 local function bury(id, now, reason, defaults)
-  local task = redis.pcall('HMGET', tasks .. id, 'then', 'type')
+  local task = redis.pcall('HMGET', tasks .. id, 'then', 'type', 'retry_count')
   count_one(task[2], 'dead')
   post(task[1], 'dead', '')
   local hops = defaults.dead_to and (number(redis.call('HGET', tasks .. id, 'hops')) or 0)
-  if hops and hops < MAX_FORWARDS then return forward(id, now, reason, defaults.dead_to, hops) end
+  local goes_on = hops and hops < MAX_FORWARDS
+  local fate = goes_on and 'moved to ' .. defaults.dead_to or defaults.dead_ttl == 0 and 'deleted' or 'kept'
+  leave_word(id, reason, task[2], task[3], fate)
+  if goes_on then return forward(id, now, reason, defaults.dead_to, hops) end
   if defaults.dead_ttl == 0 then
     redis.call('UNLINK', tasks .. id)
     redis.call('HINCRBY', counters, 'trimmed', 1)
