@@ -271,6 +271,8 @@ class Worker:
             self._quiet = asked
             _log.info("worker was told to be quiet" if asked else "worker was told to go on", worker=self.id)
             self._fetcher.reserving = not asked
+            if self._stops_asked:  # asked since, and that comes first
+                self._fetcher.reserving = False
             self._turns.wake_all()
             self._fetch_loop.wake()
             self._presence_loop.wake()

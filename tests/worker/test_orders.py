@@ -1,5 +1,6 @@
 """What a worker says of what it runs, and how it does what it is told."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,33 @@ def test_a_quiet_worker_ends_what_it_runs_and_takes_nothing_until_it_may(start: 
 
     order(current, worker, "quiet", "0")
     wait_for(lambda: "second" in gates)
+
+
+def test_a_worker_that_stops_as_it_is_told_to_go_on_takes_nothing(
+    start: Start, current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start(queues=["w"], heartbeat=0.05)
+    running = gated.enqueue(name="running")
+    wait_for(lambda: "running" in gates)
+    order(current, worker, "quiet", "1")
+    wait_for(lambda: current.workers()[0].quiet)
+    stopping = threading.Thread(target=worker.stop)
+
+    def stop_meanwhile(event: str, **_: Any) -> None:
+        if event == "worker was told to go on":
+            stopping.start()
+            wait_for(lambda: worker._stops_asked)
+
+    monkeypatch.setattr("jobrunner.worker.worker._log.info", stop_meanwhile)
+    order(current, worker, "quiet", "0")
+    wait_for(lambda: worker._stops_asked)
+
+    left = [gated.enqueue(name=f"left{number}") for number in range(3)]
+    gates["running"].set()
+    stopping.join(10)
+    assert running.state == "succeeded"
+    assert [task.state for task in left] == ["waiting"] * 3
+    assert set(gates) == {"running"}
 
 
 def test_a_worker_that_is_told_to_stop_stops(start: Start, current: Client) -> None:
