@@ -6,6 +6,7 @@ Retries and moves leave headers alone and a replay copies them, so every attempt
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -53,7 +54,7 @@ class OpenTelemetryTracer:
             outcome = work(attempt)
         finally:
             contexts.detach(token)
-            _end(span, attempt, outcome)
+            _quietly(partial(spans.end, span, attempt, outcome), task=attempt.id)
         return outcome
 
     async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
@@ -67,7 +68,7 @@ class OpenTelemetryTracer:
             outcome = await work(attempt)
         finally:
             contexts.detach(token)
-            _end(span, attempt, outcome)
+            _quietly(partial(spans.end, span, attempt, outcome), task=attempt.id)
         return outcome
 
     def run_batch(
@@ -77,10 +78,10 @@ class OpenTelemetryTracer:
         span = self._begun_batch(queue, batch, size, headers)
         if span is None:
             return work()
-        with trace.use_span(span, end_on_exit=True):
+        with _ended(span):
             result = work()
             if isinstance(result, BaseException):
-                spans.fail(span, f"{type(result).__name__}: {result}")
+                _quietly(partial(spans.fail, span, f"{type(result).__name__}: {result}"))
         return result
 
     def current(self) -> str:
@@ -100,7 +101,7 @@ class OpenTelemetryTracer:
     def processing(self, queue: str, task_id: str, headers: Mapping[str, str], attempt: int) -> Iterator[Span]:
         """A consumer span for an item that a program reserved itself."""
         span = self._consumer(queue, headers, spans.of_item(queue, task_id, attempt))
-        with trace.use_span(span, end_on_exit=True):
+        with _ended(span):
             yield span
 
     def _tagged(self, tasks: Sequence[Task], ends: ExitStack) -> Sequence[Task]:
@@ -124,7 +125,7 @@ class OpenTelemetryTracer:
                 attributes=spans.of_sending(queue, sent),
             )
             carriers[queue] = _carrier(trace.set_span_in_context(span))
-            ends.enter_context(trace.use_span(span, end_on_exit=True))
+            ends.enter_context(_ended(span))
         known: dict[tuple[str, bytes | None], bytes | None] = {}
         return [_with_header(task, carriers[task.queue], known) for task in tasks]
 
@@ -191,8 +192,18 @@ def _origins(headers: Sequence[bytes | None]) -> list[SpanContext]:
     return list(found.values())[:_LINKS]
 
 
-def _end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
+@contextmanager
+def _ended(span: Span) -> Iterator[None]:
+    """The span is the current one within the block, notes its error, and ends with it."""
     try:
-        spans.end(span, attempt, outcome)
+        with trace.use_span(span):
+            yield
+    finally:
+        _quietly(span.end)
+
+
+def _quietly(end: Callable[[], None], **said: str) -> None:
+    try:
+        end()
     except Exception as error:
-        _log.warning("a span was not ended as it should", task=attempt.id, error=str(error))
+        _log.warning("a span was not ended as it should", error=str(error), **said)

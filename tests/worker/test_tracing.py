@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -334,6 +334,29 @@ def test_a_tracer_that_fails_changes_nothing(current: Client, run: Any, flaky: A
     instrument(Broken())  # type: ignore[arg-type]
     try:
         task = flaky.enqueue("hello")
+        run(queues=["mail"], drain=True)
+    finally:
+        uninstrument()
+
+    assert task.result(timeout=5) == "hello"
+
+
+def test_a_span_that_cannot_be_ended_changes_nothing(current: Client, run: Any, flaky: Any) -> None:
+    class Broken(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            raise RuntimeError(f"{span.name} goes nowhere")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Broken())
+    instrument(provider)
+    try:
+        task = flaky.enqueue("hello")
+        tracer = TRACEPOINT.tracer
+        assert tracer is not None
+        assert tracer.run_batch("bare", "b", 1, list, lambda: 4) == 4
+        current.queue("bare").push(1)
+        with processing(current.queue("bare").reserve()[0], queue="bare"):
+            pass
         run(queues=["mail"], drain=True)
     finally:
         uninstrument()
