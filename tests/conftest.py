@@ -30,8 +30,11 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.embedded_process import find_binary
 from jobrunner.broker.keys import Keys
+from jobrunner.cli.boundary import guarded
+from jobrunner.cli.main import jobrunner
 from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
+from tests.said import Said
 
 # Hundreds of processes of these tests import the package, and each test process rewrites the tests: half of the time
 # of a run goes into compiling where an environment, as that of many containers, keeps Python from storing bytecode.
@@ -256,6 +259,23 @@ def current(client: Client) -> Iterator[Client]:
     """The test's client as the one that jobs are enqueued through."""
     yield use(client)
     forget()
+
+
+@pytest.fixture
+def says(
+    server: Any, keys: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Said]:
+    """says("status", "--json"): what the command says of the server of this test, run in this process."""
+    monkeypatch.setenv("JOBRUNNER_URL", server.url)
+    monkeypatch.setenv("JOBRUNNER_PREFIX", keys.prefix)
+    monkeypatch.chdir(tmp_path)
+
+    def say(*words: str) -> Said:
+        code = guarded(jobrunner, words)
+        heard = capsys.readouterr()
+        return Said(code, heard.out, heard.err)
+
+    return say
 
 
 @pytest.fixture

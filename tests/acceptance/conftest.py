@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,11 @@ from tests.acceptance.fleet import Fleet
 from tests.acceptance.ledger import Ledger
 from tests.acceptance.row_children import Child
 from tests.conftest import Server
+from tests.said import Said
 
 Start = Callable[..., Child]
 
 _ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command said: its exit code, its stdout, its stderr."""
-
-    code: int
-    out: str
-    talk: str
-
-    @property
-    def line(self) -> str:
-        """The only line of stderr, of a command that must say no more."""
-        assert self.talk.count("\n") == 1, self.talk
-        return self.talk.strip()
 
 
 class Shell:

@@ -1,14 +1,17 @@
-"""What an operator does to queues from a shell, and what workers make of it."""
+"""What an operator does to queues from a shell, and what workers, in processes of their own, make of it."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from jobrunner.client.client import Client
+from jobrunner.jobs.registry import forget
 from jobrunner.task import Task, TaskState, new_id
 
+Says = Callable[..., Any]
 JOBS = """
 from jobrunner import job
 
@@ -25,18 +28,25 @@ def double(x: int) -> int:
 
 
 @pytest.fixture
-def office(shell: Any) -> Any:
+def office(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A project with two jobs, on a queue each."""
     shell.write("jobs_here.py", JOBS)
     shell.write("pyproject.toml", '[tool.jobrunner]\nmodules = ["jobs_here"]\n')
-    return shell
+    monkeypatch.syspath_prepend(shell.folder)
+    yield shell
+    sys.modules.pop("jobs_here", None)
+    for name in ("greet", "double"):
+        forget(name)
 
 
 @pytest.fixture
-def lasting(office: Any, start_server: Callable[..., Any]) -> Iterator[Any]:
+def lasting(
+    office: Any, says: Says, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, Any]:
     """The shell of that project on a server that keeps what it is told, and the server."""
     server = start_server(appendonly="yes", appendfsync="always")
     office.environment["JOBRUNNER_URL"] = server.url
+    monkeypatch.setenv("JOBRUNNER_URL", server.url)
     return office, server
 
 
@@ -48,86 +58,86 @@ def done(said: Any) -> str:
 
 
 def test_a_pause_outlives_the_server_and_a_worker_obeys_it(
-    lasting: Any, keys: Any, wait_until: Callable[..., Any]
+    lasting: Any, says: Says, keys: Any, wait_until: Callable[..., Any]
 ) -> None:
     """MDQ-24: set while no worker runs; after a restart a new worker serves the other queue and leaves this one."""
     office, server = lasting
-    kept = done(office.run("enqueue", "greet", "name=ada"))
-    assert done(office.run("queues", "pause", "mail")) == "queue mail is paused"
+    kept = done(says("enqueue", "greet", "name=ada"))
+    assert done(says("queues", "pause", "mail")) == "queue mail is paused"
 
     server.kill()
     server.start()
 
-    served = done(office.run("enqueue", "double", "x=2"))
+    served = done(says("enqueue", "double", "x=2"))
     worker = office.start("work")
     with Client(server.url, keys.prefix) as client:
         assert client.task(served).result(timeout=30) == 4
         assert client.task(kept).state is TaskState.WAITING
-        mail = next(
-            queue for queue in json.loads(done(office.run("queues", "list", "--json"))) if queue["name"] == "mail"
-        )
+        mail = next(queue for queue in json.loads(done(says("queues", "list", "--json"))) if queue["name"] == "mail")
         assert (mail["paused"], mail["waiting"], mail["workers"]) == (True, 1, 1)
 
-        assert done(office.run("queues", "resume", "mail")) == "queue mail is open"
+        assert done(says("queues", "resume", "mail")) == "queue mail is open"
         assert client.task(kept).result(timeout=30) == "dear ada"
     worker.terminate()
     assert worker.wait(30) == 0
 
 
-def test_limits_hold_as_soon_as_they_are_set(office: Any, client: Client) -> None:
+def test_limits_hold_as_soon_as_they_are_set(office: Any, says: Says, client: Client) -> None:
     queue = client.queue("mail")
     queue.push_many(range(10))
 
-    shown = done(office.run("queues", "limit", "mail", "--rate", "2/h", "--max-size", "8"))
+    shown = done(says("queues", "limit", "mail", "--rate", "2/h", "--max-size", "8"))
     assert "2/1h" in shown.split()
     assert len(queue.reserve(10)) == 2
-    refused = office.run("enqueue", "greet", "name=ada")
+    refused = says("enqueue", "greet", "name=ada")
     assert (refused.code, "max_size" in refused.line) == (1, True)
 
-    done(office.run("queues", "limit", "mail", "--rate", "none", "--max-size", "none", "--max-inflight", "5"))
+    done(says("queues", "limit", "mail", "--rate", "none", "--max-size", "none", "--max-inflight", "5"))
     assert len(queue.reserve(10)) == 3, "two are held already"
-    done(office.run("enqueue", "greet", "name=ada"))
+    done(says("enqueue", "greet", "name=ada"))
 
 
-def test_the_dead_are_found_by_their_error_mended_and_brought_back_slowly(office: Any, client: Client) -> None:
+def test_the_dead_are_found_by_their_error_mended_and_brought_back_slowly(
+    office: Any, says: Says, client: Client
+) -> None:
     ids = [new_id("mail") for _ in range(3)]
     client.enqueue_many(
         Task(id=one, queue="mail", type="greet", payload=b'{"name":"nobody"}', max_attempts=1) for one in ids
     )
     done(office.run("work", "--burst", "--concurrency", "1"))  # they die in their order
 
-    found = json.loads(done(office.run("dead", "list", "mail", "--job", "greet", "--error", "LIVES HERE", "--json")))
+    found = json.loads(done(says("dead", "list", "mail", "--job", "greet", "--error", "LIVES HERE", "--json")))
     assert [task["id"] for task in found] == ids
 
     mended = ("--id", ids[0], "--payload", '{"name": "bob"}')
-    assert done(office.run("dead", "requeue", "mail", *mended)) == "requeued 1 dead task of queue mail"
+    assert done(says("dead", "requeue", "mail", *mended)) == "requeued 1 dead task of queue mail"
     done(office.run("work", "--burst"))
     assert client.task(ids[0]).result(timeout=0) == "dear bob"
 
-    done(office.run("dead", "requeue", "mail", "--error", "lives here", "--rate", "0.001"))
+    done(says("dead", "requeue", "mail", "--error", "lives here", "--rate", "0.001"))
     assert [client.task(one).state for one in ids[1:]] == [TaskState.WAITING, TaskState.SCHEDULED]
-    assert office.run("dead", "requeue", "mail", "--all").line == "Error: queue mail has no dead tasks"
+    assert says("dead", "requeue", "mail", "--all").line == "Error: queue mail has no dead tasks"
 
 
-def test_a_finished_task_is_replayed(office: Any, client: Client) -> None:
+def test_a_finished_task_is_replayed(office: Any, says: Says, client: Client) -> None:
     client.queue("maths").configure(history=3600)
-    first = done(office.run("enqueue", "double", "x=21"))
+    first = done(says("enqueue", "double", "x=21"))
     done(office.run("work", "--burst"))
-    (kept,) = json.loads(done(office.run("history", "list", "maths", "--json")))
+    (kept,) = json.loads(done(says("history", "list", "maths", "--json")))
     assert (kept["id"], kept["type"], kept["result"]) == (first, "double", 42)
 
-    again = done(office.run("history", "replay", "maths", first))
+    again = done(says("history", "replay", "maths", first))
     done(office.run("work", "--burst"))
 
     assert again != first
     assert client.task(again).result(timeout=0) == 42
-    newest = json.loads(done(office.run("history", "list", "maths", "--limit", "1", "--json")))
+    newest = json.loads(done(says("history", "list", "maths", "--limit", "1", "--json")))
     assert [(task["id"], task["headers"]) for task in newest] == [(again, {"replayed_from": first})]
-    assert done(office.run("history", "purge", "maths", "--yes")) == "deleted 2 done tasks of queue maths"
+    assert done(says("history", "purge", "maths", "--yes")) == "deleted 2 done tasks of queue maths"
 
 
-def test_misuse_of_the_limits_is_told_in_one_line(office: Any, raw: Any) -> None:
-    said = office.run("queues", "limit", "mail", "--rate", "1000 a second")
+def test_misuse_of_the_limits_is_told_in_one_line(office: Any, says: Says, raw: Any) -> None:
+    said = says("queues", "limit", "mail", "--rate", "1000 a second")
 
     assert (said.code, said.out) == (2, "")
     assert "'1000 a second' is no rate; write tasks/interval, such as 1000/1s" in said.line

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from jobrunner.broker.calls import coordination
 from jobrunner.client.client import Client
-from jobrunner.task import TaskState
+from jobrunner.task import Task, TaskState, new_id
 
 JOBS = """
 import os, signal, threading, time
@@ -46,10 +47,11 @@ def jobs(shell: Any) -> Any:
     return shell
 
 
-def enqueue(shell: Any, *words: str) -> str:
-    said = shell.run("enqueue", *words, "-m", "jobs_here")
-    assert said.code == 0, said.talk
-    return said.out.strip()
+def enqueue(client: Client, job: str, queue: str = "default", delay_s: float | None = None, **parameters: int) -> str:
+    """As `jobrunner enqueue` does, in this process."""
+    payload = json.dumps(parameters).encode()
+    delay_ms = None if delay_s is None else delay_s * 1000
+    return client.enqueue(Task(id=new_id(queue), type=job, queue=queue, payload=payload, delay_ms=delay_ms)).id
 
 
 def worker_pids(client: Client) -> list[int]:
@@ -57,7 +59,7 @@ def worker_pids(client: Client) -> list[int]:
 
 
 def test_a_burst_runs_what_waits_and_ends(jobs: Any, client: Client) -> None:
-    task = enqueue(jobs, "add", "x=1", "y=2")
+    task = enqueue(client, "add", "maths", x=1, y=2)
 
     said = jobs.run("work", "jobs_here", "--burst", "--json")
 
@@ -76,7 +78,7 @@ def test_modules_come_from_the_project_file(jobs: Any, client: Client) -> None:
 
 
 def test_a_drain_waits_for_what_is_scheduled(jobs: Any, client: Client) -> None:
-    task = enqueue(jobs, "add", "x=5", "--in", "1s")
+    task = enqueue(client, "add", "maths", delay_s=1, x=5)
 
     assert jobs.run("work", "jobs_here", "--drain").code == 0
 
@@ -85,7 +87,7 @@ def test_a_drain_waits_for_what_is_scheduled(jobs: Any, client: Client) -> None:
 
 def test_it_ends_after_so_many_tasks(jobs: Any, client: Client) -> None:
     for number in range(3):
-        enqueue(jobs, "add", f"x={number}")
+        enqueue(client, "add", "maths", x=number)
 
     said = jobs.run("work", "jobs_here", "--max-tasks", "1", "--concurrency", "1", "--json")
 
@@ -101,7 +103,7 @@ def test_json_logs_are_one_object_a_line(jobs: Any) -> None:
 
 
 def test_asked_once_it_finishes_what_runs(jobs: Any, client: Client) -> None:
-    task = enqueue(jobs, "stop_own_worker")
+    task = enqueue(client, "stop_own_worker")
 
     said = jobs.run("work", "jobs_here", "--grace", "30")
 
@@ -113,7 +115,7 @@ def test_asked_once_it_finishes_what_runs(jobs: Any, client: Client) -> None:
 def test_asked_twice_it_hands_back_at_once_and_spends_no_attempt(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
-    task = client.task(enqueue(jobs, "hang"))
+    task = client.task(enqueue(client, "hang"))
     worker = jobs.start("work", "jobs_here", "--grace", "300")
     wait_until((jobs.folder / "begun").exists)
 
@@ -128,7 +130,7 @@ def test_asked_twice_it_hands_back_at_once_and_spends_no_attempt(
 def test_what_outlasts_the_grace_period_is_handed_back(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
-    task = client.task(enqueue(jobs, "hang"))
+    task = client.task(enqueue(client, "hang"))
     worker = jobs.start("work", "jobs_here", "--grace", "200ms")
     wait_until((jobs.folder / "begun").exists)
 
@@ -139,7 +141,7 @@ def test_what_outlasts_the_grace_period_is_handed_back(
 
 
 def test_a_thread_that_a_job_left_behind_does_not_keep_it(jobs: Any, client: Client) -> None:
-    task = enqueue(jobs, "leave_a_thread")
+    task = enqueue(client, "leave_a_thread")
 
     said = jobs.run("work", "jobs_here", "--burst", "--grace", "500ms")
 
@@ -166,6 +168,26 @@ def test_a_worker_process_that_crashes_is_started_again(
     supervisor.terminate()
     assert supervisor.wait(30) == 0
     assert set(worker_pids(client)) <= {first}  # killed, so it did not take its leave
+
+
+def test_a_worker_that_was_told_to_stop_is_not_started_again_and_the_others_are_looked_after(
+    jobs: Any, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    def tell_to_stop(worker: str) -> None:
+        client.broker.run_many(coordination.order(client.keys, worker, "stop", "1", ttl_ms=60_000))
+
+    supervisor = jobs.start("work", "jobs_here", "--processes", "2", "--heartbeat", "0.2")
+    first, second = wait_until(lambda: len(found := client.workers()) == 2 and found, timeout_s=30)
+
+    tell_to_stop(first.id)
+    wait_until(lambda: [one.id for one in client.workers()] == [second.id], timeout_s=30)
+    os.kill(second.pid, signal.SIGKILL)
+    (third,) = wait_until(lambda: [one for one in client.workers() if one.id != second.id], timeout_s=30)
+    assert supervisor.poll() is None
+    wait_until(lambda: [one.id for one in client.workers()] == [third.id], timeout_s=30)
+
+    tell_to_stop(third.id)
+    assert supervisor.wait(30) == 0, "the last one was told to stop"
 
 
 def test_workers_do_not_outlive_their_supervisor(jobs: Any, client: Client, wait_until: Callable[..., Any]) -> None:

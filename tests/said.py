@@ -1,0 +1,25 @@
+"""What a command of `jobrunner` said, in a process of its own or in this one."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Said:
+    """Exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    talk: str
+
+    @property
+    def value(self) -> Any:
+        """The JSON on stdout."""
+        return json.loads(self.out)
+
+    @property
+    def line(self) -> str:
+        """The only line of stderr, of a command that must say no more."""
+        assert self.talk.count("\n") == 1, self.talk
+        return self.talk.strip()
