@@ -1,4 +1,8 @@
-"""Type checkers accept the examples of the documentation and reject wrong parameters."""
+"""Type checkers accept the examples of the documentation and reject wrong parameters.
+
+What mypy found out about the package stays from run to run, as its own cache of a working copy does: it is looked up by
+the content of files.
+"""
 
 import subprocess
 import sys
@@ -100,11 +104,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def complaints(command: list[str], folder: Path) -> str:
+def complaints(command: list[str], folder: Path, kept: Path) -> str:
     """What a type checker prints about the files of a folder."""
     root = Path(__file__).parents[2]
+    words = [word.format(kept=kept) for word in command]
     run = subprocess.run(
-        [sys.executable, "-m", *command, *sorted(path.name for path in folder.glob("*.py"))],
+        [sys.executable, "-m", *words, *sorted(path.name for path in folder.glob("*.py"))],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -118,12 +123,14 @@ def complaints(command: list[str], folder: Path) -> str:
 
 @pytest.mark.parametrize(
     "command",
-    [["mypy", "--strict", "--no-error-summary", "--follow-imports=silent", "--cache-dir=.cache"],
+    [["mypy", "--strict", "--no-error-summary", "--follow-imports=silent", "--cache-dir={kept}"],
      ["pyright", "--pythonpath", sys.executable]],
     ids=["mypy", "pyright"],
 )  # fmt: skip
-def test_the_examples_are_accepted_and_wrong_parameters_rejected(command: list[str], folder: Path) -> None:
-    found = complaints(command, folder)
+def test_the_examples_are_accepted_and_wrong_parameters_rejected(
+    command: list[str], folder: Path, pytestconfig: pytest.Config
+) -> None:
+    found = complaints(command, folder, pytestconfig.cache.mkdir("typing"))
     assert "good.py" not in found, found
     for number, what in enumerate(WRONG):
         assert f"wrong_{number}.py" in found, f"{what} went unnoticed:\n{found}"
