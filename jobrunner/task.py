@@ -130,13 +130,16 @@ class TaskRecord:
     @property
     def failures(self) -> list[Failure]:
         """The last attempts that failed, at most ten, the oldest first; lines that are damaged are left out."""
-        lines = _text(self.fields, "failures").split("\n")
-        return [_failure(parts) for line in lines if len(parts := line.split("\t", 4)) == 5]
+        found = [_failure(line) for line in _text(self.fields, "failures").split("\n")]
+        return [failure for failure in found if failure is not None]
 
 
-def _failure(parts: list[str]) -> Failure:
-    at, attempt, what, worker, error = parts
-    return Failure(at=from_ms(_number(at)), attempt=int(_number(attempt)), what=what, worker=worker, error=error)
+def _failure(line: str) -> Failure | None:
+    try:
+        at, attempt, what, worker, error = line.split("\t", 4)
+        return Failure(at=from_ms(_number(at)), attempt=int(_number(attempt)), what=what, worker=worker, error=error)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def read_record(state: str, score: str, fields: Mapping[str, bytes]) -> TaskRecord | None:

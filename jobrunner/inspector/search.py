@@ -28,7 +28,7 @@ _FEW = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What is looked for; what is empty matches everything. Texts are found anywhere, whatever their case."""
+    """What is looked for; what is empty matches everything. Texts are found anywhere, whatever the case of ASCII."""
 
     queue: str = ""
     state: str = ""

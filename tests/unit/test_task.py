@@ -7,7 +7,7 @@ import pytest
 
 from jobrunner.broker.keys import Keys, check_id, split_queue, tag_of_id
 from jobrunner.errors import InvalidName, InvalidOption, NaiveDatetime
-from jobrunner.task import check_priority, derived_id, due, new_id
+from jobrunner.task import check_priority, derived_id, due, new_id, read_record
 
 
 def make_ids(count: int) -> list[str]:
@@ -86,6 +86,15 @@ def test_times_become_milliseconds() -> None:
 def test_only_0_1_and_2_are_priorities(bad: object) -> None:
     with pytest.raises(InvalidOption, match="higher goes first"):
         check_priority(bad)
+
+
+@pytest.mark.parametrize("line", ["1e300\t1\tfailed\t\tx", "nan\t1\tfailed\t\tx", "1\tinf\tfailed\t\tx", "1\t1", "x"])
+def test_a_damaged_line_of_failures_is_left_out(line: str) -> None:
+    told = "1700000000000\t2\texpired\tw\tno word of it"
+    record = read_record("dead", "0", {"id": b"a", "failures": f"{line}\n{told}".encode()})
+    assert record is not None
+    (failure,) = record.failures
+    assert (failure.attempt, failure.what, failure.error) == (2, "expired", "no word of it")
 
 
 @pytest.mark.parametrize("parent", [f"{'01' * 14}-orders", "a user's own id", "0123456789abcdef0123456789ab"])

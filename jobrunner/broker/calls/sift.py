@@ -44,7 +44,10 @@ def sift(
     error_part: str = "",
     payload_part: str = "",
 ) -> Call[Sifted]:
-    """Those that match of `count` tasks of a state from rank `start` on, at most `most`. Case is minded in `type`."""
+    """Those that match of `count` tasks of a state from rank `start` on, at most `most`.
+
+    Case is minded in `type`, and everywhere in letters beyond ASCII: the server's Lua knows no others.
+    """
     return _sift.with_keys(
         (getattr(keys, state),),
         tasks=keys.tasks,
@@ -52,8 +55,12 @@ def sift(
         count=count,
         most=most,
         newest="1" if newest else "",
-        id_part=id_part.lower(),
+        id_part=_lower(id_part),
         type=type,
-        error_part=error_part.lower(),
-        payload_part=payload_part.lower(),
+        error_part=_lower(error_part),
+        payload_part=_lower(payload_part),
     )
+
+
+def _lower(text: str) -> bytes:
+    return text.encode().lower()

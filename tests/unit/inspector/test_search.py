@@ -61,6 +61,15 @@ def test_an_error_is_found_whatever_its_case_and_the_latest_dead_come_first(clie
     assert [task.id for task in search(client, Filter(error="keyerror")).tasks] == ["b", "a"]
 
 
+@pytest.mark.parametrize("part", ["CAFÉ", "cafÉ", "É"])
+def test_what_is_not_ascii_is_found_as_it_is_written(client: Client, part: str) -> None:
+    client.queue("mail").push({"name": "CAFÉ"})
+    client.queue("mail").reserve()[0].rollback(error="no CAFÉ")
+
+    assert len(search(client, Filter(param=part)).tasks) == 1
+    assert len(search(client, Filter(error=part)).tasks) == 1
+
+
 def test_a_search_that_has_no_time_says_how_far_it_came_and_goes_on(client: Client) -> None:
     fill(client, 1200)
 
