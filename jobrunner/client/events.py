@@ -4,7 +4,6 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
-from functools import cache
 
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
@@ -46,7 +45,6 @@ async def read_events_async(
         last = found[-1].id if found else last
 
 
-@cache
 def who() -> str:
     """This process, as events name who did something."""
     return f"{socket.gethostname()}.{os.getpid()}"
