@@ -57,6 +57,7 @@ key                                  type   content
 ``P:operations``                     zset   id of a background operation of the dashboard → when it began, Unix ms
 ``P:operations:<id>``                hash   what it is to do, how far it is; expires after a day
 ``P:audit``                          stream who did what from the dashboard; the last 10 000 or so
+``P:{guesses}:<digest>``             string wrong passwords or tokens that the dashboard was offered from there; expires
 ``P:epoch``                          string fencing number of the last leader
 ``P:{figures}:m:<minute>``           hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
 ``P:{figures}:h:<hour>``             hash   the same of one (Unix) hour; kept 32 days
@@ -241,6 +242,10 @@ class Keys:
     def operation(self, operation_id: str) -> bytes:
         """A background operation of the dashboard."""
         return self.operations + b":" + operation_id.encode()
+
+    def guesses(self, digest: str) -> bytes:
+        """How many wrong secrets somebody offered to the dashboard."""
+        return b"%b{guesses}:%b" % (self._root, digest.encode())
 
     def figures_of_minute(self, minute: int) -> bytes:
         """The figures of a minute, counted since 1970."""

@@ -33,7 +33,7 @@ _ENV = "JOBRUNNER_DASHBOARD_"
     help="A user: viewer (when no role is named), operator or admin. Repeatable.",
 )  # fmt: skip
 @click.option("--proxy-header", metavar="NAME", help="The header in which a proxy in front says who asks.")
-@click.option("--trusted-proxy", multiple=True, metavar="IP", help="Whose header is believed. Repeatable.")
+@click.option("--trusted-proxy", multiple=True, metavar="IP", help="Whose headers are believed. Repeatable.")
 @click.option("--role-of", multiple=True, metavar="USER=ROLE", help="Of a user whom the proxy names. Repeatable.")
 @click.option("--prefix-path", metavar="/PATH", help="What all URLs begin with, behind a proxy.")
 @click.option("--redact", multiple=True, metavar="NAME", help="Parameters that no page shows. Repeatable.")

@@ -20,7 +20,8 @@ from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.redaction import Redaction
-from jobrunner.web.auth import AskedOf, Auth, Identity, Loopback, Token
+from jobrunner.web.addresses import networks
+from jobrunner.web.auth import AskedOf, Auth, Identity, Loopback, Token, TrustedProxy
 from jobrunner.web.dashboard import Dashboard, Handler
 from jobrunner.web.login import Login
 from jobrunner.web.mounting import UnderPrefix, checked_prefix
@@ -42,15 +43,18 @@ def create_app(
     redact: Iterable[str] = (),
     actions: bool = True,
     secret: str = "",
+    trusted_proxies: Iterable[str] = (),
 ) -> Starlette:
     """Makes the dashboard of `client`.
 
     Without `auth` only browsers on this machine are let in, as admins. `prefix_path` is what URLs begin with behind a
     proxy; where it is mounted needs no prefix. `redact` adds names of parameters that no page shows. `actions=False`
     makes it read-only for everybody. `secret` signs form tokens beside what `auth` has: the same in all processes.
+    `trusted_proxies` are believed when they say (X-Forwarded-For) from which address a request comes.
     """
     asked = AskedOf(auth) if callable(auth) else auth or Loopback()
-    dashboard = Dashboard(client, asked, redaction=Redaction(redact), acts=actions, secret=secret)
+    trusted = networks(trusted_proxies) or (asked.trusted if isinstance(asked, TrustedProxy) else ())
+    dashboard = Dashboard(client, asked, redaction=Redaction(redact), acts=actions, secret=secret, trusted=trusted)
     dashboard.app = app = Starlette(
         routes=_routes(dashboard, asked),
         middleware=[Middleware(UnderPrefix, prefix=checked_prefix(prefix_path)), Middleware(SecurityHeaders)],

@@ -37,19 +37,26 @@ class Entry:
 def note(context: Context, action: str, *, outcome: str) -> None:
     """Notes one action. A server that does not take the note does not undo the action; the log has it in any case."""
     request = context.request
-    fields = {
-        "who": context.identity.name,
-        "role": context.role.name.lower(),
-        "action": action,
-        "what": " ".join(str(part) for part in request.path_params.values()),
-        "outcome": outcome,
-        "address": request.client.host if request.client else "",
-    }
+    write(
+        context.client,
+        who=context.identity.name,
+        role=context.role.name.lower(),
+        action=action,
+        what=" ".join(str(part) for part in request.path_params.values()),
+        outcome=outcome,
+        address=context.address,
+    )
+
+
+def write(client: Client, *, in_stream: bool = True, **fields: str) -> None:
+    """Notes one entry, fields as of an Entry; without `in_stream` only in the log."""
     words = [word for name, text in fields.items() for word in (name, text[:_LONGEST])]
     _log.info("%(action)s %(what)s by %(who)s (%(role)s) from %(address)s: %(outcome)s", fields)
+    if not in_stream:
+        return
     try:
-        context.client.broker.run(
-            command("XADD", context.client.keys.audit, "MAXLEN", "~", _KEPT, "*", *words, read=bytes, repeatable=False)
+        client.broker.run(
+            command("XADD", client.keys.audit, "MAXLEN", "~", _KEPT, "*", *words, read=bytes, repeatable=False)
         )
     except JobrunnerError as error:
         _log.warning("the action is not in the audit log of the server: %s", error)

@@ -17,6 +17,7 @@ from typing import Protocol
 from starlette.requests import HTTPConnection
 
 from jobrunner.errors import InvalidOption
+from jobrunner.web.addresses import is_among, networks
 from jobrunner.web.roles import Role
 
 _LONGEST_NAME = 200
@@ -88,6 +89,14 @@ class Token:
             return None
         return Identity(name=self._who.name, role=self._who.role, by_browser=False)
 
+    def offered(self, request: HTTPConnection) -> str | None:
+        """As whom a secret in a header would let in; None without one."""
+        return "bearer" if request.headers.get("authorization", "").lower().startswith("bearer ") else None
+
+    def knows(self, name: str) -> bool:
+        """Whether there is such a name."""
+        return name == "bearer"
+
     def accept(self, given: str) -> Identity | None:
         """Who has that token."""
         return self._who if _same(given, self._token) else None
@@ -120,16 +129,19 @@ class Basic:
 
     def identify(self, request: HTTPConnection) -> Identity | None:
         """Who has name and password in the header."""
-        scheme, _, packed = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "basic":
-            return None
-        try:
-            name, colon, given = base64.b64decode(packed, validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            return None
+        name, given = _credentials(request) or ("", "")
         # An unknown name takes as long as a wrong password, so names cannot be guessed by the time it takes.
         password, role = self._users.get(name, (secrets.token_urlsafe(), Role.VIEWER))
-        return Identity(name=name, role=role) if _same(given, password) and colon else None
+        return Identity(name=name, role=role) if _same(given, password) else None
+
+    def offered(self, request: HTTPConnection) -> str | None:
+        """As whom a secret in a header would let in; None without one."""
+        found = _credentials(request)
+        return None if found is None else found[0]
+
+    def knows(self, name: str) -> bool:
+        """Whether there is such a name."""
+        return name in self._users
 
     def signing_key(self) -> bytes:
         """Made from all names and passwords."""
@@ -155,16 +167,13 @@ class TrustedProxy:
     ) -> None:
         if not trusted:
             raise InvalidOption("no trusted proxy is given: anybody could send the header; give its address")
-        try:
-            self._trusted = [ipaddress.ip_network(address, strict=False) for address in trusted]
-        except ValueError as error:
-            raise InvalidOption(f"trusted proxy: {error}; give IP addresses or networks") from error
+        self.trusted = networks(trusted)
         self._header, self._roles, self._default = header, dict(roles or {}), default
 
     def identify(self, request: HTTPConnection) -> Identity | None:
         """Who the proxy says it is. A header that is there twice says nothing: a client may have sent one of them."""
         given = request.headers.getlist(self._header)
-        if request.client is None or len(given) != 1 or not self._is_trusted(request.client.host):
+        if request.client is None or len(given) != 1 or not is_among(request.client.host, self.trusted):
             return None
         name = given[0].strip()
         role = self._roles.get(name, self._default)
@@ -175,15 +184,6 @@ class TrustedProxy:
     def signing_key(self) -> bytes:
         """Empty."""
         return b""
-
-    def _is_trusted(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._trusted)
 
 
 class AskedOf:
@@ -218,6 +218,18 @@ def _host_name(request: HTTPConnection) -> str:
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]
+
+
+def _credentials(request: HTTPConnection) -> tuple[str, str] | None:
+    """Name and password of a Basic header (RFC 7617); None without a readable one."""
+    scheme, _, packed = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return None
+    return (name, password) if colon else None
 
 
 def _same(given: str, known: str) -> bool:

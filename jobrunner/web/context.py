@@ -33,6 +33,8 @@ class Context:
     """What all tabs share: this moment, a second old at most. Raises ServerError."""
     operations: Operations = field(repr=False)
     path_for: Callable[..., str] = field(repr=False)
+    address: str
+    """Where it comes from, as far as that can be believed (see addresses.py)."""
     root: str
     """What every URL begins with: empty, or `/jobs`."""
 

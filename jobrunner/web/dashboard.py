@@ -6,7 +6,7 @@ endpoint, answer. The role is checked here, in the handler; that a template show
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,13 +21,15 @@ from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, UnknownJob, UsageError
 from jobrunner.inspector.redaction import Redaction
 from jobrunner.web import audit, security, sessions
-from jobrunner.web.auth import Auth, Identity, Token
+from jobrunner.web.addresses import Network, address_of
+from jobrunner.web.auth import Auth, Basic, Identity, Token
 from jobrunner.web.context import Context
 from jobrunner.web.flash import Flash
+from jobrunner.web.guesses import Guesses
 from jobrunner.web.live import Live
 from jobrunner.web.operations import Operations
 from jobrunner.web.parameters import Parameters, parse_pairs
-from jobrunner.web.refusals import NotAllowed, NotIdentified, NotThere, Refused, TooLarge
+from jobrunner.web.refusals import NotAllowed, NotIdentified, NotThere, Refused, TooLarge, TooMany
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
 from jobrunner.web.roles import Role
 from jobrunner.web.routing import Action, Done, Page
@@ -40,15 +42,26 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Dashboard:
     """The parts that all requests share."""
 
-    def __init__(self, client: Client, auth: Auth, *, redaction: Redaction, acts: bool, secret: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        auth: Auth,
+        *,
+        redaction: Redaction,
+        acts: bool,
+        secret: str,
+        trusted: Collection[Network],
+    ) -> None:
         self.client = client
         self.auth = auth
         self.redaction = redaction
         self.acts = acts
         self.key = auth.signing_key() + secret.encode()
+        self.guesses = Guesses(client, self.key, trusted)
         self.flash = Flash()
         self.live = Live(client)
         self.app: Starlette  # set when the routes are there
+        self._trusted = trusted
         self._operations = Operations(client)
         self._templates = environment()
         self._versioned = version_of(STATIC)
@@ -84,20 +97,30 @@ class Dashboard:
 
         async def answering(request: Request) -> Response:
             try:
-                return await handler(request)
+                response = await handler(request)
             except Exception as error:
-                return await run_in_threadpool(self.refusal, request, error)
+                response = await run_in_threadpool(self.refusal, request, error)
+            self.guesses.recognise(request, response, secure=_is_secure(request))
+            return response
 
         return answering
 
     async def identified(self, request: HTTPConnection, least: Role) -> Identity:
         """Who asks. Raises NotIdentified, or NotAllowed below the least role."""
-        identity = self.known(request) or await run_in_threadpool(self.auth.identify, request)
+        identity = self.known(request) or await run_in_threadpool(self._proved, request)
         if identity is None:
             raise NotIdentified("nobody knows who you are: log in")
         if identity.role < least:
             raise NotAllowed(f"a {identity.role.name.lower()} may not do this: it takes the role {least.name.lower()}")
         return identity
+
+    def _proved(self, request: HTTPConnection) -> Identity | None:
+        """Who the headers prove it is. Raises TooMany."""
+        auth = self.auth
+        name = auth.offered(request) if isinstance(auth, Token | Basic) else None
+        if name is None or not isinstance(auth, Token | Basic):
+            return auth.identify(request)
+        return self.guesses.tried(request, name, lambda: auth.identify(request), known=auth.knows(name))
 
     def known(self, request: HTTPConnection) -> Identity | None:
         """Who has a session of the login page."""
@@ -127,6 +150,7 @@ class Dashboard:
             glance=self.live.glance,
             operations=self._operations,
             path_for=self.app.url_path_for,
+            address=address_of(request, self._trusted),
             root=request.scope.get("root_path", ""),
         )
 
@@ -176,6 +200,11 @@ class Dashboard:
         response = self.answer(context, "error.html", {"error": text, "status": status}, status)
         if status == 401 and self.auth.challenge:
             response.headers["www-authenticate"] = self.auth.challenge
+        return self.later(response, error) if isinstance(error, TooMany) else response
+
+    def later(self, response: Response, error: TooMany) -> Response:
+        """The answer with when to try again."""
+        response.headers["retry-after"] = str(error.wait_s)
         return response
 
     def _carried_out(self, action: Action, context: Context) -> Done:
@@ -211,8 +240,12 @@ class Dashboard:
             path=request.scope.get("root_path", "") or "/",
             httponly=True,
             samesite="lax",
-            secure=request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https",
+            secure=_is_secure(request),
         )
+
+
+def _is_secure(request: HTTPConnection) -> bool:
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
 
 
 async def read_form(request: Request) -> Parameters:

@@ -1,5 +1,6 @@
 """The login page of `Token`: the secret is typed once, and a signed session cookie stands for it afterwards."""
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -7,6 +8,7 @@ from jobrunner.web import security
 from jobrunner.web.auth import Identity, Token
 from jobrunner.web.dashboard import Dashboard, read_form
 from jobrunner.web.parameters import Parameters, parse_pairs
+from jobrunner.web.refusals import TooMany
 from jobrunner.web.roles import Role
 
 _NOBODY = Identity(name="", role=Role.VIEWER)
@@ -27,7 +29,13 @@ class Login:
         form = await read_form(request)
         security.check_meant(request, _NOBODY, self._dashboard.key, form.text(security.TOKEN_FIELD))
         onward = form.text("next", longest=2000)
-        identity = self._auth.accept(form.text("token", longest=1000))
+        given = form.text("token", longest=1000)
+        try:
+            identity = await run_in_threadpool(
+                self._dashboard.guesses.tried, request, "login", lambda: self._auth.accept(given), known=True
+            )
+        except TooMany as error:
+            return self._dashboard.later(self._shown(request, onward, str(error), status=error.status), error)
         if identity is None:
             return self._shown(request, onward, "that is not the token", status=403)
         home = request.scope.get("root_path", "") + "/"

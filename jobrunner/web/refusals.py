@@ -25,6 +25,17 @@ class NotThere(Refused):
     status = 404
 
 
+class TooMany(Refused):
+    """Too many wrong secrets came from there; `wait_s` is how long it has to wait."""
+
+    status = 429
+
+    def __init__(self, wait_s: int) -> None:
+        length = f"{wait_s} seconds" if wait_s < 120 else f"{-(-wait_s // 60)} minutes"
+        super().__init__(f"too many wrong passwords or tokens: wait {length}, then try again")
+        self.wait_s = wait_s
+
+
 class TooLarge(Refused):
     """More bytes than a form of this dashboard has."""
 

@@ -18,6 +18,7 @@ def serve(client: Client, settings: DashboardSettings, listener: socket.socket, 
         prefix_path=settings.prefix_path,
         redact=settings.redact,
         actions=not settings.read_only,
+        trusted_proxies=settings.trusted_proxy,
     )
     config = uvicorn.Config(
         app,

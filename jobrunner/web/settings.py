@@ -6,6 +6,7 @@ from typing import Any
 
 from jobrunner.errors import InvalidOption
 from jobrunner.settings import check_options, check_whole, file_settings
+from jobrunner.web.addresses import networks
 from jobrunner.web.auth import Auth, Basic, Token, TrustedProxy
 from jobrunner.web.mounting import checked_prefix
 from jobrunner.web.roles import Role, role_named
@@ -25,6 +26,7 @@ class DashboardSettings:
     prefix_path: str = ""
     redact: tuple[str, ...] = ()
     read_only: bool = False
+    trusted_proxy: tuple[str, ...] = ()
 
 
 def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> DashboardSettings:
@@ -49,6 +51,7 @@ def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> 
         prefix_path=checked_prefix(chosen.get("prefix_path", "")),
         redact=(*file.redact, *chosen.get("redact", ())),
         read_only=chosen.get("read_only", False),
+        trusted_proxy=tuple(map(str, networks(chosen.get("trusted_proxy", ())))),
     )
 
 
