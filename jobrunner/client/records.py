@@ -6,9 +6,9 @@ from datetime import datetime
 
 import msgspec
 
-from jobrunner.broker.call import command
 from jobrunner.broker.calls import coordination, queues
 from jobrunner.broker.calls.queues import QueueCounts
+from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.survey import crew
 from jobrunner.broker.keys import Keys
 from jobrunner.client.steps import Steps, ask
@@ -85,15 +85,15 @@ def read_workers(keys: Keys) -> Steps[list[WorkerRecord]]:
 
 def read_periodics(keys: Keys) -> Steps[list[PeriodicRecord]]:
     """Returns the periodic jobs that were published, by name; without those whose definition is damaged."""
-    published, seen, time = yield [
+    published, seen, now_ms = yield [
         coordination.periodics(keys),
         coordination.periodics_seen(keys),
-        command("TIME", read=_milliseconds),
+        server_time(),
     ]
     readable = [found for _, raw in sorted(published.items()) if (found := read_definition(raw)) is not None]
     states = yield [coordination.periodic_state(keys.queue(one.queue), one.name) for one in readable]
     return [
-        _periodic(one, state, from_ms(time), served=time - seen.get(one.name, 0.0) <= KNOWN_FOR_MS)
+        _periodic(one, state, from_ms(now_ms), served=now_ms - seen.get(one.name, 0.0) <= KNOWN_FOR_MS)
         for one, state in zip(readable, states, strict=True)
     ]
 
@@ -103,11 +103,6 @@ def read_stats(keys: Keys) -> Steps[dict[str, QueueCounts]]:
     names = yield from ask(queues.registered(keys))
     counted = yield [queues.counts(keys.queue(name)) for name in names]
     return dict(zip(names, counted, strict=True))
-
-
-def _milliseconds(reply: list[bytes]) -> float:
-    seconds, microseconds = reply
-    return int(seconds) * 1000 + int(microseconds) / 1000
 
 
 def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:

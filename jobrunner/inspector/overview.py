@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls.server import ServerFacts, facts, ping
+from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.broker.calls.survey import QueueSurvey, survey
 from jobrunner.client.client import Client
 from jobrunner.client.queue_settings import read_settings
@@ -106,13 +106,9 @@ def queue_views(client: Client, workers: list[WorkerRecord]) -> list[QueueView]:
     if not names:
         return []
     calls = survey([client.keys.queue(name) for name in names])
-    now_ms, *slices = client.broker.run_many([_now_ms(), *calls])
+    now_ms, *slices = client.broker.run_many([server_time(), *calls])
     stands = [stand for some in slices for stand in some]
     return [_view(name, found, now_ms, workers) for name, found in zip(names, stands, strict=True)]
-
-
-def _now_ms() -> Call[float]:
-    return command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) / 1000)
 
 
 def _view(name: str, found: QueueSurvey | str, now_ms: float, workers: list[WorkerRecord]) -> QueueView:

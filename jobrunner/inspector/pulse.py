@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls.server import ServerFacts, facts
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.server import ServerFacts, facts, server_time
 from jobrunner.client.client import Client
 from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms, monotonic
@@ -77,13 +77,13 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     took_ms = latency_ms(client)
     workers = client.workers()
     seen = queue_views(client, workers)
-    server, now, leads, *found = client.broker.run_each(
-        [facts(), command("TIME", read=_instant), leader_call(client), *_some_lines(client, seen)]
+    server, now_ms, leads, *found = client.broker.run_each(
+        [facts(), server_time(), leader_call(client), *_some_lines(client, seen)]
     )
     lines = [line for some in found if not isinstance(some, JobrunnerError) for line in some]
     return Look(
         at_s=monotonic(),
-        now=now,
+        now=from_ms(now_ms),
         url=shown_url(client),
         prefix=client.keys.prefix,
         server=None if isinstance(server, JobrunnerError) else server,
@@ -167,7 +167,3 @@ def _died(dead: list[TaskLine]) -> list[Failing]:
 
 def _moment(line: TaskLine) -> datetime:
     return line.when or line.enqueued
-
-
-def _instant(reply: list[bytes]) -> datetime:
-    return from_ms(int(reply[0]) * 1000 + int(reply[1]) / 1000)

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from jobrunner.broker.call import command
-from jobrunner.broker.calls.server import ServerFacts, fsync_policy
+from jobrunner.broker.calls.server import ServerFacts, fsync_policy, server_time
 from jobrunner.client.client import Client
 from jobrunner.clock import unix_ms
 from jobrunner.errors import ServerError, ServerRefused
@@ -101,7 +100,7 @@ def appendfsync(client: Client) -> str:
 def clock_check(client: Client) -> Check:
     """How far the clock of this machine is from that of the server."""
     before = unix_ms()
-    server_ms = client.broker.run(command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000))
+    server_ms = client.broker.run(server_time())
     skew_ms = server_ms - (before + unix_ms()) / 2
     if abs(skew_ms) <= _SKEWED_MS:
         return ok("clock", f"{abs(skew_ms):.0f} ms from the server's")

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from jobrunner.broker.calls import figures
 from jobrunner.broker.calls.figures import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, is_of_attempts, parts_of
+from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.clock import unix_ms
@@ -36,7 +37,7 @@ def read_window(client: Client, since: timedelta, unit: Unit, queue: str | None,
     here = int((float(given) if given else unix_ms()) // step_ms)
     first = here - count + 1 - _MARGIN
     hashes = [_key(client.keys, unit, number) for number in range(first, here + _MARGIN + 1)]
-    now_ms, *replies = client.broker.run_many([figures.server_time(), *figures.read(hashes, queue or "", type_ or "")])
+    now_ms, *replies = client.broker.run_many([server_time(), *figures.read(hashes, queue or "", type_ or "")])
     found = [one for reply in replies for one in reply]
     there = here if given else min(max(int(now_ms // step_ms), here - _MARGIN), here + _MARGIN)
     begin, end = there - count + 1 - first, there + 1 - first

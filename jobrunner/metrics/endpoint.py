@@ -37,7 +37,6 @@ class Endpoint:
             raise InvalidOption(
                 f"cannot listen on {host} port {port}: {error.strerror}; choose another --metrics-port"
             ) from error
-        self._server.daemon_threads = True
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_address[1]}"
 

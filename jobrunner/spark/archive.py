@@ -24,8 +24,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobrunner.broker.call import Call, command
+from jobrunner.broker.call import command
 from jobrunner.broker.calls import archives, queues
+from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.archive_files import PARTITIONS
@@ -146,7 +147,7 @@ class _Run:
         opened, done = self._broker.run(archives.state(self._keys, self._digest))
         if opened is not None:
             return msgspec.json.decode(opened, type=Window), True
-        until = float(round(self._broker.run(_server_ms()) - lag_s * 1000))
+        until = float(round(self._broker.run(server_time()) - lag_s * 1000))
         begins = {name: done.get(name, 0.0) for name in self._chosen(likes) if done.get(name, 0.0) < until}
         first = min(begins.values(), default=until)
         window = Window(name=f"{first:.0f}-{until:.0f}", until=until, begins=begins)
@@ -275,7 +276,3 @@ _STATES = (("done", "_finished_at"), ("dead", "_when"))
 
 def _covers(there: tuple[int, int], expected: tuple[int, int]) -> bool:
     return there[0] == expected[0] and there[1] >= expected[1]
-
-
-def _server_ms() -> Call[float]:
-    return command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) / 1000)

@@ -17,8 +17,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, command
+from jobrunner.broker.call import command
 from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime
@@ -53,7 +54,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The server's time, or earlier: when that many rows were finished. `start` when there are none."""
         begins = _instant(start)
         with self._broker() as broker:
-            now = broker.run(_server_time())
+            now = broker.run(server_time())
             end = now if self._target is None else min(now, self._target)
             history = _History(broker, self._keys(broker), begins)
             count = history.count(end) if end > begins else 0
@@ -93,7 +94,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _now(self) -> float:
         with self._broker() as broker:
-            return broker.run(_server_time())
+            return broker.run(server_time())
 
     @contextmanager
     def _broker(self) -> Iterator[Broker]:
@@ -177,11 +178,6 @@ def _offset(at: float) -> dict[str, str]:
 
 def _instant(offset: dict[str, str]) -> float:
     return float(offset[_AT])
-
-
-def _server_time() -> Call[float]:
-    """Unix ms, as scripts compute it."""
-    return command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) / 1000)
 
 
 def _only_score(reply: list[Any]) -> float | None:

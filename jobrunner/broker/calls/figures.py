@@ -100,11 +100,6 @@ def totals(keys: Keys) -> Call[dict[str, str]]:
     return command("HGETALL", keys.figures_total, read=_pairs)
 
 
-def server_time() -> Call[float]:
-    """The server's clock, Unix ms."""
-    return command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) / 1000)
-
-
 def _pairs(reply: Iterable[bytes]) -> dict[str, str]:
     words = [raw.decode("utf-8", "replace") for raw in reply]
     return dict(zip(words[::2], words[1::2], strict=True))

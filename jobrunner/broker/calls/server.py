@@ -68,6 +68,11 @@ def fsync_policy() -> Call[str]:
     return command("CONFIG", "GET", "appendfsync", read=lambda reply: reply[1].decode() if len(reply) > 1 else "")
 
 
+def server_time() -> Call[float]:
+    """The server's clock, Unix ms, as scripts compute it."""
+    return command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) / 1000)
+
+
 def ping() -> Call[bool]:
     """Whether it answers."""
     return command("PING", read=lambda reply: reply == b"PONG")
