@@ -101,7 +101,12 @@ def _add_more(
     attempt.encoding = encoding
     attempt.then = then
     if place is not None:
-        attempt.due_ms = max(_decimal(place, 0.0) - (1 - min(max(_whole(priority, 1), 0), 2)) * _BAND, 0.0)
+        attempt.due_ms = due_ms(place, priority)
+
+
+def due_ms(place: bytes, priority: bytes | None) -> float:
+    """When a task was due that has this place in line, Unix ms."""
+    return max(_decimal(place, 0.0) - (1 - min(max(_whole(priority, 1), 0), 2)) * _BAND, 0.0)
 
 
 def _whole(raw: bytes | None, default: int) -> int:

@@ -22,10 +22,11 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import batches as calls
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.batches import Advance, Claimed
+from jobrunner.broker.calls.figures import server_time
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.client.pace import Pace
-from jobrunner.clock import from_ms
+from jobrunner.clock import from_ms, unix_ms
 from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.task import new_id
 
@@ -135,6 +136,8 @@ class BatchLease:
         self._found = found
         self._ends_ms = found.ends_ms  # apart, as a thread of its own may renew
         self._lease_ms = lease_ms
+        self.taken_ms = unix_ms()
+        """When this hand-out was taken, Unix ms, by the clock of this machine."""
         self._is_known = False
         self._filling = Pace(broker, calls.ADVANCED_AT_ONCE)
         self._advancing = Pace(broker, calls.ADVANCED_AT_ONCE)
@@ -193,6 +196,17 @@ class BatchLease:
     def headers(self, count: int) -> list[bytes | None]:
         """The headers of up to `count` first members, as they are stored."""
         return self._broker.run_many([tasks.headers(self._keys, one) for one in self.members(0, count)])
+
+    def waits_ms(self, most: int) -> list[tuple[float, int]]:
+        """How long members have been due, of up to `most` that stand evenly in the line, and for how many each stands.
+        Two round trips, whatever the size."""
+        count = min(most, self.size)
+        places = [self._found.first + (2 * n + 1) * self.size // (2 * count) for n in range(count)]
+        taken = self._broker.run_many([calls.members(self._keys, self._found.root, at, 1) for at in places])
+        asked = [tasks.due_since(self._keys, one) for some in taken for one in some]
+        now_ms, *due_ms = self._broker.run_many([server_time(), *asked])
+        each, more = divmod(self.size, max(count, 1))
+        return [(now_ms - due, each + (n < more)) for n, due in enumerate(due_ms) if due]
 
     def members(self, first: int, count: int) -> list[str]:
         """Ids of up to `count` members from position `first` on, in the order of the line.

@@ -16,6 +16,9 @@ from jobrunner.clock import from_ms
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.schedule import Schedule, first_tick
 
+TOO_MANY = "*"
+"""What a worker says of the jobs it knows when their names are too long together."""
+
 
 class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
     """An attempt that a worker runs."""
@@ -25,6 +28,8 @@ class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
     type: str
     attempt: int
     began_ms: float
+    items: int = 0
+    """Of a batch, which `id` names: how many it has. 0: a task."""
 
     @property
     def began(self) -> datetime:
@@ -52,6 +57,8 @@ class WorkerRecord:
     """Bytes of its main process; 0: it does not say."""
     running: tuple[RunningAttempt, ...] = ()
     """What it runs, longest running first, at most 50."""
+    types: tuple[str, ...] | None = None
+    """Names of the jobs that it knows; None when they are too many to be said, or it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +129,7 @@ def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
         quiet=text.get("quiet") == "1",
         memory=_whole(fields.get("memory")),
         running=_running(fields.get("running", b"[]")),
+        types=_types(text.get("types")),
     )
 
 
@@ -130,6 +138,12 @@ def _running(raw: bytes) -> tuple[RunningAttempt, ...]:
         return msgspec.json.decode(raw, type=tuple[RunningAttempt, ...])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ()
+
+
+def _types(said: str | None) -> tuple[str, ...] | None:
+    if said is None or said == TOO_MANY:
+        return None
+    return tuple(name for name in said.split(",") if name)
 
 
 def _periodic(

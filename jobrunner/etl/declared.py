@@ -1,7 +1,8 @@
 """Stations on Spark as they are declared. Nothing here runs one, and nothing here needs Spark.
 
-`jobrunner.spark.stations` does: its `build_driver(declaration, client)` makes the Driver that serves the queue. It is
-named here by its path and imported when a worker starts, as this package lies below it and must work without Spark.
+`jobrunner.spark.stations` does: its `build_driver(declaration, client, seen)` makes the Driver that serves the queue.
+It is named here by its path and imported when a worker starts, as this package lies below it and must work without
+Spark.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.queue_settings import write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.link import Link
-from jobrunner.jobs.registry import Driver, MakeDriver
+from jobrunner.jobs.driver import Driver, MakeDriver, Seen
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration, check_whole
 
@@ -66,15 +67,20 @@ class SparkStation:
         """Whether several rows of one item are several items."""
         return self.link.fan_out
 
+    @property
+    def rest(self) -> str:
+        """What becomes of items that no row names: succeeded or dropped."""
+        return "succeeded" if self.is_sink or self.fan_out or self.emits_new else "dropped"
+
 
 def driver_of(declared: SparkStation) -> MakeDriver:
     """What makes the driver of a declared station: writes the queue's settings and imports Spark's part."""
 
-    def make(client: Client) -> Driver:
+    def make(client: Client, seen: Seen) -> Driver:
         if declared.settings:
             written = write_settings(declared.settings, declared.queue)
             client.broker.run(queues.configure(client.keys.queue(declared.queue), written))
-        driver: Driver = import_module(ENGINE).build_driver(declared, client)
+        driver: Driver = import_module(ENGINE).build_driver(declared, client, seen)
         return driver
 
     return make

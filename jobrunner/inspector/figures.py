@@ -2,7 +2,7 @@
 
 Workers add what they counted every five seconds, so the newest numbers are that old, and a worker that was killed took
 at most that much along. Each function is one round trip; the window is cut by the server's clock. Queues none of whose
-tasks a worker counted (batch stations, leases of bare queues) are counted by how their totals grew in each minute.
+tasks a worker counted (leases of bare queues) are counted by how their totals grew in each minute.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

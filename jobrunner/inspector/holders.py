@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobrunner.broker.call import command
+from jobrunner.broker.calls.batches import lease_number
 from jobrunner.client.client import Client
 from jobrunner.client.records import RunningAttempt, WorkerRecord
 from jobrunner.holder import mark_in, mark_of
@@ -17,11 +18,12 @@ class Holder:
     """Who holds a task."""
 
     mark: str
-    """What the worker's id ends with; empty when no worker took the lease, but a program that reserves by itself."""
+    """What the worker's id ends with; empty for a batch, and when a program took the lease that reserves by itself."""
     worker: WorkerRecord | None
     """None when no worker with this mark gave a sign of life lately."""
     running: RunningAttempt | None
-    """What it said of the attempt; None when it had not begun, or began since the last sign of life."""
+    """What it said of the attempt, or of the batch that the task is in, with that one's other half; None when it had
+    not begun, or began since the last sign of life."""
 
 
 def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord]) -> Holder | None:
@@ -29,11 +31,28 @@ def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord
     if record.state is not TaskState.PENDING:
         return None
     found = command("ZSCORE", client.keys.queue(record.queue).leases, record.id, read=lambda raw: float(raw or 0))
-    mark = mark_of(client.broker.run(found))
+    number = client.broker.run(found)
+    mark = mark_of(number)
+    if not mark:
+        return _of_batch(number, record.queue, workers)
     worker = worker_marked(mark, workers)
     known = worker.running if worker is not None else ()
     running = next((one for one in known if (one.queue, one.id) == (record.queue, record.id)), None)
     return Holder(mark=mark, worker=worker, running=running)
+
+
+def _of_batch(number: float, queue: str, workers: Iterable[WorkerRecord]) -> Holder:
+    for worker in workers:
+        for one in worker.running:
+            if one.items and one.queue == queue and number in _numbers(one.id):
+                return Holder(mark="", worker=worker, running=one)
+    return Holder(mark="", worker=None, running=None)
+
+
+def _numbers(batch_id: str) -> set[int]:
+    """Of the leases of its members: those of the batch that it is, or is a half of."""
+    parts = batch_id.split(".")
+    return {lease_number(".".join(parts[:end])) for end in range(1, len(parts) + 1)}
 
 
 def worker_marked(mark: str, workers: Iterable[WorkerRecord]) -> WorkerRecord | None:
@@ -61,6 +80,8 @@ class AtWork:
     """None: not looked at."""
     worker: WorkerRecord | None
     """None: no worker says that it runs it."""
+    items: int = 0
+    """Of a batch, which `id` names. 0: a task."""
 
 
 def at_work(workers: Iterable[WorkerRecord], pending: Iterable[TaskLine]) -> list[AtWork]:
@@ -80,5 +101,5 @@ def at_work(workers: Iterable[WorkerRecord], pending: Iterable[TaskLine]) -> lis
 def _said(one: RunningAttempt, worker: WorkerRecord, line: TaskLine | None) -> AtWork:
     return AtWork(
         queue=one.queue, id=one.id, type=one.type, attempt=one.attempt, began=one.began,
-        lease_ends=None if line is None else line.when, worker=worker,
+        lease_ends=None if line is None else line.when, worker=worker, items=one.items,
     )  # fmt: skip

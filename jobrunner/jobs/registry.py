@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from jobrunner.attempt import Attempt
-from jobrunner.client.client import Client
 from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
+from jobrunner.jobs.driver import MakeDriver
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.jobs.params import Parameters
 from jobrunner.jobs.run import Run
@@ -65,30 +65,6 @@ class StationDefinition:
 
 
 Definition = JobDefinition | StationDefinition
-
-
-class Driver(Protocol):
-    """Serves a queue in place of the worker's own loop, as batch stations are served; made anew for each worker."""
-
-    def start(self) -> None:
-        """Begins, in threads or processes of its own."""
-
-    def ask_to_stop(self) -> None:
-        """Takes nothing new from now on. Returns at once."""
-
-    def stop(self, grace_s: float) -> None:
-        """Ends within about so many seconds; what is not over then is handed back."""
-
-    @property
-    def in_hand(self) -> int:
-        """Items it holds."""
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why it cannot go on, which ends the worker's process with an error; None while it can."""
-
-
-MakeDriver = Callable[[Client], Driver]
 
 
 _definitions: dict[str, JobDefinition] = {}

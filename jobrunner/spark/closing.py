@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from jobrunner.client.batches import BatchLease
+from jobrunner.client.batches import Advance, BatchLease
 from jobrunner.errors import BatchLost, ClientClosed, ServerError
 from jobrunner.logs import OwnLog
 
@@ -19,12 +19,19 @@ class Closing:
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
         self._thread: threading.Thread | None = None
-        self.in_hand = 0
+        self.lease: BatchLease | None = None
 
-    def hand(self, lease: BatchLease, tell: Callable[[], None]) -> None:
-        """Takes a batch over; `tell` is called when it is done. Waits until the one before is done."""
+    @property
+    def in_hand(self) -> int:
+        """Items of the batch."""
+        lease = self.lease
+        return 0 if lease is None else lease.size
+
+    def hand(self, lease: BatchLease, tell: Callable[[], None], count: Callable[[Advance], None]) -> None:
+        """Takes a batch over; `count` hears of every slice, and `tell` is called when it is done. Waits until the one
+        before is done."""
         self.wait(None)
-        self.in_hand = lease.size
+        self.lease, self._count = lease, count
         self._thread = threading.Thread(target=self._close, args=(lease, tell), name=f"jobrunner-close-{lease.id}")
         self._thread.daemon = True
         self._thread.start()
@@ -45,7 +52,7 @@ class Closing:
         except ClientClosed:  # the driver stopped meanwhile
             _log.info("decided batch is left to others", batch=lease.id, queue=lease.queue)
         finally:
-            self.in_hand = 0
+            self.lease = None
 
     def _is_done(self, lease: BatchLease) -> bool:
         """One slice; pauses when it does not help to ask again at once."""
@@ -56,6 +63,7 @@ class Closing:
             _log.warning("decided batch waits for the server", batch=lease.id, queue=lease.queue, error=str(error))
             self._stopping.wait(_OUTAGE_S)
             return False
+        self._count(step)
         if step.full is not None:
             _log.info("decided batch waits for room", batch=lease.id, queue=lease.queue, target=step.full)
             self._stopping.wait(_FULL_S)

@@ -111,11 +111,8 @@ class BatchRun:
 
     def decide(self) -> None:
         """From here on it happens. Raises BatchLost."""
-        station = self._station
-        ends_well = station.is_sink or station.fan_out or station.emits_new
         nonces = [*(one.nonce for one in self.staged), *self._misfits()]
-        rest = "succeeded" if ends_well else "dropped"
-        self.lease.decide(nonces, rest=rest, max_hops=station.link.max_hops)
+        self.lease.decide(nonces, rest=self._station.rest, max_hops=self._station.link.max_hops)
 
     def _misfits(self) -> list[str]:
         """Staging keys of payloads that do not fit, by whatever attempt: it is true of them in any case."""

@@ -6,6 +6,7 @@ the items of the batch; an outage, a lost lease or a dead engine never does.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -14,12 +15,13 @@ from pyspark.sql import SparkSession
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.wakeup import WakeListener
-from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.client.batches import Advance, Batches, BatchLease
 from jobrunner.client.client import Client
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, ServerError
 from jobrunner.etl.declared import SparkStation
+from jobrunner.jobs.driver import BatchAtHand, BatchEnd, Seen
 from jobrunner.logs import OwnLog
 from jobrunner.loop import Loop
 from jobrunner.outcome import Retry, Snooze
@@ -46,15 +48,17 @@ _AGAIN_S = 0.2
 """Pause before a report is sent again that met an outage."""
 _LINKED = 128
 """Items whose spans the span of a batch links to, when it is traced."""
+_TIMED = 32
+"""Items of a batch whose waits are looked at; they stand for the others."""
 _STARTING = threading.Lock()
 """Stations of one process start its session together."""
 _log = OwnLog("jobrunner.spark")
 T = TypeVar("T")
 
 
-def build_driver(station: SparkStation, client: Client) -> "StationDriver":
-    """The driver of a declared station or sink, for a worker to start."""
-    return StationDriver(station, client)
+def build_driver(station: SparkStation, client: Client, seen: Seen = lambda _: None) -> "StationDriver":
+    """The driver of a declared station or sink, for a worker to start; `seen` hears what became of its batches."""
+    return StationDriver(station, client, seen)
 
 
 class StationDriver:
@@ -64,12 +68,15 @@ class StationDriver:
     2. runs it, keeping its lease meanwhile, to the decision, or says what became of it;
     3. has what was decided rolled forward meanwhile, also by a driver that died (see Closing);
     4. pauses longer and longer while batch after batch fails, so that an outage behind a sink kills no item;
-    5. ends the worker's process when the engine is gone.
+    5. ends the worker's process when the engine is gone;
+    6. while it is quiet, ends the batch at hand and takes no other.
     """
 
-    def __init__(self, station: SparkStation, client: Client) -> None:
+    def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
         self.failure: BaseException | None = None
-        self._open = 0
+        self._lease: BatchLease | None = None
+        self._quiet = False
+        self._seen = seen
         self._station = station
         self._client = client
         self._keys = client.keys.queue(station.queue)
@@ -89,11 +96,26 @@ class StationDriver:
     @property
     def in_hand(self) -> int:
         """Items it holds, with those that are being rolled forward."""
-        return self._open + self._closing.in_hand
+        lease = self._lease
+        return (0 if lease is None else lease.size) + self._closing.in_hand
+
+    @property
+    def running(self) -> tuple[BatchAtHand, ...]:
+        """The batch at hand, and the one that is being rolled forward."""
+        held = [lease for lease in (self._closing.lease, self._lease) if lease is not None]
+        return tuple(
+            BatchAtHand(id=lease.id, attempt=lease.epoch, items=lease.size, began_ms=lease.taken_ms)
+            for lease in {lease.id: lease for lease in held}.values()
+        )
 
     def start(self) -> None:
         """Begins; the first turn starts the session when there is none."""
         self._loop.start()
+
+    def be_quiet(self, quiet: bool) -> None:
+        """Takes no batch while it is quiet; the one that it has is not filled up any more, and runs to its end."""
+        self._quiet = quiet
+        self._loop.wake()
 
     def ask_to_stop(self) -> None:
         """Takes nothing new from now on."""
@@ -114,7 +136,7 @@ class StationDriver:
         self._closing.wait(_SLICE_S)
 
     def _turn(self) -> float:
-        if self._stopping.is_set() or self.failure is not None:
+        if self._stopping.is_set() or self._quiet or self.failure is not None:
             return _IDLE_S
         if self._spark is None and not self._begin():
             return _IDLE_S
@@ -141,37 +163,49 @@ class StationDriver:
         lease = self._batches.take(self._station.batch, lease_s=self._station.lease)
         if lease is None:
             return False
-        self._open = lease.size
+        self._lease = lease
         self._idle_now.clear()
         try:
             self._handle(spark, lease)
         except BatchLost as error:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
         finally:
-            self._open = 0
+            self._lease = None
             self._idle_now.set()
         return True
 
     def _handle(self, spark: SparkSession, lease: BatchLease) -> None:
         began = filled = monotonic()
-        rows: int | BaseException = 0
+        rows = 0
         if lease.state == "open":
             self._fill(lease)
             if self._stopping.is_set() and lease.epoch == 1:
                 self._report(lease.dissolve)
                 return
-            filled = monotonic()
+            filled, waits_ms = monotonic(), self._waits_ms(lease)
             jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
             with Keeping(lease, self._station.lease, jobs) as keeping:
-                rows = self._attempt(spark, lease, jobs)
+                made = self._attempt(spark, lease, jobs)
             self._jobs = None
-            if keeping.lost and isinstance(rows, BaseException):
+            if isinstance(made, BaseException):
+                if not keeping.lost:
+                    self._set_back(spark, lease, made, monotonic() - filled)
                 return
-        if isinstance(rows, BaseException):
-            self._set_back(spark, lease, rows)
-            return
+            rows = made
+            self._seen(BatchEnd(items=lease.size, run_s=monotonic() - filled, waits_ms=waits_ms))
         self._breaker.succeeded()
-        self._closing.hand(lease, partial(self._tell, lease, rows, began, filled, monotonic()))
+        self._closing.hand(lease, partial(self._tell, lease, rows, began, filled, monotonic()), self._count)
+
+    def _waits_ms(self, lease: BatchLease) -> list[tuple[float, int]]:
+        if lease.epoch == 1 and lease.root == lease.id:
+            with suppress(ServerError):  # figures hold nothing up
+                return lease.waits_ms(_TIMED)
+        return []  # nobody knows when one that comes back was due
+
+    def _count(self, step: Advance) -> None:
+        """What a slice of rolling forward did, also of a batch whose driver is dead."""
+        counts = {"moved": step.moved, self._station.rest: step.ended, "failed": step.dead, "dead": step.dead}
+        self._seen(BatchEnd(counts=counts))
 
     def _fill(self, lease: BatchLease) -> None:
         """A new batch waits for more items, a while."""
@@ -180,14 +214,13 @@ class StationDriver:
             return
         ends = monotonic() + station.max_wait
         while (left := ends - monotonic()) > 0 and lease.size < station.batch:
-            if self._stopping.wait(min(left, max(station.max_wait / _TOP_UPS, 0.02), station.lease / 3)):
+            if self._quiet or self._stopping.wait(min(left, max(station.max_wait / _TOP_UPS, 0.02), station.lease / 3)):
                 return
             try:
                 lease.renew()
                 self._batches.top_up(lease, station.batch - lease.size)
             except ServerError:  # the attempt meets it too, and hands back what there is
                 return
-            self._open = lease.size
 
     def _attempt(self, spark: SparkSession, lease: BatchLease, jobs: SparkJobs) -> int | BaseException:
         """Runs a batch to its decision. Returns the number of rows, or what went wrong."""
@@ -212,7 +245,7 @@ class StationDriver:
                 if monotonic() >= ends or self._over.wait(_AGAIN_S):
                     raise
 
-    def _set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException) -> None:
+    def _set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float) -> None:
         if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
             self._report(partial(lease.release, delay_s=delay_s))
             return
@@ -221,17 +254,19 @@ class StationDriver:
         if cause is Cause.LOST:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=said)
         elif cause is Cause.ITEMS and not self._stopping.is_set():
-            self._failed(lease, said)
+            self._failed(lease, said, run_s)
         else:
             _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=said, cause=cause)
             if cause is Cause.ENGINE and not self._stopping.is_set():
                 self._give_up(error)
             self._report(lease.release)
 
-    def _failed(self, lease: BatchLease, said: str) -> None:
+    def _failed(self, lease: BatchLease, said: str, run_s: float) -> None:
         delay_s = self._report(partial(self._delay_s, lease.failures + 1))
         fate = self._report(partial(lease.fail, said, delay_s=delay_s))
         _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=said)
+        counts = {"failed": lease.size, "dead": lease.size if fate == "dead" else 0}
+        self._seen(BatchEnd(items=lease.size, counts=counts, run_s=run_s))
         pause_s = self._breaker.failed()
         if pause_s:
             _log.warning("station pauses", queue=lease.queue, seconds=pause_s, failed_in_a_row=self._breaker.in_a_row)
@@ -246,7 +281,8 @@ class StationDriver:
 
     def _idle(self) -> float:
         try:
-            self._hints.wait(_IDLE_S)
+            if self._hints.wait(_IDLE_S) and self._quiet:
+                self._broker.run(queues.wake(self._keys))  # it is for others
         except ServerError:
             return _IDLE_S
         return 0.0

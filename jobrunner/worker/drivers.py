@@ -1,21 +1,27 @@
 """The drivers of a worker: they serve queues in place of its fetch loop, as batch stations are served."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed
-from jobrunner.jobs.registry import Driver, driver_of
+from jobrunner.jobs.driver import BatchAtHand, BatchEnd, Driver
+from jobrunner.jobs.registry import driver_of
 from jobrunner.logs import OwnLog
 
 _log = OwnLog("jobrunner.drivers")
 
 
 class Drivers:
-    """The drivers of these queues, made when they are started. One that fails to start stops the others."""
+    """The drivers of these queues, made when they are started. One that fails to start stops the others.
 
-    def __init__(self, client: Client, queues: Iterable[str]) -> None:
+    `seen` hears of each queue what became of its batches.
+    """
+
+    def __init__(self, client: Client, queues: Iterable[str], seen: Callable[[str, BatchEnd], None]) -> None:
         self._client = client
+        self._seen = seen
         self.queues = [queue for queue in queues if driver_of(queue) is not None]
         self._running: dict[str, Driver] = {}
 
@@ -24,9 +30,17 @@ class Drivers:
         for queue in self.queues:
             make = driver_of(queue)
             assert make is not None, "a driver was forgotten while its worker started"
-            driver = make(self._client)
+            driver = make(self._client, partial(self._seen, queue))
             driver.start()
             self._running[queue] = driver
+
+    def be_quiet(self, quiet: bool) -> None:
+        """Lets none of them take anything new, or all of them again."""
+        for queue, driver in self._running.items():
+            try:
+                driver.be_quiet(quiet)
+            except Exception:
+                _log.exception("a driver does not hear what it is told", queue=queue)
 
     def ask_to_stop(self) -> None:
         """Lets none of them take anything new."""
@@ -50,6 +64,11 @@ class Drivers:
     def in_hand(self) -> int:
         """Items they hold."""
         return sum(driver.in_hand for driver in list(self._running.values()))
+
+    @property
+    def running(self) -> list[tuple[str, BatchAtHand]]:
+        """The batches they work for, with their queues."""
+        return [(queue, batch) for queue, driver in list(self._running.items()) for batch in driver.running]
 
     @property
     def failure(self) -> DriverFailed | None:

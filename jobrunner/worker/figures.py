@@ -16,6 +16,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls.figures import BOUNDS_MS, BUCKETS, field_of, observe
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import perf_counter, unix_ms
+from jobrunner.jobs.driver import BatchEnd
 from jobrunner.outcome import (
     Acknowledged,
     Cancelled,
@@ -88,10 +89,16 @@ class Figures:
         with self._lock:
             self._line(queue, job).late.note(ms)
 
-    def count(self, queue: str, what: str, by: int) -> None:
-        """Counts items of a driver."""
+    def batch(self, queue: str, end: BatchEnd) -> None:
+        """Counts the items of a batch. Each took its share of the time that the whole ran."""
         with self._lock:
-            self._line(queue, "").add(what, by)
+            line = self._line(queue, "")
+            for what, by in end.counts.items():
+                line.add(what, by)
+            if end.items:
+                line.run.note_alike(end.run_s * 1000 / end.items, end.items)
+            for ms, items in end.waits_ms:
+                line.wait.note_alike(ms, items)
 
     def step(self) -> float:
         """Sends what was counted. Raises ServerError; what was not sent is sent by the next step."""
@@ -148,6 +155,12 @@ class _Times:
             self.total += ms
         else:
             self.buckets[0] += 1
+
+    def note_alike(self, ms: float, count: int) -> None:
+        """The same time for so many."""
+        self.note(ms)
+        self.buckets[bisect_right(BOUNDS_MS, ms) if ms > 0.0 else 0] += count - 1
+        self.total += max(ms, 0.0) * (count - 1)
 
     def changes(self, kind: str, to_us: int) -> dict[str, int]:
         """As figures."""

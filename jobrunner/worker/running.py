@@ -1,4 +1,4 @@
-"""What a worker says of what it runs at this moment, and of the memory it takes."""
+"""What a worker says of what it runs at this moment, of what it knows, and of the memory it takes."""
 
 import resource
 import sys
@@ -9,28 +9,43 @@ from pathlib import Path
 import msgspec
 
 from jobrunner.attempt import Attempt
+from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
+from jobrunner.jobs.driver import BatchAtHand
+from jobrunner.jobs.registry import all_jobs
 
 MOST = 50
 """Attempts that are named; how many there are in all is said beside."""
+_LONGEST_NAMES = 4096
 _STATUS = Path("/proc/self/statm")
 
 
-def running(held: Iterable[Attempt]) -> bytes:
-    """JSON of the attempts that have begun and not ended, longest running first, at most 50.
+def running(held: Iterable[Attempt], batches: Iterable[tuple[str, BatchAtHand]] = ()) -> bytes:
+    """JSON of the batches of drivers, with their queues, and of the attempts that have begun and not ended, longest
+    running first, at most 50.
 
-    Each is [queue, id, job, number of the attempt, when it began in Unix ms].
+    Each is [queue, id, job, number of the attempt, when it began in Unix ms], and of a batch how many items it has.
     """
     begun = sorted(
         (attempt for attempt in held if attempt.began_s and attempt.run_s < 0), key=lambda attempt: attempt.began_s
     )
     ahead_ms = unix_ms() - perf_counter() * 1000
+    found: list[tuple[object, ...]] = [
+        (queue, batch.id, "", batch.attempt, round(batch.began_ms), batch.items) for queue, batch in batches
+    ]
     return msgspec.json.encode(
-        [
+        found[:MOST]
+        + [
             (attempt.queue, attempt.id, attempt.type, attempt.number, round(attempt.began_s * 1000 + ahead_ms))
-            for attempt in begun[:MOST]
+            for attempt in begun[: max(MOST - len(found), 0)]
         ]
     )
+
+
+def known_types() -> str:
+    """The names of the jobs that this process knows; `*` when that is above 4 KiB, as every look reads it."""
+    names = ",".join(job.name for job in all_jobs())
+    return names if len(names) <= _LONGEST_NAMES else TOO_MANY
 
 
 def resident_bytes() -> int:

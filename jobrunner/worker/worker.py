@@ -28,7 +28,7 @@ from jobrunner.worker.fetcher import Fetcher
 from jobrunner.worker.figures import Figures
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.presence import Presence, new_worker_id
-from jobrunner.worker.running import resident_bytes, running
+from jobrunner.worker.running import known_types, resident_bytes, running
 from jobrunner.worker.served import configuring, longest_poll_s, served_queues
 from jobrunner.worker.settle import settlements
 from jobrunner.worker.stock import Stock
@@ -205,14 +205,14 @@ class Worker:
         self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms)
         self._finished = Finished(lambda: self._fetch_loop.wake())
         self._queues = list(weights)
-        self._drivers = Drivers(client, weights)
+        self._figures = Figures(self._broker, keys, self.id)
+        self._drivers = Drivers(client, weights, self._figures.batch)
         fetched = {queue: weight for queue, weight in weights.items() if queue not in self._drivers.queues}
         self._turns = Turns(fetched, longest_poll_s(settings.poll))
         self._executor = build_executor(
             settings, client, modules=self.modules, is_stopped=self._held.is_stopped, finished=self._finished
         )
         self._wakeup = Wakeup(self._broker, keys, fetched, self._on_wake, complaints)
-        self._figures = Figures(self._broker, keys, self.id)
         self._fetcher = Fetcher(
             self._broker, keys, turns=self._turns,
             stock=Stock(settings.concurrency, settings.prefetch, settings.batch_max),
@@ -258,11 +258,12 @@ class Worker:
             "leads": int(self._coordinator.leads),
             "quiet": int(self._quiet),
             "memory": resident_bytes(),
-            "running": running(self._held.attempts()),
+            "running": running(self._held.attempts(), self._drivers.running),
+            "types": known_types(),
         }
 
     def _obey(self, orders: Mapping[str, bytes]) -> None:
-        """Does what the dashboard told this worker. Drivers go on while it is quiet: only `stop` ends them."""
+        """Does what the dashboard told this worker."""
         if orders.get("stop") == b"1" and not self._stops_asked:
             _log.info("worker was told to stop", worker=self.id)
             self.ask_to_stop()
@@ -273,6 +274,7 @@ class Worker:
             self._fetcher.reserving = not asked
             if self._is_stopping():  # asked since, and that comes first
                 self._fetcher.reserving = False
+            self._drivers.be_quiet(asked)
             self._turns.wake_all()
             self._fetch_loop.wake()
             self._presence_loop.wake()

@@ -9,6 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from jobrunner.client.item import Item
 from jobrunner.retry import Backoff
 from jobrunner.spark import frame
+from jobrunner.spark.stations import build_driver
+from tests.conftest import wait_for
 
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
 FALSY = [0, "", None, False, [], {}, 0.0]
@@ -293,3 +295,68 @@ def test_a_drivers_loop_takes_what_comes_and_ends_when_told(flights, driver_of, 
     driver.ask_to_stop()
     driver.stop(10)
     assert (driver.in_hand, driver.failure) == (0, None)
+
+
+def test_the_items_of_a_batch_count_and_share_its_time(spark, client, flights):
+    @flights.spark_station("clean", to="late", max_wait=0, schema="n int")
+    def keep_some(df, spark):
+        return df.where("n < 15")
+
+    flights.declare("late")
+    flights.push_many("clean", [{"n": n} for n in range(20)])
+    told = []
+    driver = build_driver(flights.spark_stations["flights/clean"], client, told.append)
+
+    driver.step(spark)
+    driver.stop(20)
+
+    ran, *slices = told
+    assert ran.items == 20
+    assert 0 < ran.run_s < 60
+    assert sum(items for _, items in ran.waits_ms) == 20
+    assert all(0 < ms < 60_000 for ms, _ in ran.waits_ms)
+    assert sum(one.counts["moved"] for one in slices) == 15
+    assert sum(one.counts["dropped"] for one in slices) == 5
+
+
+def test_a_batch_that_fails_counts_its_items_as_failed(spark, client, flights):
+    @flights.spark_sink("clean", max_wait=0, schema="n int", max_attempts=1)
+    def refuse(df, spark, batch):
+        raise ValueError("no")
+
+    flights.push("clean", {"n": 1})
+    told = []
+    driver = build_driver(flights.spark_stations["flights/clean"], client, told.append)
+
+    driver.step(spark)
+    driver.stop(20)
+
+    (end,) = told
+    assert (end.items, dict(end.counts)) == (1, {"failed": 1, "dead": 1})
+    assert end.run_s > 0
+
+
+def test_a_quiet_station_ends_the_batch_at_hand_and_takes_no_other(warm, client, flights):
+    @flights.spark_station("clean", to="late", batch=100, max_wait=600, schema="n int")
+    def keep(df, spark):
+        return df
+
+    flights.declare("late")
+    flights.push_many("clean", [{"n": n} for n in range(3)])
+    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver.start()
+    try:
+        (batch,) = wait_for(lambda: driver.running)
+        assert (batch.items, batch.attempt, driver.in_hand) == (3, 1, 3)
+
+        driver.be_quiet(True)  # it waits for more items no longer
+        wait_for(lambda: client.queue("flights/late").counts()["waiting"] == 3, timeout_s=60)
+        flights.push_many("clean", [{"n": n} for n in range(2)])
+        assert driver._turn() > 0
+        assert client.queue("flights/clean").counts()["waiting"] == 2
+        assert driver.failure is None
+
+        driver.be_quiet(False)
+        wait_for(lambda: driver.in_hand == 2, timeout_s=60)
+    finally:
+        driver.stop(20)

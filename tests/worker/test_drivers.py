@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, Worker
+from jobrunner.broker.calls import coordination
 from jobrunner.errors import DriverFailed, InvalidOption
+from jobrunner.inspector.figures import by_queue
+from jobrunner.jobs.driver import BatchAtHand, BatchEnd
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_driver, register_station
 from jobrunner.worker.served import default_queues
@@ -19,7 +22,8 @@ BATCHES, PLAIN = "driven/batches", "driven/plain"
 class ByTens:
     """Takes up to ten items at a time and commits them, on a thread of its own."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, seen: Any) -> None:
+        self.seen = seen
         self._queue = client.queue(BATCHES)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work)
@@ -27,6 +31,11 @@ class ByTens:
         self.sizes: list[int] = []
         self.in_hand = 0
         self.failure: BaseException | None = None
+        self.running: list[BatchAtHand] = []
+        self.quiet = False
+
+    def be_quiet(self, quiet: bool) -> None:
+        self.quiet = quiet
 
     def start(self) -> None:
         self.calls.append("start")
@@ -43,7 +52,7 @@ class ByTens:
 
     def _work(self) -> None:
         while not self._stopping.wait(0.005):
-            leases = self._queue.reserve(10)
+            leases = [] if self.quiet else self._queue.reserve(10)
             self.in_hand = len(leases)
             self._queue.commit_many(leases)
             self.sizes += [len(leases)] if leases else []
@@ -63,8 +72,8 @@ def made() -> Iterator[list[ByTens]]:
     """The drivers that were made for BATCHES."""
     drivers: list[ByTens] = []
 
-    def make(client: Client) -> ByTens:
-        drivers.append(ByTens(client))
+    def make(client: Client, seen: Any) -> ByTens:
+        drivers.append(ByTens(client, seen))
         return drivers[-1]
 
     register_driver(BATCHES, make, origin="test:driver")
@@ -154,7 +163,7 @@ def test_a_driver_that_cannot_go_on_ends_the_worker_with_an_error(current: Clien
 def test_a_driver_that_does_not_start_stops_the_worker(current: Client, made: list[ByTens], plain: Any) -> None:
     plain()
 
-    def make(client: Client) -> ByTens:
+    def make(client: Client, seen: Any) -> ByTens:
         raise OSError("no Java")
 
     forget_station(BATCHES)
@@ -204,3 +213,55 @@ def test_a_setting_that_cannot_be_is_refused_before_anything_starts(current: Cli
     with pytest.raises(InvalidOption, match="max_size"):
         Worker(queues=[PLAIN], client=current).start()
     assert current.workers() == []
+
+
+def tell(client: Client, worker: Worker, name: str, value: str) -> None:
+    client.broker.run_many(coordination.order(client.keys, worker.id, name, value, ttl_ms=60_000))
+
+
+def test_a_driver_is_quiet_with_its_worker_and_goes_on_with_it(
+    current: Client, made: list[ByTens], start: Any
+) -> None:
+    worker = start(queues=[BATCHES], heartbeat=0.05)
+    tell(current, worker, "quiet", "1")
+    wait_for(lambda: made[0].quiet)
+    made[0].running = [BatchAtHand(id="b", attempt=2, items=7, began_ms=1000.0)]
+
+    current.queue(BATCHES).push_many(range(5))
+    (record,) = wait_for(lambda: [one for one in current.workers() if one.quiet and one.running])
+    assert current.queue(BATCHES).counts()["waiting"] == 5
+    assert worker.health()[0], "it lives"
+    (batch,) = record.running
+    assert (batch.queue, batch.id, batch.attempt, batch.items, batch.began_ms) == (BATCHES, "b", 2, 7, 1000.0)
+
+    tell(current, worker, "quiet", "0")
+    wait_for(lambda: current.queue(BATCHES).totals().get("succeeded") == 5)
+
+
+def test_a_worker_of_drivers_stops_when_it_is_told(current: Client, made: list[ByTens]) -> None:
+    worker = Worker(queues=[BATCHES], client=current, heartbeat=0.05)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    wait_for(lambda: made and made[0].calls)
+
+    tell(current, worker, "stop", "1")
+    thread.join(10)
+
+    assert not thread.is_alive()
+    assert made[0].calls[-1] == "stop"
+
+
+def test_what_a_driver_tells_of_its_batches_is_in_the_figures_of_its_queue(
+    current: Client, made: list[ByTens], start: Any
+) -> None:
+    worker = start(queues=[BATCHES])
+    wait_for(lambda: made)
+
+    made[0].seen(BatchEnd(items=20, counts={"moved": 19, "dropped": 1}, run_s=2.0, waits_ms=[(4000.0, 15), (1.0, 5)]))
+    worker.stop(grace=5)
+
+    found = by_queue(current)[BATCHES]
+    assert dict(found.counts) == {"moved": 19, "dropped": 1}
+    assert (found.run.count, found.wait.count) == (20, 20)
+    assert found.run.mean_ms == pytest.approx(100)
+    assert found.wait.mean_ms == pytest.approx((15 * 4000 + 5) / 20)

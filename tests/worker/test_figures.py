@@ -15,6 +15,7 @@ from jobrunner.coordinator.sample import Sample
 from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.inspector.figures import by_job, by_queue, series
 from jobrunner.inspector.measures import Times
+from jobrunner.jobs.driver import BatchEnd
 from jobrunner.outcome import Cancel, Snooze, Succeeded
 from jobrunner.worker.figures import Figures
 from tests.conftest import wait_for
@@ -175,7 +176,7 @@ def test_each_report_counts_once_also_when_the_server_was_away(client: Client, b
     unreliable = Unreliable(broker)
     counted = Figures(unreliable, keys, "w1")  # type: ignore[arg-type]
     for mood in ("deaf", "deaf", "away", "well", "well"):
-        counted.count("q", "succeeded", 1)
+        counted.batch("q", BatchEnd(items=1, counts={"succeeded": 1}, run_s=0.1))
         unreliable.mood = mood
         if mood == "well":
             counted.step()

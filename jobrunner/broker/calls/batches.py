@@ -121,7 +121,6 @@ def fill(
     Reply: how many it has, and the end of its lease, Unix ms; (0, 0.0) when nothing was there and the batch is not
     either. Sent again it changes nothing. Raises BatchLost.
     """
-    number = int.from_bytes(hashlib.blake2b(batch_id.encode(), digest_size=6).digest())
     call = _with_batch(
         _fill,
         keys,
@@ -131,10 +130,15 @@ def fill(
         epoch=epoch,
         had=had,
         count=count,
-        lease=number,
+        lease=lease_number(batch_id),
         lease_ms=lease_ms,
     )
     return replace(call, read=partial(_filled, batch_id))
+
+
+def lease_number(root: str) -> int:
+    """The number of the leases of its members, and of those of its halves."""
+    return int.from_bytes(hashlib.blake2b(root.encode(), digest_size=6).digest())
 
 
 def _filled(batch_id: str, reply: list[Any]) -> tuple[int, float]:

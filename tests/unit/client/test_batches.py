@@ -1,11 +1,13 @@
 """What a driver holds of a queue: taken, staged, decided, rolled forward; and what becomes of it when somebody dies."""
 
 import itertools
+import time
 
 import pytest
 
 from jobrunner.broker.calls import batches
 from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.client.item import Item
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 
 _nonces = itertools.count(1)
@@ -375,3 +377,20 @@ def test_a_new_item_has_its_own_key_and_its_instant(raw_orders, client, clock):
     record = client.task("i1", queue=RAW).record()
     assert (record.state, record.when.timestamp() * 1000, record.fields["key"]) == ("scheduled", at_ms, b"ada")
     assert client.queue(RAW).ids("waiting") == ["i2"]
+
+
+def test_how_long_members_waited_is_read_of_some_that_stand_for_all(raw_orders, client, clock):
+    push(client, 60)
+    clock.advance(2000)
+    client.queue(RAW).push_many([Item(n, in_=3) for n in range(20)])
+    push(client, 20)
+    clock.advance(4000)
+    lease = raw_orders.take(1000, lease_s=30)
+
+    some, all_ = lease.waits_ms(10), lease.waits_ms(1000)
+
+    server_s = lease.deadline.timestamp() - 30
+    assert [items for _, items in some] == [10] * 10
+    assert sum(items for _, items in all_) == len(all_) == 100
+    assert {round(ms / 1000 - (time.time() - server_s)) for ms, _ in all_} == {6, 4, 1}
+    assert [round(ms / 1000 - (time.time() - server_s)) for ms, _ in some] == [6] * 6 + [4] * 2 + [1] * 2

@@ -219,11 +219,11 @@ def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(
     assert (sink.is_sink, sink.batch, sink.targets, sink.name) == (True, 5, (), "late")
     assert station_of("orders/raw") is None
 
-    engine = type("Engine", (), {"build_driver": staticmethod(lambda declared, client: (declared, client))})
+    engine = type("Engine", (), {"build_driver": staticmethod(lambda *given: given)})
     monkeypatch.setattr("jobrunner.etl.declared.import_module", {"jobrunner.spark.stations": engine}.__getitem__)
     make = driver_of("orders/raw")
     assert make is not None
-    assert make(current) == (station, current)  # type: ignore[comparison-overlap]
+    assert make(current, print) == (station, current, print)  # type: ignore[comparison-overlap]
     assert orders.queue("raw").settings.max_size == 7
 
 

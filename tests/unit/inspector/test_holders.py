@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from jobrunner.broker.calls import coordination, leases
+from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
 from jobrunner.holder import LeaseNumbers
 from jobrunner.inspector.holders import at_work, holder_of
@@ -98,3 +99,17 @@ def test_at_work_is_what_workers_say_longest_first_and_then_what_else_is_pending
         ("b", OTHER), ("a", ONE), ("gone", OTHER), ("c", None),
     ]  # fmt: skip
     assert [one.lease_ends is None for one in found] == [False, False, True, False]
+
+
+def test_a_member_of_a_batch_is_held_by_the_worker_that_says_it_has_the_batch(client: Client) -> None:
+    queue = client.queue("mail")
+    queue.push_many([1, 2])
+    lease = Batches(client.broker, queue.keys).take(1, lease_s=30)
+    (member,) = lease.members(0, 1)
+    record = client.task(member, queue="mail").record()
+
+    assert holder_of(client, record, client.workers()).worker is None
+    for batch in (lease.id, f"{lease.id}.1.2"):
+        announce(client, ONE, running=[["mail", "other", "", 1, 5.0, 3], ["mail", batch, "", 1, 1000.0, 1]])
+        found = holder_of(client, record, client.workers())
+        assert (found.worker.id, found.running.id, found.running.items) == (ONE, batch, 1)

@@ -1,0 +1,69 @@
+"""A driver serves a queue in place of the worker's own loop, as stations on Spark are served; what it tells its worker.
+
+What must hold: what a driver holds is in `in_hand` and in `running` until it is over; what became of a batch that it
+ran is told once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jobrunner.client.client import Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAtHand:
+    """A batch that a driver works for."""
+
+    id: str
+    attempt: int
+    items: int
+    began_ms: float
+    """Unix ms, by this machine's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnd:
+    """What a driver tells of an attempt at a batch: how long it ran, and what became of items, together or apart."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Items by what became of them, as figures name it: succeeded, moved, dropped, failed, dead."""
+    items: int = 0
+    """How many ran; 0: this is about counts alone."""
+    run_s: float = 0.0
+    """How long the whole batch ran; its items share that alike."""
+    waits_ms: Sequence[tuple[float, int]] = ()
+    """How long items were due before it ran, each with how many items it stands for."""
+
+
+class Driver(Protocol):
+    """Serves a queue; made anew for each worker."""
+
+    def start(self) -> None:
+        """Begins, in threads or processes of its own."""
+
+    def be_quiet(self, quiet: bool) -> None:
+        """While quiet it takes nothing new, and ends what it has. Returns at once."""
+
+    def ask_to_stop(self) -> None:
+        """Takes nothing new from now on. Returns at once."""
+
+    def stop(self, grace_s: float) -> None:
+        """Ends within about so many seconds; what is not over then is handed back."""
+
+    @property
+    def in_hand(self) -> int:
+        """Items it holds."""
+
+    @property
+    def running(self) -> Sequence[BatchAtHand]:
+        """The batches it works for."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it cannot go on, which ends the worker's process with an error; None while it can."""
+
+
+Seen = Callable[[BatchEnd], None]
+"""Hears what became of batches, for the figures."""
+MakeDriver = Callable[[Client, Seen], Driver]
