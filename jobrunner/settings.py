@@ -135,6 +135,8 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
         check_whole(self.max_tasks, "max_tasks", minimum=0)
+        if not self.heartbeat > 0:
+            raise InvalidOption(f"heartbeat {self.heartbeat!r}: give seconds, more than 0")
         if self.executor not in ("threads", "processes", "async"):
             raise InvalidOption(f"executor {self.executor!r}: choose threads, processes or async")
 

@@ -38,6 +38,8 @@ class Slot:
     began: float = 0.0
     start_at: float | None = 0.0
     """When it is to be started; None: not."""
+    over: bool = False
+    """Whether it ended well by itself: its work was done, or it was told to stop."""
     crashes: int = 0
     """In a row, each soon after the start."""
     lifeline: int = field(default=-1, repr=False)
@@ -48,12 +50,13 @@ class Supervisor:
 
     1. starts them, each in a process group of its own, so that Ctrl-C reaches the supervisor alone, and with a pipe
        whose end tells it that the supervisor is no more;
-    2. starts one that crashed again, after a pause that doubles; one that crashes five times in a row within 10 s of
+    2. leaves alone what ended well: its work is done, or it was told to stop, by the dashboard or a signal of its own;
+    3. starts one that crashed again, after a pause that doubles; one that crashes five times in a row within 10 s of
        its start is given up, and all with it;
-    3. passes on what it is asked: once to stop, twice at once; at the third time it kills;
-    4. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
-    5. with `until`, stops them gracefully when that answers yes; it is asked twice a second;
-    6. ends when they have: 0 when all ended well, 2 when one says that it is misused, else 1.
+    4. passes on what it is asked: once to stop, twice at once; at the third time it kills;
+    5. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
+    6. with `until`, stops them gracefully when that answers yes; it is asked twice a second;
+    7. ends when they have: 0 when all ended well, 2 when one says that it is misused, else 1.
     """
 
     def __init__(
@@ -72,11 +75,12 @@ class Supervisor:
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether all processes run that should, and what to say of that. For any thread."""
-        running = sum(slot.process is not None for slot in self._slots)
+        wanted = [slot for slot in self._slots if not slot.over]
+        running = sum(slot.process is not None for slot in wanted)
         said: dict[str, object] = {"processes": len(self._slots), "running": running}
         if self._asked:
             said["problem"] = "stopping"
-        elif running < len(self._slots):
+        elif running < len(wanted):
             said["problem"] = "a worker process does not run"
         return "problem" not in said, said
 
@@ -116,7 +120,7 @@ class Supervisor:
             [*slot.command, "--lifeline", str(theirs)], pass_fds=[theirs], process_group=0
         )
         os.close(theirs)
-        slot.process, slot.began, slot.start_at = process, monotonic(), None
+        slot.process, slot.began, slot.start_at, slot.over = process, monotonic(), None, False
 
         def wait() -> None:
             code = process.wait()
@@ -130,6 +134,10 @@ class Supervisor:
         if slot.start_at is not None and not self._asked:
             return  # it was stopped to be started again
         if code == DONE:
+            slot.over = True
+            if not self._asked:
+                left = sum(not one.over for one in self._slots)
+                _log.info("worker ended well and is not started again", process=slot.number, others=left)
             return
         if self._watched is not None and not self._asked:
             _log.warning("worker ended; the next change starts it again", process=slot.number, how=_told(code))

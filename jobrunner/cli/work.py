@@ -49,6 +49,7 @@ class Wanted:
     log_format: str
     allow_eviction: bool
     otel: bool = False
+    heartbeat: float = 10.0
 
     @property
     def imported(self) -> tuple[str, ...]:
@@ -84,6 +85,8 @@ class Wanted:
               help="Ends after N tasks of a process; 0: never.")  # fmt: skip
 @click.option("--grace", type=duration, default="25", show_default=True, metavar="S",
               help="How long running tasks may finish after SIGTERM or Ctrl-C.")  # fmt: skip
+@click.option("--heartbeat", type=duration, default="10", show_default=True, metavar="S",
+              help="How often it says that it lives, and reads what it is told.")  # fmt: skip
 @click.option("--reload", is_flag=True, help="Starts again when a .py file below this folder changes.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
 @click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete tasks to make room.")
@@ -134,7 +137,7 @@ def _supervise(shared: Shared, wanted: Wanted, processes: int, metrics: Served, 
 def words(shared: Shared, wanted: Wanted) -> list[str]:
     """The words of the command line that ask one process for this."""
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
-    for name in ("concurrency", "executor", "max_tasks", "grace", "log_format"):
+    for name in ("concurrency", "executor", "max_tasks", "grace", "heartbeat", "log_format"):
         found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
     for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):
@@ -162,6 +165,7 @@ def work_here(
         executor=wanted.executor,
         grace=wanted.grace,
         max_tasks=wanted.max_tasks,
+        heartbeat=wanted.heartbeat,
     )
     IDENTITY.worker = worker.id
     ask_at_stop_signals(worker.ask_to_stop)
