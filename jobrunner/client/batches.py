@@ -22,8 +22,8 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import batches as calls
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.batches import Advance, Claimed
-from jobrunner.broker.calls.figures import server_time
 from jobrunner.broker.calls.queues import register
+from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.client.pace import Pace
 from jobrunner.clock import from_ms, unix_ms
