@@ -19,6 +19,7 @@ from jobrunner.inspector.figures import by_job, by_queue
 from jobrunner.inspector.growth import CAME, LEFT, WENT_WRONG, Growth
 from jobrunner.inspector.lines import TaskLine, first_lines
 from jobrunner.inspector.overview import QueueView, latency_ms, leader_call, queue_views, shown_url
+from jobrunner.inspector.unknown_types import UnknownType, lines_in_doubt, unknown_types
 
 _MINUTE_S = 60.0
 _RECENTLY = timedelta(minutes=15)
@@ -26,6 +27,7 @@ _KEPT = 120
 """Rates remembered of each queue, one a look."""
 _QUEUES_LOOKED_INTO = 5
 _TASKS_OF_EACH = 10
+_TO_DO = ("waiting", "scheduled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Look:
     """The first leases to end first; a few of each queue."""
     failing: tuple[Failing, ...]
     """The most frequent first."""
+    unknown: tuple[UnknownType, ...] = ()
+    """Jobs of tasks to do that no worker of their queue knows, as far as was looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     workers = client.workers()
     seen = queue_views(client, workers)
     server, now_ms, leads, *found = client.broker.run_each(
-        [facts(), server_time(), leader_call(client), *_some_lines(client, seen)]
+        [facts(), server_time(), leader_call(client), *_some_lines(client, seen, workers)]
     )
     lines = [line for some in found if not isinstance(some, JobrunnerError) for line in some]
     return Look(
@@ -92,6 +96,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         queues=tuple(seen),
         workers=tuple(workers),
         running=tuple(sorted((line for line in lines if line.state == "pending"), key=_moment)),
+        unknown=tuple(unknown_types((line for line in lines if line.state in _TO_DO), workers)),
         failing=most_failing(_died([line for line in lines if line.state == "dead"]), failed or {}),
     )
 
@@ -147,9 +152,11 @@ def pulse_of(client: Client) -> Pulse:
     return Pulse({name: [left / _MINUTE_S for left in one.course[:-1]] for name, one in found.items()})
 
 
-def _some_lines(client: Client, seen: list[QueueView]) -> list[Call[list[TaskLine]]]:
+def _some_lines(
+    client: Client, seen: list[QueueView], workers: list[WorkerRecord]
+) -> list[Call[list[TaskLine]]]:
     pending = [first_lines(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
-    return pending + [
+    return pending + lines_in_doubt(client, seen, workers) + [
         first_lines(client, queue.name, "dead", count=_TASKS_OF_EACH, newest=True) for queue in _fullest(seen, "dead")
     ]
 

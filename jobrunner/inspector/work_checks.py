@@ -8,19 +8,23 @@ from jobrunner.inspector.check import Check, fail, ok, warn
 from jobrunner.inspector.lines import lines_of, places
 from jobrunner.inspector.neighbours import Neighbour, neighbours
 from jobrunner.inspector.overview import QueueView, leader, queue_views
+from jobrunner.inspector.unknown_types import lines_in_doubt, unknown_type_check, unknown_types
 
 _QUEUES_SAMPLED = 20
 _TASKS_SAMPLED = 20
 
 
 def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Check]:
-    """Workers, their leader, queues without a worker, dead tasks, periodic jobs that nobody knows, other set-ups."""
+    """Workers, their leader, queues without a worker, dead tasks, jobs that no worker knows, other set-ups."""
     workers = client.workers()
     found = queue_views(client, workers)
     yield ok("workers", f"{len(workers)} at work") if workers else warn("workers", "none", "jobrunner work MODULE")
     if workers:
         yield leader_check(leader(client))
     yield from (check for queue in found for check in queue_checks(queue))
+    calls = lines_in_doubt(client, found, workers, most=_QUEUES_SAMPLED)
+    lines = [line for some in client.broker.run_many(calls) for line in some] if calls else []
+    yield from (unknown_type_check(one) for one in unknown_types(lines, workers))
     for job in client.periodics():
         if not job.served:
             yield warn("periodic", f"{job.name} is not fired: no worker knows it", "start a worker with its module")

@@ -17,9 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
-from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph
@@ -28,11 +26,13 @@ from jobrunner.inspector.check import Check, warn
 from jobrunner.inspector.overview import QueueView
 from jobrunner.inspector.pulse import Look, Pulse, Rates, look
 from jobrunner.inspector.server_checks import facts_checks
+from jobrunner.inspector.unknown_types import unknown_type_check
 from jobrunner.web.refusals import Refused
 
 FRESH_S = 1.0
 EVERY_S = 2.0
 _MOST_TABS = 500
+_UNKNOWN_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Live:
         return Glance(
             look=seen,
             graphs=graphs,
-            warnings=tuple(_warnings(seen.server, seen.leader, seen.workers, unserved)),
+            warnings=tuple(_warnings(seen, unserved)),
             unserved=unserved,
             total=self._pulse.total(),
             rates={queue.name: self._pulse.rates(queue.name) for queue in seen.queues},
@@ -134,17 +134,16 @@ def _is_stuck(queue: QueueView) -> bool:
     return not queue.workers and bool(queue.waiting or queue.scheduled or queue.pending)
 
 
-def _warnings(
-    server: ServerFacts | None, leader: str | None, workers: tuple[WorkerRecord, ...], unserved: tuple[QueueView, ...]
-) -> list[Check]:
-    found = [check for check in (facts_checks(server) if server else ()) if check.verdict != "ok"]
+def _warnings(seen: Look, unserved: tuple[QueueView, ...]) -> list[Check]:
+    found = [check for check in (facts_checks(seen.server) if seen.server else ()) if check.verdict != "ok"]
     if unserved:
         names = [queue.name for queue in unserved]
         told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
         undone = sum(queue.waiting + queue.scheduled + queue.pending for queue in unserved)
         advice = f"start one: jobrunner work MODULE -q {names[0]}"
         found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice))
-    if workers and leader is None:
+    found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
+    if seen.workers and seen.leader is None:
         found.append(warn("leader", "none: due tasks are promoted by nobody", "it should come within 10 s"))
     return found
 

@@ -88,3 +88,14 @@ def test_a_worker_that_is_told_to_stop_stops(start: Start, current: Client) -> N
     order(current, worker, "stop", "1")
 
     wait_for(lambda: worker._stops_asked == 1)
+
+
+def test_a_worker_says_which_jobs_it_knows_unless_they_are_too_many(
+    start: Start, current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start(queues=["w"], heartbeat=0.05)
+    assert "work.gated" in (current.workers()[0].types or ())
+
+    monkeypatch.setattr("jobrunner.worker.running._LONGEST_NAMES", 5)
+    worker._presence.step()
+    assert current.workers()[0].types is None

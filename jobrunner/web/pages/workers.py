@@ -18,6 +18,7 @@ def _workers(context: Context) -> tuple[str, Values]:
         "running": at_work(seen.look.workers, seen.look.running)[:_MOST],
         "more": max(sum(queue.pending for queue in seen.look.queues) - _MOST, 0),
         "unserved": seen.unserved,
+        "unknown": seen.look.unknown,
     }
 
 

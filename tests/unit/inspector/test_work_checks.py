@@ -117,3 +117,41 @@ def test_looking_for_others_writes_nothing_and_keys_of_others_do_no_harm(client:
 
     assert neighbours(client, server_facts(client)) == []
     assert raw.dbsize() == before
+
+
+def enqueue(client: Client, job: str, count: int = 1, queue: str = "mail", **options: Any) -> None:
+    for n in range(count):
+        client.enqueue(Task(id=f"{job}{n}", queue=queue, type=job, payload=b"{}", **options))
+
+
+def test_a_job_that_no_worker_of_its_queue_knows_is_found_also_where_it_is_tried_again(client: Client) -> None:
+    announce(client, types="Send,Other", queues="mail")
+    announce(client, "w2", types="Ghost", queues="elsewhere")
+    enqueue(client, "Send", 3)
+    enqueue(client, "Ghost", 2)
+    enqueue(client, "Later", delay_ms=60_000)
+
+    told = [check.found for check in work_checks(client) if check.what == "job"]
+
+    assert told == [
+        "mail: no live worker knows the job 'Ghost', of 2 or more tasks to do",
+        "mail: no live worker knows the job 'Later', of 1 or more tasks to do",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ("mail", {"types": "Ghost"}),
+        ("mail", {"types": "*"}),
+        ("mail", {}),
+        ("orders/raw", {"types": "", "queues": "orders/raw"}),
+    ],
+    ids=["one knows it", "one knows too many to say", "one does not say", "a station takes any item"],
+)
+def test_a_job_is_not_called_unknown_where_a_worker_may_know_it(client: Client, queue: str, said: Any) -> None:
+    announce(client, types="Send")
+    announce(client, "w2", **said)
+    enqueue(client, "Ghost", queue=queue)
+
+    assert "job" not in warned(client)
