@@ -14,6 +14,7 @@ from markupsafe import Markup
 from jobrunner.client.client import Client
 from jobrunner.clock import utc_now
 from jobrunner.inspector.overview import shown_url
+from jobrunner.settings import RateLimit
 from jobrunner.web.charts import number, safe, shares, sparkline
 
 
@@ -76,6 +77,13 @@ def instant(at: datetime | None) -> Markup | str:
     return safe(f'<time datetime="{_iso(at)}" title="{_iso(at)}">{_said(at)}</time>')
 
 
+def limit(rate: RateLimit) -> str:
+    """30 a minute, 15 in 2 hours."""
+    unit = rate.interval_unit.lower()
+    every = f"a{'n' if unit == 'hours' else ''} {unit[:-1]}" if rate.interval == 1 else f"in {rate.interval} {unit}"
+    return f"{rate.max_tokens:,} {every}"
+
+
 def plural(count: int, word: str, many: str | None = None) -> str:
     """1 task, 1,204 tasks."""
     return f"{count:,} {word if count == 1 else many or word + 's'}"
@@ -129,6 +137,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "chip": chip,
     "instant": instant,
+    "limit": limit,
     "number": number,
     "place": place,
     "plural": plural,

@@ -13,6 +13,7 @@ from html import escape
 from markupsafe import Markup
 
 from jobrunner.web.charts import number, safe
+from jobrunner.web.filters import rate as rate_of
 
 _WIDE, _TALL = 196, 84
 _GAP_X, _GAP_Y, _EDGE = 72, 28, 16
@@ -143,7 +144,7 @@ def _node(box: Box, place: tuple[float, float]) -> str:
     look = f"node{' paused' if box.paused else ''}{' troubled' if box.dead else ''}"
     name = box.name if len(box.name) <= 22 else box.name[:21] + "…"
     kind = f"{box.kind}, paused" if box.paused else box.kind
-    rate = "" if box.rate is None else f"{number(round(box.rate, 1))}/s"
+    rate = "" if box.rate is None else rate_of(box.rate)
     dead = f' · <tspan class="dead">{number(box.dead)} dead</tspan>' if box.dead else ""
     said = f"{box.name}, {kind}: {box.waiting} waiting, {box.pending} running, {box.dead} dead"
     return (

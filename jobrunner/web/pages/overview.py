@@ -8,7 +8,7 @@ from jobrunner.web.pages.plots import SPANS, asked_span, plots
 from jobrunner.web.routing import Page, Values
 
 _STATES = ("waiting", "scheduled", "pending", "dead")
-_MOST_JOBS = 8
+_MOST_ROWS, _MOST_TASKS = 8, 6
 
 
 def _overview(context: Context) -> tuple[str, Values]:
@@ -22,12 +22,12 @@ def _overview(context: Context) -> tuple[str, Values]:
         "sums": {state: sum(getattr(queue, state) for queue in seen.look.queues) for state in _STATES},
         "workers": seen.look.workers,
         "slots": sum(worker.concurrency for worker in seen.look.workers),
-        "queues": sorted(seen.look.queues, key=_open, reverse=True)[:6],
+        "queues": sorted(seen.look.queues, key=_open, reverse=True)[:_MOST_ROWS],
         "queue_count": len(seen.look.queues),
-        "running": seen.look.running[:8],
-        "failing": most_failing(seen.look.failing, failed)[:6],
+        "running": seen.look.running[:_MOST_TASKS],
+        "failing": most_failing(seen.look.failing, failed)[:_MOST_TASKS],
         "rates": seen.total,
-        "jobs": jobs[:_MOST_JOBS],
+        "jobs": jobs[:_MOST_ROWS],
         "plots": plots(context.client, span),
         "is_new": _is_new(seen),
     }

@@ -13,7 +13,7 @@ from jobrunner.inspector.pulse import Rates
 from jobrunner.inspector.search import Filter, search
 from jobrunner.settings import QueueSettings, RateLimit
 from jobrunner.web.context import Context
-from jobrunner.web.filters import span
+from jobrunner.web.filters import limit, span
 from jobrunner.web.pages.plots import SPANS, asked_span, plots
 from jobrunner.web.refusals import NotThere
 from jobrunner.web.routing import Page, Values
@@ -65,7 +65,6 @@ def _queue(context: Context) -> tuple[str, Values]:
         "jobs": by_job(context.client, since=since, step=unit, queue=name)[:12],
         "first": _first(context, view),
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
-        "unknown": [one for one in seen.look.unknown if one.queue == name],
         "is_unserved": name in {queue.name for queue in seen.unserved},
     }
 
@@ -79,7 +78,7 @@ def shown_settings(settings: QueueSettings) -> list[tuple[str, str]]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, RateLimit):
-        return f"{value.max_tokens:,} in {value.interval} {value.interval_unit.lower()}"
+        return limit(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return span(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -5,6 +5,7 @@
 "use strict";
 
 const root = document.documentElement;
+const shortcuts = document.getElementById("shortcuts");
 const prefix = document.querySelector('meta[name="prefix"]')?.content ?? "";
 const reduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
 root.classList.remove("no-script");
@@ -248,14 +249,25 @@ function keepTheme(theme) {
   document.cookie = `jobrunner_theme=${theme}; path=${path}; SameSite=Lax; max-age=${theme ? 31536000 : 0}`;
 }
 
+document.getElementById("help")?.addEventListener("click", () => shortcuts?.showModal());
 document.getElementById("theme")?.addEventListener("click", () => {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   keepTheme(dark ? "light" : "dark");
 });
-document.querySelector(".menu")?.addEventListener("click", (event) => {
-  const open = document.querySelector(".side").classList.toggle("open");
-  event.currentTarget.setAttribute("aria-expanded", String(open));
-});
+const menu = document.querySelector(".menu");
+
+function setMenu(open) {
+  document.querySelector(".side").classList.toggle("open", open);
+  menu.setAttribute("aria-expanded", String(open));
+}
+
+function closeMenu() {
+  if (menu?.getAttribute("aria-expanded") !== "true") return;
+  setMenu(false);
+  menu.focus();
+}
+
+menu?.addEventListener("click", () => setMenu(menu.getAttribute("aria-expanded") !== "true"));
 document.addEventListener("click", async (event) => {
   const button = event.target.closest?.("[data-copy]");
   if (!button) return;
@@ -283,11 +295,15 @@ document.addEventListener("pointermove", (event) => {
 
 /* --- keyboard: ? shows what there is; g and a letter goes to a page ------------------------------------------------------------------- */
 
-const shortcuts = document.getElementById("shortcuts");
 let going = 0;
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.matches?.("input:not([type=checkbox]), textarea, select") || document.querySelector("dialog[open]")) return;
+  if (document.querySelector("dialog[open]")) return;
+  if (event.target.matches?.("input:not([type=checkbox]), textarea, select")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (event.key === "Escape") closeMenu();
   if (going && Date.now() - going < 1500) {
     going = 0;
     const link = document.querySelector(`.side a[data-go="${CSS.escape(event.key)}"]`);
@@ -302,6 +318,7 @@ document.addEventListener("keydown", (event) => {
     if (field) { field.focus(); field.select(); }
     else document.querySelector('.side a[data-go="t"]')?.click();
   }
+  else if (event.key === "p") document.getElementById("live-switch")?.click();
   else if (event.key === "t") document.getElementById("theme")?.click();
   else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
   else if (event.key === "x") document.activeElement?.closest?.("tr")?.querySelector('input[name="ids"]')?.click();

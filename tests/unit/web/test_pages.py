@@ -1,13 +1,15 @@
 """Every page: on a server where nothing is, it teaches; whatever names and payloads say, it is text."""
 
 import re
+import time
 
 import pytest
 
-from jobrunner import Item
-from jobrunner.broker.calls import coordination
+from jobrunner import Item, RateLimit
+from jobrunner.broker.calls import coordination, figures
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.holder import LeaseNumbers
+from jobrunner.web.filters import limit
 from jobrunner.web.routes import all_pages
 
 PLAIN = [page.path for page in all_pages() if "{" not in page.path]
@@ -131,6 +133,54 @@ def test_the_overview_tells_what_died_and_of_what(browse, client):
 
     assert "What fails" in text
     assert "the moon was full" in text
+
+
+def count(client, queue, job, **changes):
+    fields = {f"{queue} {job} {what.replace('__', ':')}": by for what, by in changes.items()}
+    client.broker.run_many(figures.observe(client.keys, time.time() * 1000, "w1", 1, fields))
+
+
+def test_what_failed_in_the_window_that_is_shown_is_told_beside_what_died(browse, client):
+    client.queue("mail").push(1)
+    count(client, "mail", "send", succeeded=4, failed=3)
+
+    assert 'data-name="Failed">3</td>' in browse().get("/").text
+
+
+def test_the_queues_tell_their_limits_and_their_course(browse, client):
+    client.queue("mail").push(1)
+    client.queue("mail").configure(
+        max_inflight=7, max_size=5000, rate=RateLimit(max_tokens=30, interval=1, interval_unit="MINUTES")
+    )
+    count(client, "mail", "send", succeeded=4)
+
+    text = browse().get("/queues").text
+
+    assert [said for said in ("7 at once", "30 a minute", "size 5,000") if said not in text] == []
+    assert "tasks that left mail by minute of the last hour" in text
+
+
+def test_a_queue_tells_times_by_job(browse, client):
+    client.queue("mail").push(1)
+    count(client, "mail", "send", succeeded=10, run__8=10, wait__4=10)
+
+    row = re.search(r'<tr data-key="mail send">.*?</tr>', browse().get("/queues/mail").text, re.DOTALL).group()
+
+    assert re.findall(r'data-name="(\w+ p\d+)">[\d.]+ m?s</td>', row) == [
+        "Run p50", "Run p95", "Run p99", "Wait p50", "Wait p95", "Wait p99",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (RateLimit(max_tokens=30, interval=1, interval_unit="MINUTES"), "30 a minute"),
+        (RateLimit(max_tokens=1500, interval=1, interval_unit="HOURS"), "1,500 an hour"),
+        (RateLimit(max_tokens=15, interval=2, interval_unit="SECONDS"), "15 in 2 seconds"),
+    ],
+)
+def test_a_limit_is_told_in_words(rate, said):
+    assert limit(rate) == said
 
 
 def test_the_worker_that_holds_a_task_is_named_on_its_page_and_among_the_workers(browse, client):
