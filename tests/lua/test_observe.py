@@ -4,6 +4,7 @@ import pytest
 
 from jobrunner.broker.calls import figures
 from jobrunner.broker.calls.queues import QueueCounts, counts
+from jobrunner.errors import ServerError
 
 NOW_MS = 1_700_000_000_000.0
 MINUTE = int(NOW_MS // 60_000)
@@ -47,6 +48,17 @@ def test_the_same_report_again_adds_nothing(broker, keys, raw, hashes):
     assert observe(broker, keys, {"mail send succeeded": 2}, writer="w2") == [1]
 
     assert figures_in(raw, hashes[2]) == {"mail send succeeded": 4}
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_report_is_noted_everywhere_or_nowhere(broker, keys, raw, hashes, damaged):
+    raw.set(hashes[damaged], "somebody else's")
+
+    for _ in range(2):
+        with pytest.raises(ServerError, match="WRONGTYPE"):
+            observe(broker, keys, {"mail send succeeded": 2})
+
+    assert not any(raw.exists(key) for key in hashes if key != hashes[damaged])
 
 
 def test_many_fields_go_in_slices_each_with_a_number_of_its_own(broker, keys, raw, hashes):

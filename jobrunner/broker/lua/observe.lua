@@ -9,6 +9,7 @@ local MINUTE_KEEP_S, HOUR_KEEP_S = 90000, 2764800
 
 local noted = tonumber(redis.call('HGET', minute, '#' .. writer))
 if noted and noted >= tonumber(report) then return 0 end
+for _, figures in ipairs({hour, total}) do redis.call('HLEN', figures) end -- damage: half a report would be sent again
 for _, figures in ipairs({minute, hour, total}) do
   for at = 4, #ARGV, 2 do redis.call('HINCRBY', figures, ARGV[at], ARGV[at + 1]) end
 end
