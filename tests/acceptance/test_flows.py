@@ -90,14 +90,16 @@ def test_a_worker_killed_between_a_report_and_its_relay_holds_up_no_flow(
     assert not any(audit("u").values())
 
 
+@pytest.mark.parametrize("seconds", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_callbacks_come_once_while_workers_are_killed_all_the_time(
-    jobs: Any, fleet: Fleet, ledger: Ledger, current: Client, keys: Keys, raw: redis.Redis, audit: Callable[..., Any]
-) -> None:
-    """Three workers, one of them killed every quarter of a second for six seconds."""
+    jobs: Any, fleet: Fleet, ledger: Ledger, current: Client, keys: Keys, raw: redis.Redis, audit: Callable[..., Any],
+    seconds: int,
+) -> None:  # fmt: skip
+    """Three workers, one of them killed every quarter of a second."""
     common: dict[str, Any] = {"modules": ["flow_jobs"], "queues": ["t", "u"], "leader_ttl": 1, "sweep": 0.5}
     alive = fleet.start(3, **common)
     flows = []
-    ends = time.monotonic() + 6
+    ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         for _ in range(5):
             number = len(flows)
