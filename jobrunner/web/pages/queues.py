@@ -65,6 +65,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "jobs": by_job(context.client, since=since, step=unit, queue=name)[:12],
         "first": _first(context, view),
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
+        "unknown": [one for one in seen.look.unknown if one.queue == name],
         "is_unserved": name in {queue.name for queue in seen.unserved},
     }
 
