@@ -1,9 +1,12 @@
 """The endpoint of `jobrunner work --metrics-port`: /metrics, and /health and /ready for containers."""
 
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 from jobrunner.broker.calls.server import ping
@@ -32,7 +35,7 @@ class Endpoint:
             "/ready": self._say_ready,
         }
         try:
-            self._server = ThreadingHTTPServer((host, port), self._handler())
+            self._server = _Server(host, port, self._handler())
         except OSError as error:
             raise InvalidOption(
                 f"cannot listen on {host} port {port}: {error.strerror}; choose another --metrics-port"
@@ -87,6 +90,19 @@ class Endpoint:
                 """Nothing: a scrape is no news."""
 
         return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # that of HTTPServer asks for the name of the host, which a name server may delay
+
+    def handle_error(self, *_: object) -> None:
+        error = sys.exception()
+        _log.warning("a request was not answered", error=f"{type(error).__name__}: {error}")
 
 
 def _json(said: Mapping[str, Any]) -> bytes:

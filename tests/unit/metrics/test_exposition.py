@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from jobrunner import Client
 from jobrunner.broker.broker import Broker
@@ -18,6 +19,7 @@ from jobrunner.errors import ServerUnavailable
 from jobrunner.metrics.endpoint import Endpoint
 from jobrunner.metrics.exposition import JobrunnerCollector, metrics_app, render
 from jobrunner.task import Task
+from tests.conftest import wait_for
 
 
 def read(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -161,6 +163,32 @@ def test_while_the_server_is_away_it_is_healthy_but_not_ready() -> None:
         assert get(f"{endpoint.url}/ready")[0] == get(f"{endpoint.url}/metrics")[0] == 503
     finally:
         endpoint.close()
+
+
+def test_it_listens_on_ipv6() -> None:
+    endpoint = Endpoint(Away(), "::1", 0, lambda: (True, {}))  # type: ignore[arg-type]
+    endpoint.start()
+    try:
+        assert endpoint.url.startswith("http://[::1]:")
+        assert get(f"{endpoint.url}/health")[0] == 200
+    finally:
+        endpoint.close()
+
+
+def test_a_request_that_fails_is_a_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> tuple[bool, dict[str, object]]:
+        raise RuntimeError("no word of it")
+
+    endpoint = Endpoint(Away(), "127.0.0.1", 0, fail)  # type: ignore[arg-type]
+    with capture_logs() as lines:
+        endpoint.start()
+        try:
+            with pytest.raises(OSError, match="closed"):
+                get(f"{endpoint.url}/health")
+            wait_for(lambda: [line for line in lines if "no word of it" in line.get("error", "")])
+        finally:
+            endpoint.close()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_process_that_is_not_well_says_why(client: Client) -> None:
