@@ -1,4 +1,4 @@
-"""Who may do what: every action for every role, from the table of routes; and what each action does."""
+"""Who may do what: every route for every role, from the table of routes; and what each action does."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from jobrunner.broker.calls import coordination
 from jobrunner.client.client import Client
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
-from jobrunner.web.auth import Identity
+from jobrunner.web.auth import Identity, Token
 from jobrunner.web.roles import ROLE_OF, Role
 from jobrunner.web.routes import all_actions, all_pages
 from tests.conftest import wait_for
@@ -60,6 +60,7 @@ def test_no_action_is_there_for_a_viewer() -> None:
 
 @pytest.mark.parametrize(("action", "role"), CASES, ids=lambda one: getattr(one, "name", one))
 def test_each_role_may_do_what_its_role_says(browse: Callable[..., Any], action: Any, role: Role) -> None:
+    """CVE-2026-48592: a user who may only read could edit."""
     answer = do(browse(auth=as_role(role), name="ann"), path_of(action))
 
     allowed = role >= ROLE_OF[action.name]
@@ -70,6 +71,7 @@ def test_each_role_may_do_what_its_role_says(browse: Callable[..., Any], action:
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=lambda one: one.name)
 def test_no_action_is_done_without_a_proof_that_it_was_meant(browse: Callable[..., Any], action: Any) -> None:
+    """CVE-2022-51020: a page of somebody else's site could change things."""
     browser = browse(auth=as_role(Role.ADMIN), name="ann")
     path, token = path_of(action), browser.token(browser.dashboard)
 
@@ -91,18 +93,47 @@ def test_no_action_is_a_link(admin: Any, action: Any) -> None:
     assert admin.get(path_of(action), headers=JSON).status_code in (404, 405)
 
 
-@pytest.mark.parametrize("page", all_pages(), ids=lambda one: one.name)
-def test_no_page_is_shown_to_somebody_unknown(browse: Callable[..., Any], page: Any) -> None:
-    browser = browse(auth=lambda _: None)
+LEAST: dict[str, Role | None] = {
+    **{action.name: action.role for action in all_actions()},
+    **{page.name: page.role for page in all_pages()},
+    "live": Role.VIEWER,
+    "metrics": Role.VIEWER,
+    "logout": Role.VIEWER,
+} | dict.fromkeys(("health", "static", "login", "login.enter"))
+"""The least role that each route of the application asks for; None is open to everybody, and shows nothing."""
+OPEN_ENDED = "live"
+"""It answers for as long as the tab is open; test_live.py reads it."""
 
-    assert browser.get(path_of(page), headers=JSON).status_code == 401
+
+@pytest.mark.parametrize("auth", [Token("long enough"), lambda _: None], ids=["with a login page", "without"])
+def test_every_route_has_its_least_role(browse: Callable[..., Any], auth: Any) -> None:
+    login = {"login", "login.enter", "logout"} if isinstance(auth, Token) else set()
+
+    routes = {route.name for route in browse(auth=auth).app.routes}
+
+    assert routes == {name for name in LEAST if name not in {"login", "login.enter", "logout"}} | login
 
 
-def test_every_handler_comes_from_the_tables_or_is_public(admin: Any) -> None:
-    known = {page.name for page in all_pages()} | set(ACTIONS)
-    others = {route.name for route in admin.app.routes if route.name not in known}
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
+def test_nobody_gets_anything_but_what_is_open_by_any_method(browse: Callable[..., Any], method: str) -> None:
+    browser = browse(auth=Token("long enough"), peer="10.0.0.9")
 
-    assert others <= {"health", "static", "live", "metrics"}
+    for route in browser.app.routes:
+        answer = browser.request(method, path_of(route), headers=JSON)
+        if LEAST[route.name] is not None:
+            assert answer.status_code in (401, 404, 405), (route.name, answer.text)
+        assert "waiting" not in answer.text
+
+
+@pytest.mark.parametrize("role", Role)
+def test_each_role_sees_the_pages_of_its_role(browse: Callable[..., Any], role: Role) -> None:
+    browser = browse(auth=as_role(role), name="ann")
+
+    for route in browser.app.routes:
+        least = LEAST[route.name]
+        if "GET" in (getattr(route, "methods", None) or ()) and route.name != OPEN_ENDED and least is not None:
+            answer = browser.get(path_of(route), headers=JSON)
+            assert (answer.status_code in (401, 403)) == (role < least), (route.name, answer.text)
 
 
 def test_a_dashboard_without_actions_has_none_for_an_admin_either(browse: Callable[..., Any]) -> None:
