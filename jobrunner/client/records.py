@@ -53,6 +53,8 @@ class WorkerRecord:
     leads: bool
     quiet: bool = False
     """Whether it was told to take nothing new."""
+    stopping: bool = False
+    """Whether it ends what it runs, to stop then."""
     memory: int = 0
     """Bytes of its main process; 0: it does not say."""
     running: tuple[RunningAttempt, ...] = ()
@@ -127,6 +129,7 @@ def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
         finished=_whole(fields.get("finished")),
         leads=text.get("leads") == "1",
         quiet=text.get("quiet") == "1",
+        stopping=text.get("stopping") == "1",
         memory=_whole(fields.get("memory")),
         running=_running(fields.get("running", b"[]")),
         types=_types(text.get("types")),

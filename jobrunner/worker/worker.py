@@ -257,6 +257,7 @@ class Worker:
             "finished": self._fetcher.finished_total,
             "leads": int(self._coordinator.leads),
             "quiet": int(self._quiet),
+            "stopping": int(self._stops_asked > 0),
             "memory": resident_bytes(),
             "running": running(self._held.attempts(), self._drivers.running),
             "types": known_types(),
@@ -267,6 +268,7 @@ class Worker:
         if orders.get("stop") == b"1" and not self._stops_asked:
             _log.info("worker was told to stop", worker=self.id)
             self.ask_to_stop()
+            self._presence_loop.wake()
         asked = orders.get("quiet", b"1" if self._quiet else b"0") == b"1"
         if asked != self._quiet and not self._is_stopping():
             self._quiet = asked

@@ -88,6 +88,7 @@ def test_a_worker_that_is_told_to_stop_stops(start: Start, current: Client) -> N
     order(current, worker, "stop", "1")
 
     wait_for(lambda: worker._stops_asked == 1)
+    wait_for(lambda: current.workers()[0].stopping)
 
 
 def test_a_worker_says_which_jobs_it_knows_unless_they_are_too_many(
