@@ -14,14 +14,11 @@ from jobrunner.broker.calls import figures
 from jobrunner.client.client import Client
 from jobrunner.clock import from_ms
 from jobrunner.inspector.measures import Counted, Depth, JobFigures, QueueFigures, Series, Step, Times, Unit
-from jobrunner.inspector.window import Hash, Sum, depth, grown, read_window, summed, whole
+from jobrunner.inspector.window import Hash, Sum, depth, each, grown, read_window, summed
 
 __all__ = ["Counted", "Depth", "JobFigures", "QueueFigures", "Series", "Step", "Times", "Unit", "by_job", "by_queue",
            "series"]  # fmt: skip
 _HOUR = timedelta(hours=1)
-_OUTCOMES = {"succeeded": "succeeded", "failed": "failed", "dead": "dead", "cancelled": "cancelled",
-             "dropped": "dropped", "moved_out": "moved"}  # fmt: skip
-"""Totals of a queue, and what workers call that."""
 
 
 def series(
@@ -103,16 +100,15 @@ def _together(hashes: list[tuple[Hash, Collection[str]]], *, is_whole: bool) -> 
 
 
 def _add_tallies(hash_: Hash, sum_of: Callable[[str], Sum]) -> None:
-    for field, value in hash_.items():
-        parts = figures.parts_of(field)
-        if parts is not None and figures.is_of_attempts(parts):
-            sum_of(parts[0]).add(parts[2], whole(value))
+    for queue, type_, what, by in each(hash_):
+        if figures.is_of_attempts(type_, what):
+            sum_of(queue).add(what, by)
 
 
 def _add_growth(hash_: Hash, tallied: Collection[str], sum_of: Callable[[str], Sum]) -> None:
     for name, totals in grown(hash_).items():
         if name not in tallied:
-            for counter, outcome in _OUTCOMES.items():
+            for counter, outcome in figures.OUTCOMES.items():
                 if totals.get(counter):
                     sum_of(name).add(outcome, totals[counter])
 

@@ -6,12 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls.sift import Sifted, sift
+from jobrunner.broker.calls.sift import FIELDS, Sifted, sift
 from jobrunner.client.client import Client
 from jobrunner.clock import from_ms
 from jobrunner.errors import JobrunnerError
-
-_FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ def lines_of(client: Client, found: Sequence[Place]) -> list[TaskLine]:
     """The lines of these tasks in one round trip, in order, without those that are gone or damaged."""
     if not found:
         return []
-    calls = [command("HMGET", client.keys.queue(place.queue).task(place.id), *_FIELDS, read=_texts) for place in found]
+    calls = [command("HMGET", client.keys.queue(place.queue).task(place.id), *FIELDS, read=_texts) for place in found]
     read = client.broker.run_each(calls)
     return [line_of(place, fields) for place, fields in zip(found, read, strict=True) if _is_there(fields)]
 
@@ -119,4 +117,4 @@ def _number(text: str) -> float | None:
 
 
 def _texts(reply: Iterable[bytes | None]) -> dict[str, str]:
-    return {name: (value or b"").decode("utf-8", "replace") for name, value in zip(_FIELDS, reply, strict=True)}
+    return {name: (value or b"").decode("utf-8", "replace") for name, value in zip(FIELDS, reply, strict=True)}

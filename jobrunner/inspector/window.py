@@ -1,6 +1,6 @@
 """The figures of a stretch of time as they are on the server, and what they add up to."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -78,11 +78,17 @@ def summed(hashes: Iterable[Hash]) -> dict[tuple[str, str], Sum]:
     """What workers counted, by queue and type."""
     sums: dict[tuple[str, str], Sum] = {}
     for hash_ in hashes:
-        for field, value in hash_.items():
-            parts = parts_of(field)
-            if parts is not None and is_of_attempts(parts):
-                sums.setdefault(parts[:2], Sum()).add(parts[2], whole(value))
+        for queue, type_, what, by in each(hash_):
+            if is_of_attempts(type_, what):
+                sums.setdefault((queue, type_), Sum()).add(what, by)
     return sums
+
+
+def each(hash_: Hash) -> Iterator[tuple[str, str, str, int]]:
+    """(queue, type, what, number) of every figure."""
+    for field, value in hash_.items():
+        if (parts := parts_of(field)) is not None:
+            yield *parts, whole(value)
 
 
 def depth(hash_: Hash) -> Depth | None:

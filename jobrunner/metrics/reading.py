@@ -9,11 +9,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.inspector.measures import Times
 from jobrunner.inspector.overview import QueueView, leader, queue_views, server_facts
-from jobrunner.inspector.window import Sum, whole
-
-OUTCOMES = {"succeeded": "succeeded", "failed": "failed", "dead": "dead", "cancelled": "cancelled",
-            "dropped": "dropped", "moved_out": "moved"}  # fmt: skip
-"""Totals of a queue, and what they are called as an outcome."""
+from jobrunner.inspector.window import Sum, each, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +51,7 @@ def take(client: Client) -> Reading:
 
 def _ended(queue: QueueView, typed: Mapping[str, str]) -> dict[tuple[str, str, str], int]:
     found: dict[tuple[str, str, str], int] = {}
-    rest = {outcome: queue.totals.get(counter, 0) for counter, outcome in OUTCOMES.items()}
+    rest = {outcome: queue.totals.get(counter, 0) for counter, outcome in figures.OUTCOMES.items()}
     for field, value in typed.items():
         type_, _, outcome = field.rpartition(" ")
         if outcome in rest:
@@ -66,7 +62,6 @@ def _ended(queue: QueueView, typed: Mapping[str, str]) -> dict[tuple[str, str, s
 
 def _measured(totals: Mapping[str, str]) -> tuple[dict[tuple[str, str], Sum], Times]:
     sums: dict[tuple[str, str], Sum] = {}
-    for field, value in totals.items():
-        if (parts := figures.parts_of(field)) is not None:
-            sums.setdefault(parts[:2], Sum()).add(parts[2], whole(value))
+    for queue, type_, what, by in each(totals):
+        sums.setdefault((queue, type_), Sum()).add(what, by)
     return sums, sums.pop(("-", "-"), Sum()).times("round_trip")

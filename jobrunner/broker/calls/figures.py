@@ -23,6 +23,9 @@ BOUNDS_MS: tuple[float, ...] = tuple(2 ** (n / 2) for n in range(BUCKETS - 1))
 DEPTH = ("waiting", "scheduled", "pending", "dead")
 COUNTED = ("enqueued", "succeeded", "failed", "dead", "cancelled", "dropped", "moved_out", "recovered", "expired")
 """Totals of a queue whose growth tells what no worker counted."""
+OUTCOMES = {"succeeded": "succeeded", "failed": "failed", "dead": "dead", "cancelled": "cancelled",
+            "dropped": "dropped", "moved_out": "moved"}  # fmt: skip
+"""Totals of a queue that say how attempts ended, and what workers call that."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MINUTES_KEPT, HOURS_KEPT = 1500, 768
 SAMPLED = "#sampled"
@@ -44,9 +47,9 @@ def field_of(queue: str, type: str, what: str) -> str:  # noqa: A002 - the word 
     return f"{queue} {type} {what}"
 
 
-def is_of_attempts(parts: tuple[str, str, str] | None) -> bool:
+def is_of_attempts(type: str, what: str) -> bool:  # noqa: A002
     """Whether a figure is of what workers did, not of a sample or of the leader's ticks."""
-    return parts is not None and parts[1] != "-" and not parts[2].startswith("late")
+    return type != "-" and not what.startswith("late")
 
 
 def parts_of(field: str) -> tuple[str, str, str] | None:

@@ -6,8 +6,9 @@ from typing import Any
 from jobrunner.broker.call import Call, Verb
 from jobrunner.broker.keys import QueueKeys
 
-_FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
-_WORDS = 2 + len(_FIELDS)
+FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
+"""What is read of a task, as sift.lua has it."""
+_WORDS = 2 + len(FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ def _sifted(reply: list[Any]) -> Sifted:
     rank, *words = reply
     text = [word.decode("utf-8", "replace") for word in words]
     tasks = [
-        (text[at], float(text[at + 1]), dict(zip(_FIELDS, text[at + 2 : at + _WORDS], strict=True)))
+        (text[at], float(text[at + 1]), dict(zip(FIELDS, text[at + 2 : at + _WORDS], strict=True)))
         for at in range(0, len(text), _WORDS)
     ]
     return Sifted(rank=int(rank), tasks=tasks)
