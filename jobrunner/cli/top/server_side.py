@@ -72,6 +72,8 @@ class ServerSide:
                 change = one()
             except JobrunnerError as error:
                 change = _trouble(str(error))
+            except Exception as error:  # damage: a thread that ended would leave the last picture for ever
+                change = _trouble(f"{type(error).__name__}: {error}")
             self.answers.put(change)
             try:
                 os.write(self._rope, b".")
