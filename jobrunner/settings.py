@@ -17,6 +17,7 @@ from jobrunner.retry import Backoff, seconds
 
 Duration = timedelta | int | float
 DURABILITIES = ("none", "fsync", "replicated")
+EVENTS = ("notable", "all")
 _LONGEST_WAIT_S = 4.0
 """Shorter than a read may take before its connection counts as broken."""
 EMBEDDED_URL = "embedded://"
@@ -131,10 +132,14 @@ class WorkerSettings:
     """The leader looks after every queue at least this often."""
     heartbeat: float = 10.0
     """How often a worker gives a sign of life, and looks for orders."""
+    events: str = "notable"
+    """What it writes to the stream of events: what is notable, or "all": the end of every attempt, too."""
 
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
         check_whole(self.max_tasks, "max_tasks", minimum=0)
+        if self.events not in EVENTS:
+            raise InvalidOption(f"events={self.events!r}: choose one of {', '.join(EVENTS)}")
         if not self.heartbeat > 0:
             raise InvalidOption(f"heartbeat {self.heartbeat!r}: give seconds, more than 0")
         if self.executor not in ("threads", "processes", "async"):

@@ -23,6 +23,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import IDENTITY
+from jobrunner.settings import EVENTS
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _TRACED = "jobrunner.tracing.exporting"
@@ -50,6 +51,7 @@ class Wanted:
     allow_eviction: bool
     otel: bool = False
     heartbeat: float = 10.0
+    events: str = "notable"
 
     @property
     def imported(self) -> tuple[str, ...]:
@@ -87,6 +89,8 @@ class Wanted:
               help="How long running tasks may finish after SIGTERM or Ctrl-C.")  # fmt: skip
 @click.option("--heartbeat", type=duration, default="10", show_default=True, metavar="S",
               help="How often it says that it lives, and reads what it is told.")  # fmt: skip
+@click.option("--events", type=click.Choice(EVENTS), default="notable", show_default=True,
+              help="What it writes to the stream of events; all: the end of every attempt, too.")  # fmt: skip
 @click.option("--reload", is_flag=True, help="Starts again when a .py file below this folder changes.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
 @click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete tasks to make room.")
@@ -137,7 +141,7 @@ def _supervise(shared: Shared, wanted: Wanted, processes: int, metrics: Served, 
 def words(shared: Shared, wanted: Wanted) -> list[str]:
     """The words of the command line that ask one process for this."""
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
-    for name in ("concurrency", "executor", "max_tasks", "grace", "heartbeat", "log_format"):
+    for name in ("concurrency", "executor", "max_tasks", "grace", "heartbeat", "events", "log_format"):
         found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
     for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):
@@ -166,6 +170,7 @@ def work_here(
         grace=wanted.grace,
         max_tasks=wanted.max_tasks,
         heartbeat=wanted.heartbeat,
+        events=wanted.events,
     )
     IDENTITY.worker = worker.id
     ask_at_stop_signals(worker.ask_to_stop)

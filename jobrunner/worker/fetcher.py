@@ -18,6 +18,7 @@ from jobrunner.join import Ended
 from jobrunner.logs import OwnLog
 from jobrunner.outcome import Acknowledged, Failed, Released
 from jobrunner.worker.backoffs import QueueBackoffs
+from jobrunner.worker.endings import Endings
 from jobrunner.worker.executors.handover import Executor, Finished
 from jobrunner.worker.figures import Figures
 from jobrunner.worker.leases import Leases
@@ -46,7 +47,7 @@ class Fetcher:
 
     def __init__(
         self, broker: Broker, keys: Keys, *, turns: Turns, stock: Stock, executor: Executor, finished: Finished,
-        held: Leases, wakeup: Wakeup, figures: Figures, worker_id: str, max_tasks: int = 0,
+        held: Leases, wakeup: Wakeup, figures: Figures, endings: Endings, worker_id: str, max_tasks: int = 0,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
@@ -57,6 +58,7 @@ class Fetcher:
         self._held = held
         self._wakeup = wakeup
         self._figures = figures
+        self._endings = endings
         self._max_tasks = max_tasks
         self._worker_id = worker_id
         self._numbers = LeaseNumbers(worker_id)
@@ -121,6 +123,7 @@ class Fetcher:
         refused = self._take_in(queue, wanted, replies[-1], asked_at) if queue is not None else None
         refused = self._settled(settling, replies) or refused
         self._tell_flows()
+        self._endings.send()
         return refused
 
     def _tell_flows(self) -> None:
@@ -213,6 +216,7 @@ class Fetcher:
             else:
                 self._held.drop(attempt for attempt, _ in settlement.reports)
                 self._figures.observe(settlement.reports, reply)
+                self._endings.observe(settlement.reports, reply)
                 tell(settlement, reply)
                 self._untold += ended(self._keys, settlement, reply)
         self._refusals = self._refusals + 1 if kept else 0
@@ -240,6 +244,7 @@ class Fetcher:
             self._wake(settlement.targets)
         self._held.drop(over)
         self._figures.observe(settlement.reports, verdicts)
+        self._endings.observe(settlement.reports, verdicts)
         tell(settlement, verdicts)
         self._untold += ended(self._keys, settlement, verdicts)
         return changed

@@ -32,12 +32,14 @@ from jobrunner.outcome import (
 FLUSH_EVERY_S = 5.0
 _MOST_LINES = 1000
 _LONGEST_NAME = 128
-_COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
+COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
     (Succeeded, "ok"): ("succeeded",), (Acknowledged, "ok"): ("succeeded",), (Spread, "ok"): ("succeeded",),
     (Cancelled, "ok"): ("cancelled",), (Dropped, "ok"): ("dropped",), (Moved, "ok"): ("moved",),
     (Failed, "scheduled"): ("failed",), (Failed, "dead"): ("failed", "dead"), (Snoozed, "scheduled"): ("snoozed",),
 }  # fmt: skip
-_TOO_LATE = ("gone", "not_reserved", "lost")
+"""What an outcome is counted as, by what the server answered to its report."""
+TOO_LATE = ("gone", "not_reserved", "lost")
+"""Answers to a report that changed nothing."""
 _ROUND_TRIP = ("-", "-")
 
 
@@ -70,7 +72,7 @@ class Figures:
                     line = self._line(queue, job)
                 if verdict == "ok" and type(outcome) is Succeeded:
                     line.succeeded += 1
-                elif not line.count(_COUNTED.get((type(outcome), verdict)), verdict):
+                elif not line.count(COUNTED.get((type(outcome), verdict)), verdict):
                     continue
                 if (run_s := attempt.run_s) >= 0.0:
                     line.run.note(run_s * 1000)
@@ -187,7 +189,7 @@ class _Line:
         if counted is not None:
             for what in counted:
                 self.add(what, 1)
-        elif verdict in _TOO_LATE:
+        elif verdict in TOO_LATE:
             self.add("stale", 1)
         return counted is not None
 

@@ -22,6 +22,7 @@ from jobrunner.loop import Complaints, Loop, Signal
 from jobrunner.outcome import Released
 from jobrunner.settings import WorkerSettings, check_options
 from jobrunner.worker.drivers import Drivers
+from jobrunner.worker.endings import Endings
 from jobrunner.worker.executors.build import build_executor
 from jobrunner.worker.executors.handover import Finished
 from jobrunner.worker.fetcher import Fetcher
@@ -218,6 +219,7 @@ class Worker:
             stock=Stock(settings.concurrency, settings.prefetch, settings.batch_max),
             executor=self._executor, finished=self._finished, held=self._held, wakeup=self._wakeup,
             figures=self._figures, worker_id=self.id,
+            endings=Endings(self._broker, keys, self.id, tells=settings.events == "all"),
             max_tasks=settings.max_tasks,
         )  # fmt: skip
         self._coordinator = Coordinator(

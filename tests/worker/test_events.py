@@ -53,6 +53,47 @@ def test_a_task_that_died_is_told_with_its_error(current: Client, run: Any) -> N
     assert event.details == {"error": "ValueError: no more", "attempts": "1", "fate": "kept"}
 
 
+@job(name="events.good", queue="ev")
+def good() -> None:
+    """Succeeds."""
+
+
+def test_a_worker_tells_of_the_end_of_every_attempt_when_asked(current: Client, run: Any) -> None:
+    good.enqueue()
+    Worker(client=current, queues=["ev"]).run(burst=True)
+    assert told(current, "attempt_ended") == []
+
+    fine, late = good.enqueue(), bad.enqueue()
+    Worker(client=current, queues=["ev"], events="all").run(burst=True)
+
+    ends = [one for one in current.events() if one.kind == "attempt_ended"]
+    assert {(one.task, one.job, one.details["outcome"]) for one in ends} == {
+        (fine.id, "events.good", "succeeded"),
+        (late.id, "events.bad", "dead"),
+    }
+    (died,) = [one for one in ends if one.task == late.id]
+    assert (died.queue, died.details["attempt"], died.details["error"]) == ("ev", "1", "ValueError: no more")
+    assert all(one.worker and int(one.details["run_ms"]) >= 0 for one in ends)
+
+
+def test_a_worker_whose_events_are_refused_works_on(current: Client, server: Any, raw: redis.Redis, keys: Keys) -> None:
+    raw.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-xadd"])
+    mute = Client(server.url.replace("unix://", "unix://mute:any@"), keys.prefix)
+    task = good.enqueue()
+
+    summary = Worker(client=mute, queues=["ev"], events="all").run(burst=True)
+
+    assert (summary.finished, told(current)) == (1, [])
+    assert task.state == "succeeded"
+    mute.close()
+    raw.acl_deluser("mute")
+
+
+def test_what_is_to_be_told_is_one_of_two_words() -> None:
+    with pytest.raises(InvalidOption, match="choose one of notable, all"):
+        Worker(events="some")
+
+
 @pytest.fixture
 def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
     """One look of the leader, a second later."""

@@ -11,6 +11,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
+from jobrunner.worker.endings import Endings
 from jobrunner.worker.executors.handover import Finished
 from jobrunner.worker.fetcher import Fetcher
 from jobrunner.worker.figures import Figures
@@ -87,7 +88,7 @@ class Bench:
         self.fetcher = Fetcher(
             broker, keys, turns=self.turns, stock=self.stock, executor=self.shelf, finished=self.finished,
             held=self.held, wakeup=self.ear, figures=self.figures, worker_id="host.1.00c0de",  # type: ignore[arg-type]
-            max_tasks=max_tasks,
+            max_tasks=max_tasks, endings=Endings(broker, keys, "w", tells=False),
         )  # fmt: skip
         self.step = self.fetcher.step
 
