@@ -33,9 +33,11 @@ class ByTens:
         self.failure: BaseException | None = None
         self.running: list[BatchAtHand] = []
         self.quiet = False
+        self._taking = threading.Lock()
 
     def be_quiet(self, quiet: bool) -> None:
-        self.quiet = quiet
+        with self._taking:
+            self.quiet = quiet
 
     def start(self) -> None:
         self.calls.append("start")
@@ -52,7 +54,8 @@ class ByTens:
 
     def _work(self) -> None:
         while not self._stopping.wait(0.005):
-            leases = [] if self.quiet else self._queue.reserve(10)
+            with self._taking:
+                leases = [] if self.quiet else self._queue.reserve(10)
             self.in_hand = len(leases)
             self._queue.commit_many(leases)
             self.sizes += [len(leases)] if leases else []
