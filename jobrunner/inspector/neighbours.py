@@ -1,7 +1,7 @@
 """Other set-ups on the same server: further prefixes, and databases with other numbers. Reads a bounded part."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -37,20 +37,18 @@ class Neighbour:
 
 def neighbours(client: Client, facts: ServerFacts | None) -> list[Neighbour]:
     """Other prefixes of this database, as far as a scan of 0.3 s finds them, and all of the others with keys."""
-    with suppress(JobrunnerError):  # this user may not scan
-        found = [one for one in _in_database(client.broker, None) if one.prefix != client.keys.prefix]
-        for number, url in _other_databases(client, facts):
-            broker = Broker(Endpoint(url), patience_s=0)
-            try:
-                found += _in_database(broker, number)
-            finally:
-                broker.close()
-        return found
-    return []
+    found = [one for one in _in_database(client.broker, None) if one.prefix != client.keys.prefix]
+    for number, url in _other_databases(client, facts):
+        with closing(Broker(Endpoint(url), patience_s=0)) as broker:
+            found += _in_database(broker, number)
+    return found
 
 
 def _in_database(broker: Broker, number: int | None) -> Iterator[Neighbour]:
-    for prefix in sorted(_prefixes(broker)):
+    prefixes: set[str] = set()
+    with suppress(JobrunnerError):  # this user may not scan, or not look there
+        prefixes = _prefixes(broker)
+    for prefix in sorted(prefixes):
         with suppress(JobrunnerError, UnicodeDecodeError):  # a key of somebody else that only looks like ours
             yield _look(broker, Keys(prefix), number)
 

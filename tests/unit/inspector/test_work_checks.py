@@ -1,6 +1,7 @@
 """What the doctor says of the work: nobody does it, nobody leads, or two set-ups miss each other."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -97,6 +98,17 @@ def test_another_database_with_a_worker_is_found(client: Client, server: Any) ->
 
     assert (found.database, found.workers, str(found)) == (3, 1, f"prefix {client.keys.prefix!r} of database 3")
     assert [(one.database, one.undone) for one in from_there] == [(0, 1)]
+
+
+def test_a_database_that_cannot_be_read_hides_no_other(client: Client, other: Client) -> None:
+    facts = server_facts(client)
+    assert facts is not None
+    with other:
+        other.queue("mail").push(1)
+
+        (found,) = neighbours(client, replace(facts, databases=(0, 999)))
+
+    assert found.prefix == "elsewhere"
 
 
 def test_two_set_ups_that_both_work_are_told_but_not_warned_about() -> None:
