@@ -84,6 +84,8 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     server, now_ms, leads, *found = client.broker.run_each(
         [facts(), server_time(), leader_call(client), *_some_lines(client, seen, workers)]
     )
+    if isinstance(now_ms, JobrunnerError):
+        raise now_ms
     lines = [line for some in found if not isinstance(some, JobrunnerError) for line in some]
     return Look(
         at_s=monotonic(),
@@ -92,7 +94,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         prefix=client.keys.prefix,
         server=None if isinstance(server, JobrunnerError) else server,
         latency_ms=took_ms,
-        leader=leads,
+        leader=None if isinstance(leads, JobrunnerError) else leads,
         queues=tuple(seen),
         workers=tuple(workers),
         running=tuple(sorted((line for line in lines if line.state == "pending"), key=_moment)),

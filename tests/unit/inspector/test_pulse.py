@@ -137,6 +137,12 @@ def test_a_look_at_an_empty_server_and_at_a_damaged_queue(client: Client, raw: A
     assert [(one.name, bool(one.problem)) for one in look(client).queues] == [("mail", True), ("maths", False)]
 
 
+def test_a_look_at_a_damaged_leader_knows_none(client: Client, raw: Any) -> None:
+    raw.set(client.keys.leader, "somebody else's")
+
+    assert look(client).leader is None
+
+
 def test_the_line_that_says_most_of_an_error() -> None:
     assert last_line("Traceback (most recent call last):\n  File x\nKeyError: 'a'\n") == "KeyError: 'a'"
     assert last_line("no room\nmore") == "no room"
