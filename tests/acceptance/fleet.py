@@ -3,14 +3,16 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.forks import forks
 from tests.acceptance.ledger import VARIABLE, Ledger
+from tests.acceptance.worker_process import main
 from tests.conftest import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -22,17 +24,19 @@ class WorkerProcess:
 
     def __init__(self, options: dict[str, Any], environment: dict[str, str], log: Path) -> None:
         self.log = log
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.acceptance.worker_process", json.dumps(options)],
-                env=environment, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
+        log.touch()
+        near, far = forks().Pipe(duplex=False)
+        self._process = forks().Process(target=_work, args=(far, options, environment, log), daemon=True)
+        self._process.start()
+        far.close()
+        self._said = os.fdopen(os.dup(near.fileno()))
+        near.close()
+        assert self._process.pid is not None
         self.pid = self._process.pid
 
     def wait_ready(self) -> "WorkerProcess":
         """Returns when it works."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._said.readline()
         assert line == "ready\n", f"the worker did not start: {line}{self.log.read_text()}"
         return self
 
@@ -43,7 +47,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """kill -9 of the worker; what it started is not touched."""
         self._process.kill()
-        self._process.wait()
+        self.wait()
 
     def stop(self) -> None:
         """SIGTERM."""
@@ -51,19 +55,20 @@ class WorkerProcess:
 
     def wait(self, timeout_s: float = 20) -> int:
         """The exit code."""
-        return self._process.wait(timeout_s)
+        self._process.join(timeout_s)
+        assert self._process.exitcode is not None, f"waited {timeout_s:g} s in vain for its end"
+        return self._process.exitcode
 
     def summary(self, timeout_s: float = 20) -> dict[str, int]:
         """What it printed at its end."""
-        said, _ = self._process.communicate(timeout=timeout_s)
-        assert self._process.returncode == 0, self.log.read_text()
-        found: dict[str, int] = json.loads(said.splitlines()[-1])
+        assert self.wait(timeout_s) == 0, self.log.read_text()
+        found: dict[str, int] = json.loads(self._said.read().splitlines()[-1])
         return found
 
     @property
     def alive(self) -> bool:
         """Whether it runs."""
-        return self._process.poll() is None
+        return self._process.is_alive()
 
     def children(self) -> list[int]:
         """Processes it started, by id."""
@@ -74,9 +79,21 @@ class WorkerProcess:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGCONT)
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._process.kill()  # it may not have got as far as a group of its own
+        self.wait()
+        self._said.close()
+
+
+def _work(far: Connection, options: dict[str, Any], environment: dict[str, str], log: Path) -> None:
+    os.setsid()
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    for source, target in ((far.fileno(), 1), (os.open(log, os.O_WRONLY | os.O_APPEND), 2)):
+        os.dup2(source, target)
+    far.close()
+    main(**options)
 
 
 class Fleet:

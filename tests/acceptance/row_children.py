@@ -4,7 +4,6 @@ A child is forked from a clean server process, so that dozens of them cost littl
 to the test first, and tells over it what it did; what it told before a SIGKILL arrives.
 """
 
-import multiprocessing
 import os
 import random
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 from jobrunner import Backoff, Client, Item, Job, Queue, job
 from jobrunner.client.lease import Lease
 from jobrunner.errors import JobrunnerError, LeaseError
+from tests.acceptance.forks import forks
 from tests.acceptance.ledger import record
 
 JOBS = __name__
@@ -28,10 +28,8 @@ class Child:
     """A process that runs a function of this module."""
 
     def __init__(self, act: Callable[..., None], *args: Any) -> None:
-        forks = multiprocessing.get_context("forkserver")
-        forks.set_forkserver_preload([__name__, act.__module__])
-        self._near, far = forks.Pipe()
-        self.process = forks.Process(target=act, args=(far, *args), daemon=True)
+        self._near, far = forks().Pipe()
+        self.process = forks().Process(target=act, args=(far, *args), daemon=True)
         self.process.start()
         far.close()
 
