@@ -11,7 +11,7 @@ _AT_ONCE = 100
 
 
 class Sample:
-    """The chore of the leader: one sample in every minute of the server's clock, two round trips for each 100 queues."""
+    """The chore of the leader: a sample in every minute of the server's clock, two round trips for 100 queues."""
 
     def __init__(self, broker: Broker, keys: Keys, queues: Callable[[], Collection[str]]) -> None:
         self._broker = broker
