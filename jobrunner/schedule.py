@@ -47,6 +47,7 @@ _NICKNAMES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+_WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -139,8 +140,8 @@ class Cron:
     def describe(self) -> str:
         """The schedule in words where simple ("at 03:00 in Europe/Madrid"), else its expression and zone."""
         minute, hour, *others = self.expression.split()
-        if others == ["*"] * 3 and minute.isdecimal() and hour.isdecimal():
-            return f"at {int(hour):02}:{int(minute):02} in {self.tz}"
+        if minute.isdecimal() and hour.isdecimal() and (days := _days_in_words(others)) is not None:
+            return f"at {int(hour):02}:{int(minute):02}{days} in {self.tz}"
         if others == ["*"] * 3 and hour == "*":
             step = re.fullmatch(r"\*(?:/(\d+))?", minute)
             if step and 60 % int(step[1] or 1) == 0:
@@ -285,6 +286,30 @@ def _interval(value: object) -> timedelta:
     if isinstance(value, bool) or not _SHORTEST <= interval <= _LONGEST:
         raise InvalidOption(f"every is {_shown(value)}; give a timedelta or seconds, from 0.1 s to a century")
     return interval
+
+
+def _days_in_words(fields: list[str]) -> str | None:
+    """Day of month, month and day of week: " on Monday and Friday"; '' for every day, None where it is not simple."""
+    day, *months = fields[:2]
+    if len(fields) != 3 or months != ["*"] or (day != "*" and fields[2] != "*"):
+        return None
+    if day != "*":
+        return f" on day {int(day)} of the month" if day.isdecimal() else None
+    if fields[2] == "*":
+        return ""
+    named = [_weekday(word) for word in re.split("[-,]", fields[2])]
+    if "" in named or ("-" in fields[2] and len(named) != 2):
+        return None
+    if "-" in fields[2] or len(named) == 1:
+        return " from " + " to ".join(named) if len(named) == 2 else f" on {named[0]}"
+    return f" on {', '.join(named[:-1])} and {named[-1]}"
+
+
+def _weekday(word: str) -> str:
+    """The name of a day of the week, '' for what is none."""
+    if word.isdecimal():
+        return _WEEKDAYS[int(word) % 7] if int(word) <= 7 else ""
+    return next((name for name in _WEEKDAYS if name[:3].lower() == word.lower()), "")
 
 
 def _in_words(interval: timedelta) -> str:
