@@ -6,15 +6,18 @@ little it finds among however many tasks, keeps the server or a person waiting.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from jobrunner.broker.call import command
-from jobrunner.broker.calls.sift import Sifted, sift
+from jobrunner.broker.calls.sift import LONGEST_PAYLOAD, Sifted, sift
 from jobrunner.broker.calls.survey import QueueSurvey, survey
 from jobrunner.client.client import Client
 from jobrunner.clock import perf_counter
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector.lines import Place, TaskLine, line_of
+from jobrunner.inspector.redaction import Redaction
 
 STATES = ("pending", "waiting", "scheduled", "dead", "done")
 LATEST_FIRST = ("dead", "done")
@@ -60,8 +63,19 @@ class _Line:
     size: int
 
 
-def search(client: Client, wanted: Filter, *, after: str = "", limit: int = 50, budget_s: float = 0.15) -> Found:
+def search(
+    client: Client,
+    wanted: Filter,
+    *,
+    after: str = "",
+    limit: int = 50,
+    budget_s: float = 0.15,
+    redaction: Redaction | None = None,
+) -> Found:
     """One page of tasks: pending first, then waiting, scheduled, dead (the latest first); queues by name.
+
+    With a `redaction` nothing is found by what it hides, or who may not see it could guess it letter by letter; nor are
+    payloads above 16 KiB found by what is in them, as they are not looked through for it.
 
     `after` is the `onward` of the page before. Raises InvalidOption for one that is none, InvalidName.
     """
@@ -73,7 +87,7 @@ def search(client: Client, wanted: Filter, *, after: str = "", limit: int = 50, 
         if at >= len(lines) or len(found) >= limit or (call and perf_counter() > ends):
             break
         sifted = _sift(client, wanted, lines[at], rank, limit - len(found))
-        found += _task_lines(lines[at], sifted)
+        found += _task_lines(lines[at], _shown(sifted, wanted, redaction))
         at, rank = _next(lines, at, rank, sifted)
     total = sum(line.size for line in lines)
     searched = min(sum(line.size for line in lines[:at]) + rank, total)
@@ -83,8 +97,8 @@ def search(client: Client, wanted: Filter, *, after: str = "", limit: int = 50, 
     )
 
 
-def matching(client: Client, wanted: Filter) -> Iterator[list[Place]]:
-    """All tasks that match, up to 500 at a time, read when they are asked for.
+def matching(client: Client, wanted: Filter, redaction: Redaction | None = None) -> Iterator[list[Place]]:
+    """All tasks that match, up to 500 at a time, read when they are asked for; `redaction` as of `search`.
 
     What leaves its state meanwhile shifts the ranks behind it, so a state is walked from its end to its front: what
     matched when that began, and still does when its turn comes, comes once at least. What dies meanwhile joins behind
@@ -93,7 +107,8 @@ def matching(client: Client, wanted: Filter) -> Iterator[list[Place]]:
     for line in _lines(client, wanted):
         for start in range((line.size - 1) // _AT_ONCE * _AT_ONCE, -1, -_AT_ONCE):
             sifted = _sift(client, wanted, line, start, _AT_ONCE, newest=False)
-            yield [_place(line, task_id, score) for task_id, score, _ in sifted.tasks]
+            shown = _shown(sifted, wanted, redaction)
+            yield [_place(line, task_id, score) for task_id, score, _ in shown.tasks]
 
 
 def total_of(client: Client, wanted: Filter) -> int:
@@ -143,6 +158,24 @@ def _sift(client: Client, wanted: Filter, line: _Line, rank: int, most: int, *, 
         payload_part=_parts(wanted.param),
     )
     return client.broker.run(call)
+
+
+def _shown(sifted: Sifted, wanted: Filter, redaction: Redaction | None) -> Sifted:
+    if redaction is None or not wanted.param:
+        return sifted
+    parts = _parts(wanted.param).lower().splitlines()
+    kept = [one for one in sifted.tasks if _is_in_what_is_shown(one[2]["payload"], parts, redaction)]
+    return replace(sifted, tasks=kept)
+
+
+def _is_in_what_is_shown(payload: str, parts: list[str], redaction: Redaction) -> bool:
+    try:
+        value = msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, RecursionError):
+        return len(payload) <= LONGEST_PAYLOAD  # no JSON, so no names; or cut
+    shown = redaction.shown(value)
+    text = msgspec.json.encode(shown).decode().lower()
+    return shown == value or any(part in text for part in parts)
 
 
 def _parts(param: str) -> str:

@@ -62,7 +62,7 @@ class Dashboard:
         self.live = Live(client)
         self.app: Starlette  # set when the routes are there
         self._trusted = trusted
-        self._operations = Operations(client)
+        self._operations = Operations(client, redaction)
         self._templates = environment()
         self._versioned = version_of(STATIC)
 

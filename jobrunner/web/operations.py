@@ -23,6 +23,7 @@ from jobrunner.client.relay import relay
 from jobrunner.client.task_steps import KEEP_CANCELLED_MS
 from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.redaction import Redaction
 from jobrunner.inspector.search import Filter, matching, total_of
 
 BULK = ("requeue", "cancel", "delete")
@@ -65,8 +66,9 @@ class Operation:
 class Operations:
     """Starts operations of one process, at most two at a time; more wait for their turn."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, redaction: Redaction | None = None) -> None:
         self._client = client
+        self._redaction = redaction
         self._turns = threading.BoundedSemaphore(_AT_A_TIME)
 
     def start(self, action: str, *, who: str, wanted: Filter | None, chosen: Iterable[Chosen] = ()) -> str:
@@ -83,7 +85,7 @@ class Operations:
         if wanted is not None:
             fields["wanted"] = msgspec.json.encode(asdict(wanted))
         self._client.broker.run_many(_begin(self._client, operation_id, fields))
-        run = _Run(self._client, operation_id, action, wanted, fixed)
+        run = _Run(self._client, operation_id, action, wanted, fixed, self._redaction)
         threading.Thread(target=self._take_turn, args=(run,), name="jobrunner-operation", daemon=True).start()
         return operation_id
 
@@ -96,10 +98,16 @@ class _Run:
     """One operation as it is carried out: piece by piece, and after each piece it says how far it is."""
 
     def __init__(
-        self, client: Client, operation_id: str, action: str, wanted: Filter | None, fixed: list[Chosen]
+        self,
+        client: Client,
+        operation_id: str,
+        action: str,
+        wanted: Filter | None,
+        fixed: list[Chosen],
+        redaction: Redaction | None,
     ) -> None:
         self._client, self._id, self._wanted, self._fixed = client, operation_id, wanted, fixed
-        self._change = _CHANGES[action]
+        self._change, self._redaction = _CHANGES[action], redaction
         self._looked = self._done = self._refused = 0
 
     def carry_out(self) -> None:
@@ -129,7 +137,7 @@ class _Run:
 
     def _pieces(self) -> Iterator[tuple[int, list[Chosen]]]:
         if self._wanted is not None:
-            for found in matching(self._client, self._wanted):
+            for found in matching(self._client, self._wanted, self._redaction):
                 yield _AT_ONCE, [(place.queue, place.id) for place in found]
             return
         rest = iter(self._fixed)

@@ -8,12 +8,18 @@ from jobrunner.broker.keys import QueueKeys
 
 FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
 """What is read of a task, as sift.lua has it."""
-_WORDS = 2 + len(FIELDS)
+_PAYLOAD = "payload"
+_WORDS = 2 + len(FIELDS) + 1
+LONGEST_PAYLOAD = 16384
+"""Of a longer one what comes back is cut: it is longer by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sifted:
-    """(id, score, fields) of what matched, in order; `rank` is behind the last that was looked at."""
+    """(id, score, fields) of what matched, in order; `rank` is behind the last that was looked at.
+
+    Among the fields is the payload, as text, when that was searched.
+    """
 
     rank: int
     tasks: list[tuple[str, float, dict[str, str]]]
@@ -23,7 +29,7 @@ def _sifted(reply: list[Any]) -> Sifted:
     rank, *words = reply
     text = [word.decode("utf-8", "replace") for word in words]
     tasks = [
-        (text[at], float(text[at + 1]), dict(zip(FIELDS, text[at + 2 : at + _WORDS], strict=True)))
+        (text[at], float(text[at + 1]), dict(zip((*FIELDS, _PAYLOAD), text[at + 2 : at + _WORDS], strict=True)))
         for at in range(0, len(text), _WORDS)
     ]
     return Sifted(rank=int(rank), tasks=tasks)

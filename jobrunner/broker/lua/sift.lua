@@ -3,12 +3,11 @@ local now_ms, tasks, start, count, most, newest, id_part, type, error_part, payl
 -- sift: tasks of one state that match, of a bounded piece of it. Changes nothing.
 -- KEYS  line: zset, one state of a queue
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · start: rank of the first that is looked at · count: at most
---       so many are · most: at most so many are found · newest: '1' = ranks from the highest score on ·
---       id_part: in lower case, to be found in the id · type: all of it ·
---       error_part: to be found in the last error · payload_part: any of its lines in the payload; '' matches all
--- reply {rank behind the last that was looked at, id, score, type, retry_count, started_at, enqueue_time, error, id,
---       ...}
-local LONGEST_ERROR = 4000
+--       so many are · most: at most so many are found · newest: '1' = ranks from the highest score on · id_part: in
+--       lower case, in the id · type: all of it · error_part: in the last error · payload_part: any line; '' matches all
+-- reply {rank behind the last that was looked at, id, score, type, retry_count, started_at, enqueue_time, error,
+--       payload (cut; '' unless it was searched), id, ...}
+local LONGEST_ERROR, LONGEST_PAYLOAD = 4000, 16385
 
 local first, last = tonumber(start), tonumber(start) + tonumber(count) - 1
 local found = redis.call(newest == '1' and 'ZREVRANGE' or 'ZRANGE', line, first, last, 'WITHSCORES')
@@ -27,9 +26,12 @@ local function match(id, score)
   if not has(id, id_part) then return false end
   local task = redis.pcall('HMGET', tasks .. id, 'type', 'retry_count', 'started_at', 'enqueue_time', 'error')
   if task.err or not task[4] or type ~= '' and task[1] ~= type or not has(task[5], error_part) then return false end
-  if payload_part ~= '' and not has_any(redis.call('HGET', tasks .. id, 'payload'), payload_part) then return false end
+  local payload = payload_part ~= '' and redis.call('HGET', tasks .. id, 'payload') or ''
+  if not has_any(payload, payload_part) then return false end
   for _, word in ipairs({id, score, task[1] or '', task[2] or '', task[3] or '', task[4],
-    string.sub(task[5] or '', 1, LONGEST_ERROR)}) do reply[#reply + 1] = word end
+    string.sub(task[5] or '', 1, LONGEST_ERROR), string.sub(payload, 1, LONGEST_PAYLOAD)}) do
+    reply[#reply + 1] = word
+  end
   return true
 end
 

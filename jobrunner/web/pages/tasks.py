@@ -60,9 +60,9 @@ def _page(context: Context, wanted: Filter, *, is_dead: bool) -> tuple[str, Valu
 
 def _found(context: Context, wanted: Filter, after: str) -> Found:
     try:
-        return search(context.client, wanted, after=after, limit=_AT_ONCE)
+        return search(context.client, wanted, after=after, limit=_AT_ONCE, redaction=context.redaction)
     except InvalidOption:  # a cursor of somebody's making
-        return search(context.client, wanted, limit=_AT_ONCE)
+        return search(context.client, wanted, limit=_AT_ONCE, redaction=context.redaction)
 
 
 def _said(found: Found, *, narrow: bool, begins: bool) -> str:

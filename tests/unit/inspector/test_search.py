@@ -6,6 +6,7 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
+from jobrunner.inspector.redaction import Redaction
 from jobrunner.inspector.search import Filter, matching, search
 from jobrunner.task import Task
 
@@ -49,6 +50,26 @@ def test_what_matches_is_found(client: Client, wanted: Filter, ids: list[str]) -
     fill(client, 15, queue="other", type_="Other", prefix="x")
 
     assert [task.id for task in search(client, wanted).tasks] == ids
+
+
+@pytest.mark.parametrize("param", ["hunter2", '"password":"h', "password=hunter2", "pin=77", "77", '"7'])
+def test_nothing_is_found_by_what_is_hidden(client: Client, param: str) -> None:
+    payloads = (b'{"user":"ada","password":"hunter2","deep":[{"pin":77}]}', b'{"user":"bob"}', b'{"user":"hunt')
+    client.enqueue_many(Task(id=f"t{n}", queue="mail", payload=one) for n, one in enumerate(payloads))
+    redaction = Redaction(["pin"])
+
+    assert search(client, Filter(param=param), redaction=redaction).tasks == []
+    assert list(matching(client, Filter(param=param), redaction)) == [[]]
+    assert [task.id for task in search(client, Filter(param="user"), redaction=redaction).tasks] == ["t0", "t1", "t2"]
+    assert [task.id for task in search(client, Filter(param="user=ADA"), redaction=redaction).tasks] == ["t0"]
+
+
+def test_a_payload_too_long_to_be_looked_through_is_not_found_by_what_is_in_it(client: Client) -> None:
+    long = b'{"text":"%b","password":"hunter2"}' % (b"x" * 20_000)
+    client.enqueue(Task(id="long", queue="mail", payload=long))
+
+    assert search(client, Filter(param="hunter2"), redaction=Redaction()).tasks == []
+    assert [task.id for task in search(client, Filter(param="hunter2")).tasks] == ["long"]
 
 
 def test_an_error_is_found_whatever_its_case_and_the_latest_dead_come_first(client: Client, clock: Any) -> None:
