@@ -15,7 +15,7 @@ from jobrunner.inspector.check import Check, warn
 from jobrunner.inspector.lines import TaskLine, first_lines
 from jobrunner.inspector.overview import QueueView
 
-_QUEUES = 5
+_QUEUES = 3
 _TASKS = 20
 
 

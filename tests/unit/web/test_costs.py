@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from jobrunner.broker.calls import coordination
 from jobrunner.client.client import Client
 from jobrunner.task import Task
 
@@ -14,7 +15,7 @@ JSON = {"accept": "application/json"}
 
 @pytest.fixture
 def town(client: Client) -> Client:
-    """200 queues with something in each state that can be made quickly."""
+    """200 queues with something in each state that can be made quickly, and a worker that knows none of their jobs."""
     names = [f"queue-{n}" for n in range(200)]
     client.enqueue_many(
         Task(id=f"{state}{n}", queue=name, type="Send", payload=b"{}", max_attempts=1)
@@ -24,6 +25,8 @@ def town(client: Client) -> Client:
     for name in names[:60]:
         first, _ = client.queue(name).reserve(n=2)
         first.rollback(error="broken")
+    said = {"queues": ",".join(names), "types": "Other"}
+    client.broker.run(coordination.announce(client.keys, "w.1.00c0de", said, ttl_ms=600_000))
     return client
 
 
