@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from jobrunner.broker.calls import coordination
+from jobrunner.inspector.figures import by_queue
+from tests.conftest import wait_for
+
 ROOT = Path(__file__).parents[2]
 MIXED = """
 from jobrunner.etl import Pipeline
@@ -47,3 +51,34 @@ def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_pa
     for queue in ("raw", "rows", "late"):
         counts = client.queue(f"mixed/{queue}").counts()
         assert [counts[state] for state in ("waiting", "scheduled", "pending", "dead")] == [0, 0, 0, 0], queue
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_of_a_station_on_spark_is_quieted_and_stopped_and_tells_times_of_items(server, client, tmp_path):
+    def tell(order):
+        client.broker.run_many(coordination.order(client.keys, worker.id, order, "1", ttl_ms=60_000))
+
+    (tmp_path / "mixed_stations.py").write_text(MIXED)
+    rows = client.queue("mixed/rows")
+    rows.push_many([{"day": day, "delay": 1.0} for day in range(5)])
+    told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": client.keys.prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobrunner", "work", "mixed_stations", "-q", "mixed/rows", "--heartbeat", "0.2"],
+        cwd=tmp_path, env=os.environ | told | {"JOBRUNNER_SPARK_MASTER": "local[1]"},
+    )  # fmt: skip
+    try:
+        wait_for(lambda: client.queue("mixed/late").counts()["waiting"] == 5, timeout_s=240)
+        (worker,) = client.workers()
+        tell("quiet")
+        wait_for(lambda: client.workers()[0].quiet)
+        rows.push_many([{"day": 9, "delay": 1.0}] * 2)
+        tell("stop")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+    assert rows.counts()["waiting"] == 2
+    found = by_queue(client)["mixed/rows"]
+    assert dict(found.counts) == {"moved": 5}
+    assert (found.run.count, found.wait.count) == (5, 5)
+    assert 0 < found.run.mean_ms < found.wait.mean_ms < 300_000
