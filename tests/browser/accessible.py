@@ -1,10 +1,14 @@
 """What is wrong with a page for people who do not see it as its maker does.
 
-Names and roles are those that Chromium computes for assistive software; contrasts are computed here, by WCAG 2.2
-(1.4.3: 4.5, of large text 3), from the colours that are painted.
+Asked are the rules of axe-core (https://github.com/dequelabs/axe-core), all but those of minor and moderate impact.
+What they leave open is looked at here: names and roles as Chromium computes them for assistive software; the size of
+what is to be hit; whether the page is wider than its screen; contrasts by WCAG 2.2 (1.4.3: 4.5, of large text 3) from
+the colours that are painted, in drawings too.
 """
 
 from typing import Any
+
+import pytest
 
 _NEED_A_NAME = frozenset(
     ("button", "checkbox", "combobox", "dialog", "image", "img", "link", "navigation", "progressbar", "searchbox")
@@ -29,7 +33,8 @@ _LOOK = """() => {
     const style = getComputedStyle(parent);
     const svg = parent.closest("svg");
     const ink = parse(svg ? style.fill : style.color);
-    const ground = svg ? parse(getComputedStyle(svg.querySelector(".node rect")).fill) : behind(parent);
+    const box = svg?.querySelector(".node rect");
+    const ground = box ? parse(getComputedStyle(box).fill) : behind(parent);
     const painted = over([...ink.slice(0, 3), (ink[3] ?? 1) * Number(style.opacity)], ground);
     const [high, low] = [light(painted), light(ground)].sort((a, b) => b - a);
     const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
@@ -59,9 +64,20 @@ def problems(tab: Any) -> list[str]:
     tree = session.send("Accessibility.getFullAXTree")["nodes"]
     session.detach()
     nameless = [f"a {_role(node)} without a name" for node in tree if _is_nameless(node)]
-    landmarks = {_role(node) for node in tree if not node.get("ignored")}
-    missing = [f"no {role}" for role in ("main",) if role not in landmarks]
-    return [*tab.evaluate(_LOOK), *nameless, *missing]
+    roles = {_role(node) for node in tree if not node.get("ignored")}
+    missing = [] if roles & {"main", "dialog"} else ["no main"]  # a dialog hides what is below it
+    return [*tab.evaluate(_LOOK), *nameless, *missing, *_serious(tab)]
+
+
+def _serious(tab: Any) -> list[str]:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(tab).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:120]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
 
 
 def _role(node: dict[str, Any]) -> str:

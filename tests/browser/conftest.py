@@ -16,6 +16,7 @@ from tests.conftest import Server, wait_for
 
 SIZES = {"phone": (360, 740), "desk": (1440, 900)}
 PICTURE = (1280, 800)
+SMALL_DESK = (1024, 768)
 THEMES = ("light", "dark")
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
@@ -84,10 +85,11 @@ def shop(serve: Callable[..., str]) -> Iterator[Served]:
     scene.enqueue(client)
     scene.settle(client)
     scene.leave_some(client)
-    worker = scene.begin(client)
+    workers = scene.begin(client)
     yield Served(serve(create_app(client)), client, server)
     scene.gate.set()
-    worker.stop(grace=5)
+    for worker in workers:
+        worker.stop(grace=5)
     forget()
     client.close()
     server.remove()
@@ -96,19 +98,24 @@ def shop(serve: Callable[..., str]) -> Iterator[Served]:
 
 @pytest.fixture
 def look(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """look(size="desk", theme="light"): a tab; the test fails when a page logs an error or breaks its own policy."""
+    """look(size="desk", theme="light"): a tab; the test fails when a page logs an error or breaks its own policy.
+
+    With `astray` pages may be missing, of which the browser says so.
+    """
     problems: list[str] = []
     contexts: list[Any] = []
 
-    def look(*, size: str = "desk", theme: str = "light", **options: Any) -> Any:
-        width, height = {**SIZES, "picture": PICTURE}[size]
+    def look(*, size: str = "desk", theme: str = "light", astray: bool = False, **options: Any) -> Any:
+        def told(said: Any) -> None:
+            if said.type == "error" and not (astray and "404" in said.text):
+                problems.append(f"{said.text} {said.location}")
+
+        width, height = {**SIZES, "picture": PICTURE, "small-desk": SMALL_DESK}[size]
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=theme, **options)
         contexts.append(context)
         context.set_default_timeout(15_000)
         tab = context.new_page()
-        tab.on(
-            "console", lambda said: problems.append(f"{said.text} {said.location}") if said.type == "error" else None
-        )
+        tab.on("console", told)
         tab.on("pageerror", lambda error: problems.append(str(error)))
         return tab
 

@@ -9,7 +9,7 @@ import threading
 import time
 from datetime import timedelta
 
-from jobrunner import Backoff, Client, Fail, Worker, job
+from jobrunner import Backoff, Client, Fail, Job, RateLimit, Worker, job
 from jobrunner.broker.calls import figures
 from jobrunner.etl import Drop, Pipeline, To
 from tests.conftest import wait_for
@@ -20,6 +20,7 @@ AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
 gate = threading.Event()
 """What tasks that are to be seen running wait for."""
 orders = Pipeline("orders")
+STATIONS = ("raw", "odd", "checked", "priced")
 
 
 @job(queue="mail", max_attempts=3, backoff=AT_ONCE)
@@ -40,8 +41,19 @@ def charge(invoice: int, amount: float) -> float:
 
 @job(queue="images", keepalive=120)
 def resize(picture: str, width: int) -> str:
-    gate.wait(100)
+    gate.wait(300)
     return f"{picture}@{width}"
+
+
+@job(queue="exports", keepalive=120)
+class Export(Job):
+    month: str
+    rows: int
+
+    def run(self) -> int:
+        self.progress(self.rows * 0.64, self.rows, f"writing {self.month}.parquet")
+        gate.wait(300)
+        return self.rows
 
 
 @job(queue="reports", every=timedelta(minutes=15))
@@ -89,10 +101,10 @@ def enqueue(client: Client) -> None:
     orders.push_many("raw", [{"order": n, "total": chance.randint(-90, 900)} for n in range(80)])
 
 
-def settle(client: Client, queues: tuple[str, ...] = ("mail", "billing", "orders/raw", "orders/odd", "orders/checked",
-                                                     "orders/priced")) -> None:  # fmt: skip
+def settle(client: Client) -> None:
     """Has a worker do all that can be done."""
-    Worker(client=client, queues=list(queues), concurrency=8).run(drain=True)
+    queues = ["mail", "billing", *(f"orders/{one}" for one in STATIONS)]
+    Worker(client=client, queues=queues, concurrency=8).run(drain=True)
 
 
 def leave_some(client: Client) -> None:
@@ -100,26 +112,35 @@ def leave_some(client: Client) -> None:
     resize.enqueue_many([resize.bind(picture=f"cat-{n}.png", width=640) for n in range(37)])
     for minutes in (5, 30, 90):
         send_mail.using(in_=timedelta(minutes=minutes)).enqueue(to="later@example.com", template="reminder")
+    Export.enqueue_many([Export(month=f"2026-{month:02}", rows=month * 12_500) for month in range(7, 11)])
+    client.queue("exports").configure(rate=RateLimit(max_tokens=30, interval=1, interval_unit="MINUTES"), max_size=5000)
     client.queue("newsletter").push_many([{"issue": n} for n in range(250)])
     client.queue("billing").pause(timedelta(minutes=20))
 
 
-def begin(client: Client) -> Worker:
-    """A worker that holds some tasks until `gate` is set."""
+def begin(client: Client) -> list[Worker]:
+    """Three workers: two are full of tasks that they hold until `gate` is set, one is free for what tests enqueue."""
     gate.clear()
-    worker = Worker(client=client, queues=["mail", "images", "reports", "billing", "orders/raw", "orders/odd",
-                                           "orders/checked", "orders/priced"], concurrency=6)  # fmt: skip
-    worker.start()
-    wait_for(lambda: client.queue("images").counts()["pending"] >= 6)
+    free = ["mail", "reports", "billing", *(f"orders/{one}" for one in STATIONS)]
+    crew = ((["images"], 6), (["exports"], 2), (free, 8))
+    workers = [Worker(client=client, queues=queues, concurrency=slots) for queues, slots in crew]
+    for worker in workers:
+        worker.start()
+    wait_for(lambda: [client.queue(queues[0]).counts()["pending"] for queues, _ in crew[:2]] == [6, 2])
     wait_for(lambda: client.periodics())
-    return worker
+    return workers
 
 
 def write_past(client: Client, minutes: int = 60) -> None:
     """Figures of the past hour, in the calls of a worker."""
     chance, now_ms = random.Random(3), time.time() * 1000
-    mail = ("mail", "send_mail", 220, 45, 0.01)
-    jobs = (mail, ("billing", "charge", 60, 320, 0.04), ("images", "resize", 25, 900, 0))
+    jobs = (
+        ("mail", "send_mail", 220, 45, 0.01),
+        ("mail", "send_digest", 30, 210, 0),
+        ("billing", "charge", 60, 320, 0.04),
+        ("images", "resize", 25, 900, 0),
+        ("exports", "Export", 6, 4200, 0.02),
+    )
     for back in range(1, minutes):
         load = 1 + 0.5 * math.sin(back / 9) + chance.random() * 0.3
         changes: dict[str, int] = {}

@@ -15,6 +15,7 @@ PICTURES = {
     "overview-dark": ("/", "picture", "dark"),
     "queue": ("/queues/mail", "picture", "light"),
     "dead": ("/dead", "picture", "light"),
+    "queues": ("/queues", "picture", "light"),
     "pipeline": ("/pipelines/orders", "picture", "dark"),
     "phone": ("/queues", "phone", "light"),
 }

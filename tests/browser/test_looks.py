@@ -1,19 +1,34 @@
-"""Every page, on a phone and on a desk, light and dark: nothing is cut off, all can be read, and all has a name."""
+"""Every page, on a phone and on a desk, light and dark: nothing is cut off, all can be read, and all has a name.
 
+Looked at are pages with work of every kind, the same pages of a server where nothing was ever done, those that are met
+on the way in or astray, and what opens over a page. With the environment variable JOBRUNNER_LOOKS a picture of each is
+made into the folder that it names, for a person to look at.
+"""
+
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobrunner import Client
+from jobrunner.inspector.search import Filter, search
 from tests.browser.accessible import problems
 from tests.browser.conftest import SIZES, THEMES
+from tests.conftest import wait_for
 
-PAGES = {
+PATHS = {
     "overview": "/",
+    "overview-week": "/?span=7d",
     "queues": "/queues",
     "queue": "/queues/mail",
+    "queue-running": "/queues/images",
+    "queue-paused": "/queues/billing",
+    "queue-unserved": "/queues/newsletter",
     "station": "/queues/orders/checked",
     "tasks": "/tasks",
+    "tasks-running": "/tasks?state=pending",
     "dead": "/dead",
     "nothing-found": "/tasks?error=no-such-error-anywhere",
     "workers": "/workers",
@@ -23,30 +38,106 @@ PAGES = {
     "history": "/history",
     "redis": "/redis",
     "audit": "/audit",
+    "astray": "/no-such-page",
+    "no-such-task": "/tasks/0000",
+}
+TASKS = {"dead": "billing", "pending": "exports", "scheduled": "mail", "waiting": "newsletter", "done": "mail"}
+BARE = ("/", "/queues", "/tasks", "/dead", "/workers", "/periodic", "/pipelines", "/history", "/redis", "/audit")
+CUT_OFF = """() => [...document.querySelectorAll("main, .scroll, .table, .card")]
+  .filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => `${one.outerHTML.slice(0, 60)}: ${one.scrollWidth} in ${one.clientWidth}`)"""
+OPENED = {
+    "help": ("/queues", lambda tab: tab.keyboard.press("?")),
+    "question": ("/queues/mail", lambda tab: tab.locator("#queue-actions button").last.click()),
+    "chosen": ("/dead", lambda tab: tab.locator("#select-page, input[name=all]").last.check()),
 }
 
 
+@pytest.fixture(scope="module")
+def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
+    """URLs of pages by name."""
+    from jobrunner.web.app import create_app
+    from jobrunner.web.auth import Token
+    from jobrunner.web.operations import Operations, read_operation
+
+    operation = Operations(shop.client).start("requeue", who="ann", wanted=Filter(queue="billing", error="nobody"))
+    wait_for(lambda: (found := read_operation(shop.client, operation)) and found.is_over)
+    bare = Client(shop.server.url, "bare")
+    urls = {name: shop.url + path for name, path in PATHS.items()}
+    urls |= {f"task-{state}": shop.url + first(shop, queue, state) for state, queue in TASKS.items()}
+    urls["operation"] = f"{shop.url}/operations/{operation}"
+    urls["login"] = serve(create_app(shop.client, auth=Token("a-token-that-is-long-enough"))) + "/login"
+    home = serve(create_app(bare))
+    yield urls | {f"bare-{path.strip('/') or 'overview'}": home + path for path in BARE}
+    bare.close()
+
+
+def first(shop: Any, queue: str, state: str) -> str:
+    """The path of the first task of a state."""
+    found = search(shop.client, Filter(queue=queue, state=state), limit=1).tasks[0]
+    return f"/tasks/{found.id}?queue={found.queue}"
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
-def test_every_page_can_be_read_by_everybody(shop: Any, look: Any, tmp_path: Path, size: str, theme: str) -> None:
-    tab = look(size=size, theme=theme)
+def test_every_page_can_be_read_by_everybody(places: dict[str, str], look: Any, size: str, theme: str) -> None:
+    tab = look(size=size, theme=theme, astray=True)
     found = {}
-    for name, path in PAGES.items():
-        tab.goto(shop.url + path)
-        tab.screenshot(path=tmp_path / f"{name}-{size}-{theme}.png", full_page=True)
+    for name, url in places.items():
+        tab.goto(url)
         found[name] = problems(tab)
+        if folder := os.environ.get("JOBRUNNER_LOOKS"):
+            tab.screenshot(path=Path(folder) / f"{name}-{size}-{theme}.png", full_page=True)
 
     assert {name: what for name, what in found.items() if what} == {}
 
 
+@pytest.mark.parametrize("size", ["small-desk", "picture"])
+def test_no_table_is_cut_off_on_a_smaller_desk(places: dict[str, str], look: Any, size: str) -> None:
+    tab = look(size=size, astray=True)
+    found = {}
+    for name, url in places.items():
+        tab.goto(url)
+        found[name] = tab.evaluate(CUT_OFF)
+
+    assert {name: what for name, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
-def test_a_task_can_be_read_by_everybody(shop: Any, look: Any, size: str) -> None:
-    tab = look(size=size)
+def test_what_opens_over_a_page_can_be_read_by_everybody(shop: Any, look: Any, size: str, theme: str) -> None:
+    tab = look(size=size, theme=theme)
+    found = {}
+    for name, (path, opens) in OPENED.items():
+        tab.goto(shop.url + path)
+        opens(tab)
+        found[name] = problems(tab)
+    if size == "phone":
+        tab.goto(shop.url)
+        tab.get_by_role("button", name="Menu").click()
+        found["menu"] = problems(tab)
+
+    assert {name: what for name, what in found.items() if what} == {}
+
+
+def test_what_is_wrong_with_a_page_is_found(look: Any) -> None:
+    tab = look()
+    pale, nameless = "<p style='color: #bbb'>pale</p>", "<button></button><img src='data:,'>"
+    tab.set_content(f"<main><h1>A</h1><h3>B</h3>{pale}{nameless}</main>")
+
+    found = "\n".join(problems(tab))
+
+    for what in ("headings 1,3", "a button without a name", "contrast 1.92: pale", "color-contrast:", "image-alt:"):
+        assert what in found
+
+
+def test_a_task_tells_its_error_and_no_secret(shop: Any, look: Any) -> None:
+    tab = look()
     tab.goto(f"{shop.url}/tasks?state=dead&queue=mail")
     tab.locator("a.row-link").first.click()
     tab.wait_for_selector("ol.timeline")
 
-    assert problems(tab) == []
     assert "is no address: it has no @" in tab.inner_text("main")
     assert "sk-1" not in tab.content()
 

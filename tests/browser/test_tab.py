@@ -15,9 +15,10 @@ def tab(look: Any) -> Any:
     return look()
 
 
-def sign(tab: Any, state: str) -> None:
-    """Returns when the tab says so of itself."""
-    tab.wait_for_selector(f"#live-sign[data-state={state}]", timeout=15_000)
+def sign(tab: Any, state: str, *, seen: bool = True) -> None:
+    """Returns when the tab says so of itself; on a phone it says so in the menu."""
+    wanted = "visible" if seen else "attached"
+    tab.wait_for_selector(f"#live-sign[data-state={state}]", timeout=15_000, state=wanted)
 
 
 def test_numbers_follow_without_a_reload(shop: Any, tab: Any) -> None:
@@ -115,6 +116,77 @@ def test_keys_show_help_search_and_move(shop: Any, tab: Any) -> None:
     assert tab.evaluate("document.activeElement.name") == "q"
     tab.keyboard.type("g q")  # typing is typing
     assert tab.input_value("[name=q]") == "g q"
+
+
+def test_every_action_is_reached_with_tab_and_seen_when_it_is(shop: Any, look: Any) -> None:
+    tab = look()
+    tab.add_init_script("sessionStorage.setItem('live', 'off')")  # what is walked through stays as it is
+    unseen, missed = {}, {}
+    for path in ("/", "/queues", "/queues/mail", "/tasks?state=dead", "/workers", "/periodic", "/pipelines/orders",
+                 "/history", "/redis", "/audit"):  # fmt: skip
+        tab.goto(shop.url + path)
+        reached = walk(tab)
+        unseen[path] = [one["name"] for one in reached if not one["seen"]]
+        missed[path] = tab.evaluate(NOT_REACHED)
+
+    assert {path: some for path, some in unseen.items() if some} == {}
+    assert {path: some for path, some in missed.items() if some} == {}
+
+
+WALKED = """() => {
+  const at = document.activeElement, style = getComputedStyle(at), box = at.getBoundingClientRect();
+  const first = !("walked" in at.dataset);
+  at.dataset.walked = "";
+  const over = document.elementFromPoint(Math.min(Math.max(box.left + box.width / 2, 0), innerWidth - 1),
+                                         Math.min(Math.max(box.top + box.height / 2, 0), innerHeight - 1));
+  const shown = at.contains(over) || over?.contains(at) || at.closest("svg") !== null;
+  return { first: first && at !== document.body, name: at.outerHTML.slice(0, 100),
+           seen: shown && style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 };
+}"""
+"""Of the element in focus: whether it was in focus for the first time, and whether one sees that it is."""
+
+NOT_REACHED = """() => [...document.querySelectorAll("a[href], button, select, input:not([type=hidden])")]
+  .filter((one) => !("walked" in one.dataset) && !one.disabled && one.checkVisibility({ visibilityProperty: true }))
+  .map((one) => one.outerHTML.slice(0, 100))"""
+
+
+def walk(tab: Any) -> list[dict[str, Any]]:
+    """Presses Tab from the top until it comes round; what was in focus, in order."""
+    reached = []
+    while True:
+        tab.keyboard.press("Tab")
+        one = tab.evaluate(WALKED)
+        if not one["first"]:
+            return reached
+        reached.append(one)
+
+
+def test_keys_rest_live_updates_leave_a_field_and_close_the_menu(shop: Any, look: Any) -> None:
+    tab = look(size="phone")
+    tab.goto(f"{shop.url}/queues")
+    sign(tab, "live", seen=False)
+
+    tab.keyboard.press("p")
+    sign(tab, "paused", seen=False)
+    tab.keyboard.press("/")
+    tab.keyboard.press("Escape")
+    assert tab.evaluate("document.activeElement === document.body")
+    tab.get_by_role("button", name="Menu").click()
+    tab.get_by_role("button", name="Keyboard shortcuts").click()
+    tab.wait_for_selector("#shortcuts[open]")
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("Escape")
+
+    assert tab.get_by_role("button", name="Menu").get_attribute("aria-expanded") == "false"
+
+
+def test_every_key_that_is_told_of_is_heard(shop: Any, tab: Any) -> None:
+    tab.goto(f"{shop.url}/")
+    listed = tab.locator("#shortcuts dt").evaluate_all("all => all.map((one) => one.textContent.trim())")
+    pages = tab.locator(".side a[data-go]").evaluate_all("all => all.map((one) => `g ${one.dataset.go}`)")
+
+    assert [keys for keys in listed if keys.startswith("g ")] == pages
+    assert {"?", "/", "j k", "x", "p", "t", "Esc"} <= set(listed)
 
 
 def test_the_theme_is_kept(shop: Any, look: Any) -> None:
