@@ -275,7 +275,7 @@ class Worker:
         if asked != self._quiet and not self._is_stopping():
             self._quiet = asked
             _log.info("worker was told to be quiet" if asked else "worker was told to go on", worker=self.id)
-            self._fetcher.reserving = not asked
+            self._fetcher.reserving = not asked and not self._is_stopping()
             if self._is_stopping():  # asked since, and that comes first
                 self._fetcher.reserving = False
             self._drivers.be_quiet(asked)
