@@ -17,6 +17,8 @@ from jobrunner.web.filters import rate as rate_of
 
 _WIDE, _TALL = 196, 84
 _GAP_X, _GAP_Y, _EDGE = 72, 28, 16
+_SHRINKS = 5
+"""So many layers may be drawn smaller to fit a desk and stay readable; more are scrolled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,8 @@ def draw(boxes: Sequence[Box], *, label: str) -> Markup:
     links += [_link(box.name, box.dead_to, "link dead", places, height) for box in boxes if box.dead_to in places]
     nodes = [_node(box, places[box.name]) for box in boxes]
     return safe(
-        f'<svg class="graph" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="group" '
-        f'aria-label="{escape(label)}"><defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        f'<svg class="graph{" fits" * (columns <= _SHRINKS)}" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="group" aria-label="{escape(label)}"><defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
         f"{''.join(links)}{''.join(nodes)}</svg>"
     )

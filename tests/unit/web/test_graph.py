@@ -64,3 +64,11 @@ def test_names_cannot_break_out():
 
 def test_no_boxes_are_an_empty_picture():
     ET.fromstring(str(draw([], label="nothing")))
+
+
+def test_a_graph_of_few_layers_may_shrink_and_a_long_one_is_scrolled():
+    def line(count):
+        return [Box(name=f"s{n}", kind="station", href="/", targets=(f"s{n + 1}",)) for n in range(count)]
+
+    assert 'class="graph fits"' in draw(line(5), label="short")
+    assert 'class="graph"' in draw(line(6), label="long")
