@@ -51,8 +51,9 @@ def draw(boxes: Sequence[Box], *, label: str) -> Markup:
     nodes = [_node(box, places[box.name]) for box in boxes]
     return safe(
         f'<svg class="graph{" fits" * (columns <= _SHRINKS)}" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="group" aria-label="{escape(label)}"><defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-        f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
+        f'viewBox="0 0 {width} {height}" role="group" aria-label="{escape(label)}">'
+        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0L8 4L0 8z"/></marker></defs>'
         f"{''.join(links)}{''.join(nodes)}</svg>"
     )
 
