@@ -15,6 +15,7 @@ KINDS: dict[str, str] = {
     "leader_changed": "another worker coordinates now; epoch",
     "task_died": "a task was given up; error, attempts, fate (kept, deleted, moved to another queue)",
     "tasks_died": "more tasks of the queue died in the same seconds than are named one by one; count",
+    "attempt_ended": "an attempt ended, of a worker with events=\"all\"; outcome, attempt, run_ms, error",
     "queue_paused": "somebody paused a queue; for_ms, when it ends by itself",
     "queue_resumed": "somebody resumed a queue",
     "queue_configured": "somebody changed settings of a queue; the settings",

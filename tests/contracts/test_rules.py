@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import jobrunner
+from jobrunner.events import KINDS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "jobrunner"
@@ -76,6 +77,16 @@ def test_exported_names_are_sorted_and_exist() -> None:
     assert jobrunner.__all__ == sorted(jobrunner.__all__)
     missing = [name for name in jobrunner.__all__ if not hasattr(jobrunner, name)]
     assert not missing, missing
+
+
+def test_every_event_that_is_written_is_of_a_kind_that_is_told() -> None:
+    written = set()
+    for path in PACKAGE.rglob("*.py"):
+        written |= set(re.findall(r'events\.note\(\s*[\w.]+,\s*"(\w+)"', path.read_text()))
+    assert len(written) > 8
+    assert not written - set(KINDS), f"{written - set(KINDS)}: describe them in jobrunner.events.KINDS"
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    assert not [kind for kind in KINDS if f"`{kind}`" not in page], "docs/monitoring.md has a table of them"
 
 
 def test_every_error_stands_in_the_tree_of_the_docstring() -> None:
