@@ -91,8 +91,9 @@ def _show(one: Scenario, findings: Findings, sizes: Sizes, took_s: float) -> Non
 
 
 def _words(sizes: Sizes) -> str:
-    shown = {name: f"{value:,} {name}" if isinstance(value, int) else f"{name} {value}" for name, value in sizes.items()}
-    return ", ".join(shown.values())
+    return ", ".join(
+        f"{value:,} {name}" if isinstance(value, int) else f"{name} {value}" for name, value in sizes.items()
+    )
 
 
 if __name__ == "__main__":
