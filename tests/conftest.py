@@ -149,7 +149,8 @@ class Cable:
 
     def _pump(self, source: socket.socket, sink: socket.socket, name: str) -> None:
         with suppress(OSError):
-            while data := self._passes(source.recv(65536)):
+            while data := source.recv(65536):
+                data = self._passes(data, source, sink, name)
                 left = getattr(self, name)
                 if left is not None and len(data) > left:
                     setattr(self, name, None)
@@ -161,8 +162,8 @@ class Cable:
         _hang_up(source)
         _hang_up(sink)
 
-    def _passes(self, data: bytes) -> bytes:
-        """What is done to a piece on its way."""
+    def _passes(self, data: bytes, source: socket.socket, sink: socket.socket, name: str) -> bytes:
+        """What is passed on of a piece; OSError breaks the connection. `name` is that of the direction's cut."""
         return data
 
 

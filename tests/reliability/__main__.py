@@ -44,7 +44,7 @@ def play(one: Scenario, sizes: Sizes) -> tuple[Findings, Sizes, float]:
     """Plays one row on a stage of its own; what the harness trips over is a finding as well."""
     findings, began = Findings(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="jr-") as folder:
-        stage = Stage(Path(folder), _say)
+        stage = Stage(Path(folder), _say, **one.server)
         try:
             one.play(stage, findings, sizes)
         except Exception as error:

@@ -52,12 +52,16 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One row. `short` is its size for every CI run, None for a row that has none; `full` that of the document."""
+    """One row. `short` is its size for every CI run, None for a row that has none; `full` that of the document.
+
+    `server` are options of its server that survive a restart.
+    """
 
     row: str
     run: Callable[..., None]
     short: Sizes | None
     full: Sizes
+    server: dict[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -74,6 +78,8 @@ class Scenario:
         self.run(stage, findings, **sizes)
 
 
-def scenario(row: str, *, short: Sizes | None, full: Sizes) -> Callable[[Callable[..., None]], Scenario]:
+def scenario(
+    row: str, *, short: Sizes | None, full: Sizes, server: dict[str, str] | None = None
+) -> Callable[[Callable[..., None]], Scenario]:
     """Makes a scenario of ``run(stage, findings, **sizes)``; its docstring is title and promise."""
-    return lambda run: Scenario(row=row, run=run, short=short, full=full)
+    return lambda run: Scenario(row=row, run=run, short=short, full=full, server=server or {})

@@ -2,19 +2,26 @@
 
 Both are asked for by environment variables and installed from outside (site/sitecustomize.py), so that the package has
 no such switch. A crash point is ``<role>:<before|after>:<script>:<n>``: the process in that role ends with exit code
-137 right before it sends, or right after it got the reply to, its n-th call of that script.
+137 right before it sends, or right after it got the reply to, its n-th call of that script. It dies there once: a file
+says that it did, so that a keeper which is started again lives.
+
+Clocks are told wrong in the same way: the machine's wall clock by seconds, the server's by the seconds in a file,
+which may change at any time.
 """
 
 import hashlib
 import itertools
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-CRASH = "JOBRUNNER_TEST_TAMPER_CRASH"
-FAULT = "JOBRUNNER_TEST_TAMPER_FAULT"
+TAMPER = "JOBRUNNER_TEST_TAMPER_"
+"""What the variables begin with, in `site` too."""
 EXIT_CODE = 137
 _ROLES = {"keeper": "jobrunner.worker.keeper", "child": "jobrunner.worker.executors.child"}
 
@@ -34,11 +41,15 @@ FAULTS = {
 
 def install() -> None:
     """Does what the environment asks of this process."""
-    if point := os.environ.get(CRASH):
+    if point := os.environ.get(f"{TAMPER}CRASH"):
         role, when, script, nth = point.split(":")
         if role == _role():
             _die_at(when, script, int(nth))
-    if fault := os.environ.get(FAULT):
+    if seconds := os.environ.get(f"{TAMPER}WALL_CLOCK"):
+        _shift_wall_clock(float(seconds))
+    if file := os.environ.get(f"{TAMPER}SERVER_CLOCK"):
+        _shift_server_clock(Path(file))
+    if fault := os.environ.get(f"{TAMPER}FAULT"):
         _break(*FAULTS[fault])
 
 
@@ -50,18 +61,43 @@ def _role() -> str:
 def _die_at(when: str, script: str, nth: int) -> None:
     from jobrunner.broker.broker import Broker
 
-    exchange, count = Broker._exchange, itertools.count(1)
+    exchange, count, mark = Broker._exchange, itertools.count(1), Path(os.environ[f"{TAMPER}CRASHED"])
 
     def dying(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
         is_it = any(call.script and call.script.name == script for call in calls) and next(count) == nth
-        if is_it and when == "before":
-            os._exit(EXIT_CODE)
-        replies = exchange(self, connection, calls)
-        if is_it:
-            os._exit(EXIT_CODE)
-        return replies
+        if not is_it or mark.exists():
+            return exchange(self, connection, calls)
+        mark.touch()
+        if when == "after":
+            exchange(self, connection, calls)
+        os._exit(EXIT_CODE)
 
     Broker._exchange = dying  # type: ignore[method-assign]
+
+
+def _shift_wall_clock(seconds: float) -> None:
+    from jobrunner import clock
+
+    unix_ms, utc_now = clock.unix_ms, clock.utc_now
+    clock.unix_ms = lambda: unix_ms() + round(seconds * 1000)
+    clock.utc_now = lambda: utc_now() + timedelta(seconds=seconds)
+
+
+def _shift_server_clock(file: Path) -> None:
+    from jobrunner.broker.broker import Broker
+
+    init = Broker.__init__
+
+    def shifted(self: Broker, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        self.now_ms = lambda: stepped(file)
+
+    Broker.__init__ = shifted  # type: ignore[method-assign]
+
+
+def stepped(file: Path) -> bytes:
+    """The time as a server says it whose clock is off by what stands in the file."""
+    return repr((time.time() + float(file.read_text() or 0)) * 1000).encode()
 
 
 def _break(right: str, wrong: str) -> None:

@@ -1,13 +1,13 @@
-"""Workers that are killed, restarted, suspended: R1, R3, R4."""
+"""Workers that are killed, restarted, suspended, blocked: R1, R3, R4, R5."""
 
 import signal
 import time
 
-from tests.acceptance.jobs_for_tests import Slow
+from tests.acceptance.jobs_for_tests import BlockLoop, HoldInterpreter, Slow
 from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.scenario import Findings, scenario
-from tests.reliability.stage import Stage
+from tests.reliability.stage import QUEUE, Stage
 
 KEEPALIVE_S = 2.0
 SLOTS = 8
@@ -106,4 +106,23 @@ def suspended(stage: Stage, findings: Findings, tasks: int, pauses: int) -> None
     findings.equals("results by the newer attempt", late, [2, 2] * pauses)
 
 
-ROWS = (killed, restarted, suspended)
+@scenario("R5", short={"tasks": 2, "seconds": 2.5}, full={"tasks": 20, "seconds": 10.0})
+def blocked(stage: Stage, findings: Findings, tasks: int, seconds: float) -> None:
+    """Jobs that keep the interpreter, or the event loop, for longer than the lease.
+
+    No lease is lost: renewal depends neither on the job's thread nor on the event loop.
+    """
+    for holder in (HoldInterpreter, BlockLoop):
+        worker = stage.fleet.start_one(concurrency=2)
+        stage.acknowledged.update(holder(seconds=seconds).enqueue().id for _ in range(tasks))
+        stage.patience_s = seconds + 60
+        stage.drain()
+        worker.stop()
+        worker.summary()
+
+    judge(stage, findings, more_starts=0)
+    recovered = stage.client.queue(QUEUE).totals().get("recovered", 0)
+    findings.equals("leases lost", recovered, 0)
+
+
+ROWS = (killed, restarted, suspended, blocked)
