@@ -16,7 +16,8 @@ class Proxy(Cable):
     """A cable with more faults. `latency_s` delays every piece in both directions; `silence` lets nothing pass.
 
     What arrives in a silence is kept and passed on when it ends, as a network does that drops packets for a while and
-    has them sent again. While `error` is set no command arrives: each is answered with that.
+    has them sent again. While `error` is set no command arrives: each is answered with that, and `refused` counts round
+    trips.
     """
 
     def __init__(self, target: Path) -> None:
@@ -74,7 +75,7 @@ class Proxy(Cable):
     def _request(self, data: bytes, source: socket.socket, sink: socket.socket) -> bytes:
         if self.error:
             count = self._parsers[source].read(data)
-            self.refused += count
+            self.refused += bool(count)
             source.sendall(b"-%b\r\n" % self.error * count)
             return b""
         if source in self._parsers:

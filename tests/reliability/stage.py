@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -98,8 +99,11 @@ class Stage:
 
     def produce_through(self, proxy: Proxy) -> None:
         """From now on tasks are enqueued on that way."""
-        producer = self._ended_with.enter_context(Client(proxy.url, PREFIX, patience=30))
-        self._ended_with.enter_context(pinned(producer))
+        self._ended_with.enter_context(pinned(self.client_through(proxy)))
+
+    def client_through(self, proxy: Proxy) -> Client:
+        """A client on that way."""
+        return self._ended_with.enter_context(Client(proxy.url, PREFIX, patience=30))
 
     @contextmanager
     def producing(self, total: int, *, batch: int = 20, seconds: float = 0.0, rate: float = 0.0) -> Iterator[Producer]:
@@ -137,6 +141,15 @@ class Stage:
                 break
             time.sleep(0.02)
         return time.monotonic() - began
+
+    def stop_workers(self) -> None:
+        """Ends all workers, suspended ones too."""
+        for worker in self.fleet.workers:
+            if worker.alive:
+                worker.send(signal.SIGCONT)
+                worker.stop()
+        for worker in self.fleet.workers:
+            worker.wait(60)
 
     def close(self) -> None:
         """Ends all."""

@@ -1,6 +1,7 @@
 """All scenarios, by row."""
 
-from tests.reliability.rows import network, server, workers
+from tests.reliability.rows import leaders, limits, network, refusals, replies, server, workers
 from tests.reliability.scenario import Scenario
 
-SCENARIOS: dict[str, Scenario] = {one.row: one for one in (*workers.ROWS, *network.ROWS, *server.ROWS)}
+_MODULES = (workers, network, server, replies, refusals, leaders, limits)
+SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}
