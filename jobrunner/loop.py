@@ -150,6 +150,6 @@ class Loop:
 
 
 def back_off(failures: int, first_s: float, longest_s: float) -> float:
-    """Seconds to pause after so many failures in a row: doubling, and of random length, so that not all come at once."""
+    """Seconds to pause after so many failures in a row; of random length, so that not all come at once."""
     pause: float = min(first_s * 2 ** min(failures - 1, 10), longest_s)
     return pause * random.uniform(0.5, 1.0)

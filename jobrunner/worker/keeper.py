@@ -28,6 +28,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError
 from jobrunner.loop import Signal, back_off
 
 _SHARE = 1 / 3
@@ -62,6 +63,12 @@ class Keeper:
         self._next_turn = 0.0
         self._lock = threading.Lock()
         self.changed = Signal()
+
+    def connect(self) -> None:
+        """Opens its connection, and has the server know the script: on a slow way either takes as long as a short
+        lease lasts."""
+        self._broker.connect()
+        self._broker.run(leases.teach_extend())
 
     def read(self, line: bytes) -> None:
         """Takes in one line of the worker."""
@@ -156,6 +163,8 @@ def main() -> None:
 
 def _renew(keeper: Keeper, parent: int) -> None:
     pause, failures = 0.0, 0
+    with contextlib.suppress(JobrunnerError):
+        keeper.connect()
     while os.getppid() == parent:
         keeper.changed.wait(pause)
         try:

@@ -5,6 +5,8 @@ no such switch. A crash point is ``<role>:<before|after>:<script>:<n>``: the pro
 137 right before it sends, or right after it got the reply to, its n-th call of that script. It dies there once: a file
 says that it did, so that a keeper which is started again lives.
 
+The scripts that processes send can be traced, to know that there is a point for each.
+
 Clocks are told wrong in the same way: the machine's wall clock by seconds, the server's by the seconds in a file,
 which may change at any time.
 """
@@ -45,6 +47,8 @@ def install() -> None:
         role, when, script, nth = point.split(":")
         if role == _role():
             _die_at(when, script, int(nth))
+    if file := os.environ.get(f"{TAMPER}TRACE"):
+        _trace(Path(file))
     if seconds := os.environ.get(f"{TAMPER}WALL_CLOCK"):
         _shift_wall_clock(float(seconds))
     if file := os.environ.get(f"{TAMPER}SERVER_CLOCK"):
@@ -73,6 +77,22 @@ def _die_at(when: str, script: str, nth: int) -> None:
         os._exit(EXIT_CODE)
 
     Broker._exchange = dying  # type: ignore[method-assign]
+
+
+def _trace(file: Path) -> None:
+    from jobrunner.broker.broker import Broker
+
+    exchange, known = Broker._exchange, set[str]()
+
+    def traced(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
+        new = {call.script.name for call in calls if call.script} - known
+        if new:
+            known.update(new)
+            with file.open("a") as lines:
+                lines.write("".join(f"{_role()} {name}\n" for name in new))
+        return exchange(self, connection, calls)
+
+    Broker._exchange = traced  # type: ignore[method-assign]
 
 
 def _shift_wall_clock(seconds: float) -> None:

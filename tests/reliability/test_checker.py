@@ -16,6 +16,7 @@ CAUGHT_BY = {
 }
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_a_build_with_a_fault_is_caught(fault: str | None, tmp_path: Path) -> None:
     findings = Findings()

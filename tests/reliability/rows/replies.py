@@ -22,7 +22,6 @@ from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 _KEEPALIVE_S = 120.0
 _SHORT_S = 1.0
 _LONG_TASK_S = 2.5
-MODULES = (JOBS, "tests.reliability.jobs")
 
 
 class Losing:
@@ -180,8 +179,9 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
     scripts = ("reserve", "commit", "fail", "extend", "fire", "lead", "announce", "arrive")
     for script in scripts:
         proxy.lose_replies(script, times=times, every=3)
-    options: dict[str, Any] = {"modules": [*MODULES, declare_ticks(stage, 2)], "leader_ttl": 1.0, "sweep": 0.5, "heartbeat": 0.5}
-    stage.fleet.start(2, url=proxy.url, concurrency=SLOTS, **options)
+    quick = {"leader_ttl": 1.0, "sweep": 0.5, "heartbeat": 0.5}
+    options = {"modules": [JOBS, "tests.reliability.jobs", declare_ticks(stage, 2)], "concurrency": SLOTS, **quick}
+    stage.fleet.start(2, url=proxy.url, **options)
     stage.enqueue(tasks, seconds=0.01)
     stage.enqueue(SLOTS * 2, seconds=_LONG_TASK_S)
     retried = [Twice().enqueue() for _ in range(tasks // 10)]

@@ -26,7 +26,7 @@ def killed(stage: Stage, findings: Findings, tasks: int, kills: int, workers: in
         victim = running.pop(0)
         begun = stage.ledger.count("start", victim.pid)
         stage.enqueue(tasks // kills, seconds=0.03)
-        wait_for(lambda victim=victim, begun=begun: stage.ledger.count("start", victim.pid) > begun, timeout_s=60)
+        wait_for(lambda victim=victim, begun=begun: _has_begun(stage, victim.pid, begun), timeout_s=60)
         victim.kill()
         killed_at[victim.pid] = time.monotonic()
         running.append(stage.fleet.start_one(concurrency=SLOTS))
@@ -36,6 +36,11 @@ def killed(stage: Stage, findings: Findings, tasks: int, kills: int, workers: in
     judge(stage, findings, more_starts=kills * (SLOTS + PREFETCH))
     findings.equals("kills", len(killed_at), kills)
     findings.at_most("s until what was orphaned ran again", _longest_orphaned_s(stage, killed_at), KEEPALIVE_S + 1)
+
+
+def _has_begun(stage: Stage, pid: int, begun: int) -> bool:
+    """Whether a worker has begun something new, or the others have done all there was."""
+    return stage.ledger.count("start", pid) > begun or stage.ended() >= len(stage.acknowledged)
 
 
 def _longest_orphaned_s(stage: Stage, killed_at: dict[int, float]) -> float:
