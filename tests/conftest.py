@@ -144,8 +144,16 @@ class Cable:
                 far.connect(str(self._target))
                 self.connections += 1
                 self._sockets += [near, far]
-                for source, sink, name in ((near, far, "cut_request"), (far, near, "cut_reply")):
-                    threading.Thread(target=self._pump, args=(source, sink, name), daemon=True).start()
+                threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        back = threading.Thread(target=self._pump, args=(far, near, "cut_reply"), daemon=True)
+        back.start()
+        self._pump(near, far, "cut_request")
+        back.join()
+        for end in (near, far):
+            self._sockets.remove(end)
+            end.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, name: str) -> None:
         with suppress(OSError):

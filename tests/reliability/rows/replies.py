@@ -20,7 +20,8 @@ from tests.reliability.stage import Stage
 from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 
 _KEEPALIVE_S = 120.0
-_SHORT_S = 1.0
+_LONGEST_OPERATION_S = 0.05
+_IN_VAIN_S = 20.0
 _LONG_TASK_S = 2.5
 
 
@@ -72,9 +73,10 @@ def _unique(losing: Losing, findings: Findings) -> None:
 
 def _reserve(losing: Losing, findings: Findings) -> None:
     direct, way = losing.queue("reserve", losing.times)
-    said = losing.each("reserve", (lambda: way.reserve(1, keepalive=_SHORT_S) for _ in range(losing.times)))
+    keepalive = 1 + losing.times * _LONGEST_OPERATION_S  # no lease ends before the last one begins
+    said = losing.each("reserve", (lambda: way.reserve(1, keepalive=keepalive) for _ in range(losing.times)))
     findings.equals("reserve: said", set(said), {OutcomeUnknown.__name__})
-    time.sleep(_SHORT_S)
+    time.sleep(keepalive)
     findings.equals("reserve: back after the lease, as second attempts", _attempts(direct, losing), {2: losing.times})
 
 
@@ -138,7 +140,8 @@ def _configure(losing: Losing, findings: Findings) -> None:
 
 def _held(way: Queue, count: int) -> list[Any]:
     held: list[Any] = []
-    while len(held) < count:
+    ends = time.monotonic() + _IN_VAIN_S
+    while len(held) < count and time.monotonic() < ends:
         held += way.reserve(min(count - len(held), 500), keepalive=_KEEPALIVE_S)
     return held
 
