@@ -146,5 +146,10 @@ class Loop:
         if not self._stopping and self._complaints.may_tell(self._trouble):
             shown = f"{type(error).__name__}: {error}"
             self._log.warning("loop failed", loop=self.name, error=shown, failures=self._failures)
-        pause: float = min(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE_S)
-        return pause * random.uniform(0.5, 1.0)
+        return back_off(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+
+
+def back_off(failures: int, first_s: float, longest_s: float) -> float:
+    """Seconds to pause after so many failures in a row; of random length, so that not all come at once."""
+    pause: float = min(first_s * 2 ** min(failures - 1, 10), longest_s)
+    return pause * random.uniform(0.5, 1.0)

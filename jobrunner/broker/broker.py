@@ -19,6 +19,7 @@ from jobrunner.broker.call import (
     server_error,
     wire_words,
 )
+from jobrunner.broker.calls.server import ping
 from jobrunner.broker.connect import Endpoint, Idle, has_died
 from jobrunner.broker.patience import BROKEN, Patience, may_repeat, read_reply
 from jobrunner.errors import ClientClosed
@@ -69,6 +70,12 @@ class Broker:
     def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Like run_many, but a call that was refused has its error in place of a value."""
         return [attempt_to_interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
+
+    def connect(self) -> None:
+        """Opens a connection when none rests. On a slow way that takes several round trips, which a caller who counts
+        the time of one call would take for its own."""
+        if not self._idle:
+            self.run(ping())
 
     def open_blocking(self) -> Any:
         """A connection for commands that wait in the server; the caller disconnects it."""

@@ -87,6 +87,9 @@ class Idle:
         self._resting: deque[Any] = deque()
         self._pid = os.getpid()
 
+    def __len__(self) -> int:
+        return len(self._resting) if self._pid == os.getpid() else 0
+
     def take(self) -> Any | None:
         """The connection used last, or None."""
         if self._pid != os.getpid():

@@ -30,7 +30,9 @@ def tasks_of(line: Line, payloads: Iterable[Any]) -> list[Task]:
 def push_many(line: Line, pushed: Sequence[Task]) -> Steps[list[str]]:
     """Returns the ids."""
     if pushed:
-        yield from _announced(line, tasks.enqueue(line.keys, pushed), in_safety=True)
+        named = [] if line.is_registered else [queues.register(line.all_keys, [line.name])]
+        yield Durable([*named, tasks.enqueue(line.keys, pushed)])
+        line.is_registered = True
     return [task.id for task in pushed]
 
 
@@ -67,7 +69,7 @@ def pause(line: Line, for_: Duration | None) -> Steps[None]:
     """Sets the pause switch, for a while or until it is cleared."""
     length_ms = milliseconds(for_, "for_")
     event = events.note(line.all_keys, "queue_paused", queue=line.name, by=who(), for_ms=length_ms or "")
-    yield from _announced(
+    yield from _switched(
         line, queues.configure(line.keys, {"paused": 1 if length_ms is None else f"+{length_ms}"}), event
     )
 
@@ -75,14 +77,14 @@ def pause(line: Line, for_: Duration | None) -> Steps[None]:
 def resume(line: Line) -> Steps[None]:
     """Clears the pause switch."""
     event = events.note(line.all_keys, "queue_resumed", queue=line.name, by=who())
-    yield from _announced(line, queues.configure(line.keys, {"paused": ""}), event)
+    yield from _switched(line, queues.configure(line.keys, {"paused": ""}), event)
 
 
 def configure(line: Line, options: Mapping[str, Any]) -> Steps[None]:
     """Changes the settings named."""
     said = {f"set_{name}": str(value) for name, value in options.items()}
     event = events.note(line.all_keys, "queue_configured", queue=line.name, by=who(), **said)
-    yield from _announced(line, queues.configure(line.keys, write_settings(options, line.name)), event)
+    yield from _switched(line, queues.configure(line.keys, write_settings(options, line.name)), event)
 
 
 def settings(line: Line) -> Steps[QueueSettings]:
@@ -129,11 +131,9 @@ def purge(line: Line, state: str, progress: Callable[[int], None] | None = None)
     return total
 
 
-def _announced(line: Line, *wanted: Call[Any], in_safety: bool = False) -> Steps[None]:
-    """A call that may be the first on its queue: the registry must know of the queue, for upkeep and for listings."""
-    calls = [*wanted] if line.is_registered else [queues.register(line.all_keys, [line.name]), *wanted]
-    yield Durable(calls) if in_safety else calls
-    line.is_registered = True
+def _switched(line: Line, *wanted: Call[Any]) -> Steps[None]:
+    """Calls that may be the first on their queue, and that work on a server that is full."""
+    yield [queues.register_if_room(line.all_keys, [line.name]), *wanted]
 
 
 def _is_still(record: TaskRecord, state: str) -> bool:

@@ -117,6 +117,7 @@ class Fetcher:
             calls.append(leases.reserve(self._keys.queue(queue), wanted, token=self._numbers.first_of(wanted)))
         if not calls:
             return None
+        self._broker.connect()
         asked_at, began = monotonic(), perf_counter()
         replies = self._broker.run_each(calls)
         self._figures.round_trip(perf_counter() - began)

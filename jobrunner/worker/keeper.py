@@ -28,13 +28,15 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.loop import Signal
+from jobrunner.errors import JobrunnerError
+from jobrunner.loop import Signal, back_off
 
 _SHARE = 1 / 3
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 10.0
 _SUSPENDED_PAUSE_S = 0.5
 _AFTER_ERROR_S = 0.2
+_LONGEST_AFTER_ERROR_S = 1.0
 _SLICE = 500
 
 
@@ -61,6 +63,12 @@ class Keeper:
         self._next_turn = 0.0
         self._lock = threading.Lock()
         self.changed = Signal()
+
+    def connect(self) -> None:
+        """Opens its connection, and has the server know the script: on a slow way either takes as long as a short
+        lease lasts."""
+        self._broker.connect()
+        self._broker.run(leases.teach_extend())
 
     def read(self, line: bytes) -> None:
         """Takes in one line of the worker."""
@@ -154,13 +162,17 @@ def main() -> None:
 
 
 def _renew(keeper: Keeper, parent: int) -> None:
-    pause = 0.0
+    pause, failures = 0.0, 0
+    with contextlib.suppress(JobrunnerError):
+        keeper.connect()
     while os.getppid() == parent:
         keeper.changed.wait(pause)
         try:
             pause = _SUSPENDED_PAUSE_S if is_suspended(parent) else keeper.step()
+            failures = 0
         except Exception:  # whatever it is, the leases that can be kept are kept
-            pause = _AFTER_ERROR_S
+            failures += 1
+            pause = back_off(failures, _AFTER_ERROR_S, _LONGEST_AFTER_ERROR_S)
     os._exit(0)  # the worker is dead, and something it forked holds the other end of our input
 
 

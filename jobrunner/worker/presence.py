@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
 from jobrunner.broker.calls import coordination, events
-from jobrunner.broker.calls.queues import register
+from jobrunner.broker.calls.queues import register_if_room
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.definitions import published
 from jobrunner.holder import new_mark
@@ -53,7 +53,7 @@ class Presence:
         ttl_ms = round(self._heartbeat_s * 3000)
         periodics = [job for job in all_jobs() if job.periodic is not None]
         calls = [
-            register(self._keys, sorted(self._queues.union(job.options.queue for job in periodics))),
+            register_if_room(self._keys, sorted(self._queues.union(job.options.queue for job in periodics))),
             coordination.announce(self._keys, self._worker_id, self._describe(), ttl_ms=ttl_ms),
             coordination.orders(self._keys, self._worker_id),
         ]

@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,15 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import current_client
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.coordinator.coordinator import Coordinator
-from jobrunner.errors import DriverFailed, JobrunnerError, ServerError, ServerRefused, UnsafeServer
+from jobrunner.errors import (
+    DriverFailed,
+    JobrunnerError,
+    OutcomeUnknown,
+    ServerError,
+    ServerRefused,
+    ServerUnavailable,
+    UnsafeServer,
+)
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import OwnLog
 from jobrunner.loop import Complaints, Loop, Signal
@@ -124,7 +133,8 @@ class Worker:
             raise
         self._build(weights)
         try:
-            self._presence.step()
+            with suppress(ServerUnavailable, OutcomeUnknown):  # it was there just now: the loop tries again
+                self._presence.step()
         except BaseException:
             self._shut_down()
             raise

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -104,14 +104,14 @@ class Fleet:
         self._folder = folder
         self.ledger = Ledger(folder / "ledger")
         python_path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        self._environment = {**os.environ, VARIABLE: str(self.ledger.path), "PYTHONPATH": python_path}
+        self.environment = {**os.environ, VARIABLE: str(self.ledger.path), "PYTHONPATH": python_path}
         self.workers: list[WorkerProcess] = []
 
-    def launch(self, **options: Any) -> WorkerProcess:
-        """A new worker that may not work yet."""
+    def launch(self, environment: Mapping[str, str] | None = None, **options: Any) -> WorkerProcess:
+        """A new worker that may not work yet; `environment` is added to that of all."""
         known = {"modules": [JOBS], "queues": ["t"], **self._common, **options}
         log = self._folder / f"worker{len(self.workers)}.log"
-        self.workers.append(WorkerProcess(known, self._environment, log))
+        self.workers.append(WorkerProcess(known, {**self.environment, **(environment or {})}, log))
         return self.workers[-1]
 
     def start(self, count: int = 1, **options: Any) -> list[WorkerProcess]:

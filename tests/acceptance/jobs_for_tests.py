@@ -75,6 +75,7 @@ class BlockLoop(Job):
     async def run(self) -> str:
         record("start", self.task.id, self.task.attempt)
         time.sleep(self.seconds)
+        record("end", self.task.id, self.task.attempt)
         return "blocked"
 
 

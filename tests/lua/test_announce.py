@@ -31,3 +31,12 @@ def test_a_worker_that_retires_is_off_the_list(broker, keys):
 
     assert broker.run(coordination.worker_ids(keys)) == []
     assert broker.run(coordination.worker_description(keys, "w1")) == {}
+
+
+def test_a_full_server_lists_a_new_worker(broker, keys, raw):
+    raw.config_set("maxmemory", 1)
+    try:
+        broker.run(coordination.announce(keys, "w1", {"host": "h"}, ttl_ms=5000))
+    finally:
+        raw.config_set("maxmemory", 0)
+    assert broker.run(coordination.worker_ids(keys)) == ["w1"]

@@ -15,3 +15,12 @@ def test_a_sleeper_is_woken(mail):
 
     assert mail.wakes()
     assert not mail.raw.exists(mail.keys.settings)
+
+
+def test_a_full_server_can_be_told_to_pause_a_queue(mail):
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        mail.run(queues.configure(mail.keys, {"paused": 1}))
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+    assert mail.run(queues.settings(mail.keys)) == {"paused": b"1"}

@@ -31,3 +31,12 @@ def test_a_definition_that_is_forgotten_leaves_nothing(broker, keys):
 
     assert broker.run(coordination.periodics(keys)) == {}
     assert broker.run(coordination.periodics_seen(keys)) == {}
+
+
+def test_a_worker_that_starts_on_a_full_server_says_what_it_knows(broker, keys, raw):
+    raw.config_set("maxmemory", 1)
+    try:
+        assert broker.run(coordination.define_periodics(keys, {"a": b"1"})) == 1
+    finally:
+        raw.config_set("maxmemory", 0)
+    assert broker.run(coordination.periodics(keys)) == {"a": b"1"}

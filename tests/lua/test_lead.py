@@ -85,3 +85,12 @@ def test_the_version_of_the_periodic_jobs_is_told(lead, broker, keys):
     assert lead("w1").version == 0
     broker.run(coordination.define_periodics(keys, {"tick": b"{}"}))
     assert (lead("w1").version, lead("w2").version) == (1, 1)
+
+
+def test_a_full_server_gets_a_leader(lead, raw, keys):
+    raw.config_set("maxmemory", 1)
+    try:
+        assert lead("w1").epoch == 1
+    finally:
+        raw.config_set("maxmemory", 0)
+    assert raw.hget(keys.leader, "worker") == b"w1"

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from jobrunner.attempt import Attempt, read_attempts
-from jobrunner.broker.call import Call, Verb, Word
+from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import QueueKeys
 
 
@@ -118,6 +118,11 @@ def release(keys: QueueKeys, reports: Iterable[tuple[str, str, int | str]]) -> C
 def extend(keys: QueueKeys, reports: Iterable[tuple[str, str, float]]) -> Call[list[str]]:
     """Reports: id, token, keepalive_ms. Reply: the new lease end (Unix ms; '!' in front: asked to stop), or why not."""
     return _extend.on(keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name)
+
+
+def teach_extend() -> Call[bytes]:
+    """Has the server know the script of `extend`, so that the first one costs one round trip."""
+    return command("SCRIPT", "LOAD", _extend.script.source, read=bytes)
 
 
 def progress(keys: QueueKeys, task_id: str, token: str, note: bytes) -> Call[str]:

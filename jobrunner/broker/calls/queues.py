@@ -1,7 +1,7 @@
 """Calls about whole queues: counts, configure, upkeep, purge, and the registry of all queues."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jobrunner.broker.call import Call, Verb, Word, command
@@ -100,6 +100,11 @@ def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
 def register(keys: Keys | QueueKeys, names: list[str]) -> Call[int]:
     """Adds queues to the registry, so that every coordinator looks after them."""
     return command("SADD", keys.queues, *names, read=int)
+
+
+def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> Call[int]:
+    """The same where it may be left out: a server that is full takes no new member, and most are there already."""
+    return replace(register(keys, names), read=lambda reply: reply or 0, may_fail=True)
 
 
 def registered(keys: Keys) -> Call[list[str]]:

@@ -4,6 +4,7 @@ local now_ms, id, ttl_ms = unpack(ARGV, 1, 3)
 -- KEYS  worker: hash, expires when the worker falls silent · workers: zset worker id → Unix ms
 -- ARGV  now_ms: Unix ms or '' · id: of the worker · ttl_ms: how long the sign lasts · then field, value, ...
 -- reply 1
+-- Works on a server that is full.
 -- include clock
 
 local now = read_clock(now_ms)

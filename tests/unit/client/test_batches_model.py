@@ -24,7 +24,8 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.errors import BatchLost, NotReserved
-from tests.conftest import _WAYS_OUT, Clock, Server
+from tests.books import WAYS_OUT
+from tests.conftest import Clock, Server
 
 LEASE_MS, MAX_ATTEMPTS, ROOM = 1000, 3, 3
 SOURCE, TARGETS = "m/a", ("b", "c")
@@ -247,7 +248,7 @@ class Drivers(RuleBasedStateMachine):
         totals = {name.decode(): int(total) for name, total in self.raw.hgetall(line.counters).items()}
         entered = totals.get("enqueued", 0) + totals.get("moved_in", 0)
         there = sum(self.raw.zcard(getattr(line, state)) for state in ("waiting", "scheduled", "pending", "dead"))
-        assert entered == there + sum(totals.get(name, 0) for name in _WAYS_OUT), totals
+        assert entered == there + sum(totals.get(name, 0) for name in WAYS_OUT), totals
 
     def some(self, data: st.DataObject, state: str | None = None) -> tuple[Any, ModelBatch]:
         """A lease out of all there were; more often of a batch that goes on, and the newest."""

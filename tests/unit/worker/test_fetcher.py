@@ -105,6 +105,9 @@ class Unreachable:
         self._broker = broker
         self.losing = False
 
+    def connect(self) -> None:
+        self._broker.connect()
+
     def run(self, call: Any) -> Any:
         return self._broker.run(call)
 

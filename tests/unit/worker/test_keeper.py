@@ -12,12 +12,14 @@ import redis
 
 from jobrunner import Client
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.scripts import load
 from jobrunner.client.lease import Lease
 from jobrunner.clock import monotonic
 from jobrunner.worker import keeper as module
 from jobrunner.worker.keeper import Keeper, is_suspended
-from tests.conftest import wait_for
+from tests.conftest import Cable, Server, wait_for
 
 
 class Watch:
@@ -176,3 +178,20 @@ def test_a_stopped_process_and_a_dead_one_are_suspended() -> None:
 
 def test_this_process_is_not_suspended() -> None:
     assert not is_suspended(os.getpid())
+
+
+def test_it_is_connected_and_known_to_the_server_before_the_first_lease(
+    server: Server, cable: Cable, keys: Keys, raw: redis.Redis
+) -> None:
+    """R12: on a slow way each of these would cost a round trip while a short lease runs out."""
+    raw.script_flush()
+    broker = Broker(Endpoint(cable.url))
+    keeper = Keeper(broker, keys, print)
+    keeper.connect()
+
+    assert cable.connections == 1
+    assert raw.script_exists(load("extend").sha) == [True]
+
+    keeper.connect()
+    assert cable.connections == 1
+    broker.close()

@@ -1,0 +1,121 @@
+"""A TCP way to a server that can be slow, fall silent, break, lose chosen replies, or answer with errors itself."""
+
+import socket
+import threading
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from jobrunner.broker.scripts import load
+from tests.conftest import Cable
+
+_REQUEST = "cut_request"
+
+
+class Proxy(Cable):
+    """A cable with more faults. `latency_s` delays every piece in both directions; `silence` lets nothing pass.
+
+    What arrives in a silence is kept and passed on when it ends, as a network does that drops packets for a while and
+    has them sent again. While `error` is set no command arrives: each is answered with that, and `refused` counts round
+    trips.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.latency_s = 0.0
+        self.resets = 0
+        self.error = b""
+        self.refused = 0
+        self.lost: Counter[str] = Counter()
+        self._losing: dict[bytes, tuple[str, int, int]] = {}
+        self._seen: Counter[str] = Counter()
+        self._doomed: dict[socket.socket, str] = {}
+        self._parsers: dict[socket.socket, _Commands] = defaultdict(_Commands)
+        self._lock = threading.Lock()
+        self._open = threading.Event()
+        self._open.set()
+        super().__init__(target)
+
+    def silence(self, is_silent: bool) -> None:
+        """Begins or ends one."""
+        (self._open.clear if is_silent else self._open.set)()
+
+    def lose_replies(self, script: str, *, times: int = 1, every: int = 1) -> None:
+        """The connection breaks in place of the reply to every so many-th call of a script, which was applied."""
+        with self._lock:
+            self._losing[load(script).sha] = (script, times, every)
+
+    def reset_every(self, seconds: float, over: threading.Event) -> threading.Thread:
+        """Breaks all connections again and again, in a thread, until `over` is set."""
+
+        def cut() -> None:
+            while not over.wait(seconds):
+                self.drop()
+                self.resets += 1
+
+        thread = threading.Thread(target=cut, daemon=True)
+        thread.start()
+        return thread
+
+    def close(self) -> None:
+        """Breaks all connections and takes no more."""
+        self._open.set()
+        super().close()
+
+    def _passes(self, data: bytes, source: socket.socket, sink: socket.socket, name: str) -> bytes:
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        self._open.wait()
+        if name == _REQUEST:
+            return self._request(data, source, sink)
+        if source in self._doomed and not data.startswith(b"-NOSCRIPT"):
+            self.lost[self._doomed.pop(source)] += 1
+            raise ConnectionError("this reply is lost")
+        return data
+
+    def _request(self, data: bytes, source: socket.socket, sink: socket.socket) -> bytes:
+        if self.error:
+            count = self._parsers[source].read(data)
+            self.refused += bool(count)
+            source.sendall(b"-%b\r\n" % self.error * count)
+            return b""
+        if source in self._parsers:
+            data = self._parsers.pop(source).rest + data
+        if self._losing:
+            self._look_for_scripts(data, sink)
+        return data
+
+    def _look_for_scripts(self, data: bytes, sink: socket.socket) -> None:
+        with self._lock:
+            for sha, (script, times, every) in self._losing.items():
+                if sha in data:
+                    self._seen[script] += 1
+                    if self.lost[script] < times and self._seen[script] % every == 0:
+                        self._doomed[sink] = script
+
+
+class _Commands:
+    """Counts the commands in a stream of requests."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        """What is not complete yet."""
+
+    def read(self, data: bytes) -> int:
+        """How many commands are complete with this piece; these are forgotten."""
+        self.rest += data
+        count = 0
+        while end := self._end_of_one():
+            self.rest, count = self.rest[end:], count + 1
+        return count
+
+    def _end_of_one(self) -> int:
+        head = self.rest.find(b"\r\n")
+        if head < 0:
+            return 0
+        at = head + 2
+        for _ in range(int(self.rest[1:head])):
+            line = self.rest.find(b"\r\n", at)
+            if line < 0:
+                return 0
+            at = line + 2 + int(self.rest[at + 1 : line]) + 2
+        return at if at <= len(self.rest) else 0

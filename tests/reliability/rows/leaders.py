@@ -1,0 +1,120 @@
+"""Leaders that are killed or suspended, clocks that are wrong: R25, R13. Each tick stays exactly one task."""
+
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from tests.acceptance.fleet import JOBS, WorkerProcess
+from tests.acceptance.jobs_for_tests import Work
+from tests.conftest import wait_for
+from tests.reliability.checker import judge
+from tests.reliability.rows.workers import SLOTS
+from tests.reliability.scenario import Findings, scenario
+from tests.reliability.stage import QUEUE, Stage
+from tests.reliability.tampering import stepped
+from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
+
+_TTL_S = 2.0
+_DAY_S = 86_400
+_LINE = "line"
+
+
+@scenario("R25", short={"schedules": 10, "faults": 3}, full={"schedules": 100, "faults": 50})
+def leaderless(stage: Stage, findings: Findings, schedules: int, faults: int) -> None:
+    """The leader is killed or suspended in turn, with schedules of 1 s.
+
+    Each tick is exactly one task; another worker leads ≤ the length of the lock (2 s) and a second later.
+    """
+    options = {"modules": [declare_ticks(stage, schedules)], "leader_ttl": _TTL_S, "concurrency": SLOTS}
+    stage.fleet.start(3, **options)
+    pauses = []
+    for fault in range(faults):
+        leader = wait_for(lambda: _leader(stage), timeout_s=20)
+        begun = stage.ledger.count("tick")
+        wait_for(lambda begun=begun: stage.ledger.count("tick") > begun, timeout_s=20)
+        struck_at = time.monotonic()
+        if fault % 2:
+            leader.send(signal.SIGSTOP)
+        else:
+            leader.kill()
+            stage.fleet.launch(**options)
+        wait_for(lambda leader=leader: _leader(stage) not in (None, leader), timeout_s=30)
+        pauses.append(time.monotonic() - struck_at)
+        if fault % 2:
+            leader.send(signal.SIGCONT)
+        stage.say(f"leader {fault + 1} of {faults} is gone, {stage.ledger.count('tick'):,} ticks done")
+    begun = stage.ledger.count("tick")
+    wait_for(lambda: stage.ledger.count("tick") >= begun + schedules, timeout_s=30)
+    end_ticks(stage, schedules, **options)
+
+    judge_ticks(stage, findings, schedules)
+    judge(stage, findings, more_starts=0)
+    findings.at_most("s until another led", round(max(pauses), 3), _TTL_S + 1)
+
+
+def _leader(stage: Stage) -> WorkerProcess | None:
+    held = stage.raw.hget(stage.client.keys.leader, "worker")
+    by_pid = {str(worker.pid): worker for worker in stage.fleet.workers if worker.alive}
+    return by_pid.get(held.decode().split(".")[-2]) if held else None
+
+
+@scenario("R13", short={"tasks": 40, "steps": 1}, full={"tasks": 2_000, "steps": 10})
+def clocks(stage: Stage, findings: Findings, tasks: int, steps: int) -> None:
+    """Clocks of workers a day ahead and a day behind, and a clock of the server that steps back 5 s.
+
+    What is delayed begins by the server's clock; order is kept; no tick is doubled or omitted.
+    """
+    offset = stage.folder / "server-clock"
+    _step(offset, 0)
+    stage.client.broker.now_ms = lambda: stepped(offset)
+    options = {"modules": [declare_ticks(stage, 3), JOBS], "leader_ttl": _TTL_S}
+    for hours, own in ((_DAY_S, {"queues": [QUEUE]}), (-_DAY_S, {"queues": [_LINE], "concurrency": 1})):
+        clock = stage.tamper(wall_clock=str(hours), server_clock=str(offset))
+        stage.fleet.launch(clock, **options, **own).wait_ready()
+    early_s, late_s = 0.0, 0.0
+    line: list[str] = []
+    for step in range(steps):
+        delayed = [Work(n=n).enqueue(in_=0.5) for n in range(tasks // steps // 4)]
+        due_at = time.monotonic() + 0.5
+        wait_for(lambda delayed=delayed: _all_begun(stage, delayed), timeout_s=30)
+        at = [entry.at for entry in stage.ledger.entries("start") if entry.task in {task.id for task in delayed}]
+        early_s, late_s = max(early_s, due_at - min(at)), max(late_s, max(at) - due_at)
+        stage.client.queue(_LINE).pause()
+        line += _enqueue_in_line(stage, tasks // steps // 2)
+        _step(offset, -5 * (step + 1))
+        line += _enqueue_in_line(stage, tasks // steps // 2)
+        stage.client.queue(_LINE).resume()
+        ticks = stage.ledger.count("tick")
+        wait_for(lambda ticks=ticks: stage.ledger.count("tick") >= ticks + 3, timeout_s=30)
+        stage.acknowledged.update(task.id for task in delayed)
+    end_ticks(stage, 3, environment=stage.tamper(server_clock=str(offset)), queues=[QUEUE, _LINE], **options)
+    stage.drain(_LINE)
+
+    judge_ticks(stage, findings, 3)
+    judge(stage, findings, more_starts=0)
+    begun = [entry.task for entry in stage.ledger.entries("start") if entry.task in set(line)]
+    findings.equals("overtakers in line", sum(a > b for a, b in pairwise(map(line.index, begun))), 0)
+    findings.at_most("s that a delayed task was early", round(max(early_s, 0.0), 3), 0.1)
+    findings.at_most("s that a delayed task was late", round(late_s, 3), 1)
+
+
+def _all_begun(stage: Stage, tasks: list[object]) -> bool:
+    begun = stage.ledger.times("start")
+    return all(begun[task.id] for task in tasks)  # type: ignore[attr-defined]
+
+
+def _enqueue_in_line(stage: Stage, count: int) -> list[str]:
+    ids = [Work(n=n).enqueue(queue=_LINE).id for n in range(count)]
+    stage.acknowledged.update(ids)
+    return ids
+
+
+def _step(offset: Path, seconds: float) -> None:
+    """In one step: whoever reads finds the one offset or the other."""
+    new = offset.with_suffix(".new")
+    new.write_text(str(seconds))
+    new.replace(offset)
+
+
+ROWS = (leaderless, clocks)

@@ -1,0 +1,94 @@
+"""The way to the server that breaks, falls silent, or is slow: R9, R11, R12."""
+
+import threading
+import time
+
+from tests.reliability.checker import judge
+from tests.reliability.rows.workers import PREFETCH, SLOTS
+from tests.reliability.scenario import Findings, scenario
+from tests.reliability.stage import QUEUE, Stage
+
+_LONGER_THAN_A_LEASE_S = 2.5
+
+
+@scenario("R9", short={"tasks": 1_000, "seconds": 5}, full={"tasks": 20_000, "seconds": 60})
+def broken(stage: Stage, findings: Findings, tasks: int, seconds: int) -> None:
+    """All connections break every second, those of the producer too.
+
+    Loss 0; nothing is enqueued twice, and no attempt begins twice.
+    """
+    proxy, over = stage.proxy(), threading.Event()
+    stage.fleet.start(2, url=proxy.url, concurrency=SLOTS)
+    stage.produce_through(proxy)
+    thread = proxy.reset_every(1.0, over)
+    with stage.producing(tasks, seconds=0.01, rate=tasks / seconds):
+        pass
+    over.set()
+    thread.join()
+    stage.drain()
+
+    judge(stage, findings, more_starts=0)
+    findings.equals("enqueued", stage.client.queue(QUEUE).totals()["enqueued"], len(stage.acknowledged))
+    findings.at_least("resets", proxy.resets, seconds - 1)
+
+
+@scenario("R11", short=None, full={"tasks": 20_000, "silences": "1 5 20 120"})
+def silent(stage: Stage, findings: Findings, tasks: int, silences: str) -> None:
+    """The way of half the workers falls silent for some seconds.
+
+    Loss 0; nothing runs twice when that is shorter than the lease, and else only what those workers held.
+    """
+    proxy = stage.proxy()
+    stage.fleet.start(2, concurrency=SLOTS)
+    cut = stage.fleet.start(2, url=proxy.url, concurrency=SLOTS)
+    spans = [float(word) for word in silences.split()]
+    doubled = []
+    for span in spans:
+        before = stage.client.queue(QUEUE).totals().get("recovered", 0)
+        begun = {worker.pid: stage.ledger.count("start", worker.pid) for worker in cut}
+        with stage.producing(tasks // len(spans), seconds=0.02, rate=tasks / len(spans) / (span + 2)):
+            time.sleep(1)
+            proxy.silence(True)
+            time.sleep(span)
+            proxy.silence(False)
+        stage.drain()
+        doubled.append(stage.client.queue(QUEUE).totals().get("recovered", 0) - before)
+        findings.at_least(f"{span:g} s: began by the cut-off", _begun(stage, begun), 1)
+        stage.say(f"silence of {span:g} s over, {stage.ended():,} done")
+
+    judge(stage, findings, more_starts=sum(span >= 2 for span in spans) * len(cut) * (SLOTS + PREFETCH))
+    findings.note("leases lost", dict(zip(spans, doubled, strict=True)))
+    findings.equals("leases lost below their length", sum(doubled[n] for n, span in enumerate(spans) if span < 2), 0)
+    findings.equals("workers that exited", sum(not worker.alive for worker in stage.fleet.workers), 0)
+
+
+def _begun(stage: Stage, before: dict[int, int]) -> int:
+    return min(stage.ledger.count("start", pid) - count for pid, count in before.items())
+
+
+@scenario("R12", short=None, full={"tasks": 400, "milliseconds": "1 10 100 1000"})
+def slow(stage: Stage, findings: Findings, tasks: int, milliseconds: str) -> None:
+    """Every round trip takes 1, 10, 100, 1 000 ms longer.
+
+    No lease is lost, also none of tasks that run longer than it; nothing rushes when the way is fast again.
+    """
+    proxy = stage.proxy()
+    stage.fleet.start(2, url=proxy.url, concurrency=SLOTS)
+    for span in milliseconds.split():
+        proxy.latency_s = float(span) / 2000
+        stage.enqueue(4, seconds=_LONGER_THAN_A_LEASE_S)
+        stage.enqueue(tasks // 4, seconds=0.02)
+        findings.note(f"s for {tasks // 4 + 4} tasks at {span} ms", round(stage.drain(), 1))
+    proxy.latency_s = 0.0
+    connections = proxy.connections
+    before = stage.raw.info("stats")["total_commands_processed"]
+    time.sleep(5)
+    sent = stage.raw.info("stats")["total_commands_processed"] - before
+
+    judge(stage, findings, more_starts=0)
+    findings.equals("leases lost", stage.client.queue(QUEUE).totals().get("recovered", 0), 0)
+    findings.at_most("commands a second afterwards", sent / 5, 100)
+    findings.at_most("new connections afterwards", proxy.connections - connections, 4)
+
+
+ROWS = (broken, silent, slow)

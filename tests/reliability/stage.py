@@ -1,0 +1,163 @@
+"""Where a scenario is played: a server, a producer, worker processes, and a ledger outside of all that may fail."""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import redis
+
+from jobrunner import Client
+from jobrunner.client.current import forget, pinned, use
+from jobrunner.errors import JobrunnerError
+from tests.acceptance.fleet import Fleet
+from tests.acceptance.jobs_for_tests import Work
+from tests.acceptance.ledger import Ledger
+from tests.conftest import Server, wait_for
+from tests.reliability.proxy import Proxy
+from tests.reliability.tampering import TAMPER
+
+QUEUE = "t"
+PREFIX = "rel"
+SITE = Path(__file__).parent / "site"
+
+
+class Producer:
+    """Enqueues `left` times, at most `rate` times a second (0: as fast as it can). Goes on after typed errors."""
+
+    def __init__(self, enqueue: Callable[[], object], left: int, rate: float) -> None:
+        self.left = left
+        self.errors: Counter[str] = Counter()
+        self.acknowledged_at: list[float] = []
+        self._enqueue = enqueue
+        self._pause_s = 1 / rate if rate else 0.0
+
+    def run(self) -> None:
+        """Until nothing is left."""
+        due = time.monotonic()
+        while self.left > 0:
+            due += self._pause_s
+            try:
+                self._enqueue()
+            except JobrunnerError as error:
+                self.errors[type(error).__name__] += 1
+                time.sleep(0.05)
+                continue
+            self.left -= 1
+            self.acknowledged_at.append(time.monotonic())
+            time.sleep(max(due - time.monotonic(), 0.0))
+
+
+class Stage:
+    """Everything a scenario uses; what it started ends with it. `say` hears what a person would like to see."""
+
+    def __init__(
+        self, folder: Path, say: Callable[[str], None] = lambda _line: None, *, patience_s: float = 60, **options: str
+    ) -> None:
+        self.say = say
+        self.folder = folder
+        self.patience_s = patience_s
+        self.server = Server(**options)
+        self.raw: redis.Redis = self.server.connect()
+        self.client = use(Client(self.server.url, PREFIX, patience=30))
+        self.fleet = Fleet(self.server.url, PREFIX, folder)
+        self.acknowledged: set[str] = set()
+        self._proxies: list[Proxy] = []
+        self._ended_with = ExitStack()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What jobs did."""
+        return self.fleet.ledger
+
+    def tamper(self, **tampering: str) -> dict[str, str]:
+        """The environment of a worker that dies at a point (`crash`), is of a broken build (`fault`), or is told the
+        time wrong (`wall_clock`, `server_clock`)."""
+        path = os.pathsep.join([str(SITE), self.fleet.environment["PYTHONPATH"]])
+        return {"PYTHONPATH": path} | {f"{TAMPER}{name.upper()}": value for name, value in tampering.items() if value}
+
+    def crash_at(self, point: str) -> tuple[dict[str, str], Path]:
+        """The environment of a worker that dies at that point once, and the file that says that it did."""
+        crashed = self.folder / f"crashed-at-{point}"
+        return self.tamper(crash=point, crashed=str(crashed)), crashed
+
+    def proxy(self) -> Proxy:
+        """A way to the server that can fail."""
+        self._proxies.append(Proxy(self.server.socket))
+        return self._proxies[-1]
+
+    def enqueue(self, count: int, *, seconds: float = 0.0) -> list[str]:
+        """Enqueues tasks that take so long; they count as acknowledged once the call has returned."""
+        ids = [task.id for task in Work.enqueue_many(Work(n=n, seconds=seconds) for n in range(count))]
+        self.acknowledged.update(ids)
+        return ids
+
+    def produce_through(self, proxy: Proxy) -> None:
+        """From now on tasks are enqueued on that way."""
+        self._ended_with.enter_context(pinned(self.client_through(proxy)))
+
+    def client_through(self, proxy: Proxy) -> Client:
+        """A client on that way."""
+        return self._ended_with.enter_context(Client(proxy.url, PREFIX, patience=30))
+
+    @contextmanager
+    def producing(self, total: int, *, batch: int = 20, seconds: float = 0.0, rate: float = 0.0) -> Iterator[Producer]:
+        """Enqueues tasks beside the body, at most `rate` a second; ends when all are acknowledged."""
+        producer = Producer(lambda: self.enqueue(batch, seconds=seconds), math.ceil(total / batch), rate / batch)
+        thread = threading.Thread(target=producer.run)
+        thread.start()
+        try:
+            yield producer
+        except BaseException:
+            producer.left = 0
+            raise
+        finally:
+            thread.join()
+
+    def ended(self) -> int:
+        """How many tasks ran to their end, by the ledger."""
+        return self.ledger.count("end")
+
+    def watch_to(self, share: float, total: int, *, timeout_s: float = 120) -> None:
+        """Returns when that share of the tasks has run to its end."""
+        wait_for(lambda: self.ended() >= share * total, timeout_s=timeout_s)
+
+    def drain(self, queue: str = QUEUE) -> float:
+        """Returns when nothing waits, is due or runs any more, and how many seconds that took.
+
+        Gives up when nothing ran to its end for `patience_s`: what is left is for the checker to find.
+        """
+        began = moved_at = time.monotonic()
+        counts, ended = self.client.queue(queue).counts, -1
+        while any(counts()[state] for state in ("waiting", "scheduled", "pending")):
+            if self.ended() > ended:
+                ended, moved_at = self.ended(), time.monotonic()
+            if time.monotonic() > moved_at + self.patience_s:
+                break
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+    def stop_workers(self) -> None:
+        """Ends all workers, suspended ones too."""
+        for worker in self.fleet.workers:
+            if worker.alive:
+                worker.send(signal.SIGCONT)
+                worker.stop()
+        for worker in self.fleet.workers:
+            worker.wait(60)
+
+    def close(self) -> None:
+        """Ends all."""
+        self.fleet.close()
+        for proxy in self._proxies:
+            proxy.close()
+        self._ended_with.close()
+        forget()
+        self.client.close()
+        self.raw.close()
+        self.server.remove()

@@ -1,0 +1,137 @@
+"""Makes a process of jobrunner die at a named point, or makes it a build with a known fault.
+
+Both are asked for by environment variables and installed from outside (site/sitecustomize.py), so that the package has
+no such switch. A crash point is ``<role>:<before|after>:<script>:<n>``: the process in that role ends with exit code
+137 right before it sends, or right after it got the reply to, its n-th call of that script. It dies there once: a file
+says that it did, so that a keeper which is started again lives.
+
+The scripts that processes send can be traced, to know that there is a point for each.
+
+Clocks are told wrong in the same way: the machine's wall clock by seconds, the server's by the seconds in a file,
+which may change at any time.
+"""
+
+import hashlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+TAMPER = "JOBRUNNER_TEST_TAMPER_"
+"""What the variables begin with, in `site` too."""
+EXIT_CODE = 137
+_ROLES = {"keeper": "jobrunner.worker.keeper", "child": "jobrunner.worker.executors.child"}
+
+FAULTS = {
+    # What stands in a script, and what this build has in its place.
+    "loses": (  # what a killed worker held, and books it as deleted by a person
+        "redis.call('ZADD', waiting, number(task[4]) or now, id)",
+        "redis.call('UNLINK', key) redis.call('HINCRBY', counters, 'purged', 1)",
+    ),
+    "doubles": ("now + (number(more[3]) or keepalive)", "now + 1"),  # leases end while tasks run
+    "leaks": (  # a place under the cap, for every finished task
+        "call_sliced('ZREM', pending, over)",
+        "for _, id in ipairs(over) do redis.call('ZADD', pending, 9e15, id) end",
+    ),
+}
+
+
+def install() -> None:
+    """Does what the environment asks of this process."""
+    if point := os.environ.get(f"{TAMPER}CRASH"):
+        role, when, script, nth = point.split(":")
+        if role == _role():
+            _die_at(when, script, int(nth))
+    if file := os.environ.get(f"{TAMPER}TRACE"):
+        _trace(Path(file))
+    if seconds := os.environ.get(f"{TAMPER}WALL_CLOCK"):
+        _shift_wall_clock(float(seconds))
+    if file := os.environ.get(f"{TAMPER}SERVER_CLOCK"):
+        _shift_server_clock(Path(file))
+    if fault := os.environ.get(f"{TAMPER}FAULT"):
+        _break(*FAULTS[fault])
+
+
+def _role() -> str:
+    words = " ".join(sys.orig_argv)
+    return next((role for role, module in _ROLES.items() if module in words), "worker")
+
+
+def _die_at(when: str, script: str, nth: int) -> None:
+    from jobrunner.broker.broker import Broker
+
+    exchange, count, mark = Broker._exchange, itertools.count(1), Path(os.environ[f"{TAMPER}CRASHED"])
+
+    def dying(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
+        is_it = any(call.script and call.script.name == script for call in calls) and next(count) == nth
+        if not is_it or mark.exists():
+            return exchange(self, connection, calls)
+        mark.touch()
+        if when == "after":
+            exchange(self, connection, calls)
+        os._exit(EXIT_CODE)
+
+    Broker._exchange = dying  # type: ignore[method-assign]
+
+
+def _trace(file: Path) -> None:
+    from jobrunner.broker.broker import Broker
+
+    exchange, known = Broker._exchange, set[str]()
+
+    def traced(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
+        new = {call.script.name for call in calls if call.script} - known
+        if new:
+            known.update(new)
+            with file.open("a") as lines:
+                lines.write("".join(f"{_role()} {name}\n" for name in new))
+        return exchange(self, connection, calls)
+
+    Broker._exchange = traced  # type: ignore[method-assign]
+
+
+def _shift_wall_clock(seconds: float) -> None:
+    from jobrunner import clock
+
+    unix_ms, utc_now = clock.unix_ms, clock.utc_now
+    clock.unix_ms = lambda: unix_ms() + round(seconds * 1000)
+    clock.utc_now = lambda: utc_now() + timedelta(seconds=seconds)
+
+
+def _shift_server_clock(file: Path) -> None:
+    from jobrunner.broker.broker import Broker
+
+    init = Broker.__init__
+
+    def shifted(self: Broker, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        self.now_ms = lambda: stepped(file)
+
+    Broker.__init__ = shifted  # type: ignore[method-assign]
+
+
+def stepped(file: Path) -> bytes:
+    """The time as a server says it whose clock is off by what stands in the file."""
+    return repr((time.time() + float(file.read_text() or 0)) * 1000).encode()
+
+
+def _break(right: str, wrong: str) -> None:
+    from jobrunner.broker import scripts
+
+    load: Callable[[str], scripts.Script] = scripts.load
+
+    def load_broken(asked: str) -> scripts.Script:
+        script = load(asked)
+        source = script.source.replace(right.encode(), wrong.encode())
+        return replace(script, source=source, sha=_sha(source))
+
+    scripts.load = load_broken
+
+
+def _sha(source: bytes) -> bytes:
+    return hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
