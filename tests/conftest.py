@@ -41,8 +41,15 @@ from tests.said import Said
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+_SERVER = "JOBRUNNER_TEST_SERVER"
+"""In the environment: the program of a server that the tests run instead of the bundled one."""
 _STARTED_MS = 1_700_000_000_000
 _prefixes = itertools.count(1)
+
+
+def server_binary() -> Path:
+    """The program that tests start their servers from."""
+    return Path(os.environ.get(_SERVER) or find_binary())
 
 
 class Server:
@@ -58,7 +65,7 @@ class Server:
     def start(self) -> None:
         """Returns when the server answers."""
         words = [word for name, value in self._options.items() for word in (f"--{name}", value)]
-        command = [str(find_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
+        command = [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
         # The shell waits for the end of its input: the server ends with this process, even a killed one.
         self._process = subprocess.Popen(
             ["sh", "-c", '"$@" >&2 & echo $!; read _; kill -9 $!; wait', "sh", *command],

@@ -20,7 +20,8 @@ from jobrunner.broker.call import (
     wire_words,
 )
 from jobrunner.broker.connect import Endpoint, Idle, has_died
-from jobrunner.broker.patience import BROKEN, Patience, may_repeat, read_reply
+from jobrunner.broker.nodes import Nodes
+from jobrunner.broker.patience import BROKEN, Demoted, Patience, may_repeat, raise_if_demoted, read_reply
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -47,7 +48,11 @@ class Broker:
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
+        self._take = self._idle.take if endpoint.sentinels is None else self._take_checked
         self._closed = False
+        self._nodes: Nodes | None = None
+        if endpoint.cluster is not None:
+            self._nodes = Nodes(endpoint, endpoint.cluster, patience_s, confirmation, self._node)
 
     def run(self, call: Call[T]) -> T:
         """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
@@ -70,27 +75,43 @@ class Broker:
         """Like run_many, but a call that was refused has its error in place of a value."""
         return [attempt_to_interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
 
-    def open_blocking(self) -> Any:
-        """A connection for commands that wait in the server; the caller disconnects it."""
-        return self.endpoint.open(blocking=True)
+    def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The replies of the server as they are, an error as a value."""
+        return self._replies(calls)
+
+    def open_blocking(self, key: bytes) -> Any:
+        """A connection for commands that wait in the server, on that key; the caller disconnects it."""
+        return self.endpoint.open(blocking=True, key=key)
 
     def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""
         self._closed = True
+        self._drop_idle()
+        if self._nodes is not None:
+            self._nodes.close()
+
+    def _drop_idle(self) -> None:
         for connection in self._idle.take_all():
             connection.disconnect()
 
+    def _node(self, endpoint: Endpoint) -> "Broker":
+        return Broker(endpoint, patience_s=0, now_ms=self.now_ms)
+
     def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        if self._nodes is not None and not self._closed:
+            return self._nodes.replies(calls)
+        return self._of_one_server(calls)
+
+    def _of_one_server(self, calls: Sequence[Call[Any]]) -> list[Any]:
         patience = Patience(self._patience_s, str(self.endpoint))
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
-            connection: Any = self._idle.take()
+            connection: Any = self._take()
             fresh = connection is None
             try:
                 if fresh:
-                    connection = self.endpoint.open()
-                    connection.connect()
+                    connection = self._connect()
                 elif not may_repeat(calls) and has_died(connection):
                     connection.disconnect()
                     continue
@@ -101,7 +122,7 @@ class Broker:
                 raise server_error(error) from error
             try:
                 return self._exchange(connection, calls)
-            except BusyLoadingError as error:
+            except (BusyLoadingError, Demoted) as error:
                 connection.disconnect()
                 patience.wait_to_connect(error)
             except BROKEN as error:
@@ -110,6 +131,20 @@ class Broker:
             except BaseException:
                 connection.disconnect()
                 raise
+
+    def _take_checked(self) -> Any | None:
+        """A connection that rested, unless there is another primary now than the one it leads to."""
+        connection, sentinels = self._idle.take(), self.endpoint.sentinels
+        if connection is not None and sentinels is not None and sentinels.name_another(connection):
+            connection.disconnect()
+            self._drop_idle()
+            return None
+        return connection
+
+    def _connect(self) -> Any:
+        connection = self.endpoint.open()
+        connection.connect()
+        return connection
 
     def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()
@@ -123,5 +158,7 @@ class Broker:
                 words = wire_words(calls[position], now_ms, with_source=True)
                 connection.send_packed_command([pack(words)], check_health=False)
                 replies[position] = read_reply(connection)
+        if self.endpoint.sentinels is not None:
+            raise_if_demoted(calls, replies)
         self._idle.rest(connection)
         return replies

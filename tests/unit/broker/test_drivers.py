@@ -438,7 +438,7 @@ def test_a_forked_child_has_connections_of_its_own(cable, keys):
 
 def test_a_blocking_connection_waits_longer_than_any_other(server, keys):
     driver = Broker(Endpoint(server.url, timeout_s=0.05))
-    connection = driver.open_blocking()
+    connection = driver.open_blocking(b"")
     connection.send_command("BLPOP", keys.prefix + "nothing", "0.3")
 
     assert connection.read_response() is None
