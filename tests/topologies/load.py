@@ -43,11 +43,14 @@ class Load:
         before = len(self.ledger.entries("end"))
         wait_for(lambda: len(self.ledger.entries("end")) >= before + count, timeout_s=timeout_s)
 
-    def first_after(self, event: str, moment: float, timeout_s: float = 60) -> float:
-        """When that first happened after a moment."""
-        return wait_for(  # type: ignore[no-any-return]
-            lambda: next((one.at for one in self.ledger.entries(event) if one.at > moment), None), timeout_s=timeout_s
-        )
+    def first_after(self, event: str, moment: float, *, note: str = "", timeout_s: float = 60) -> float:
+        """When that first happened after a moment, with that note if one is given."""
+
+        def look() -> float | None:
+            found = (one for one in self.ledger.entries(event) if one.at > moment and note in ("", one.note))
+            return next((one.at for one in found), None)
+
+        return wait_for(look, timeout_s=timeout_s)  # type: ignore[no-any-return]
 
     def finish(self, timeout_s: float = 120) -> None:
         """Ends the producers, and returns when there is nothing more to do."""

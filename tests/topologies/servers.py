@@ -150,6 +150,82 @@ class Behind:
         return said[b"num-slaves"] == b"%d" % replicas and said[b"num-other-sentinels"] == b"2"
 
 
+class Spread:
+    """A cluster of three primaries that share the slots, with a replica each when wanted."""
+
+    def __init__(self, *, replicas: bool = False, node_timeout_ms: int = 2000, **options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="jr-", dir="/tmp"))
+        wanted = {"cluster-enabled": "yes", "cluster-node-timeout": str(node_timeout_ms), **options}
+        self.nodes = [Node(self.folder, **wanted).start() for _ in range(6 if replicas else 3)]
+        bounds = [SLOTS * n // 3 for n in range(4)]
+        for one, first, end in zip(self.nodes, bounds, bounds[1:], strict=False):
+            one.ask("CLUSTER", "ADDSLOTS", *range(first, end))  # ADDSLOTSRANGE is of Redis 7
+        for number, one in enumerate(self.nodes):
+            one.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for one in self.nodes[1:]:
+            one.ask("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+        wait_for(lambda: all(len(self._known(one)) == len(self.nodes) for one in self.nodes), timeout_s=30)
+        for one, primary in zip(self.nodes[3:], self.nodes, strict=False):
+            one.ask("CLUSTER", "REPLICATE", self.id_of(primary))
+        self.wait_well()
+        self.url = f"redis+cluster://{','.join(f'127.0.0.1:{one.port}' for one in self.nodes[:3])}"
+
+    def wait_well(self, nodes: list[Node] | None = None) -> None:
+        """Returns when these nodes, all by default, know who serves every slot, and replicas follow."""
+        asked = self.nodes if nodes is None else nodes
+        wait_for(lambda: all(self._is_well(one) for one in asked), timeout_s=60)
+
+    def id_of(self, node: Node) -> str:
+        """The name of a node in the cluster."""
+        return str(node.ask("CLUSTER", "MYID").decode())
+
+    def owner(self, slot: int) -> Node:
+        """The node that serves a slot, as a node that lives says."""
+        asked = next(one for one in self.nodes if one.answers())
+        for first, last, (_, port, *_), *_ in asked.ask("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(one for one in self.nodes if one.port == port)
+        raise AssertionError(f"nobody serves slot {slot}")
+
+    def move(self, slot: int, target: Node, *, at_once: int = 10) -> None:
+        """Moves a slot key by key while it is in use, as `redis-cli --cluster reshard` does."""
+        source = self.owner(slot)
+        source_id, target_id = self.id_of(source), self.id_of(target)
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+        while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, at_once):
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *keys)
+        for one in (target, source, *(node for node in self.primaries() if node not in (source, target))):
+            one.ask("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+
+    def primaries(self) -> list[Node]:
+        """The nodes that serve slots."""
+        return [one for one in self.nodes if one.answers() and one.role() == "master"]
+
+    def replica_of(self, primary: Node) -> Node:
+        """The node that follows a primary."""
+        wanted = self.id_of(primary)
+        told = self.nodes[0].ask("CLUSTER", "NODES").decode().splitlines()
+        port = next(int(line.split()[1].split("@")[0].split(":")[1]) for line in told if line.split()[3] == wanted)
+        return next(one for one in self.nodes if one.port == port)
+
+    def remove(self) -> None:
+        """Ends them all."""
+        for one in self.nodes:
+            one.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _known(self, node: Node) -> list[str]:
+        lines = node.ask("CLUSTER", "NODES").decode().splitlines()
+        return [line for line in lines if "handshake" not in line]
+
+    def _is_well(self, node: Node) -> bool:
+        told = node.ask("CLUSTER", "INFO").decode()
+        if "cluster_state:ok" not in told or f"cluster_slots_ok:{SLOTS}" not in told:
+            return False
+        return node.role() == "master" or "master_link_status:up" in node.ask("INFO", "replication").decode()
+
+
 def free_port() -> int:
     """A port of loopback that nobody listens on, as the one 10 000 above it (the bus of a cluster)."""
     while True:
