@@ -42,14 +42,32 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _SERVER = "JOBRUNNER_TEST_SERVER"
-"""In the environment: the program of a server that the tests run instead of the bundled one."""
+"""In the environment: what the option --server says."""
 _STARTED_MS = 1_700_000_000_000
 _prefixes = itertools.count(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which server the tests run on."""
+    told = "the tests' server: a program (/usr/bin/redis-server), `sentinel`, `cluster`, or program:sentinel"
+    parser.addoption("--server", default=os.environ.get(_SERVER, ""), metavar="WHAT", help=told)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tells all processes of the run, before the first one starts a server."""
+    os.environ[_SERVER] = config.getoption("--server")
+
+
 def server_binary() -> Path:
     """The program that tests start their servers from."""
-    return Path(os.environ.get(_SERVER) or find_binary())
+    named = os.environ.get(_SERVER, "").removesuffix(topology_name()).rstrip(":")
+    return Path(named) if named else find_binary()
+
+
+def topology_name() -> str:
+    """sentinel or cluster, when the tests run on one; else empty."""
+    last = os.environ.get(_SERVER, "").rpartition(":")[2]
+    return last if last in ("sentinel", "cluster") else ""
 
 
 class Server:
@@ -206,8 +224,8 @@ def _logs_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The server of this test process, shared by its tests."""
-    started = Server()
+    """The server of this test process, shared by its tests; what `--server` says."""
+    started = _server_of(topology_name())
     yield started
     started.remove()
 
@@ -321,6 +339,14 @@ def audit(raw: redis.Redis, keys: Keys) -> Callable[..., dict[str, int]]:
         return {state: len(found) for state, found in members.items()} | {"done": raw.zcard(queue.done)}
 
     return recount
+
+
+def _server_of(topology: str) -> Server:
+    if not topology:
+        return Server()
+    from tests.topologies import suite  # which stands on this module
+
+    return suite.Sentinel() if topology == "sentinel" else suite.Cluster()
 
 
 _STATES = ("waiting", "scheduled", "pending", "dead")

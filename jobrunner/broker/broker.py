@@ -4,7 +4,7 @@ What must hold: a call that may not be repeated is sent once; a connection with 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from redis.exceptions import BusyLoadingError, RedisError
 
@@ -78,6 +78,10 @@ class Broker:
     def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """The replies of the server as they are, an error as a value."""
         return self._replies(calls)
+
+    def nodes(self) -> "list[Broker]":
+        """Itself; of a cluster a driver for each primary, for commands about no key in particular."""
+        return [self] if self._nodes is None else cast("list[Broker]", self._nodes.primaries())
 
     def open_blocking(self, key: bytes) -> Any:
         """A connection for commands that wait in the server, on that key; the caller disconnects it."""

@@ -28,7 +28,7 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerFull, ServerR
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Word = bytes | str | int | float
-_KEYLESS = frozenset(("CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
+_KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,8 @@ class Call(Generic[T_co]):
     repeatable: bool = True
     may_fail: bool = False
     """Whether a server that refuses it is nobody's trouble; its reader is given None then."""
+    everywhere: bool = False
+    """Whether a cluster asks every primary; its reader is given a list of what those that answered said then."""
     divisible: bool = False
     """Whether its reply is a list beside its keys, so that the keys may be asked for in several calls."""
 
@@ -93,10 +95,14 @@ class Verb(Generic[T]):
 
 
 def command(
-    *words: Word, read: Callable[[Any], T], repeatable: bool = True, may_fail: bool = False
+    *words: Word,
+    read: Callable[[Any], T],
+    repeatable: bool = True,
+    may_fail: bool = False,
+    everywhere: bool = False,
 ) -> Call[T]:
     """A plain command of the server."""
-    return Call(read=read, words=words, repeatable=repeatable, may_fail=may_fail)
+    return Call(read=read, words=words, repeatable=repeatable, may_fail=may_fail, everywhere=everywhere)
 
 
 def wire_words(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> list[Word]:

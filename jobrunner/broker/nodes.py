@@ -57,6 +57,16 @@ class Nodes:
                 sleep(_pause(parts, patience, trouble))
         return parts.replies()
 
+    def primaries(self) -> list[Node]:
+        """Every node that serves slots. Raises ServerError."""
+        try:
+            self._cluster.renew()
+        except BROKEN as error:
+            raise ServerUnavailable(f"no server at {self._endpoint}: {error}") from error
+        except RedisError as error:
+            raise server_error(error) from error
+        return [self._node(address) for address in self._cluster.primaries()]
+
     def _exchange(self, parts: Parts) -> Exception | None:
         try:
             if self._cluster.is_stale:
@@ -68,15 +78,15 @@ class Nodes:
             raise server_error(error) from error
         for group in groups:
             try:
-                parts.take(group, self._node(group).replies(group.calls))
+                parts.take(group, self._node(group.address).replies(group.calls))
             except _FAILED as error:
                 parts.failed(group, error)
         return parts.trouble
 
-    def _node(self, group: Group) -> Node:
-        known = self._nodes.get(group.address)
+    def _node(self, address: Address) -> Node:
+        known = self._nodes.get(address)
         if known is None:
-            known = self._nodes[group.address] = self._open_node(self._endpoint.at(group.address))
+            known = self._nodes[address] = self._open_node(self._endpoint.at(address))
         return known
 
     def close(self) -> None:

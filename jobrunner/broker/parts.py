@@ -5,7 +5,7 @@ anything was done is sent again, and what may have been done only when the call 
 talks to a server, so the drivers for threads and for asyncio share it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,12 +26,14 @@ _ASKING: Call[Any] = command("ASKING", read=lambda reply: reply)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Call number `index`, or the share of it that concerns some `places` of its keys."""
+    """Call number `index`, or the share of it that concerns some `places` of its keys, or one node (`address`)."""
 
     index: int
     call: Call[Any]
     slot: int | None
     places: tuple[int, ...] = ()
+    address: Address | None = None
+    asking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,9 @@ class Parts:
         self._cluster = cluster
         self._confirmation = confirmation if confirmation is not None and calls[-1] is confirmation else None
         wanted = calls if self._confirmation is None else calls[:-1]
-        self._replies: list[Any] = [[None] * len(call.keys) if call.divisible else None for call in wanted]
+        self._replies: list[Any] = [_no_reply(call) for call in wanted]
         self._confirmed: list[Any] = []
-        self._open: list[tuple[_Part, Address | None]] = [
-            (part, None) for index, call in enumerate(wanted) for part in _parts_of(index, call)
-        ]
+        self._open = [part for index, call in enumerate(wanted) for part in _parts_of(index, call)]
         self._answered = 0
         self._hops = 0
         self.trouble: Exception | None = None
@@ -71,8 +71,8 @@ class Parts:
     def groups(self) -> list[Group]:
         """What is to be sent now, one group for each node. Raises redis-py's ConnectionError when a slot has none."""
         by_node: dict[tuple[Address, bool], list[_Part]] = {}
-        for part, elsewhere in self._open:
-            by_node.setdefault((elsewhere or self._node_of(part), elsewhere is not None), []).append(part)
+        for part in self._all_open():
+            by_node.setdefault((part.address or self._node_of(part), part.asking), []).append(part)
         self._open, self.trouble = [], None
         return [self._group(address, parts, asking) for (address, asking), parts in by_node.items()]
 
@@ -87,19 +87,20 @@ class Parts:
     def failed(self, group: Group, error: JobrunnerError) -> None:
         """A node could not be reached, or the connection to it broke."""
         self._cluster.is_stale = True
-        if isinstance(error, ServerUnavailable) or may_repeat(group.calls):
-            self.trouble = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            self._open += [(part, None) for part in group.parts]
-            return
+        may_go_again = isinstance(error, ServerUnavailable) or may_repeat(group.calls)
         for part in group.parts:
-            self._settle(part, error)
+            if may_go_again and not part.call.everywhere:
+                self.trouble = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                self._open.append(replace(part, address=None, asking=False))
+            else:
+                self._settle(part, error)
 
     def give_up(self, error: JobrunnerError) -> None:
         """The time is up: what is open has failed. Raises the error when nothing at all was answered."""
         if not self._answered:
             raise error
         failed, self._open = self._open, []
-        for part, _ in failed:
+        for part in failed:
             self._settle(part, error)
 
     def replies(self) -> list[Any]:
@@ -108,6 +109,14 @@ class Parts:
             return self._replies
         refusals = [reply for reply in self._confirmed if isinstance(reply, Exception)]
         return [*self._replies, refusals[0] if refusals else min(self._confirmed)]
+
+    def _all_open(self) -> Iterator[_Part]:
+        for part in self._open:
+            if part.call.everywhere:
+                self._replies[part.index] = []
+                yield from (replace(part, address=address) for address in self._cluster.primaries())
+            else:
+                yield part
 
     def _node_of(self, part: _Part) -> Address:
         return self._cluster.primaries()[0] if part.slot is None else self._cluster.node_of(part.slot)
@@ -133,9 +142,9 @@ class Parts:
             self._hops += 1
             if self._hops > _MOST_HOPS * len(self._replies):
                 return self._waits(part, reply)
-            self._open.append((part, None))
+            self._open.append(replace(part, address=None, asking=False))
         elif part.call.script is None:
-            self._open.append((part, address))
+            self._open.append(replace(part, address=address, asking=True))
         else:
             # The node that a slot is being moved to takes keys that are not there yet for keys that do not exist, and
             # a script touches more keys than it declares. So it waits until the slot has been moved.
@@ -145,19 +154,34 @@ class Parts:
     def _waits(self, part: _Part, reply: ResponseError) -> bool:
         self._cluster.is_stale = True
         self.trouble = RedisConnectionError(f"slot {part.slot} is being moved or has no node ({reply})")
-        self._open.append((part, None))
+        self._open.append(replace(part, address=None, asking=False))
         return True
 
     def _settle(self, part: _Part, reply: Any) -> None:
-        self._answered += 1
+        self._answered += not isinstance(reply, JobrunnerError)
+        index = part.index
         if part.places:
-            refusal = [str(reply).encode()] * len(part.places) if isinstance(reply, Exception) else reply
-            for place, answer in zip(part.places, refusal, strict=True):
-                self._replies[part.index][place] = answer
-            return
-        if isinstance(reply, ResponseError) and _AWAY in str(reply):
-            reply = OutcomeUnknown(f"slot {part.slot} was being moved: {reply}; it was applied, in part, or not")
-        self._replies[part.index] = reply
+            told = [str(reply).encode()] * len(part.places) if isinstance(reply, Exception) else reply
+            for place, answer in zip(part.places, told, strict=True):
+                self._replies[index][place] = answer
+        elif part.call.everywhere:
+            self._replies[index] = _more(self._replies[index], reply)
+        elif isinstance(reply, ResponseError) and _AWAY in str(reply):
+            told_by = f"slot {part.slot} was being moved: {reply}"
+            self._replies[index] = OutcomeUnknown(f"{told_by}; it was applied, in part, or not")
+        else:
+            self._replies[index] = reply
+
+
+def _more(before: Any, reply: Any) -> Any:
+    """What primaries answered, and one more of them; an error only while none has answered."""
+    if isinstance(reply, Exception):
+        return before or reply
+    return [*before, reply] if isinstance(before, list) else [reply]
+
+
+def _no_reply(call: Call[Any]) -> list[None] | None:
+    return [None] * len(call.keys) if call.divisible else None
 
 
 def _parts_of(index: int, call: Call[Any]) -> list[_Part]:

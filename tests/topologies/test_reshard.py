@@ -64,8 +64,8 @@ def test_a_replica_takes_over_from_a_primary_that_was_killed(tmp_path: Path) -> 
         load.wait_more(200)
         load.finish()
         found = load.verdict()
-        print(f"\na primary killed, {there_at - killed_at:.1f} s until its replica took over, {ran_s:.2f} s until work went "
-              f"on, confirmed {sent_s:.2f} s after the old one was back: {found}")  # fmt: skip
+        print(f"\na primary killed, {there_at - killed_at:.1f} s until its replica took over, {ran_s:.2f} s until work "
+              f"went on, confirmed {sent_s:.2f} s after the old one was back: {found}")  # fmt: skip
         assert found["lost"] == 0
         assert found["dead"] == 0
         assert max(ran_s, sent_s) <= 5
