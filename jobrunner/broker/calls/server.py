@@ -32,7 +32,7 @@ class ServerFacts:
     databases: tuple[int, ...] = ()
     """Numbers of those that hold keys."""
     nodes: int = 1
-    """Of how many primaries of a cluster this tells. Sizes and clients are sums then, and of all else the worst counts."""
+    """Of how many primaries of a cluster this tells: sums of sizes and clients, of all else the worst."""
     fullest: float | None = None
     """Which share of its maxmemory the fullest of several primaries uses."""
 
