@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -96,15 +95,16 @@ class Node:
 
 
 class Behind:
-    """A primary, replicas, and three sentinels that watch over them."""
+    """A primary, replicas, and sentinels that watch over them."""
 
-    def __init__(self, *, replicas: int = 1, down_after_ms: int = 1000, **options: str) -> None:
+    def __init__(self, *, replicas: int = 1, sentinels: int = 3, down_after_ms: int = 1000, **options: str) -> None:
+        self._quorum = sentinels // 2 + 1
         self.folder = Path(tempfile.mkdtemp(prefix="jr-", dir="/tmp"))
         self.servers = [Node(self.folder, **options).start() for _ in range(replicas + 1)]
         for one in self.servers[1:]:
             one.ask("REPLICAOF", "127.0.0.1", self.servers[0].port)
         wait_for(lambda: self._in_sync(replicas), timeout_s=30)
-        self.sentinels = [self._sentinel(down_after_ms).start() for _ in range(3)]
+        self.sentinels = [self._sentinel(down_after_ms).start() for _ in range(sentinels)]
         wait_for(lambda: all(self._is_complete(one, replicas) for one in self.sentinels), timeout_s=30)
         self.url = f"redis+sentinel://{','.join(f'127.0.0.1:{one.port}' for one in self.sentinels)}/{MASTER}"
 
@@ -138,7 +138,7 @@ class Behind:
     def _sentinel(self, down_after_ms: int) -> Node:
         settings = self.folder / f"sentinel{next(_ports)}.conf"
         settings.write_text(
-            f"sentinel monitor {MASTER} 127.0.0.1 {self.servers[0].port} 2\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {self.servers[0].port} {self._quorum}\n"
             f"sentinel down-after-milliseconds {MASTER} {down_after_ms}\n"
             f"sentinel failover-timeout {MASTER} 6000\n"
         )
@@ -147,7 +147,8 @@ class Behind:
     def _is_complete(self, sentinel: Node, replicas: int) -> bool:
         words = sentinel.ask("SENTINEL", "MASTER", MASTER)
         said = dict(zip(words[::2], words[1::2], strict=True))
-        return said[b"num-slaves"] == b"%d" % replicas and said[b"num-other-sentinels"] == b"2"
+        found = int(said[b"num-slaves"]), int(said[b"num-other-sentinels"])
+        return found == (replicas, len(self.sentinels) - 1)
 
 
 class Spread:
@@ -241,8 +242,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def stopwatch() -> float:
-    """Seconds, for how long something took."""
-    return time.monotonic()
