@@ -42,10 +42,12 @@ class AsyncBroker:
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
+        self._has_sentinels = endpoint.sentinels is not None
         self._closed = False
         self._nodes: AsyncNodes | None = None
         if endpoint.cluster is not None:
             self._nodes = AsyncNodes(endpoint, endpoint.cluster, patience_s, confirmation, self._node)
+            self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     async def run(self, call: Call[T]) -> T:
         """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
@@ -93,11 +95,6 @@ class AsyncBroker:
         return AsyncBroker(endpoint, patience_s=0, now_ms=self.now_ms)
 
     async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        if self._nodes is not None and not self._closed:
-            return await self._nodes.replies(calls)
-        return await self._of_one_server(calls)
-
-    async def _of_one_server(self, calls: Sequence[Call[Any]]) -> list[Any]:
         patience = Patience(self._patience_s, str(self.endpoint))
         while True:
             if self._closed:
@@ -158,7 +155,4 @@ class AsyncBroker:
                 words = wire_words(calls[position], now_ms, with_source=True)
                 await connection.send_packed_command([pack(words)], check_health=False)
                 replies[position] = await read_reply_async(connection)
-        if self.endpoint.sentinels is not None:
-            raise_if_demoted(calls, replies)
-        self._idle.rest(connection)
-        return replies
+        if self._has_sentinels:

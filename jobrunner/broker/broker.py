@@ -48,11 +48,13 @@ class Broker:
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
+        self._has_sentinels = endpoint.sentinels is not None
         self._take = self._idle.take if endpoint.sentinels is None else self._take_checked
         self._closed = False
         self._nodes: Nodes | None = None
         if endpoint.cluster is not None:
             self._nodes = Nodes(endpoint, endpoint.cluster, patience_s, confirmation, self._node)
+            self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     def run(self, call: Call[T]) -> T:
         """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
@@ -102,11 +104,6 @@ class Broker:
         return Broker(endpoint, patience_s=0, now_ms=self.now_ms)
 
     def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        if self._nodes is not None and not self._closed:
-            return self._nodes.replies(calls)
-        return self._of_one_server(calls)
-
-    def _of_one_server(self, calls: Sequence[Call[Any]]) -> list[Any]:
         patience = Patience(self._patience_s, str(self.endpoint))
         while True:
             if self._closed:
@@ -162,7 +159,7 @@ class Broker:
                 words = wire_words(calls[position], now_ms, with_source=True)
                 connection.send_packed_command([pack(words)], check_health=False)
                 replies[position] = read_reply(connection)
-        if self.endpoint.sentinels is not None:
+        if self._has_sentinels:
             raise_if_demoted(calls, replies)
         self._idle.rest(connection)
         return replies

@@ -13,7 +13,7 @@ from jobrunner.broker.parts import Group, Parts
 from jobrunner.broker.patience import BROKEN, Patience
 from jobrunner.broker.topology import Address
 from jobrunner.clock import sleep
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable
 
 _FAILED = (ServerUnavailable, OutcomeUnknown)
 
@@ -45,6 +45,7 @@ class Nodes:
         self._confirmation = confirmation
         self._open_node = open_node
         self._nodes: dict[Address, Node] = {}
+        self._closed = False
 
     def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """A reply, or an error, for each call. Raises ServerError when none was answered."""
@@ -53,6 +54,8 @@ class Nodes:
         parts = Parts(calls, self._cluster, self._confirmation)
         patience = Patience(self._patience_s, str(self._endpoint))
         while parts.open:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
             if (trouble := self._exchange(parts)) is not None:
                 sleep(_pause(parts, patience, trouble))
         return parts.replies()
@@ -90,7 +93,8 @@ class Nodes:
         return known
 
     def close(self) -> None:
-        """Disconnects from all."""
+        """Disconnects from all; further calls raise ClientClosed."""
+        self._closed = True
         for node in list(self._nodes.values()):
             node.close()
 
@@ -108,6 +112,7 @@ class AsyncNodes:
         self._confirmation = confirmation
         self._open_node = open_node
         self._nodes: dict[Address, AsyncNode] = {}
+        self._closed = False
 
     async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """A reply, or an error, for each call. Raises ServerError when none was answered."""
@@ -116,6 +121,8 @@ class AsyncNodes:
         parts = Parts(calls, self._cluster, self._confirmation)
         patience = Patience(self._patience_s, str(self._endpoint))
         while parts.open:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
             if (trouble := await self._exchange(parts)) is not None:
                 await asyncio.sleep(_pause(parts, patience, trouble))
         return parts.replies()
@@ -150,7 +157,8 @@ class AsyncNodes:
         return known
 
     async def close(self) -> None:
-        """Disconnects from all."""
+        """Disconnects from all; further calls raise ClientClosed."""
+        self._closed = True
         for node in list(self._nodes.values()):
             await node.close()
 
