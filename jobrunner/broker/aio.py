@@ -156,3 +156,6 @@ class AsyncBroker:
                 await connection.send_packed_command([pack(words)], check_health=False)
                 replies[position] = await read_reply_async(connection)
         if self._has_sentinels:
+            raise_if_demoted(calls, replies)
+        self._idle.rest(connection)
+        return replies

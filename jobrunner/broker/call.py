@@ -28,6 +28,8 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerFull, ServerR
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Word = bytes | str | int | float
+_FULL_IN_A_SCRIPT = "-OOM command not allowed"
+"""Redis 6.2 puts what a command of a script said behind words of its own."""
 _KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
 
 
@@ -198,7 +200,7 @@ def confirmed(values: Sequence[Any]) -> list[Any]:
 def server_error(error: Exception) -> JobrunnerError:
     """The error of this package for an error reply of the server."""
     text = str(error).split("\n")[0]
-    if isinstance(error, OutOfMemoryError) or "OOM" in text[:80]:
+    if isinstance(error, OutOfMemoryError) or "OOM" in text[:80] or _FULL_IN_A_SCRIPT in text:
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return ServerRefused(f"the server refused this user: {text}; check user, password and ACL of the URL")

@@ -54,3 +54,7 @@ class _AsOne(redis.RedisCluster):
         for one in told:
             whole |= {name: said + whole.get(name, 0) if type(said) is int else said for name, said in one.items()}
         return whole
+
+    def keys(self, pattern: Any = "*", **options: Any) -> list[bytes]:
+        found: list[bytes] = super().keys(pattern, target_nodes=redis.RedisCluster.PRIMARIES, **options)
+        return found
