@@ -75,6 +75,7 @@ from functools import lru_cache
 
 from jobrunner.errors import InvalidName
 
+_SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _MADE_ID = re.compile(r"[0-9a-f]{28}-([A-Za-z0-9_.:-]{1,128})")
 
@@ -170,7 +171,7 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self.prefix = check_name(prefix, "prefix")
         self._root = prefix.encode() + b":"
-        shared = self._shared = self._root + b"{/}:"
+        shared = self._root + _SHARED
         self.queues = self._root + b"queues"
         self.periodics = shared + b"periodics"
         self.periodics_seen = shared + b"periodics:seen"
@@ -235,7 +236,7 @@ class Keys:
 
     def worker(self, worker_id: str) -> bytes:
         """The self-description of a worker."""
-        return self._shared + b"worker:" + worker_id.encode()
+        return self._root + _SHARED + b"worker:" + worker_id.encode()
 
     def orders(self, worker_id: str) -> bytes:
         """What a worker is told to do."""
