@@ -75,8 +75,10 @@ class Node:
             connection.disconnect()
 
     def role(self) -> str:
-        """master or slave."""
-        return str(self.ask("ROLE")[0].decode())
+        """master or slave; empty while it hangs up, as it does when it is demoted."""
+        with suppress(redis.exceptions.ConnectionError):
+            return str(self.ask("ROLE")[0].decode())
+        return ""
 
     def stop_still(self) -> None:
         """SIGSTOP: it keeps its connections and answers nothing."""
