@@ -42,8 +42,33 @@ from tests.said import Said
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+_SERVER = "JOBRUNNER_TEST_SERVER"
+"""In the environment: what the option --server says."""
 _STARTED_MS = 1_700_000_000_000
 _prefixes = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which server the tests run on."""
+    told = "the tests' server: a program (/usr/bin/redis-server), `sentinel`, `cluster`, or program:sentinel"
+    parser.addoption("--server", default=os.environ.get(_SERVER, ""), metavar="WHAT", help=told)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tells all processes of the run, before the first one starts a server."""
+    os.environ[_SERVER] = config.getoption("--server")
+
+
+def server_binary() -> Path:
+    """The program that tests start their servers from."""
+    named = os.environ.get(_SERVER, "").removesuffix(topology_name()).rstrip(":")
+    return Path(named) if named else find_binary()
+
+
+def topology_name() -> str:
+    """sentinel or cluster, when the tests run on one; else empty."""
+    last = os.environ.get(_SERVER, "").rpartition(":")[2]
+    return last if last in ("sentinel", "cluster") else ""
 
 
 class Server:
@@ -59,7 +84,7 @@ class Server:
     def start(self) -> None:
         """Returns when the server answers."""
         words = [word for name, value in self._options.items() for word in (f"--{name}", value)]
-        command = [str(find_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
+        command = [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
         # The shell waits for the end of its input: the server ends with this process, even a killed one.
         self._process = subprocess.Popen(
             ["sh", "-c", '"$@" >&2 & echo $!; read _; kill -9 $!; wait', "sh", *command],
@@ -213,8 +238,8 @@ def _logs_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The server of this test process, shared by its tests."""
-    started = Server()
+    """The server of this test process, shared by its tests; what `--server` says."""
+    started = _server_of(topology_name())
     yield started
     started.remove()
 
@@ -295,6 +320,8 @@ def says(
 @pytest.fixture
 def cable(server: Server) -> Iterator[Cable]:
     """A TCP way to the server that the test can cut."""
+    if topology_name() == "cluster":
+        pytest.skip("a cable leads to one server")
     laid = Cable(server.socket)
     yield laid
     laid.close()
@@ -316,3 +343,11 @@ def audit(raw: redis.Redis, keys: Keys) -> Callable[..., dict[str, int]]:
         return {state: len(ids) for state, ids in census(raw, queue).items()} | {"done": raw.zcard(queue.done)}
 
     return recount
+
+
+def _server_of(topology: str) -> Server:
+    if not topology:
+        return Server()
+    from tests.topologies import suite  # which stands on this module
+
+    return suite.Sentinel() if topology == "sentinel" else suite.Cluster()

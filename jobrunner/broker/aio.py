@@ -19,7 +19,8 @@ from jobrunner.broker.call import (
     wire_words,
 )
 from jobrunner.broker.connect import Endpoint, Idle, has_died_async
-from jobrunner.broker.patience import BROKEN, Patience, may_repeat, read_reply_async
+from jobrunner.broker.nodes import AsyncNodes
+from jobrunner.broker.patience import BROKEN, Demoted, Patience, may_repeat, raise_if_demoted, read_reply_async
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -41,7 +42,12 @@ class AsyncBroker:
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
+        self._has_sentinels = endpoint.sentinels is not None
         self._closed = False
+        self._nodes: AsyncNodes | None = None
+        if endpoint.cluster is not None:
+            self._nodes = AsyncNodes(endpoint, endpoint.cluster, patience_s, confirmation, self._node)
+            self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     async def run(self, call: Call[T]) -> T:
         """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
@@ -57,9 +63,13 @@ class AsyncBroker:
         replies = await self._replies(calls)
         return [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
-    async def open_blocking(self) -> Any:
-        """A connection for commands that wait in the server; the caller disconnects it."""
-        return await self.endpoint.open_async(blocking=True)
+    async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The replies of the server as they are, an error as a value."""
+        return await self._replies(calls)
+
+    async def open_blocking(self, key: bytes) -> Any:
+        """A connection for commands that wait in the server, on that key; the caller disconnects it."""
+        return await self.endpoint.open_async(blocking=True, key=key)
 
     async def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Like run_many, but returns only when what was written is as safe as this driver's user asked for.
@@ -73,20 +83,27 @@ class AsyncBroker:
     async def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""
         self._closed = True
+        await self._drop_idle()
+        if self._nodes is not None:
+            await self._nodes.close()
+
+    async def _drop_idle(self) -> None:
         for connection in self._idle.take_all():
             await connection.disconnect()
+
+    def _node(self, endpoint: Endpoint) -> "AsyncBroker":
+        return AsyncBroker(endpoint, patience_s=0, now_ms=self.now_ms)
 
     async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
         patience = Patience(self._patience_s, str(self.endpoint))
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
-            connection: Any = self._idle.take()
+            connection: Any = await self._take()
             fresh = connection is None
             try:
                 if fresh:
-                    connection = await self.endpoint.open_async()
-                    await connection.connect()
+                    connection = await self._connect()
                 elif not may_repeat(calls) and await has_died_async(connection):
                     await connection.disconnect()
                     continue
@@ -97,7 +114,7 @@ class AsyncBroker:
                 raise server_error(error) from error
             try:
                 return await self._exchange(connection, calls)
-            except BusyLoadingError as error:
+            except (BusyLoadingError, Demoted) as error:
                 await connection.disconnect()
                 await asyncio.sleep(patience.pause_to_connect(error))
             except BROKEN as error:
@@ -106,6 +123,26 @@ class AsyncBroker:
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
+
+    async def _take(self) -> Any | None:
+        """A connection that rested, unless there is another primary now than the one it leads to."""
+        connection, sentinels = self._idle.take(), self.endpoint.sentinels
+        if connection is None or sentinels is None:
+            return connection
+        if sentinels.is_due:
+            has_moved = await asyncio.to_thread(sentinels.name_another, connection)
+        else:
+            has_moved = sentinels.name_another(connection)
+        if not has_moved:
+            return connection
+        await connection.disconnect()
+        await self._drop_idle()
+        return None
+
+    async def _connect(self) -> Any:
+        connection = await self.endpoint.open_async()
+        await connection.connect()
+        return connection
 
     async def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()
@@ -118,5 +155,7 @@ class AsyncBroker:
                 words = wire_words(calls[position], now_ms, with_source=True)
                 await connection.send_packed_command([pack(words)], check_health=False)
                 replies[position] = await read_reply_async(connection)
+        if self._has_sentinels:
+            raise_if_demoted(calls, replies)
         self._idle.rest(connection)
         return replies

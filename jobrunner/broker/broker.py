@@ -4,7 +4,7 @@ What must hold: a call that may not be repeated is sent once; a connection with 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from redis.exceptions import BusyLoadingError, RedisError
 
@@ -21,7 +21,8 @@ from jobrunner.broker.call import (
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.connect import Endpoint, Idle, has_died
-from jobrunner.broker.patience import BROKEN, Patience, may_repeat, read_reply
+from jobrunner.broker.nodes import Nodes
+from jobrunner.broker.patience import BROKEN, Demoted, Patience, may_repeat, raise_if_demoted, read_reply
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -48,7 +49,13 @@ class Broker:
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
+        self._has_sentinels = endpoint.sentinels is not None
+        self._take = self._idle.take if endpoint.sentinels is None else self._take_checked
         self._closed = False
+        self._nodes: Nodes | None = None
+        if endpoint.cluster is not None:
+            self._nodes = Nodes(endpoint, endpoint.cluster, patience_s, confirmation, self._node)
+            self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     def run(self, call: Call[T]) -> T:
         """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
@@ -77,27 +84,42 @@ class Broker:
         if not self._idle:
             self.run(ping())
 
-    def open_blocking(self) -> Any:
-        """A connection for commands that wait in the server; the caller disconnects it."""
-        return self.endpoint.open(blocking=True)
+    def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The replies of the server as they are, an error as a value."""
+        return self._replies(calls)
+
+    def nodes(self) -> "list[Broker]":
+        """Itself; of a cluster a driver for each primary, for commands about no key in particular."""
+        return [self] if self._nodes is None else cast("list[Broker]", self._nodes.primaries())
+
+    def open_blocking(self, key: bytes) -> Any:
+        """A connection for commands that wait in the server, on that key; the caller disconnects it."""
+        return self.endpoint.open(blocking=True, key=key)
 
     def close(self) -> None:
         """Disconnects; further calls raise ClientClosed."""
         self._closed = True
+        self._drop_idle()
+        if self._nodes is not None:
+            self._nodes.close()
+
+    def _drop_idle(self) -> None:
         for connection in self._idle.take_all():
             connection.disconnect()
+
+    def _node(self, endpoint: Endpoint) -> "Broker":
+        return Broker(endpoint, patience_s=0, now_ms=self.now_ms)
 
     def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
         patience = Patience(self._patience_s, str(self.endpoint))
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
-            connection: Any = self._idle.take()
+            connection: Any = self._take()
             fresh = connection is None
             try:
                 if fresh:
-                    connection = self.endpoint.open()
-                    connection.connect()
+                    connection = self._connect()
                 elif not may_repeat(calls) and has_died(connection):
                     connection.disconnect()
                     continue
@@ -108,7 +130,7 @@ class Broker:
                 raise server_error(error) from error
             try:
                 return self._exchange(connection, calls)
-            except BusyLoadingError as error:
+            except (BusyLoadingError, Demoted) as error:
                 connection.disconnect()
                 patience.wait_to_connect(error)
             except BROKEN as error:
@@ -117,6 +139,20 @@ class Broker:
             except BaseException:
                 connection.disconnect()
                 raise
+
+    def _take_checked(self) -> Any | None:
+        """A connection that rested, unless there is another primary now than the one it leads to."""
+        connection, sentinels = self._idle.take(), self.endpoint.sentinels
+        if connection is not None and sentinels is not None and sentinels.name_another(connection):
+            connection.disconnect()
+            self._drop_idle()
+            return None
+        return connection
+
+    def _connect(self) -> Any:
+        connection = self.endpoint.open()
+        connection.connect()
+        return connection
 
     def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()
@@ -130,5 +166,7 @@ class Broker:
                 words = wire_words(calls[position], now_ms, with_source=True)
                 connection.send_packed_command([pack(words)], check_health=False)
                 replies[position] = read_reply(connection)
+        if self._has_sentinels:
+            raise_if_demoted(calls, replies)
         self._idle.rest(connection)
         return replies

@@ -25,12 +25,12 @@ _PARTIAL = object()
 class BulkReader:
     """One connection for `send` and `receive` in turns. Its life: connects at once, ends with `close` or its block.
 
-    `received` counts the bytes of the replies so far.
+    `received` counts the bytes of the replies so far. On a cluster all that is read must be of the slot of `key`.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, key: bytes = b"") -> None:
         self._at = str(endpoint)
-        self._connection = _connected(endpoint)
+        self._connection = _connected(endpoint, key)
         self._replies = _replies(self._connection)
         self.received = 0
 
@@ -83,11 +83,11 @@ def pack_hash_reads(prefix: bytes, ids: Sequence[bytes], fields: Sequence[bytes]
     return b"".join([b"%b$%d\r\n%b%b%b" % (head, len(prefix) + len(one), prefix, one, tail) for one in ids])
 
 
-def _connected(endpoint: Endpoint) -> Any:
+def _connected(endpoint: Endpoint, key: bytes) -> Any:
     patience = Patience(_PATIENCE_S, str(endpoint))
     while True:
-        connection = endpoint.open()
         try:
+            connection = endpoint.open(key=key)
             connection.connect()
         except BROKEN as error:
             patience.wait_to_connect(error)

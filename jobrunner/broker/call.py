@@ -17,6 +17,7 @@ from redis.exceptions import (
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
+    ReadOnlyError,
     ResponseError,
 )
 
@@ -27,12 +28,16 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerFull, ServerR
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Word = bytes | str | int | float
+_FULL_IN_A_SCRIPT = "-OOM command not allowed"
+"""Redis 6.2 puts what a command of a script said behind words of its own."""
+_KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T_co]):
     """One command for the server. `words` go to the wire after the script's digest, its keys and the clock.
 
+    A plain command has its keys among its words; those in `keys` tell a cluster only where it goes.
     `repeatable` calls leave the same state when they are applied twice, so a driver may send them again after a
     connection broke; the others raise OutcomeUnknown then.
     """
@@ -44,15 +49,22 @@ class Call(Generic[T_co]):
     repeatable: bool = True
     may_fail: bool = False
     """Whether a server that refuses it is nobody's trouble; its reader is given None then."""
+    everywhere: bool = False
+    """Whether a cluster asks every primary; its reader is given a list of what those that answered said then."""
+    divisible: bool = False
+    """Whether its reply is a list beside its keys, so that the keys may be asked for in several calls."""
 
 
 class Verb(Generic[T]):
     """A script as a function from keys and named arguments to a Call. The file is read at the first use."""
 
-    def __init__(self, name: str, read: Callable[[Any], T], *, repeatable: bool = True) -> None:
+    def __init__(
+        self, name: str, read: Callable[[Any], T], *, repeatable: bool = True, divisible: bool = False
+    ) -> None:
         self.name = name
         self._read = read
         self._repeatable = repeatable
+        self._divisible = divisible
 
     @cached_property
     def script(self) -> Script:
@@ -74,14 +86,25 @@ class Verb(Generic[T]):
         if args:
             raise TypeError(f"lua/{self.script.name}.lua takes no argument {sorted(args)}")
         words.extend(rest)
-        return Call(read=self._read, words=words, script=self.script, keys=keys, repeatable=self._repeatable)
+        return Call(
+            read=self._read,
+            words=words,
+            script=self.script,
+            keys=keys,
+            repeatable=self._repeatable,
+            divisible=self._divisible,
+        )
 
 
 def command(
-    *words: Word, read: Callable[[Any], T], repeatable: bool = True, may_fail: bool = False
+    *words: Word,
+    read: Callable[[Any], T],
+    repeatable: bool = True,
+    may_fail: bool = False,
+    everywhere: bool = False,
 ) -> Call[T]:
     """A plain command of the server."""
-    return Call(read=read, words=words, repeatable=repeatable, may_fail=may_fail)
+    return Call(read=read, words=words, repeatable=repeatable, may_fail=may_fail, everywhere=everywhere)
 
 
 def wire_words(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> list[Word]:
@@ -95,6 +118,17 @@ def wire_words(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> 
     head.append(now_ms)
     head.extend(call.words)
     return head
+
+
+def key_of(call: Call[Any]) -> bytes | None:
+    """The first key of a call, which tells its slot; None for a command about no key."""
+    if call.keys:
+        return call.keys[0]
+    verb, *rest = call.words
+    if verb in _KEYLESS or not rest:
+        return None
+    key = rest[rest.index("STREAMS") + 1] if verb == "XREAD" else rest[0]
+    return key if isinstance(key, bytes) else str(key).encode()
 
 
 def _pack_in_python(words: Sequence[Word]) -> bytes:
@@ -120,6 +154,11 @@ else:
 def is_unknown_script(reply: object) -> bool:
     """Whether the server has to be sent the script's source."""
     return isinstance(reply, NoScriptError)
+
+
+def is_demoted(reply: object) -> bool:
+    """Whether a server refused a write because it is a replica now. Before Redis 7 a script puts it in other words."""
+    return isinstance(reply, ReadOnlyError) or (isinstance(reply, ResponseError) and "-READONLY" in str(reply))
 
 
 def raise_if_loading(replies: Sequence[object]) -> None:
@@ -161,7 +200,7 @@ def confirmed(values: Sequence[Any]) -> list[Any]:
 def server_error(error: Exception) -> JobrunnerError:
     """The error of this package for an error reply of the server."""
     text = str(error).split("\n")[0]
-    if isinstance(error, OutOfMemoryError) or "OOM" in text[:80]:
+    if isinstance(error, OutOfMemoryError) or "OOM" in text[:80] or _FULL_IN_A_SCRIPT in text:
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return ServerRefused(f"the server refused this user: {text}; check user, password and ACL of the URL")

@@ -1,4 +1,4 @@
-"""From a URL to connections: standalone, TLS, unix socket, embedded.
+"""From a URL to connections: standalone, TLS, unix socket, embedded, behind Sentinel, of a cluster.
 
 redis-py parses URLs and speaks the protocol; retrying is switched off in it, because whether a call may be sent twice
 is known to the call alone (redis-py 8 would repeat every write). Pooled connections time out reads; blocking reads
@@ -17,15 +17,22 @@ import redis
 from redis import asyncio as redis_asyncio
 from redis.backoff import NoBackoff
 
+from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.embedded import EmbeddedServer
+from jobrunner.broker.sentinel import Sentinels, check_primary, check_primary_async
+from jobrunner.broker.topology import Address, topology_of
 from jobrunner.errors import InvalidOption
 
-_LATER = ("redis+sentinel", "redis+cluster")
 _PLAIN = ("redis", "rediss", "unix")
+_SENTINELS_PASSWORD = re.compile(r"(\bsentinel_password=)[^&]*")
 
 
 class Endpoint:
-    """Where the server is, and how to open a connection to it."""
+    """Where the server is, and how to open a connection to it.
+
+    `sentinels` tell which server is the primary, when there are any. `cluster` is the map of its nodes when it is one;
+    then a connection is to the node of a key.
+    """
 
     def __init__(self, url: str, *, timeout_s: float = 5.0, client_name: str = "jobrunner") -> None:
         self.url = url
@@ -38,30 +45,52 @@ class Endpoint:
             "socket_connect_timeout": timeout_s,
             "health_check_interval": 0,
         }
+        self._topology = topology_of(url)
+        is_cluster = self._topology is not None and self._topology.kind == "cluster"
+        self.cluster = Cluster(self._topology, self._open_at) if self._topology and is_cluster else None
+        self.sentinels = Sentinels(self._topology, self._options) if self._topology and not is_cluster else None
         if self.embedded is None:
-            _check_url(url)
+            _check_url(url if self._topology is None else self._topology.url_of(self._topology.hosts[0]))
 
-    def _url(self) -> str:
-        if self.embedded is None:
-            return self.url
-        return f"unix://{self.embedded.ensure()}"
+    def _url(self, key: bytes = b"") -> str:
+        if self.sentinels is not None and self._topology is not None:
+            return self._topology.url_of(self.sentinels.primary())
+        if self.cluster is not None:
+            return self.cluster.url_of(self.cluster.node_for(key))
+        return self.url if self.embedded is None else f"unix://{self.embedded.ensure()}"
 
-    def open(self, *, blocking: bool = False) -> Any:
-        """An unconnected connection; `blocking` ones never time out while they wait for a reply."""
+    def open(self, *, blocking: bool = False, key: bytes = b"") -> Any:
+        """An unconnected connection; `blocking` ones never time out while they wait for a reply.
+
+        On a cluster it is to the node that serves `key`. Raises redis-py's ConnectionError when none is known.
+        """
+        return self._open_at(self._url(key), blocking=blocking)
+
+    def _open_at(self, url: str, *, blocking: bool = False) -> Any:
         options = self._options | {"retry": redis.retry.Retry(NoBackoff(), 0)}
         if blocking:
             options["socket_timeout"] = None
-        pool = redis.ConnectionPool.from_url(self._url(), **options)
+        if self.sentinels is not None:
+            options["redis_connect_func"] = check_primary
+        pool = redis.ConnectionPool.from_url(url, **options)
         return pool.make_connection()
 
-    async def open_async(self, *, blocking: bool = False) -> Any:
+    async def open_async(self, *, blocking: bool = False, key: bytes = b"") -> Any:
         """The same for asyncio."""
-        url = await asyncio.to_thread(self._url)
+        url = await asyncio.to_thread(self._url, key)
         options = self._options | {"retry": redis_asyncio.retry.Retry(NoBackoff(), 0)}
         if blocking:
             options["socket_timeout"] = None
+        if self.sentinels is not None:
+            options["redis_connect_func"] = check_primary_async
         pool: Any = redis_asyncio.ConnectionPool.from_url(url, **options)
         return pool.make_connection()
+
+    def at(self, address: Address) -> "Endpoint":
+        """One node of the cluster."""
+        assert self.cluster is not None, "only a cluster has nodes"
+        timeout_s, name = self._options["socket_timeout"], self._options["client_name"]
+        return Endpoint(self.cluster.url_of(address), timeout_s=timeout_s, client_name=name)
 
     def shared_url(self) -> str:
         """The URL for a process started by this one, whatever its working directory."""
@@ -73,11 +102,10 @@ class Endpoint:
             self.embedded.release()
 
     def __str__(self) -> str:
-        """The URL without its password."""
-        parts = urlsplit(self.url)
-        if parts.password is None:
-            return self.url
-        return self.url.replace(f":{parts.password}@", ":***@", 1)
+        """The URL without its passwords."""
+        shown = _SENTINELS_PASSWORD.sub("\\1***", self.url)
+        parts = urlsplit(shown)
+        return shown if parts.password is None else shown.replace(f":{parts.password}@", ":***@", 1)
 
 
 class Idle:
@@ -141,13 +169,12 @@ def _embedded_folder(url: str) -> Path | None:
 
 def _check_url(url: str) -> None:
     scheme = url.split("://")[0] if "://" in url else ""
-    if scheme in _LATER:
-        raise InvalidOption(f"URL scheme {scheme!r} is not supported by this version; use redis://, rediss:// or unix://")
     if scheme not in _PLAIN:
         shown = re.sub(r":[^:/@]*@", ":***@", url)
         shown = shown if len(shown) < 80 else shown[:77] + "..."
         raise InvalidOption(
-            f"URL {shown!r} is not one of redis://host:port/db, rediss://…, unix:///path, embedded:///folder"
+            f"URL {shown!r} is not one of redis://host:port/db, rediss://…, unix:///path, embedded:///folder, "
+            "redis+sentinel://host:port,…/master, redis+cluster://host:port,…"
         )
     try:
         redis.ConnectionPool.from_url(url)

@@ -2,7 +2,8 @@
 
 All keys start with the prefix of the client. Everything that belongs to one queue carries one hash tag, `{tag}`, so a
 script touches a single slot of a Redis Cluster. The tag of a plain queue is its own name; all queues of a pipeline
-share the pipeline's name, which makes a move between them one atomic step.
+share the pipeline's name, which makes a move between them one atomic step. What belongs to no queue and is named
+together has the tag `{/}`, which no queue can have, or `{figures}`; every other key is alone in its slot.
 
 ==================================== ====== ====================================================================
 key                                  type   content
@@ -43,22 +44,22 @@ key                                  type   content
 ``P:{tag}:awaited``                  zset   task id → when someone last said to wait for its end, Unix ms
 ``P:{tag}:finished:<id>``            pubsub how the task ended, when someone waits for that
 ``P:queues``                         set    full names of all queues ever used
-``P:periodics``                      hash   name → definition of a periodic job, JSON
-``P:periodics:seen``                 zset   name → when a worker last said it knows the job, Unix ms
+``P:{/}:periodics``                  hash   name → definition of a periodic job, JSON
+``P:{/}:periodics:seen``             zset   name → when a worker last said it knows the job, Unix ms
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
-``P:periodics:version``              string counts changes of definitions, so that the leader knows when to read them
+``P:{/}:periodics:version``          string counts changes of definitions, so that the leader knows when to read them
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
-``P:workers``                        zset   worker id → last sign of life, Unix ms
-``P:worker:<id>``                    hash   what that worker says of itself; expires when it falls silent
-``P:leader``                         hash   id and epoch of the coordinating worker; expires when it falls silent
+``P:{/}:workers``                    zset   worker id → last sign of life, Unix ms
+``P:{/}:worker:<id>``                hash   what that worker says of itself; expires when it falls silent
+``P:{/}:leader``                     hash   id and epoch of the coordinating worker; expires when it falls silent
 ``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
 ``P:archive:<digest>:holder``        string who writes that archive; expires when it falls silent
-``P:worker:<id>:orders``             hash   what that worker is told to do: `quiet`, `stop`; expires
+``P:{/}:worker:<id>:orders``         hash   what that worker is told to do: `quiet`, `stop`; expires
 ``P:operations``                     zset   id of a background operation of the dashboard → when it began, Unix ms
 ``P:operations:<id>``                hash   what it is to do, how far it is; expires after a day
 ``P:audit``                          stream who did what from the dashboard; the last 10 000 or so
 ``P:{guesses}:<digest>``             string wrong passwords or tokens that the dashboard was offered from there; expires
-``P:epoch``                          string fencing number of the last leader
+``P:{/}:epoch``                      string fencing number of the last leader
 ``P:{figures}:m:<minute>``           hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
 ``P:{figures}:h:<hour>``             hash   the same of one (Unix) hour; kept 32 days
 ``P:{figures}:total``                hash   the same since the prefix exists (see broker/calls/figures.py)
@@ -74,6 +75,7 @@ from functools import lru_cache
 
 from jobrunner.errors import InvalidName
 
+_SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _MADE_ID = re.compile(r"[0-9a-f]{28}-([A-Za-z0-9_.:-]{1,128})")
 
@@ -169,14 +171,15 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self.prefix = check_name(prefix, "prefix")
         self._root = prefix.encode() + b":"
+        shared = self._root + _SHARED
         self.queues = self._root + b"queues"
-        self.periodics = self._root + b"periodics"
-        self.periodics_seen = self._root + b"periodics:seen"
-        self.periodics_version = self._root + b"periodics:version"
-        self.workers = self._root + b"workers"
+        self.periodics = shared + b"periodics"
+        self.periodics_seen = shared + b"periodics:seen"
+        self.periodics_version = shared + b"periodics:version"
+        self.workers = shared + b"workers"
         self.pipelines = self._root + b"pipelines"
-        self.leader = self._root + b"leader"
-        self.epoch = self._root + b"epoch"
+        self.leader = shared + b"leader"
+        self.epoch = shared + b"epoch"
         self.audit = self._root + b"audit"
         self.operations = self._root + b"operations"
         self.events = self._root + b"events"
@@ -233,7 +236,7 @@ class Keys:
 
     def worker(self, worker_id: str) -> bytes:
         """The self-description of a worker."""
-        return self._root + b"worker:" + worker_id.encode()
+        return self._root + _SHARED + b"worker:" + worker_id.encode()
 
     def orders(self, worker_id: str) -> bytes:
         """What a worker is told to do."""

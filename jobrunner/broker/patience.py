@@ -7,7 +7,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from jobrunner.broker.call import Call, server_error
+from jobrunner.broker.call import Call, is_demoted, server_error
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 
@@ -17,6 +17,17 @@ _ANSWERED = (AuthenticationError, BusyLoadingError)
 """What redis-py counts as BROKEN although the server has answered."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
+
+
+class Demoted(RedisConnectionError):
+    """A server is a replica now, and did nothing of what may not be repeated."""
+
+
+def raise_if_demoted(calls: Sequence[Call[Any]], replies: Sequence[object]) -> None:
+    """Raises Demoted when a server took no writes and all of the calls may be sent again, to the new primary."""
+    refused = [is_demoted(reply) for reply in replies]
+    if any(refused) and all(call.repeatable or was for call, was in zip(calls, refused, strict=True)):
+        raise Demoted("the server is a replica now")
 
 
 def may_repeat(calls: Sequence[Call[Any]]) -> bool:

@@ -2,7 +2,7 @@
 
 A script begins with ``local a, b = unpack(KEYS)`` and ``local now_ms, c, d = unpack(ARGV)``: these names bind keys and
 arguments, so no index can drift. (With a tail of any length: ``unpack(ARGV, 1, 3)``, as Lua's stack is limited.) A line
-``-- include x y`` is replaced by the shared functions in `lua/lib/`.
+``-- include x y`` is replaced by the shared functions in `lua/lib/`. On a cluster `lua/prelude/cluster.lua` is first.
 EVALSHA is used rather than Redis Functions: it runs on every server since Redis 6.2, on Valkey and on the managed
 services, and a script's digest is its version.
 """
@@ -27,6 +27,11 @@ class Script:
     keys: tuple[str, ...]
     args: tuple[str, ...]
 
+    @property
+    def on_cluster(self) -> "Script":
+        """The script as a node of a cluster is given it."""
+        return _on_cluster(self.name)
+
 
 @cache
 def load(name: str) -> Script:
@@ -42,5 +47,15 @@ def load(name: str) -> Script:
     keys, args = (tuple(names.split(", ")) for names in signature.groups()[:2])
     if args[0] != "now_ms" or signature[3] not in (None, str(len(args))):
         raise ValueError(f"lua/{name}.lua: the first argument is now_ms, and unpack takes as many as are named")
-    source = text.encode()
+    return _script(name, text.encode(), keys, args)
+
+
+@cache
+def _on_cluster(name: str) -> Script:
+    script = load(name)
+    away = (files("jobrunner.broker") / "lua" / "prelude" / "cluster.lua").read_bytes()
+    return _script(name, away + script.source, script.keys, script.args)
+
+
+def _script(name: str, source: bytes, keys: tuple[str, ...], args: tuple[str, ...]) -> Script:
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), keys, args)

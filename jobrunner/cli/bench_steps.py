@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
@@ -157,11 +158,14 @@ def throw_away_prefix(stem: str) -> str:
 
 def delete_all(client: Client) -> int:
     """Deletes every key below the prefix of the client; returns how many."""
+    return sum(_delete_all(client, node) for node in client.broker.nodes())
+
+
+def _delete_all(client: Client, node: Broker) -> int:
     gone, cursor = 0, b"0"
     while True:
-        cursor, keys = client.broker.run(_scan(client.keys.prefix, cursor))
-        if keys:
-            gone += client.broker.run(command("UNLINK", *keys, read=int))
+        cursor, keys = node.run(_scan(client.keys.prefix, cursor))
+        gone += sum(client.broker.run_many([command("UNLINK", key, read=int) for key in keys])) if keys else 0
         if cursor == b"0":
             return gone
 

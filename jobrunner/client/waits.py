@@ -2,12 +2,11 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.broker.wakeup import AsyncWakeListener, WakeListener
+from jobrunner.broker.wakeup import AsyncWakeListener, ChannelListener, WakeListener
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
@@ -40,36 +39,13 @@ class Ending:
     channel: bytes
     at_most_s: float
 
-    def listen(self, broker: Broker) -> "_Subscription":
+    def listen(self, broker: Broker) -> ChannelListener:
         """In a thread. Subscribed from the first wait on, which therefore comes back at once."""
-        return _Subscription(broker, self.channel)
+        return ChannelListener(broker, self.channel)
 
     def listen_async(self, broker: AsyncBroker) -> "_Pauses":  # noqa: ARG002 - nothing is asked of the server
         """In a coroutine."""
         return _Pauses()
-
-
-class _Subscription:
-    """Waits for a message on one channel, on a connection of its own."""
-
-    def __init__(self, broker: Broker, channel: bytes) -> None:
-        self._connection: Any = broker.open_blocking()
-        self._channel = channel
-        self._is_listening = False
-
-    def wait(self, at_most_s: float) -> None:
-        """Returns when a message came, or after so many seconds."""
-        if not self._is_listening:
-            self._connection.connect()
-            self._connection.send_command("SUBSCRIBE", self._channel)
-            self._connection.read_response()
-            self._is_listening = True
-        elif self._connection.can_read(timeout=at_most_s):
-            self._connection.read_response()
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self._connection.disconnect()
 
 
 class _Pauses:

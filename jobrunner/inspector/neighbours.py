@@ -54,9 +54,14 @@ def _in_database(broker: Broker, number: int | None) -> Iterator[Neighbour]:
 
 
 def _prefixes(broker: Broker) -> set[str]:
-    found, cursor, ends = set[str](), b"0", monotonic() + _LOOKS_FOR_S
+    nodes = broker.nodes()
+    return set[str]().union(*(_prefixes_of(one, _LOOKS_FOR_S / len(nodes)) for one in nodes))
+
+
+def _prefixes_of(node: Broker, at_most_s: float) -> set[str]:
+    found, cursor, ends = set[str](), b"0", monotonic() + at_most_s
     while True:
-        cursor, names = broker.run(_scan(cursor))
+        cursor, names = node.run(_scan(cursor))
         found.update(name.removesuffix(_ENDING).decode("utf-8", "replace") for name in names)
         if cursor == b"0" or monotonic() > ends:
             return found

@@ -45,7 +45,7 @@ def reached_check(slow_ms: float) -> Check:
 
 def facts_checks(facts: ServerFacts) -> Iterator[Check]:
     """Version, role, eviction, memory, connections, and what survives a restart."""
-    name = f"{facts.name} {facts.version}"
+    name = f"{facts.name} {facts.version}" + (f", {facts.nodes} primaries of a cluster" if facts.nodes > 1 else "")
     recent = _version(facts.version) >= _OLDEST
     yield ok("version", name) if recent else fail("version", name, "use Redis 6.2 or later, or Valkey")
     if facts.replica:
@@ -55,8 +55,8 @@ def facts_checks(facts: ServerFacts) -> Iterator[Check]:
         yield fail("eviction", f"maxmemory-policy is {policy}: tasks may be deleted", "set it to noeviction")
     else:
         yield ok("eviction", f"maxmemory-policy is {policy}")
-    if facts.maxmemory and facts.used_memory > _NEARLY_FULL * facts.maxmemory:
-        share = f"{facts.used_memory / facts.maxmemory:.0%} of maxmemory is used"
+    if facts.share_used > _NEARLY_FULL:
+        share = f"{facts.share_used:.0%} of maxmemory is used" + (", of the fullest node" if facts.nodes > 1 else "")
         yield warn("memory", share, "raise maxmemory, or purge what is dead: a full server takes no tasks")
     else:
         yield ok("memory", f"{facts.used_memory / 2**20:.0f} MiB used")

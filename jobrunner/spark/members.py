@@ -83,7 +83,7 @@ class Access:
     @cached_property
     def reader(self) -> BulkReader:
         """For reading much."""
-        return BulkReader(self._endpoint)
+        return BulkReader(self._endpoint, self.keys.base)
 
     @cached_property
     def _pace(self) -> Pace:

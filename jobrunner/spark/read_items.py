@@ -59,7 +59,7 @@ class ItemRead:
         try:
             with (
                 _without_collection(),
-                BulkReader(endpoint) as reader,
+                BulkReader(endpoint, Keys(self.options.prefix).queue(piece.queue).base) as reader,
                 closing(_Reading(self, piece, reader).batches()) as batches,
             ):
                 yield from batches

@@ -143,7 +143,7 @@ class MemoryBroker(Broker):
     def run_each(self, calls: Iterable[Call[Any]]) -> list[Any]:
         return self.run_many(calls)
 
-    def open_blocking(self) -> NoReturn:
+    def open_blocking(self, key: bytes) -> NoReturn:  # noqa: ARG002 - the face of a Broker
         self._refuse("a connection")
 
     def close(self) -> None:

@@ -37,15 +37,16 @@ def open_server(kind: str = "embedded") -> Iterator[str]:
 
 def remove_keys(broker: Broker, prefix: str) -> None:
     """Deletes every key below a prefix."""
-    cursor = b"0"
-    while True:
-        cursor, found = broker.run(
-            command("SCAN", cursor, "MATCH", f"{prefix}:*", "COUNT", _SLICE, read=lambda reply: reply)
-        )
-        if found:
-            broker.run(command("DEL", *found, read=int))
-        if cursor == b"0":
-            return
+    for node in broker.nodes():
+        cursor = b"0"
+        while True:
+            cursor, found = node.run(
+                command("SCAN", cursor, "MATCH", f"{prefix}:*", "COUNT", _SLICE, read=lambda reply: reply)
+            )
+            if found:
+                broker.run_many([command("DEL", key, read=int) for key in found])
+            if cursor == b"0":
+                break
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import redis
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
 from jobrunner.broker.calls import leases, tasks
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.connect import Endpoint
@@ -103,14 +104,17 @@ def weak_broker(server: Any, raw: redis.Redis, clock: Any) -> Iterator[Callable[
     made: list[Broker] = []
 
     def make(*rules: str) -> Broker:
-        raw.acl_setuser("weak", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", *rules])
-        made.append(Broker(Endpoint(server.url.replace("unix://", "unix://weak:any@")), now_ms=clock))
+        words = ["weak", "on", "nopass", "~*", "&*", "+@all", *rules]
+        for node in Broker(Endpoint(server.url)).nodes():
+            node.run(command("ACL", "SETUSER", *words, read=bytes))
+        made.append(Broker(Endpoint(server.url.replace("://", "://weak:any@")), now_ms=clock))
         return made[-1]
 
     yield make
     for broker in made:
         broker.close()
-    raw.acl_deluser("weak")
+    for node in Broker(Endpoint(server.url)).nodes():
+        node.run(command("ACL", "DELUSER", "weak", read=int))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import redis
 
 from jobrunner import AsyncClient, Backoff, Client, Item, Worker, job
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
 from jobrunner.broker.calls import events as calls
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.connect import Endpoint
@@ -77,8 +78,9 @@ def test_a_worker_tells_of_the_end_of_every_attempt_when_asked(current: Client, 
 
 
 def test_a_worker_whose_events_are_refused_works_on(current: Client, server: Any, raw: redis.Redis, keys: Keys) -> None:
-    raw.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-xadd"])
-    mute = Client(server.url.replace("unix://", "unix://mute:any@"), keys.prefix)
+    for node in current.broker.nodes():
+        node.run(command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-xadd", read=bytes))
+    mute = Client(server.url.replace("://", "://mute:any@"), keys.prefix)
     task = good.enqueue()
 
     summary = Worker(client=mute, queues=["ev"], events="all").run(burst=True)
@@ -86,7 +88,8 @@ def test_a_worker_whose_events_are_refused_works_on(current: Client, server: Any
     assert (summary.finished, told(current)) == (1, [])
     assert task.state == "succeeded"
     mute.close()
-    raw.acl_deluser("mute")
+    for node in current.broker.nodes():
+        node.run(command("ACL", "DELUSER", "mute", read=int))
 
 
 def test_what_is_to_be_told_is_one_of_two_words() -> None:
@@ -267,15 +270,17 @@ def test_what_people_do_to_queues_is_told(current: Client, clock: Any, broker: B
     assert {one.kind for one in current.events()} <= set(KINDS)
 
 
-def test_an_event_that_cannot_be_written_stops_nothing(current: Client, server: Any, raw: redis.Redis) -> None:
-    raw.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", "-xadd"])
-    mute = Broker(Endpoint(server.url.replace("unix://", "unix://mute:any@")))
+def test_an_event_that_cannot_be_written_stops_nothing(current: Client, server: Any) -> None:
+    for node in current.broker.nodes():
+        node.run(command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-xadd", read=bytes))
+    mute = Broker(Endpoint(server.url.replace("://", "://mute:any@")))
     Queue(mute, current.keys, "q", 1000).pause()
 
     assert current.stats()["q"].paused
     assert told(current) == []
     mute.close()
-    raw.acl_deluser("mute")
+    for node in current.broker.nodes():
+        node.run(command("ACL", "DELUSER", "mute", read=int))
 
 
 def test_reading_goes_on_behind_an_event(current: Client, keys: Keys) -> None:

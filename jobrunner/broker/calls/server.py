@@ -3,10 +3,12 @@
 import re
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from jobrunner.broker.call import Call, command
 from jobrunner.errors import OutcomeUnknown
 
+_FSYNCS = ("no", "everysec", "always")
 _DATABASE = re.compile(r"db[0-9]{1,9}")
 
 
@@ -29,6 +31,17 @@ class ServerFacts:
     replicas: int = 0
     databases: tuple[int, ...] = ()
     """Numbers of those that hold keys."""
+    nodes: int = 1
+    """Of how many primaries of a cluster this tells: sums of sizes and clients, of all else the worst."""
+    fullest: float | None = None
+    """Which share of its maxmemory the fullest of several primaries uses."""
+
+    @property
+    def share_used(self) -> float:
+        """Which share of maxmemory is used, where most is; 0 without a limit."""
+        if self.fullest is not None:
+            return self.fullest
+        return self.used_memory / self.maxmemory if self.maxmemory else 0.0
 
     @property
     def evicts(self) -> bool:
@@ -37,8 +50,8 @@ class ServerFacts:
 
 
 def facts() -> Call[ServerFacts]:
-    """What the server says of itself."""
-    return command("INFO", read=_facts)
+    """What the server says of itself; of a cluster its primaries together."""
+    return command("INFO", read=_facts_of_all, everywhere=True)
 
 
 def confirmation(durability: str, timeout_s: float) -> Call[None] | None:
@@ -65,7 +78,7 @@ def _confirmed(where: str, timeout_s: float, reply: int | list[int]) -> None:
 
 def fsync_policy() -> Call[str]:
     """When the append-only file goes to the disk: "always", "everysec" or "no"; empty when it is not told."""
-    return command("CONFIG", "GET", "appendfsync", read=lambda reply: reply[1].decode() if len(reply) > 1 else "")
+    return command("CONFIG", "GET", "appendfsync", read=_weakest, everywhere=True)
 
 
 def server_time() -> Call[float]:
@@ -76,6 +89,40 @@ def server_time() -> Call[float]:
 def ping() -> Call[bool]:
     """Whether it answers."""
     return command("PING", read=lambda reply: reply == b"PONG")
+
+
+def _weakest(reply: list[Any]) -> str:
+    said = reply if reply and isinstance(reply[0], list) else [reply]
+    policies = [one[1].decode() for one in said if len(one) > 1]
+    return min(policies, key=_FSYNCS.index, default="")
+
+
+def _facts_of_all(reply: bytes | list[bytes]) -> ServerFacts:
+    if isinstance(reply, bytes):
+        return _facts(reply)
+    first, *others = said = [_facts(one) for one in reply]
+    if not others:
+        return first
+    unlimited = any(one.maxmemory == 0 for one in said)
+    return ServerFacts(
+        name=first.name,
+        version=min((one.version for one in said), key=_numbers),
+        maxmemory=0 if unlimited else sum(one.maxmemory for one in said),
+        maxmemory_policy=next((one.maxmemory_policy for one in said if one.evicts), first.maxmemory_policy),
+        used_memory=sum(one.used_memory for one in said),
+        clients=sum(one.clients for one in said),
+        aof=all(one.aof for one in said),
+        aof_written=all(one.aof_written for one in said),
+        max_clients=sum(one.max_clients for one in said),
+        replicas=min(one.replicas for one in said),
+        databases=first.databases,
+        nodes=len(said),
+        fullest=max(one.share_used for one in said),
+    )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]
 
 
 def _facts(reply: bytes) -> ServerFacts:

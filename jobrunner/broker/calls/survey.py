@@ -60,7 +60,7 @@ def _crew_said(reply: list[Any]) -> list[tuple[str, dict[str, bytes]]]:
     ]
 
 
-_survey = Verb("survey", _surveyed)
+_survey = Verb("survey", _surveyed, divisible=True)
 _crew = Verb("crew", _crew_said)
 
 

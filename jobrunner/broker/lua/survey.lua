@@ -8,7 +8,8 @@ local now_ms = unpack(ARGV)
 --       limits: {max_inflight, max_size, max_tokens, interval_us, interval, interval_unit: the fields or nil},
 --       counter, total, counter, total, ...}
 -- What is due counts as waiting and a lease that ended too, although nobody has put them there yet.
--- The other keys of a queue are named by its settings, so on a cluster all that are given must be of one slot.
+-- The other keys of a queue are named by its settings, so on a cluster all that are given must be of one slot: the
+-- driver divides the call.
 -- include number clock place
 
 local now = read_clock(now_ms)

@@ -113,8 +113,8 @@ def _warnings(screen: Screen, width: int) -> list[Text]:
     told = []
     if server is not None and server.evicts:
         told.append(f"the server may delete tasks to make room: maxmemory-policy is {server.maxmemory_policy}")
-    if server is not None and server.maxmemory and server.used_memory > 0.8 * server.maxmemory:
-        told.append(f"the server is nearly full: {server.used_memory / server.maxmemory:.0%} of maxmemory")
+    if server is not None and server.share_used > 0.8:
+        told.append(f"the server is nearly full: {server.share_used:.0%} of maxmemory")
     return [line([Cell(f"! {one}", "bold yellow")], width) for one in told]
 
 

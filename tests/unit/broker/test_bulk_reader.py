@@ -10,7 +10,7 @@ from jobrunner.errors import ServerRefused, ServerUnavailable
 
 @pytest.fixture(params=["hiredis", "without hiredis"])
 def reader(server, raw, request):
-    with BulkReader(Endpoint(server.url)) as made:
+    with BulkReader(Endpoint(server.url), b"{t}:") as made:
         if request.param != "hiredis":
             made._replies = _FromRedis(made._connection)
         yield made
@@ -26,8 +26,8 @@ def test_packed_reads_are_the_commands_of_the_protocol(ids):
 def test_replies_come_in_the_order_of_the_requests(reader, raw):
     ids = [b"%04d" % n for n in range(3000)]
     for one in ids:
-        raw.hset(b"t:" + one, mapping={"n": one, "big": b"x" * 200})
-    reader.send(pack_hash_reads(b"t:", [*ids, b"none"], [b"n", b"big"]) + pack((b"ECHO", b"end")))
+        raw.hset(b"{t}:" + one, mapping={"n": one, "big": b"x" * 200})
+    reader.send(pack_hash_reads(b"{t}:", [*ids, b"none"], [b"n", b"big"]) + pack((b"ECHO", b"end")))
     replies = reader.receive(3001)
     assert [row[0] for row in replies] == [*ids, None]
     assert reader.receive(1) == [b"end"]
@@ -35,14 +35,14 @@ def test_replies_come_in_the_order_of_the_requests(reader, raw):
 
 
 def test_a_refused_command_is_an_error_among_the_replies_and_the_others_go_on(reader, raw):
-    raw.set("t:b", "no hash")
-    raw.hset("t:a", "f", "1")
-    reader.send(pack_hash_reads(b"t:", [b"a", b"b", b"a"], [b"f"]))
+    raw.set("{t}:b", "no hash")
+    raw.hset("{t}:a", "f", "1")
+    reader.send(pack_hash_reads(b"{t}:", [b"a", b"b", b"a"], [b"f"]))
     first, second, third = reader.receive(3)
     assert (first, third) == ([b"1"], [b"1"])
     assert isinstance(second, Exception)
     with pytest.raises(ServerRefused, match="WRONGTYPE"):
-        reader.ask(b"HGET", b"t:b", b"f")
+        reader.ask(b"HGET", b"{t}:b", b"f")
 
 
 def test_a_connection_that_breaks_ends_the_reader(server, cable):

@@ -92,6 +92,8 @@ def test_a_reply_is_read_and_an_error_is_raised_or_returned():
         (AuthenticationError("WRONGPASS"), ServerRefused, "check user, password and ACL"),
         (NoPermissionError("NOPERM"), ServerRefused, "check user, password and ACL"),
         (ReadOnlyError("READONLY"), ServerRefused, "READONLY"),
+        (ResponseError(f"Error running script (call to f_{'0' * 40}): @user_script:9: @user_script: 9: "
+                       "-OOM command not allowed when used memory > 'maxmemory'."), ServerFull, "maxmemory"),
         (BusyLoadingError("LOADING"), ServerRefused, "LOADING"),
         (ResponseError("WRONGTYPE\nstack"), ServerRefused, "WRONGTYPE$"),
     ],

@@ -6,7 +6,8 @@ from jobrunner.broker.connect import Endpoint, Idle
 from jobrunner.errors import InvalidOption
 
 
-@pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///a/b", "redis://u:p@h:1/2?protocol=3"])
+@pytest.mark.parametrize("url", ["redis://h:1/2", "rediss://h", "unix:///a/b", "redis://u:p@h:1/2?protocol=3",
+                                 "redis+sentinel://a,b:3/m/2", "rediss+cluster://u:p@[::1]:1,b"])
 def test_a_usable_url_is_taken_and_nothing_is_opened(url):
     assert str(Endpoint(url)).startswith(url.split(":")[0])
 
@@ -18,8 +19,13 @@ def test_a_usable_url_is_taken_and_nothing_is_opened(url):
         ("localhost:6379", "is not one of"),
         ("http://h", "is not one of"),
         ("x" * 500, "is not one of"),
-        ("redis+sentinel://a,b/m", "not supported by this version"),
-        ("redis+cluster://a,b", "not supported by this version"),
+        ("redis+sentinel://a,b", "names no master"),
+        ("redis+sentinel://a,b/m/x", "no number of a database"),
+        ("redis+sentinel://a,,b/m", "names host ''"),
+        ("redis+sentinel://a:70000/m", "names host 'a:70000'"),
+        ("redis+cluster://a,b/3", "only database 0"),
+        ("redis+cluster://", "names host ''"),
+        ("redis+other://a", "is not one of"),
         ("redis://h:port", "cannot be used"),
         ("embedded:/folder", "embedded:///absolute/folder"),
         ("embedded://folder", "embedded:///absolute/folder"),
@@ -39,6 +45,11 @@ def test_any_other_url_is_refused_with_what_to_write(url, says):
         ("redis://:secret@h", "redis://:***@h"),
         ("unix://user:secret@/a/b", "unix://user:***@/a/b"),
         ("redis://h", "redis://h"),
+        ("redis+cluster://me:secret@a:1,b:2", "redis+cluster://me:***@a:1,b:2"),
+        (
+            "redis+sentinel://me:secret@a,b/m?sentinel_password=secret&x=1",
+            "redis+sentinel://me:***@a,b/m?sentinel_password=***&x=1",
+        ),
     ],
 )
 def test_a_password_is_never_shown(url, shown):

@@ -287,13 +287,16 @@ def test_a_password_that_is_missing_is_refused_at_once(connect, start_server, ma
     assert connect(own.url.replace("unix://", "unix://:right@")).run(queues.counts(mail)).waiting == 0
 
 
-def test_a_user_without_the_right_is_refused(connect, server, raw, mail):
-    raw.acl_setuser("viewer", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-evalsha", "-eval"])
+def test_a_user_without_the_right_is_refused(connect, server, mail):
+    nodes = Broker(Endpoint(server.url)).nodes()
+    for node in nodes:
+        node.run(command("ACL", "SETUSER", "viewer", "on", "nopass", "~*", "+@all", "-evalsha", "-eval", read=bytes))
     try:
         with pytest.raises(ServerRefused, match="ACL"):
-            connect(server.url.replace("unix://", "unix://viewer:any@")).run(queues.counts(mail))
+            connect(server.url.replace("://", "://viewer:any@")).run(queues.counts(mail))
     finally:
-        raw.acl_deluser("viewer")
+        for node in nodes:
+            node.run(command("ACL", "DELUSER", "viewer", read=int))
 
 
 def test_a_server_that_does_not_answer_in_time_is_given_up(connect, start_server, keys, mail):
@@ -438,8 +441,9 @@ def test_a_forked_child_has_connections_of_its_own(cable, keys):
 
 def test_a_blocking_connection_waits_longer_than_any_other(server, keys):
     driver = Broker(Endpoint(server.url, timeout_s=0.05))
-    connection = driver.open_blocking()
-    connection.send_command("BLPOP", keys.prefix + "nothing", "0.3")
+    nothing = keys.prefix.encode() + b"nothing"
+    connection = driver.open_blocking(nothing)
+    connection.send_command("BLPOP", nothing, "0.3")
 
     assert connection.read_response() is None
     connection.disconnect()

@@ -1,0 +1,88 @@
+"""Which node of a cluster serves which slot (https://redis.io/docs/reference/cluster-spec/).
+
+The map is what some node said last, and what redirections said since. It may be old at any time: the node that is
+asked has the last word.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+
+from jobrunner.broker.topology import Address, Topology
+
+slot_of = key_slot
+"""The slot of a key: that of its hash tag, when it has one."""
+
+
+class Cluster:
+    """The map of slots, shared by the connections of one endpoint; any thread may read and renew it."""
+
+    def __init__(self, topology: Topology, open_at: Callable[[str], Any]) -> None:
+        self._topology = topology
+        self._open_at = open_at
+        self._map: list[Address | None] = []
+        self._nodes: tuple[Address, ...] = ()
+        self.is_stale = True
+
+    def url_of(self, address: Address) -> str:
+        """The URL of one node."""
+        return self._topology.url_of(address)
+
+    def node_of(self, slot: int) -> Address:
+        """The node that serves a slot. Raises ConnectionError when none is known to."""
+        found = self._map[slot] if self._map else None
+        if found is None:
+            self.is_stale = True
+            raise RedisConnectionError(f"no node of the cluster serves slot {slot}")
+        return found
+
+    def node_for(self, key: bytes) -> Address:
+        """The node that serves a key's slot; asks the cluster first when the map is stale."""
+        if self.is_stale:
+            self.renew()
+        return self.node_of(key_slot(key))
+
+    def primaries(self) -> tuple[Address, ...]:
+        """The nodes that serve slots, in the order of these."""
+        return self._nodes
+
+    def note(self, slot: int, address: Address) -> None:
+        """A slot is at that node now: a redirection said so."""
+        self._map[slot] = address
+
+    def renew(self) -> None:
+        """Asks one node after another for the map. Raises ConnectionError when none answers, and what one refused."""
+        failure: Exception | None = None
+        for address in dict.fromkeys((*self._nodes, *self._topology.hosts)):
+            try:
+                said = self._ask(address)
+            except (RedisError, OSError) as error:
+                failure = failure if isinstance(failure, ResponseError) else error
+                continue
+            if said:
+                return self._take(said, address)
+        if isinstance(failure, ResponseError):
+            raise failure
+        raise RedisConnectionError(f"no node of the cluster tells its slots: {failure or 'none is served'}")
+
+    def _ask(self, address: Address) -> list[Any]:
+        connection = self._open_at(self.url_of(address))
+        try:
+            connection.connect()
+            connection.send_command("CLUSTER", "SLOTS")
+            said: list[Any] = connection.read_response()
+        finally:
+            connection.disconnect()
+        return said
+
+    def _take(self, said: list[Any], asked: Address) -> None:
+        found: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        for first, last, (host, port, *_), *_ in said:
+            name = host.decode() if host else ""
+            address = (name if name not in ("", "?") else asked[0], int(port))
+            found[first : last + 1] = [address] * (last + 1 - first)
+        self._map, self._nodes = found, tuple(dict.fromkeys(one for one in found if one is not None))
+        self.is_stale = False

@@ -1,0 +1,172 @@
+"""The nodes of a cluster, each with a driver of its own, asked until every call of a batch has its reply."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from redis.exceptions import RedisError
+
+from jobrunner.broker.call import Call, server_error
+from jobrunner.broker.cluster import Cluster
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.parts import Group, Parts
+from jobrunner.broker.patience import BROKEN, Patience
+from jobrunner.broker.topology import Address
+from jobrunner.clock import sleep
+from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable
+
+_FAILED = (ServerUnavailable, OutcomeUnknown)
+
+
+class Node(Protocol):
+    """A driver of one node, that tries once."""
+
+    def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
+    def close(self) -> None: ...
+
+
+class AsyncNode(Protocol):
+    """The same for asyncio."""
+
+    async def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
+    async def close(self) -> None: ...
+
+
+class Nodes:
+    """For threads."""
+
+    def __init__(
+        self, endpoint: Endpoint, cluster: Cluster, patience_s: float, confirmation: Call[None] | None,
+        open_node: Callable[[Endpoint], Node],
+    ) -> None:  # fmt: skip
+        self._endpoint = endpoint
+        self._cluster = cluster
+        self._patience_s = patience_s
+        self._confirmation = confirmation
+        self._open_node = open_node
+        self._nodes: dict[Address, Node] = {}
+        self._closed = False
+
+    def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """A reply, or an error, for each call. Raises ServerError when none was answered."""
+        if not calls:
+            return []
+        parts = Parts(calls, self._cluster, self._confirmation)
+        patience = Patience(self._patience_s, str(self._endpoint))
+        while parts.open:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
+            if (trouble := self._exchange(parts)) is not None:
+                sleep(_pause(parts, patience, trouble))
+        return parts.replies()
+
+    def primaries(self) -> list[Node]:
+        """Every node that serves slots. Raises ServerError."""
+        try:
+            self._cluster.renew()
+        except BROKEN as error:
+            raise ServerUnavailable(f"no server at {self._endpoint}: {error}") from error
+        except RedisError as error:
+            raise server_error(error) from error
+        return [self._node(address) for address in self._cluster.primaries()]
+
+    def _exchange(self, parts: Parts) -> Exception | None:
+        try:
+            if self._cluster.is_stale:
+                self._cluster.renew()
+            groups = parts.groups()
+        except BROKEN as error:
+            return error
+        except RedisError as error:
+            raise server_error(error) from error
+        for group in groups:
+            try:
+                parts.take(group, self._node(group.address).replies(group.calls))
+            except _FAILED as error:
+                parts.failed(group, error)
+        return parts.trouble
+
+    def _node(self, address: Address) -> Node:
+        known = self._nodes.get(address)
+        if known is None:
+            known = self._nodes[address] = self._open_node(self._endpoint.at(address))
+        return known
+
+    def close(self) -> None:
+        """Disconnects from all; further calls raise ClientClosed."""
+        self._closed = True
+        for node in list(self._nodes.values()):
+            node.close()
+
+
+class AsyncNodes:
+    """For asyncio: the nodes are asked at the same time."""
+
+    def __init__(
+        self, endpoint: Endpoint, cluster: Cluster, patience_s: float, confirmation: Call[None] | None,
+        open_node: Callable[[Endpoint], AsyncNode],
+    ) -> None:  # fmt: skip
+        self._endpoint = endpoint
+        self._cluster = cluster
+        self._patience_s = patience_s
+        self._confirmation = confirmation
+        self._open_node = open_node
+        self._nodes: dict[Address, AsyncNode] = {}
+        self._closed = False
+
+    async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """A reply, or an error, for each call. Raises ServerError when none was answered."""
+        if not calls:
+            return []
+        parts = Parts(calls, self._cluster, self._confirmation)
+        patience = Patience(self._patience_s, str(self._endpoint))
+        while parts.open:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
+            if (trouble := await self._exchange(parts)) is not None:
+                await asyncio.sleep(_pause(parts, patience, trouble))
+        return parts.replies()
+
+    async def _exchange(self, parts: Parts) -> Exception | None:
+        try:
+            if self._cluster.is_stale:
+                await asyncio.to_thread(self._cluster.renew)
+            groups = parts.groups()
+        except BROKEN as error:
+            return error
+        except RedisError as error:
+            raise server_error(error) from error
+        answers = await asyncio.gather(*map(self._ask, groups))
+        for group, answer in zip(groups, answers, strict=True):
+            if isinstance(answer, JobrunnerError):
+                parts.failed(group, answer)
+            else:
+                parts.take(group, answer)
+        return parts.trouble
+
+    async def _ask(self, group: Group) -> list[Any] | JobrunnerError:
+        try:
+            return await self._node(group).replies(group.calls)
+        except _FAILED as error:
+            return error
+
+    def _node(self, group: Group) -> AsyncNode:
+        known = self._nodes.get(group.address)
+        if known is None:
+            known = self._nodes[group.address] = self._open_node(self._endpoint.at(group.address))
+        return known
+
+    async def close(self) -> None:
+        """Disconnects from all; further calls raise ClientClosed."""
+        self._closed = True
+        for node in list(self._nodes.values()):
+            await node.close()
+
+
+def _pause(parts: Parts, patience: Patience, trouble: Exception) -> float:
+    """Seconds until the open calls go again; when the time is up they do not."""
+    try:
+        return patience.pause_to_connect(trouble)
+    except ServerUnavailable as over:
+        parts.give_up(over)
+        return 0.0

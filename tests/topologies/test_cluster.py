@@ -1,0 +1,168 @@
+"""On a cluster: calls find their nodes, whatever moves and whoever dies."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from jobrunner import Client
+from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
+from jobrunner.broker.calls import coordination, leases, queues, tasks
+from jobrunner.broker.calls.server import confirmation
+from jobrunner.broker.calls.survey import survey
+from jobrunner.broker.cluster import slot_of
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.wakeup import WakeListener
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.task import Task
+from tests.conftest import wait_for
+from tests.topologies.servers import Spread
+
+pytestmark = pytest.mark.topology
+KEYS = Keys("t")
+NAMES = [f"q{n}" for n in range(12)]
+LINES = [KEYS.queue(name) for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def spread() -> Iterator[Spread]:
+    started = Spread()
+    yield started
+    started.remove()
+
+
+@pytest.fixture
+def broker(spread: Spread) -> Iterator[Broker]:
+    made = Broker(Endpoint(spread.url), patience_s=20)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty(spread: Spread) -> Iterator[None]:
+    yield
+    for node in spread.primaries():
+        node.ask("FLUSHALL")
+
+
+def enqueue(line: QueueKeys, *ids: str):
+    return tasks.enqueue(line, [Task(id=one, queue=line.name, payload=b"") for one in ids])
+
+
+def everything(broker: Broker) -> list[int]:
+    return [counts.waiting for counts in broker.run_many([queues.counts(line) for line in LINES])]
+
+
+def test_calls_of_many_queues_go_to_their_nodes_and_answer_in_order(spread: Spread, broker: Broker) -> None:
+    assert len({spread.owner(slot_of(line.waiting)) for line in LINES}) == 3
+    calls = [enqueue(line, *map(str, range(n + 1))) for n, line in enumerate(LINES)]
+
+    assert broker.run_many(calls) == [[True] * (n + 1) for n in range(12)]
+    assert everything(broker) == list(range(1, 13))
+    assert asyncio.run(_counted(spread)) == list(range(1, 13))
+
+
+async def _counted(spread: Spread) -> list[int]:
+    broker = AsyncBroker(Endpoint(spread.url), patience_s=20)
+    try:
+        found = await broker.run_many([queues.counts(line) for line in LINES])
+    finally:
+        await broker.close()
+    return [one.waiting for one in found]
+
+
+def test_one_call_about_many_queues_is_divided_and_put_together(broker: Broker) -> None:
+    broker.run_many([enqueue(line, *map(str, range(n))) for n, line in enumerate(LINES) if n])
+
+    (found,) = broker.run_many(survey(LINES))
+
+    assert [one.counts.waiting for one in found] == list(range(12))
+
+
+def test_what_scripts_name_together_is_in_one_slot(broker: Broker) -> None:
+    assert broker.run(coordination.lead(KEYS, "me", ttl_ms=1000)).epoch == 1
+    broker.run(coordination.announce(KEYS, "me", {"a": 1}, ttl_ms=1000))
+    broker.run(coordination.define_periodics(KEYS, {"p": b"{}"}))
+    broker.run_many(coordination.retire(KEYS, "me"))
+
+
+def test_the_least_that_a_node_confirmed_counts(spread: Spread) -> None:
+    broker = Broker(Endpoint(spread.url), confirmation=confirmation("replicated", 0.1))
+
+    with pytest.raises(OutcomeUnknown):
+        broker.write([enqueue(line, "a") for line in LINES])
+    assert everything(broker) == [1] * 12
+    broker.close()
+
+
+def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Broker) -> None:
+    listener, heard = WakeListener(broker, LINES), []
+    thread = threading.Thread(target=lambda: heard.append(listener.wait(20)))
+    thread.start()
+    wait_for(lambda: all(ear._in_use is not None for ear in listener._ears))
+    broker.run(queues.wake(LINES[7]))
+    thread.join(20)
+
+    assert heard == ["q7"]
+    broker.run(queues.wake(LINES[2]))
+    other = WakeListener(broker, LINES[2:3])
+    assert other.wait(5) == "q2", "a listener that has ended its wait took a hint"
+    assert listener.wait(0.05) == ""
+    broker.run_many([queues.wake(LINES[1]), queues.wake(LINES[4])])
+    assert {listener.wait(5), listener.wait(5)} == {"q1", "q4"}
+    listener.close()
+    other.close()
+
+
+def test_a_slot_that_was_moved_is_followed(spread: Spread, broker: Broker) -> None:
+    line = LINES[3]
+    broker.run(enqueue(line, "a", "b"))
+    slot = slot_of(line.waiting)
+    target = next(one for one in spread.primaries() if one is not spread.owner(slot))
+    spread.move(slot, target)
+
+    assert broker.run(enqueue(line, "c")) == [True]
+    assert broker.run(queues.counts(line)).waiting == 3
+    assert spread.owner(slot) is target
+
+
+def test_a_script_waits_while_its_slot_moves_and_takes_nothing_for_lost(spread: Spread) -> None:
+    """Half of the keys are over there: neither side may serve a script, and a single key is found on either."""
+    broker = Broker(Endpoint(spread.url), patience_s=0.3)
+    line = LINES[5]
+    broker.run(enqueue(line, *map(str, range(20))))
+    slot = slot_of(line.waiting)
+    source = spread.owner(slot)
+    target = next(one for one in spread.primaries() if one is not source)
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", spread.id_of(source))
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", spread.id_of(target))
+    moved = [line.task(str(n)) for n in range(10)]
+    source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *moved)
+    try:
+        with pytest.raises((OutcomeUnknown, ServerUnavailable)):
+            broker.run(leases.reserve(line, 20, token="a"))
+        with pytest.raises(ServerUnavailable, match="being moved"):
+            broker.run(enqueue(line, "new"))
+        names = [command("HGET", line.task(one), "queue", read=bytes.decode) for one in ("1", "11")]
+        assert broker.run_many(names) == [line.name] * 2
+    finally:
+        while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        for one in (target, source, *spread.primaries()):
+            one.ask("CLUSTER", "SETSLOT", slot, "NODE", spread.id_of(target))
+    counts = broker.run(queues.counts(line))
+    assert counts.waiting + counts.pending == 20
+    assert counts.dead == 0
+    broker.close()
+
+
+def test_a_client_sees_every_queue(spread: Spread, broker: Broker) -> None:
+    with Client(spread.url, "t") as client:
+        for name in NAMES:
+            client.queue(name).push("x")
+        assert client.queues() == sorted(NAMES)
+        assert {name: counts.waiting for name, counts in client.stats().items()} == dict.fromkeys(NAMES, 1)

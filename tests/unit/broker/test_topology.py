@@ -1,0 +1,36 @@
+"""URLs that name more than one server."""
+
+import pytest
+
+from jobrunner.broker.topology import topology_of
+
+
+def test_sentinels_their_master_and_who_asks_them_are_told_apart() -> None:
+    found = topology_of("redis+sentinel://me:p%40ss@a,b:1,[::1]:2/my%20m/3?sentinel_username=u&sentinel_password=p:w&protocol=3")
+
+    assert found is not None
+    assert (found.kind, found.master, found.database) == ("sentinel", "my m", 3)
+    assert found.hosts == (("a", 26379), ("b", 1), ("::1", 2))
+    assert found.url_of(("h", 5)) == "redis://me:p%40ss@h:5/3?protocol=3"
+    assert found.url_of_sentinel(("::1", 2)) == "redis://u:p%3Aw@[::1]:2?protocol=3"
+
+
+def test_sentinels_are_asked_without_a_password_unless_they_have_one() -> None:
+    found = topology_of("rediss+sentinel://:secret@a/m")
+
+    assert found is not None
+    assert found.url_of_sentinel(found.hosts[0]) == "rediss://a:26379"
+    assert found.url_of(("b", 6379)) == "rediss://:secret@b:6379"
+
+
+def test_every_node_of_a_cluster_is_reached_the_same_way() -> None:
+    found = topology_of("rediss+cluster://me:secret@a:7000,b/?ssl_ca_certs=/ca.pem")
+
+    assert found is not None
+    assert found.hosts == (("a", 7000), ("b", 6379))
+    assert found.url_of(("::1", 7001)) == "rediss://me:secret@[::1]:7001?ssl_ca_certs=%2Fca.pem"
+
+
+@pytest.mark.parametrize("url", ["redis://h", "embedded://", "unix:///a", "redis+other://h", "http+cluster://h", ""])
+def test_any_other_url_is_of_one_server(url: str) -> None:
+    assert topology_of(url) is None
