@@ -24,6 +24,7 @@
     │   ├── ServerRefused               it answered with an error (ACL, READONLY, LOADING, ...)
     │   ├── ServerFull                  it is at maxmemory; nothing was written
     │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
+    │   ├── NewerFormat                 a newer version wrote what this one cannot read
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
     ├── HistoryTrimmed                  finished tasks were deleted before a stream had read them
     ├── QueueFull                       the queue has reached its max_size; nothing was added
@@ -132,6 +133,10 @@ class ServerFull(ServerRefused):
 
 class UnsafeServer(ServerError):
     """The server's settings may lose tasks."""
+
+
+class NewerFormat(ServerError):
+    """A newer version of jobrunner wrote below this prefix what this one cannot read; nothing was changed."""
 
 
 class EmbeddedServerError(ServerUnavailable):

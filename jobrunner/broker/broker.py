@@ -32,7 +32,10 @@ def server_clock() -> bytes:
 
 
 class Broker:
-    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`."""
+    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`.
+
+    The `greeting` is asked on each new connection before anything else is.
+    """
 
     def __init__(
         self,
@@ -41,9 +44,11 @@ class Broker:
         patience_s: float = 2.0,
         now_ms: Callable[[], bytes] = server_clock,
         confirmation: Call[None] | None = None,
+        greeting: Call[None] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._confirmation = confirmation
+        self._greeting = greeting
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
@@ -91,6 +96,7 @@ class Broker:
                 if fresh:
                     connection = self.endpoint.open()
                     connection.connect()
+                    self._greet(connection)
                 elif not may_repeat(calls) and has_died(connection):
                     connection.disconnect()
                     continue
@@ -110,6 +116,19 @@ class Broker:
             except BaseException:
                 connection.disconnect()
                 raise
+
+    def _greet(self, connection: Any) -> None:
+        """Asks on a new connection whether it may be used. Raises what the reader of the greeting raises."""
+        if self._greeting is None:
+            return
+        try:
+            connection.send_packed_command([pack(wire_words(self._greeting, b""))], check_health=False)
+            reply = read_reply(connection)
+            raise_if_loading([reply])
+            interpret(self._greeting, reply)
+        except BaseException:
+            connection.disconnect()
+            raise
 
     def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()

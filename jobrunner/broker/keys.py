@@ -43,6 +43,7 @@ key                                  type   content
 ``P:{tag}:awaited``                  zset   task id → when someone last said to wait for its end, Unix ms
 ``P:{tag}:finished:<id>``            pubsub how the task ended, when someone waits for that
 ``P:queues``                         set    full names of all queues ever used
+``P:format``                         string number of the format of these keys (see broker/calls/formats.py)
 ``P:periodics``                      hash   name → definition of a periodic job, JSON
 ``P:periodics:seen``                 zset   name → when a worker last said it knows the job, Unix ms
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
@@ -146,6 +147,11 @@ class QueueKeys:
         """The registry of all queues; of no slot in particular."""
         return self.base[: -len(self.tag) - 3] + b"queues"
 
+    @property
+    def format(self) -> bytes:
+        """The number of the format; of no slot in particular."""
+        return self.base[: -len(self.tag) - 3] + b"format"
+
     def task(self, task_id: str) -> bytes:
         """The hash of one task."""
         return self.tasks + task_id.encode()
@@ -170,6 +176,7 @@ class Keys:
         self.prefix = check_name(prefix, "prefix")
         self._root = prefix.encode() + b":"
         self.queues = self._root + b"queues"
+        self.format = self._root + b"format"
         self.periodics = self._root + b"periodics"
         self.periodics_seen = self._root + b"periodics:seen"
         self.periodics_version = self._root + b"periodics:version"

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import server_clock
-from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import formats, queues
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
@@ -45,6 +45,7 @@ class AsyncClient:
             patience_s=self.settings.patience,
             now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
+            greeting=formats.check(self.keys),
         )
 
     @classmethod

@@ -46,7 +46,7 @@ class Batch:
                 self._unique.append(position)
         names = sorted({task.queue for task in sent})
         self.calls: list[Call[Any]] = [
-            queues.register(keys, names),
+            *queues.register(keys, names),
             *(enqueue_call(keys, alike, limit) for alike in together.values()),
             *(enqueue_call(keys, [sent[position]], limit) for position in self._unique),
         ]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from jobrunner.broker.broker import Broker, server_clock
-from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import formats, queues
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
@@ -48,6 +48,7 @@ class Client:
             patience_s=self.settings.patience,
             now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
+            greeting=formats.check(self.keys),
         )
         self._registered: set[str] = set()
         atexit.register(self.close)
@@ -133,7 +134,7 @@ class Client:
         if task.queue in self._registered:
             (placed,) = self.broker.write([call])
         else:
-            placed = self.broker.write([queues.register(self.keys, [task.queue]), call])[1]
+            placed = self.broker.write([*queues.register(self.keys, [task.queue]), call])[-1]
             self._registered.add(task.queue)
         return self._handle(id_of(task, placed), task.queue)
 

@@ -124,7 +124,7 @@ def send(flow: Flow, keys: Keys, limit: int) -> Steps[None]:
     flow.check(limit)
     names = sorted({join.task.queue for join in flow.joins if join.task is not None})
     if names:
-        yield [queues.register(keys, names)]
+        yield queues.register(keys, names)
     for calls in _sliced([flows.prepare(keys.queue(join.queue), join) for join in flow.joins]):
         yield Durable(calls)
     for heads in batches(flow.heads):

@@ -32,7 +32,7 @@ def replay(line: Line, task_id: str) -> Steps[str]:
     if record is None or score is None:
         raise TaskGone(f"no task {task_id} in the history of queue {line.name!r}: never was, or no longer kept")
     new = _again(line, record)
-    yield Durable([queues.register(line.all_keys, [line.name]), tasks.enqueue(line.keys, [new])])
+    yield Durable([*queues.register(line.all_keys, [line.name]), tasks.enqueue(line.keys, [new])])
     return new.id
 
 

@@ -131,7 +131,7 @@ def purge(line: Line, state: str, progress: Callable[[int], None] | None = None)
 
 def _announced(line: Line, *wanted: Call[Any], in_safety: bool = False) -> Steps[None]:
     """A call that may be the first on its queue: the registry must know of the queue, for upkeep and for listings."""
-    calls = [*wanted] if line.is_registered else [queues.register(line.all_keys, [line.name]), *wanted]
+    calls = [*wanted] if line.is_registered else [*queues.register(line.all_keys, [line.name]), *wanted]
     yield Durable(calls) if in_safety else calls
     line.is_registered = True
 

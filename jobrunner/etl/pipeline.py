@@ -160,7 +160,7 @@ class Pipeline:
             for name, settings in self._settings.items()
             if settings
         ]
-        client.broker.run_many([queues.register(client.keys, names), publish(client.keys, self.graph), *calls])
+        client.broker.run_many([*queues.register(client.keys, names), publish(client.keys, self.graph), *calls])
 
     def _apply_once(self) -> None:
         client = self.client

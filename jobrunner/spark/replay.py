@@ -99,7 +99,7 @@ def _add(run: Replay, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _enqueue(broker: Broker, keys: Keys, queue: str, again: list[Task]) -> Iterator[int]:
-    broker.run(queues.register(keys, [queue]))
+    broker.run_many(queues.register(keys, [queue]))
     for first in range(0, len(again), _AT_ONCE):
         yield sum(broker.run(tasks.enqueue(keys.queue(queue), again[first : first + _AT_ONCE])))
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import formats, queues
 from jobrunner.broker.wakeup import WakeListener
 from jobrunner.client.batches import Advance, Batches, BatchLease
 from jobrunner.client.client import Client
@@ -80,7 +80,9 @@ class StationDriver:
         self._station = station
         self._client = client
         self._keys = client.keys.queue(station.queue)
-        self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms)
+        self._broker = Broker(
+            client.endpoint, patience_s=0, now_ms=client.broker.now_ms, greeting=formats.check(client.keys)
+        )
         self._batches = Batches(self._broker, self._keys)
         self._hints = WakeListener(self._broker, [self._keys])
         self._breaker = Breaker()

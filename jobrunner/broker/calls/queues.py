@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.broker.call import Call, Verb, Word, command
+from jobrunner.broker.calls.formats import note
 from jobrunner.broker.keys import Keys, QueueKeys
 
 
@@ -97,9 +98,12 @@ def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
     return command("ZSCORE", getattr(keys, state), task_id, read=lambda reply: None if reply is None else float(reply))
 
 
-def register(keys: Keys | QueueKeys, names: list[str]) -> Call[int]:
-    """Adds queues to the registry, so that every coordinator looks after them."""
-    return command("SADD", keys.queues, *names, read=int)
+def register(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
+    """Adds queues to the registry, so that every coordinator looks after them, and notes the format of what is written.
+
+    Goes before what is first written on a queue.
+    """
+    return [note(keys), command("SADD", keys.queues, *names, read=int)]
 
 
 def registered(keys: Keys) -> Call[list[str]]:
