@@ -16,6 +16,7 @@
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
+    │   ├── EncryptionMissing           the package that encrypts payloads is not installed
     │   ├── UnknownMember               a row of a batch for an item that is none of its members
     │   └── ClientClosed                an operation on a client after close()
     ├── ServerError                     the server did not do what was asked
@@ -26,6 +27,10 @@
     │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
     │   ├── NewerFormat                 a newer version wrote what this one cannot read
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
+    ├── SealError                       a payload or result that cannot be opened; it stays as it is
+    │   ├── KeyMissing                  its key is not among those of this client
+    │   ├── SealBroken                  it was changed, or is that of another task
+    │   └── NotSealed                   it is plain, and this client requires otherwise
     ├── HistoryTrimmed                  finished tasks were deleted before a stream had read them
     ├── QueueFull                       the queue has reached its max_size; nothing was added
     ├── DriverFailed                    what serves a queue in place of the worker cannot go on; the worker ended
@@ -99,6 +104,10 @@ class JavaMissing(UsageError):
     """No Java that Spark supports on this machine; the message has the command that installs one."""
 
 
+class EncryptionMissing(UsageError):
+    """The package that encrypts payloads is not installed; the message has the command that installs it."""
+
+
 class PipelineError(UsageError):
     """A pipeline whose stations do not fit together, or what a station returned does not fit its links."""
 
@@ -141,6 +150,22 @@ class NewerFormat(ServerError):
 
 class EmbeddedServerError(ServerUnavailable):
     """The private server of a folder cannot be started or reached."""
+
+
+class SealError(JobrunnerError):
+    """A payload or result is encrypted or signed and cannot be opened; nothing was changed or lost."""
+
+
+class KeyMissing(SealError):
+    """The key that it was sealed with is not among the `payload_keys` of this client."""
+
+
+class SealBroken(SealError):
+    """A payload or result was changed, is that of another task, or was sealed with another key of the same name."""
+
+
+class NotSealed(SealError):
+    """A payload or result is neither encrypted nor signed, and this client has `require_sealed`."""
 
 
 class HistoryTrimmed(JobrunnerError):

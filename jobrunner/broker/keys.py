@@ -74,6 +74,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from jobrunner.errors import InvalidName
+from jobrunner.seal import Seal
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _MADE_ID = re.compile(r"[0-9a-f]{28}-([A-Za-z0-9_.:-]{1,128})")
@@ -141,6 +142,8 @@ class QueueKeys:
     closing: bytes
     batch: bytes
     """What the hashes of batches begin with."""
+    seal: Seal | None = None
+    """What closes and opens payloads and results here."""
 
     @property
     def queues(self) -> bytes:
@@ -170,10 +173,11 @@ class QueueKeys:
 
 
 class Keys:
-    """The keys below one prefix."""
+    """The keys below one prefix, and how payloads and results are sealed there."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, seal: Seal | None = None) -> None:
         self.prefix = check_name(prefix, "prefix")
+        self.seal = seal
         self._root = prefix.encode() + b":"
         self.queues = self._root + b"queues"
         self.format = self._root + b"format"
@@ -220,6 +224,7 @@ class Keys:
             batches=own + b"batches",
             closing=own + b"closing",
             batch=base + b"batch:",
+            seal=self.seal,
         )
 
     def tag_base(self, tag: str) -> bytes:

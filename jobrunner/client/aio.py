@@ -18,6 +18,7 @@ from jobrunner.client.events import read_events_async
 from jobrunner.client.handle import AsyncTaskHandle
 from jobrunner.client.periodic_steps import switch
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
+from jobrunner.client.sealing import seal_of
 from jobrunner.client.steps import run_steps_async
 from jobrunner.client.task_steps import check_place
 from jobrunner.events import Event
@@ -38,7 +39,7 @@ class AsyncClient:
         **options: Any,
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
-        self.keys = Keys(self.settings.prefix)
+        self.keys = Keys(self.settings.prefix, seal_of(self.settings))
         self.endpoint = Endpoint(self.settings.url)
         self.broker = AsyncBroker(
             self.endpoint,

@@ -16,6 +16,7 @@ from jobrunner.client.handle import TaskHandle
 from jobrunner.client.periodic_steps import switch
 from jobrunner.client.queue import Queue
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
+from jobrunner.client.sealing import seal_of
 from jobrunner.client.steps import run_steps
 from jobrunner.client.task_steps import check_place
 from jobrunner.events import Event
@@ -41,7 +42,7 @@ class Client:
         **options: Any,
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
-        self.keys = Keys(self.settings.prefix)
+        self.keys = Keys(self.settings.prefix, seal_of(self.settings))
         self.endpoint = Endpoint(self.settings.url)
         self.broker = Broker(
             self.endpoint,

@@ -12,7 +12,8 @@ from jobrunner.client.line import Line
 from jobrunner.client.queue_settings import read_settings, write_settings
 from jobrunner.client.relay import relaying
 from jobrunner.client.steps import Durable, Steps, ask
-from jobrunner.errors import InvalidOption, TaskGone
+from jobrunner.errors import InvalidOption, SealError, TaskGone
+from jobrunner.seal import Bound, open_payload
 from jobrunner.settings import Duration, QueueSettings, check_whole
 from jobrunner.task import Task, TaskRecord, TaskState
 
@@ -38,7 +39,22 @@ def pop(line: Line, n: int) -> Steps[list[Popped]]:
     """Returns what was taken out."""
     check_whole(n, "n", minimum=1, maximum=1000)
     taken = yield from ask(leases.pop(line.keys, n))
-    return [Popped(raw[0].decode(), read_payload(raw[2], raw[4]), read_headers(raw[3])) for raw in taken]
+    return [_popped(line, *raw) for raw in taken]
+
+
+def _popped(
+    line: Line, raw_id: bytes, type_: bytes | None, raw: bytes | None, headers: bytes | None, encoding: bytes | None
+) -> Popped:
+    found: Any
+    try:
+        bound = Bound(raw_id.decode(), (type_ or b"").decode("utf-8", "replace"), line.keys.tag)
+        opened = (raw, encoding) if line.keys.seal is None and not encoding else open_payload(
+            line.keys.seal, raw or b"", encoding, bound
+        )
+        found = read_payload(*opened)
+    except SealError as error:
+        found = error
+    return Popped(raw_id.decode(), read_headers(headers), raw or b"", found)
 
 
 def delete(line: Line, task_id: str) -> Steps[bool]:

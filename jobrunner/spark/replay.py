@@ -21,6 +21,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.history_steps import REPLAYED_FROM
 from jobrunner.client.item import read_headers, write_headers
 from jobrunner.errors import InvalidOption
+from jobrunner.spark.plain import check_stored
 from jobrunner.task import Task, derived_id
 
 _AT_ONCE = 500
@@ -105,6 +106,7 @@ def _enqueue(broker: Broker, keys: Keys, queue: str, again: list[Task]) -> Itera
 
 
 def _again(row: dict[str, Any], run: Replay, keys: Keys) -> Task:
+    check_stored(row["_encoding"], row["_id"])
     headers = {REPLAYED_FROM: row["_id"]} | read_headers((row["_headers"] or "").encode())
     return Task(
         id=derived_id(row["_id"], run.name, keys.queue(row["_queue"]).tag),

@@ -31,6 +31,7 @@ from jobrunner.spark.closing import Closing
 from jobrunner.spark.frame import Shape, shape_of
 from jobrunner.spark.jobs import SparkJobs
 from jobrunner.spark.keeping import Keeping
+from jobrunner.spark.plain import check_plain
 from jobrunner.spark.run import BatchRun
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.shipping import ship_package
@@ -79,6 +80,7 @@ class StationDriver:
         self._seen = seen
         self._station = station
         self._client = client
+        check_plain(client.settings, "a station on Spark")
         self._keys = client.keys.queue(station.queue)
         self._broker = Broker(
             client.endpoint, patience_s=0, now_ms=client.broker.now_ms, greeting=formats.check(client.keys)

@@ -22,9 +22,9 @@ def check(keys: Keys) -> Call[None]:
     def read(found: bytes | None) -> None:
         if found is not None and not (_WHOLE.fullmatch(found) and int(found) <= FORMAT):
             raise NewerFormat(
-                f"the keys below prefix {keys.prefix!r} have format {found[:40].decode('utf-8', 'replace')}, this version "
-                f"of jobrunner knows up to format {FORMAT}; nothing was changed: install the version that the others "
-                "here have, or choose another prefix"
+                f"the keys below prefix {keys.prefix!r} have format {found[:40].decode('utf-8', 'replace')}, this "
+                f"version of jobrunner knows up to format {FORMAT}; nothing was changed: install the version that "
+                "the others here have, or choose another prefix"
             )
 
     return command("GET", keys.format, read=read, may_fail=True)
