@@ -14,7 +14,8 @@ key                                  type   content
 ``P:{tag}:Q:done``                     zset   task id → time finished, Unix ms; only of a queue that keeps history
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
 ``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; up to where
-                                              history was noted and trimmed (lua/lib/history.lua)
+                                              history was noted and trimmed (lua/lib/history.lua); `room_wanted`:
+                                              until when somebody waits for room, Unix ms
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/bucket.lua)
 ``P:{tag}:Q:bucket:<key>``             hash   the same, of one key
 ``P:{tag}:Q:keyed:<band>:<key>``       zset   task id → place: the line of one key, in a queue that goes by key
@@ -25,6 +26,7 @@ key                                  type   content
 ``P:{tag}:Q:types``                  hash   ``<type> <outcome>`` → how many: `counters` by type, where the type is known
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
+``P:{tag}:Q:room``                   zset   one member when there may be room in a full queue, for who waits for that
 ``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
 ``P:{tag}:Q:died``                   list   tasks that died since the leader looked, for events: id, type, attempts,
                                             what became of it, error; the first 1 000, a day at most
@@ -138,6 +140,7 @@ class QueueKeys:
     types: bytes
     arrival: bytes
     wake: bytes
+    room: bytes
     batches: bytes
     closing: bytes
     batch: bytes
@@ -221,6 +224,7 @@ class Keys:
             types=own + b"types",
             arrival=own + b"arrival",
             wake=own + b"wake",
+            room=own + b"room",
             batches=own + b"batches",
             closing=own + b"closing",
             batch=base + b"batch:",

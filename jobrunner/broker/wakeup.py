@@ -26,11 +26,11 @@ _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class WakeListener:
-    """Listens for the hints of some queues."""
+    """Listens for the hints of some queues: of work, or with `of="room"` of room in full ones."""
 
-    def __init__(self, broker: Broker, queues: Iterable[QueueKeys]) -> None:
+    def __init__(self, broker: Broker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
         self._broker = broker
-        self._names = _names(queues)
+        self._names = _names(queues, of)
         self._connection: Any = None
         self._in_use: Any = None
 
@@ -75,9 +75,9 @@ class WakeListener:
 class AsyncWakeListener:
     """The same for asyncio. A wait that is cancelled ends its connection, and the hint it had taken is lost."""
 
-    def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys]) -> None:
+    def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
         self._broker = broker
-        self._names = _names(queues)
+        self._names = _names(queues, of)
         self._connection: Any = None
 
     async def wait(self, at_most_s: float) -> str:
@@ -115,8 +115,8 @@ class AsyncWakeListener:
         return connection
 
 
-def _names(queues: Iterable[QueueKeys]) -> dict[bytes, str]:
-    return {queue.wake: queue.name for queue in queues}
+def _names(queues: Iterable[QueueKeys], of: str) -> dict[bytes, str]:
+    return {getattr(queue, of): queue.name for queue in queues}
 
 
 def _question(names: dict[bytes, str], at_most_s: float) -> bytes:

@@ -12,6 +12,7 @@ from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.client import room
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.bulk import Batch, batches
 from jobrunner.client.events import read_events_async
@@ -22,7 +23,7 @@ from jobrunner.client.sealing import seal_of
 from jobrunner.client.steps import run_steps_async
 from jobrunner.client.task_steps import check_place
 from jobrunner.events import Event
-from jobrunner.settings import ClientSettings, client_settings
+from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task
 from jobrunner.tracepoint import sending
 
@@ -105,17 +106,17 @@ class AsyncClient:
         """As Client.stats."""
         return await run_steps_async(self.broker, read_stats(self.keys))
 
-    async def enqueue(self, task: Task) -> AsyncTaskHandle[Any]:
-        """Sends one task. The same id again leaves the first task as it was."""
-        return (await self.enqueue_many([task]))[0]
+    async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:
+        """As Client.enqueue."""
+        return (await self.enqueue_many([task], wait=wait))[0]
 
-    async def enqueue_many(self, sent: Iterable[Task]) -> list[AsyncTaskHandle[Any]]:
-        """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given."""
+    async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:
+        """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
             with sending(tasks_of_batch) as traced:
                 batch = Batch(self.keys, traced, self.settings.payload_limit)
-                ids = batch.ids(await self.broker.write(batch.calls))
+                ids = batch.ids(await run_steps_async(self.broker, room.write(batch.before, batch.written, wait)))
             handles += [
                 AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=self.settings.durability)
                 for task_id, task in zip(ids, tasks_of_batch, strict=True)

@@ -31,14 +31,14 @@ class AsyncQueue:
     def __repr__(self) -> str:
         return f"AsyncQueue({self.name!r})"
 
-    async def push(self, payload: Any, **options: Any) -> str:
+    async def push(self, payload: Any, *, wait: Duration = 0, **options: Any) -> str:
         """As Queue.push."""
-        return (await self.push_many([Item(payload, **options)]))[0]
+        return (await self.push_many([Item(payload, **options)], wait=wait))[0]
 
-    async def push_many(self, payloads: Iterable[Any]) -> list[str]:
+    async def push_many(self, payloads: Iterable[Any], *, wait: Duration = 0) -> list[str]:
         """As Queue.push_many."""
         with sending(queue_steps.tasks_of(self._line, payloads)) as tasks:
-            return await self._run(queue_steps.push_many(self._line, tasks))
+            return await self._run(queue_steps.push_many(self._line, tasks, wait))
 
     async def reserve(
         self,

@@ -10,6 +10,7 @@ from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.client import room
 from jobrunner.client.bulk import Batch, batches, enqueue_call, id_of
 from jobrunner.client.events import read_events
 from jobrunner.client.handle import TaskHandle
@@ -20,7 +21,7 @@ from jobrunner.client.sealing import seal_of
 from jobrunner.client.steps import run_steps
 from jobrunner.client.task_steps import check_place
 from jobrunner.events import Event
-from jobrunner.settings import client_settings
+from jobrunner.settings import Duration, client_settings
 from jobrunner.task import Task
 from jobrunner.tracepoint import TRACEPOINT, sending
 
@@ -109,24 +110,27 @@ class Client:
         """Counts and totals of every queue, by name; one round trip for all of them."""
         return run_steps(self.broker, read_stats(self.keys))
 
-    def enqueue(self, task: Task) -> TaskHandle[Any]:
-        """Sends one task. The same id again leaves the first task as it was."""
+    def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:
+        """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
+        if wait:
+            return self.enqueue_many([task], wait=wait)[0]
         if TRACEPOINT.tracer is None:
             return self._send(task)
         with sending([task]) as (traced,):
             return self._send(traced)
 
-    def enqueue_many(self, sent: Iterable[Task]) -> list[TaskHandle[Any]]:
+    def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
         """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given.
 
         Each batch is all or nothing, but for unique tasks, which are added one by one. Nothing is sent when a payload
-        of the first batch is too large. DuplicateTask is raised after the batch it is in was sent.
+        of the first batch is too large. DuplicateTask is raised after the batch it is in was sent. With `wait` each
+        batch waits so long for room in full queues, and is all or nothing for each queue alone. Raises QueueFull.
         """
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
             with sending(tasks_of_batch) as traced:
                 batch = Batch(self.keys, traced, self.settings.payload_limit)
-                ids = batch.ids(self.broker.write(batch.calls))
+                ids = batch.ids(run_steps(self.broker, room.write(batch.before, batch.written, wait)))
             handles += [self._handle(task_id, task.queue) for task_id, task in zip(ids, tasks_of_batch, strict=True)]
         return handles
 

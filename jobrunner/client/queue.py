@@ -31,17 +31,18 @@ class Queue:
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
 
-    def push(self, payload: Any, **options: Any) -> str:
+    def push(self, payload: Any, *, wait: Duration = 0, **options: Any) -> str:
         """Adds one item (bytes, or any JSON value) and returns its id. Options are those of `Item`.
 
-        An id that is in the queue already is returned and its item left as it was.
+        An id that is in the queue already is returned and its item left as it was. A full queue raises QueueFull, with
+        `wait` when there was no room for so long.
         """
-        return self.push_many([Item(payload, **options)])[0]
+        return self.push_many([Item(payload, **options)], wait=wait)[0]
 
-    def push_many(self, payloads: Iterable[Any]) -> list[str]:
-        """Adds payloads or `Item`s in order, all or none, and returns their ids."""
+    def push_many(self, payloads: Iterable[Any], *, wait: Duration = 0) -> list[str]:
+        """Adds payloads or `Item`s in order, all or none, and returns their ids; waits so long for room for all."""
         with sending(queue_steps.tasks_of(self._line, payloads)) as tasks:
-            return self._run(queue_steps.push_many(self._line, tasks))
+            return self._run(queue_steps.push_many(self._line, tasks, wait))
 
     def reserve(
         self, n: int = 1, *, keepalive: Duration | None = None, wait: Duration = 0, committing: Iterable[Lease] = ()

@@ -6,12 +6,13 @@ from typing import Any
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import events, leases, pages, queues, tasks
 from jobrunner.broker.keys import check_id
+from jobrunner.client import room
 from jobrunner.client.events import who
 from jobrunner.client.item import Item, Popped, check_verdict, milliseconds, read_headers, read_payload
 from jobrunner.client.line import Line
 from jobrunner.client.queue_settings import read_settings, write_settings
 from jobrunner.client.relay import relaying
-from jobrunner.client.steps import Durable, Steps, ask
+from jobrunner.client.steps import Steps, ask
 from jobrunner.errors import InvalidOption, SealError, TaskGone
 from jobrunner.seal import Bound, open_payload
 from jobrunner.settings import Duration, QueueSettings, check_whole
@@ -28,10 +29,12 @@ def tasks_of(line: Line, payloads: Iterable[Any]) -> list[Task]:
     return [line.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
 
 
-def push_many(line: Line, pushed: Sequence[Task]) -> Steps[list[str]]:
+def push_many(line: Line, pushed: Sequence[Task], wait: Duration) -> Steps[list[str]]:
     """Returns the ids."""
     if pushed:
-        yield from _announced(line, tasks.enqueue(line.keys, pushed), in_safety=True)
+        before = [] if line.is_registered else queues.register(line.all_keys, [line.name])
+        yield from room.write(before, [(line.keys, tasks.enqueue(line.keys, pushed))], wait)
+        line.is_registered = True
     return [task.id for task in pushed]
 
 
@@ -145,10 +148,10 @@ def purge(line: Line, state: str, progress: Callable[[int], None] | None = None)
     return total
 
 
-def _announced(line: Line, *wanted: Call[Any], in_safety: bool = False) -> Steps[None]:
+def _announced(line: Line, *wanted: Call[Any]) -> Steps[None]:
     """A call that may be the first on its queue: the registry must know of the queue, for upkeep and for listings."""
     calls = [*wanted] if line.is_registered else [*queues.register(line.all_keys, [line.name]), *wanted]
-    yield Durable(calls) if in_safety else calls
+    yield calls
     line.is_registered = True
 
 

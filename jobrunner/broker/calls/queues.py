@@ -47,6 +47,7 @@ _count = Verb("counts", _counts)
 _upkeep = Verb("upkeep", _upkeep_done)
 _configure = Verb("configure", lambda _: None)
 _purge = Verb("purge", int)
+_want = Verb("want", int)
 
 
 def counts(keys: QueueKeys) -> Call[QueueCounts]:
@@ -96,6 +97,11 @@ def newest(keys: QueueKeys, state: str, *, count: int) -> Call[list[str]]:
 def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
     """The score of a task in the set of that state; None when it is not there."""
     return command("ZSCORE", getattr(keys, state), task_id, read=lambda reply: None if reply is None else float(reply))
+
+
+def want(keys: QueueKeys, *, lasts_ms: int) -> Call[int]:
+    """Notes that somebody waits for room. Reply: how many more tasks the queue may hold now; -1: no limit."""
+    return _want.on(keys, lasts_ms=lasts_ms)
 
 
 def register(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
