@@ -21,6 +21,7 @@
     │   └── ClientClosed                an operation on a client after close()
     ├── ServerError                     the server did not do what was asked
     │   ├── ServerUnavailable           it cannot be reached
+    │   │   └── BufferFull              and no more tasks can wait for it in this process
     │   ├── OutcomeUnknown              it was reached, but the reply was lost: done or not done
     │   ├── ServerRefused               it answered with an error (ACL, READONLY, LOADING, ...)
     │   ├── ServerFull                  it is at maxmemory; nothing was written
@@ -126,6 +127,10 @@ class ServerError(JobrunnerError):
 
 class ServerUnavailable(ServerError):
     """The server cannot be reached; nothing was sent."""
+
+
+class BufferFull(ServerUnavailable):
+    """The server cannot be reached, and no more tasks can wait for it in this process; these were not taken."""
 
 
 class OutcomeUnknown(ServerError):

@@ -41,6 +41,12 @@ class ClientSettings:
     "replicated" when a replica has it."""
     durability_timeout: float = 2.0
     """How long it waits for that before it raises OutcomeUnknown."""
+    buffer_tasks: int = 0
+    """How many tasks wait in this process for a server that is away, to be sent later; 0: an enqueue raises then."""
+    buffer_bytes: int = 16 * 1024 * 1024
+    """How large their payloads may be together."""
+    buffer_flush: float = 5.0
+    """How long the end of the process waits for those that still wait; what is left then is lost."""
     payload_keys: tuple[str, ...] = field(default=(), repr=False)
     """Keys that payloads and results are sealed with, each 32 bytes as base64: the first seals, all of them open.
     As arguments or in JOBRUNNER_PAYLOAD_KEYS, with commas between them; never in a file of the project."""
@@ -188,6 +194,7 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
     if "payload_limit" in options:
         check_whole(options["payload_limit"], "payload_limit", minimum=1)
     _settle_seal(options, stored)
+    _check_buffer(options)
     if "patience" in options:
         options["patience"] = seconds(options["patience"], option="patience")
     if options.get("durability", "none") not in DURABILITIES:
@@ -218,6 +225,19 @@ def _settle_seal(options: dict[str, Any], stored: FileSettings) -> None:
         raise InvalidOption(f"require_sealed={options['require_sealed']!r}: give true or false")
     if options.get("require_sealed") and not keys:
         raise InvalidOption("require_sealed is set and there are no payload_keys; set JOBRUNNER_PAYLOAD_KEYS")
+
+
+def _check_buffer(options: dict[str, Any]) -> None:
+    for name, least in (("buffer_tasks", 0), ("buffer_bytes", 1)):
+        if name in options:
+            check_whole(options[name], name, minimum=least)
+    if "buffer_flush" in options:
+        options["buffer_flush"] = seconds(options["buffer_flush"], option="buffer_flush")
+    if options.get("buffer_tasks") and options.get("durability", "none") != "none":
+        raise InvalidOption(
+            f"buffer_tasks with durability={options['durability']!r}: a task that waits in this process is not safe; "
+            "choose one of them"
+        )
 
 
 def file_settings(folder: Path | None = None) -> FileSettings:

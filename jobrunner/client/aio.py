@@ -1,7 +1,7 @@
 """The client for asyncio applications: the same calls through the asyncio driver."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client import room
 from jobrunner.client.async_queue import AsyncQueue
+from jobrunner.client.buffer import buffer_of
 from jobrunner.client.bulk import Batch, batches
 from jobrunner.client.events import read_events_async
 from jobrunner.client.handle import AsyncTaskHandle
@@ -49,6 +50,7 @@ class AsyncClient:
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
             greeting=formats.check(self.keys),
         )
+        self._buffer = buffer_of(self.settings, self.keys, self.endpoint, now_ms)
 
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
@@ -66,12 +68,14 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Ends the connections; use after that raises ClientClosed."""
+        if self._buffer is not None:
+            await asyncio.to_thread(self._buffer.close)
         await self.broker.close()
         await asyncio.to_thread(self.endpoint.release)
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""
-        return AsyncQueue(self.broker, self.keys, name, self.settings.payload_limit)
+        return AsyncQueue(self.broker, self.keys, name, self.settings.payload_limit, self._buffer)
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
@@ -116,9 +120,20 @@ class AsyncClient:
         for tasks_of_batch in batches(sent):
             with sending(tasks_of_batch) as traced:
                 batch = Batch(self.keys, traced, self.settings.payload_limit)
-                ids = batch.ids(await run_steps_async(self.broker, room.write(batch.before, batch.written, wait)))
+                ids, durability = await self._write(batch, traced, wait)
             handles += [
-                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=self.settings.durability)
+                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=durability)
                 for task_id, task in zip(ids, tasks_of_batch, strict=True)
             ]
         return handles
+
+    async def _write(self, batch: Batch, tasks: Sequence[Task], wait: Duration) -> tuple[list[str], str]:
+        """As Client._write."""
+
+        async def send() -> list[Any]:
+            return await run_steps_async(self.broker, room.write(batch.before, batch.written, wait))
+
+        replies = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)
+        if replies is None:
+            return [task.id for task in tasks], "buffered"
+        return batch.ids(replies), self.settings.durability
