@@ -116,7 +116,7 @@ class AsyncBroker:
             return
         try:
             await connection.send_packed_command([pack(wire_words(self._greeting, b""))], check_health=False)
-            reply = await _read(connection)
+            reply = await read_reply_async(connection)
             raise_if_loading([reply])
             interpret(self._greeting, reply)
         except BaseException:

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import TypeVar
 
-import structlog
-
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import formats
 from jobrunner.broker.connect import Endpoint
@@ -20,6 +18,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.bulk import Batch
 from jobrunner.clock import monotonic
 from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.logs import OwnLog
 from jobrunner.settings import ClientSettings
 from jobrunner.task import Task
 
@@ -28,7 +27,7 @@ _AT_ONCE = 500
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _AWAY = (ServerUnavailable, OutcomeUnknown)
-_log = structlog.get_logger("jobrunner.buffer")
+_log = OwnLog("jobrunner.buffer")
 
 
 class Buffer:
@@ -121,6 +120,7 @@ class Buffer:
 
     def _send_all(self) -> None:
         pause, sent = _FIRST_PAUSE_S, 0
+        told: type[Exception] | None = None
         while True:
             with self._changed:
                 if not self._tasks or self._closed:
@@ -130,7 +130,9 @@ class Buffer:
             try:
                 self._broker.write(Batch(self._keys, part, self._settings.payload_limit).calls)
             except Exception as error:  # whatever it is, nobody else would send them
-                _log.debug("tasks go on waiting for the server", tasks=len(self), error=str(error))
+                if not isinstance(error, _AWAY) and type(error) is not told:
+                    told = type(error)
+                    _log.warning("the server refuses tasks that wait in this process", tasks=len(self), error=str(error))
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)

@@ -166,13 +166,14 @@ def test_a_viewer_sees_all_pages_and_changes_nothing(
     working = use(connect("worker"))
     task, later = Add(x=1).enqueue(), Add(x=2).enqueue(in_=60)
     Fails().enqueue()
+    working.queue("bare").push("x")
     Worker(client=working, queues=["roles"]).run(burst=True)
     viewer = connect("viewer")
     page = TestClient(create_app(viewer), base_url="http://127.0.0.1", client=("127.0.0.1", 50000))
     before = {key: raw.dump(key) for key in raw.scan_iter()}
 
-    pages = ["/", "/queues", "/queues/roles", f"/tasks/{task.id}", "/tasks?queue=roles&state=dead", "/workers", "/periodic",
-             "/pipelines", "/history", "/redis", "/audit", "/metrics"]  # fmt: skip
+    pages = ["/", "/queues", "/queues/roles", f"/tasks/{task.id}", "/tasks?queue=roles&state=dead", "/workers",
+             "/periodic", "/pipelines", "/history", "/redis", "/audit", "/metrics"]  # fmt: skip
     assert {path: page.get(path).status_code for path in pages} == dict.fromkeys(pages, 200)
     for words in (["status"], ["top", "--once"], ["queues", "list"], ["tasks", "show", task.id], ["events"],
                   ["tasks", "list", "roles", "--state", "scheduled"], ["dead", "list", "roles"]):  # fmt: skip
@@ -186,7 +187,7 @@ def test_a_viewer_sees_all_pages_and_changes_nothing(
 
     use(viewer)
     for change in (
-        Add(x=1).enqueue, viewer.task(later.id).cancel, viewer.queue("roles").pause, viewer.queue("roles").reserve,
+        Add(x=1).enqueue, viewer.task(later.id).cancel, viewer.queue("roles").pause, viewer.queue("bare").reserve,
         lambda: viewer.queue("roles").configure(max_inflight=1), lambda: viewer.queue("roles").requeue_dead(),
     ):  # fmt: skip
         with pytest.raises(ServerRefused):

@@ -335,7 +335,7 @@ def test_stations_fork_fan_out_and_keep_their_payloads(connect: Callable[..., Cl
         seen.append(item.payload)
 
     @line.sink("gone")
-    def lose(item: Any) -> None:  # noqa: ARG001
+    def lose(item: Any) -> None:
         raise Drop
 
     line.push("raw", SECRET)
@@ -454,5 +454,8 @@ def test_wrong_settings_are_refused_without_showing_a_key(
 
 def test_without_keys_nothing_of_cryptography_is_imported() -> None:
     # redis-py imports other parts of the package wherever it is installed
-    program = "import sys, jobrunner.client.client, jobrunner.worker.worker; print('cryptography.hazmat.primitives.ciphers.aead' in sys.modules)"
+    program = (
+        "import sys, jobrunner.client.client, jobrunner.worker.worker; "
+        "print('cryptography.hazmat.primitives.ciphers.aead' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"
