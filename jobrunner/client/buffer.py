@@ -132,7 +132,7 @@ class Buffer:
             except Exception as error:  # whatever it is, nobody else would send them
                 if not isinstance(error, _AWAY) and type(error) is not told:
                     told = type(error)
-                    _log.warning("the server refuses tasks that wait in this process", tasks=len(self), error=str(error))
+                    _log.warning("the server refuses tasks that waited for it", tasks=len(self), error=str(error))
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
