@@ -27,6 +27,7 @@ VARIABLES = {
     "JOBRUNNER_URL": "The server, when no argument names one.",
     "REDIS_URL": "The same, when JOBRUNNER_URL is not set.",
     "JOBRUNNER_PREFIX": "What all keys begin with.",
+    "JOBRUNNER_PAYLOAD_KEYS": "Keys that seal payloads, with commas between them; see [security](../security.md).",
     "JOBRUNNER_SPARK_MASTER": "The master of the Spark session, instead of a local one.",
     "JOBRUNNER_SPARK_REMOTE": "A Spark Connect server for the session.",
     "JOBRUNNER_DASHBOARD_TOKEN": "The token that the dashboard asks for: unlike --token it is not seen in `ps`.",

@@ -16,15 +16,22 @@
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
+    │   ├── EncryptionMissing           the package that encrypts payloads is not installed
     │   ├── UnknownMember               a row of a batch for an item that is none of its members
     │   └── ClientClosed                an operation on a client after close()
     ├── ServerError                     the server did not do what was asked
     │   ├── ServerUnavailable           it cannot be reached
+    │   │   └── BufferFull              and no more tasks can wait for it in this process
     │   ├── OutcomeUnknown              it was reached, but the reply was lost: done or not done
     │   ├── ServerRefused               it answered with an error (ACL, READONLY, LOADING, ...)
     │   ├── ServerFull                  it is at maxmemory; nothing was written
     │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
+    │   ├── NewerFormat                 a newer version wrote what this one cannot read
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
+    ├── SealError                       a payload or result that cannot be opened; it stays as it is
+    │   ├── KeyMissing                  its key is not among those of this client
+    │   ├── SealBroken                  it was changed, or is that of another task
+    │   └── NotSealed                   it is plain, and this client requires otherwise
     ├── HistoryTrimmed                  finished tasks were deleted before a stream had read them
     ├── QueueFull                       the queue has reached its max_size; nothing was added
     ├── DriverFailed                    what serves a queue in place of the worker cannot go on; the worker ended
@@ -98,6 +105,10 @@ class JavaMissing(UsageError):
     """No Java that Spark supports on this machine; the message has the command that installs one."""
 
 
+class EncryptionMissing(UsageError):
+    """The package that encrypts payloads is not installed; the message has the command that installs it."""
+
+
 class PipelineError(UsageError):
     """A pipeline whose stations do not fit together, or what a station returned does not fit its links."""
 
@@ -118,6 +129,10 @@ class ServerUnavailable(ServerError):
     """The server cannot be reached; nothing was sent."""
 
 
+class BufferFull(ServerUnavailable):
+    """The server cannot be reached, and no more tasks can wait for it in this process; these were not taken."""
+
+
 class OutcomeUnknown(ServerError):
     """The connection broke after the command was sent: it was done or it was not."""
 
@@ -134,8 +149,28 @@ class UnsafeServer(ServerError):
     """The server's settings may lose tasks."""
 
 
+class NewerFormat(ServerError):
+    """A newer version of jobrunner wrote below this prefix what this one cannot read; nothing was changed."""
+
+
 class EmbeddedServerError(ServerUnavailable):
     """The private server of a folder cannot be started or reached."""
+
+
+class SealError(JobrunnerError):
+    """A payload or result is encrypted or signed and cannot be opened; nothing was changed or lost."""
+
+
+class KeyMissing(SealError):
+    """The key that it was sealed with is not among the `payload_keys` of this client."""
+
+
+class SealBroken(SealError):
+    """A payload or result was changed, is that of another task, or was sealed with another key of the same name."""
+
+
+class NotSealed(SealError):
+    """A payload or result is neither encrypted nor signed, and this client has `require_sealed`."""
 
 
 class HistoryTrimmed(JobrunnerError):

@@ -18,6 +18,7 @@ from jobrunner.retry import Backoff, seconds
 Duration = timedelta | int | float
 DURABILITIES = ("none", "fsync", "replicated")
 EVENTS = ("notable", "all")
+SEALS = ("encrypt", "sign")
 _LONGEST_WAIT_S = 4.0
 """Shorter than a read may take before its connection counts as broken."""
 EMBEDDED_URL = "embedded://"
@@ -40,6 +41,19 @@ class ClientSettings:
     "replicated" when a replica has it."""
     durability_timeout: float = 2.0
     """How long it waits for that before it raises OutcomeUnknown."""
+    buffer_tasks: int = 0
+    """How many tasks wait in this process for a server that is away, to be sent later; 0: an enqueue raises then."""
+    buffer_bytes: int = 16 * 1024 * 1024
+    """How large their payloads may be together."""
+    buffer_flush: float = 5.0
+    """How long the end of the process waits for those that still wait; what is left then is lost."""
+    payload_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Keys that payloads and results are sealed with, each 32 bytes as base64: the first seals, all of them open.
+    As arguments or in JOBRUNNER_PAYLOAD_KEYS, with commas between them; never in a file of the project."""
+    payload_seal: str = "encrypt"
+    """What is done with them: "encrypt" (needs the extra `encryption`), or "sign" and leave payloads readable."""
+    require_sealed: bool = False
+    """Whether plain payloads are refused: their tasks are dead then."""
 
 
 _UNITS_S = {"SECONDS": 1, "MINUTES": 60, "HOURS": 3600}
@@ -158,6 +172,10 @@ class FileSettings:
     """Modules that declare jobs, for commands that are given none."""
     payload_limit: int | None = None
     """As of a client."""
+    payload_seal: str | None = None
+    """As of a client. Keys do not belong into this file."""
+    require_sealed: bool | None = None
+    """As of a client."""
     redact: tuple[str, ...] = ()
     """Names of parameters that neither the dashboard nor the command line shows, beside the usual ones."""
     dashboard: Mapping[str, Any] = field(default_factory=dict)
@@ -175,6 +193,8 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
         options.setdefault("payload_limit", stored.payload_limit)
     if "payload_limit" in options:
         check_whole(options["payload_limit"], "payload_limit", minimum=1)
+    _settle_seal(options, stored)
+    _check_buffer(options)
     if "patience" in options:
         options["patience"] = seconds(options["patience"], option="patience")
     if options.get("durability", "none") not in DURABILITIES:
@@ -187,6 +207,37 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
             )
     named = prefix or environment.get("JOBRUNNER_PREFIX") or stored.prefix or "jobrunner"
     return ClientSettings(url=chosen, prefix=named, **options)
+
+
+def _settle_seal(options: dict[str, Any], stored: FileSettings) -> None:
+    keys = options.get("payload_keys")
+    if keys is None:
+        keys = [key for key in os.environ.get("JOBRUNNER_PAYLOAD_KEYS", "").split(",") if key.strip()]
+    if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+        raise InvalidOption("payload_keys is not a list of texts; give [key] or [new_key, old_key]")
+    options["payload_keys"] = tuple(keys)
+    for name in ("payload_seal", "require_sealed"):
+        if getattr(stored, name) is not None:
+            options.setdefault(name, getattr(stored, name))
+    if options.get("payload_seal", "encrypt") not in SEALS:
+        raise InvalidOption(f"payload_seal={options['payload_seal']!r}: choose one of {', '.join(SEALS)}")
+    if not isinstance(options.get("require_sealed", False), bool):
+        raise InvalidOption(f"require_sealed={options['require_sealed']!r}: give true or false")
+    if options.get("require_sealed") and not keys:
+        raise InvalidOption("require_sealed is set and there are no payload_keys; set JOBRUNNER_PAYLOAD_KEYS")
+
+
+def _check_buffer(options: dict[str, Any]) -> None:
+    for name, least in (("buffer_tasks", 0), ("buffer_bytes", 1)):
+        if name in options:
+            check_whole(options[name], name, minimum=least)
+    if "buffer_flush" in options:
+        options["buffer_flush"] = seconds(options["buffer_flush"], option="buffer_flush")
+    if options.get("buffer_tasks") and options.get("durability", "none") != "none":
+        raise InvalidOption(
+            f"buffer_tasks with durability={options['durability']!r}: a task that waits in this process is not safe; "
+            "choose one of them"
+        )
 
 
 def file_settings(folder: Path | None = None) -> FileSettings:

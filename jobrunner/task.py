@@ -6,7 +6,8 @@ The hash of a task has these fields (absent ones are defaults):
 field               content
 =================== ==========================================================================================
 id, type, queue     its id; the job's name, empty for a bare queue's item; the full name of the queue it is in
-payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes)
+payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes), and of
+                    sealed ones by what they are sealed (see seal.py)
 headers             JSON object of strings that travels with it
 enqueue_time        when it was first enqueued, Unix ms; retries, promotion and moves leave it alone
 retry_count         failures plus leases that ended without a report, since it entered its queue; the attempt that
@@ -41,9 +42,21 @@ from typing import Any
 import msgspec
 
 from jobrunner.clock import from_ms, unix_ms
-from jobrunner.errors import InvalidOption, NaiveDatetime
+from jobrunner.errors import InvalidOption, NaiveDatetime, SealError
 from jobrunner.retry import seconds
+from jobrunner.seal import (
+    Bound,
+    Seal,
+    is_encrypted,
+    is_encrypted_result,
+    is_sealed,
+    is_sealed_result,
+    open_payload,
+    open_result,
+)
 
+ENCRYPTED = "(encrypted)"
+"""What is shown of ciphertext."""
 _MADE_ID = re.compile(r"[0-9a-f]{28}-.")
 _TIME_DIGITS = 16
 
@@ -126,6 +139,18 @@ class TaskRecord:
     result: bytes | None = field(repr=False, default=None)
     fields: Mapping[str, bytes] = field(repr=False, default_factory=dict)
     """Every field of the hash, also those a newer version wrote."""
+    unread: SealError | None = field(repr=False, default=None)
+    """Why payload or result could not be opened and stand here as they are stored."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the payload stands here as ciphertext."""
+        return is_encrypted(self.fields.get("encoding"))
+
+    @property
+    def has_encrypted_result(self) -> bool:
+        """Whether the result stands here as ciphertext."""
+        return is_encrypted_result(self.result or b"")
 
     @property
     def failures(self) -> list[Failure]:
@@ -142,10 +167,16 @@ def _failure(line: str) -> Failure | None:
         return None
 
 
-def read_record(state: str, score: str, fields: Mapping[str, bytes]) -> TaskRecord | None:
-    """The record of a task's hash; None when the hash belongs to no set and is not finished (damage)."""
+def read_record(
+    state: str, score: str, fields: Mapping[str, bytes], *, seal: Seal | None = None, tag: str = ""
+) -> TaskRecord | None:
+    """The record of a task's hash; None when the hash belongs to no set and is not finished (damage).
+
+    What is sealed is opened if it can be; `tag` is the hash tag of the task.
+    """
     if state not in TaskState.__members__.values():
         return None
+    fields, unread = _opened(fields, seal, tag)
     when = _number(score)
     retry_count = int(_number(_text(fields, "retry_count")))
     runs_or_ran = state in (TaskState.PENDING, TaskState.SUCCEEDED, TaskState.CANCELLED)
@@ -163,7 +194,26 @@ def read_record(state: str, score: str, fields: Mapping[str, bytes]) -> TaskReco
         payload=fields.get("payload", b""),
         result=fields.get("result"),
         fields=fields,
+        unread=unread,
     )
+
+
+def _opened(
+    fields: Mapping[str, bytes], seal: Seal | None, tag: str
+) -> tuple[Mapping[str, bytes], SealError | None]:
+    found = dict(fields)
+    raw, result = found.get("payload", b""), found.get("result", b"")
+    if seal is None and not is_sealed(found.get("encoding")) and not is_sealed_result(result):
+        return fields, None
+    bound = Bound(_text(found, "id"), _text(found, "type"), tag)
+    try:
+        raw, encoding = open_payload(seal, raw, found.get("encoding"), bound)
+        found |= {"payload": raw} | ({"encoding": encoding} if "encoding" in found else {})
+        if result:
+            found["result"] = open_result(seal, result, bound)
+    except SealError as error:
+        return found, error
+    return found, None
 
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:

@@ -36,9 +36,11 @@ class AsyncBroker:
         patience_s: float = 2.0,
         now_ms: Callable[[], bytes] = server_clock,
         confirmation: Call[None] | None = None,
+        greeting: Call[None] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._confirmation = confirmation
+        self._greeting = greeting
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
@@ -142,7 +144,21 @@ class AsyncBroker:
     async def _connect(self) -> Any:
         connection = await self.endpoint.open_async()
         await connection.connect()
+        await self._greet(connection)
         return connection
+
+    async def _greet(self, connection: Any) -> None:
+        """Asks on a new connection whether it may be used. Raises what the reader of the greeting raises."""
+        if self._greeting is None:
+            return
+        try:
+            await connection.send_packed_command([pack(wire_words(self._greeting, b""))], check_health=False)
+            reply = await read_reply_async(connection)
+            raise_if_loading([reply])
+            interpret(self._greeting, reply)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
 
     async def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()

@@ -34,7 +34,10 @@ def server_clock() -> bytes:
 
 
 class Broker:
-    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`."""
+    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`.
+
+    The `greeting` is asked on each new connection before anything else is.
+    """
 
     def __init__(
         self,
@@ -43,9 +46,11 @@ class Broker:
         patience_s: float = 2.0,
         now_ms: Callable[[], bytes] = server_clock,
         confirmation: Call[None] | None = None,
+        greeting: Call[None] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._confirmation = confirmation
+        self._greeting = greeting
         self.now_ms = now_ms
         self._patience_s = patience_s
         self._idle = Idle()
@@ -152,7 +157,21 @@ class Broker:
     def _connect(self) -> Any:
         connection = self.endpoint.open()
         connection.connect()
+        self._greet(connection)
         return connection
+
+    def _greet(self, connection: Any) -> None:
+        """Asks on a new connection whether it may be used. Raises what the reader of the greeting raises."""
+        if self._greeting is None:
+            return
+        try:
+            connection.send_packed_command([pack(wire_words(self._greeting, b""))], check_health=False)
+            reply = read_reply(connection)
+            raise_if_loading([reply])
+            interpret(self._greeting, reply)
+        except BaseException:
+            connection.disconnect()
+            raise
 
     def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()

@@ -15,7 +15,8 @@ key                                  type   content
 ``P:{tag}:Q:done``                     zset   task id → time finished, Unix ms; only of a queue that keeps history
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
 ``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; up to where
-                                              history was noted and trimmed (lua/lib/history.lua)
+                                              history was noted and trimmed (lua/lib/history.lua); `room_wanted`:
+                                              until when somebody waits for room, Unix ms
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/bucket.lua)
 ``P:{tag}:Q:bucket:<key>``             hash   the same, of one key
 ``P:{tag}:Q:keyed:<band>:<key>``       zset   task id → place: the line of one key, in a queue that goes by key
@@ -26,6 +27,7 @@ key                                  type   content
 ``P:{tag}:Q:types``                  hash   ``<type> <outcome>`` → how many: `counters` by type, where the type is known
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
+``P:{tag}:Q:room``                   zset   one member when there may be room in a full queue, for who waits for that
 ``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
 ``P:{tag}:Q:died``                   list   tasks that died since the leader looked, for events: id, type, attempts,
                                             what became of it, error; the first 1 000, a day at most
@@ -44,6 +46,7 @@ key                                  type   content
 ``P:{tag}:awaited``                  zset   task id → when someone last said to wait for its end, Unix ms
 ``P:{tag}:finished:<id>``            pubsub how the task ended, when someone waits for that
 ``P:queues``                         set    full names of all queues ever used
+``P:format``                         string number of the format of these keys (see broker/calls/formats.py)
 ``P:{/}:periodics``                  hash   name → definition of a periodic job, JSON
 ``P:{/}:periodics:seen``             zset   name → when a worker last said it knows the job, Unix ms
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
@@ -74,6 +77,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from jobrunner.errors import InvalidName
+from jobrunner.seal import Seal
 
 _SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -138,15 +142,23 @@ class QueueKeys:
     types: bytes
     arrival: bytes
     wake: bytes
+    room: bytes
     batches: bytes
     closing: bytes
     batch: bytes
     """What the hashes of batches begin with."""
+    seal: Seal | None = None
+    """What closes and opens payloads and results here."""
 
     @property
     def queues(self) -> bytes:
         """The registry of all queues; of no slot in particular."""
         return self.base[: -len(self.tag) - 3] + b"queues"
+
+    @property
+    def format(self) -> bytes:
+        """The number of the format; of no slot in particular."""
+        return self.base[: -len(self.tag) - 3] + b"format"
 
     def task(self, task_id: str) -> bytes:
         """The hash of one task."""
@@ -166,13 +178,15 @@ class QueueKeys:
 
 
 class Keys:
-    """The keys below one prefix."""
+    """The keys below one prefix, and how payloads and results are sealed there."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, seal: Seal | None = None) -> None:
         self.prefix = check_name(prefix, "prefix")
+        self.seal = seal
         self._root = prefix.encode() + b":"
         shared = self._root + _SHARED
         self.queues = self._root + b"queues"
+        self.format = self._root + b"format"
         self.periodics = shared + b"periodics"
         self.periodics_seen = shared + b"periodics:seen"
         self.periodics_version = shared + b"periodics:version"
@@ -213,9 +227,11 @@ class Keys:
             types=own + b"types",
             arrival=own + b"arrival",
             wake=own + b"wake",
+            room=own + b"room",
             batches=own + b"batches",
             closing=own + b"closing",
             batch=base + b"batch:",
+            seal=self.seal,
         )
 
     def tag_base(self, tag: str) -> bytes:

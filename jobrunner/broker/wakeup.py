@@ -34,15 +34,17 @@ _NOT_HERE = (AskError, ClusterDownError, ReadOnlyError, TryAgainError)
 
 
 class WakeListener:
-    """Listens for the hints of some queues; on a cluster on a connection for each slot.
+    """Listens for the hints of some queues, of work, or with `of="room"` of room in full ones; on a cluster on a
+    connection for each slot.
 
     What must hold there: after a wait no connection goes on waiting, as it would take a hint that nobody hears.
     """
 
-    def __init__(self, broker: Broker, queues: Iterable[QueueKeys]) -> None:
+    def __init__(self, broker: Broker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
         self._broker = broker
         self._queues = {queue.name: queue for queue in queues}
-        self._ears = [_Ear(broker, _names(some)) for some in _by_slot(broker.endpoint, self._queues.values())]
+        lines = _by_slot(broker.endpoint, self._queues.values())
+        self._ears = [_Ear(broker, _names(some, of)) for some in lines]
 
     def wait(self, at_most_s: float) -> str:
         """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
@@ -183,9 +185,9 @@ class AsyncWakeListener:
     A wait that is cancelled ends its connection, and the hint it had taken is lost.
     """
 
-    def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys]) -> None:
+    def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
         self._broker = broker
-        self._names = _names(queues)
+        self._names = _names(queues, of)
         self._connection: Any = None
 
     async def wait(self, at_most_s: float) -> str:
@@ -230,8 +232,8 @@ def _by_slot(endpoint: Endpoint, queues: Iterable[QueueKeys]) -> list[list[Queue
     return list(found.values()) or [[]]
 
 
-def _names(queues: Iterable[QueueKeys]) -> dict[bytes, str]:
-    return {queue.wake: queue.name for queue in queues}
+def _names(queues: Iterable[QueueKeys], of: str) -> dict[bytes, str]:
+    return {getattr(queue, of): queue.name for queue in queues}
 
 
 def _question(names: dict[bytes, str], at_most_s: float) -> bytes:

@@ -21,7 +21,7 @@ from jobrunner.errors import InvalidName, TaskGone
 from jobrunner.inspector.holders import Holder, holder_of, who_failed
 from jobrunner.inspector.listing import STATES, list_tasks
 from jobrunner.inspector.redaction import Redaction
-from jobrunner.task import Failure, TaskRecord, TaskState
+from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 
 _EXAMPLES = """\b
 Examples:
@@ -118,12 +118,18 @@ def task_value(record: TaskRecord, hides: Redaction) -> dict[str, Any]:
     return {
         **known,
         "error": record.error,
-        "payload": shown(readable(record.payload)),
-        "result": None if record.result is None else shown(readable(record.result)),
+        "payload": ENCRYPTED if record.is_encrypted else shown(readable(record.payload)),
+        "result": _result(record, shown),
         "headers": shown(readable(record.fields.get("headers", b"{}"))),
         "progress": shown(readable(record.fields.get("progress", b"null"))),
         "fields": {name: _field(value, shown) for name, value in record.fields.items() if name not in _TOLD_APART},
     }
+
+
+def _result(record: TaskRecord, shown: Callable[[Any], Any]) -> Any:
+    if record.result is None:
+        return None
+    return ENCRYPTED if record.has_encrypted_result else shown(readable(record.result))
 
 
 def _field(raw: bytes, shown: Callable[[Any], Any]) -> str:

@@ -1,27 +1,30 @@
 """The client for asyncio applications: the same calls through the asyncio driver."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import server_clock
-from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import formats, queues
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.client import room
 from jobrunner.client.async_queue import AsyncQueue
+from jobrunner.client.buffer import buffer_of
 from jobrunner.client.bulk import Batch, batches
 from jobrunner.client.events import read_events_async
 from jobrunner.client.handle import AsyncTaskHandle
 from jobrunner.client.periodic_steps import switch
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
+from jobrunner.client.sealing import seal_of
 from jobrunner.client.steps import run_steps_async
 from jobrunner.client.task_steps import check_place
 from jobrunner.events import Event
-from jobrunner.settings import ClientSettings, client_settings
+from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task
 from jobrunner.tracepoint import sending
 
@@ -38,14 +41,16 @@ class AsyncClient:
         **options: Any,
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
-        self.keys = Keys(self.settings.prefix)
+        self.keys = Keys(self.settings.prefix, seal_of(self.settings))
         self.endpoint = Endpoint(self.settings.url)
         self.broker = AsyncBroker(
             self.endpoint,
             patience_s=self.settings.patience,
             now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
+            greeting=formats.check(self.keys),
         )
+        self._buffer = buffer_of(self.settings, self.keys, self.endpoint, now_ms)
 
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
@@ -63,12 +68,14 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Ends the connections; use after that raises ClientClosed."""
+        if self._buffer is not None:
+            await asyncio.to_thread(self._buffer.close)
         await self.broker.close()
         await asyncio.to_thread(self.endpoint.release)
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""
-        return AsyncQueue(self.broker, self.keys, name, self.settings.payload_limit)
+        return AsyncQueue(self.broker, self.keys, name, self.settings.payload_limit, self._buffer)
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
@@ -103,19 +110,30 @@ class AsyncClient:
         """As Client.stats."""
         return await run_steps_async(self.broker, read_stats(self.keys))
 
-    async def enqueue(self, task: Task) -> AsyncTaskHandle[Any]:
-        """Sends one task. The same id again leaves the first task as it was."""
-        return (await self.enqueue_many([task]))[0]
+    async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:
+        """As Client.enqueue."""
+        return (await self.enqueue_many([task], wait=wait))[0]
 
-    async def enqueue_many(self, sent: Iterable[Task]) -> list[AsyncTaskHandle[Any]]:
-        """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given."""
+    async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:
+        """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
             with sending(tasks_of_batch) as traced:
                 batch = Batch(self.keys, traced, self.settings.payload_limit)
-                ids = batch.ids(await self.broker.write(batch.calls))
+                ids, durability = await self._write(batch, traced, wait)
             handles += [
-                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=self.settings.durability)
+                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=durability)
                 for task_id, task in zip(ids, tasks_of_batch, strict=True)
             ]
         return handles
+
+    async def _write(self, batch: Batch, tasks: Sequence[Task], wait: Duration) -> tuple[list[str], str]:
+        """As Client._write."""
+
+        async def send() -> list[Any]:
+            return await run_steps_async(self.broker, room.write(batch.before, batch.written, wait))
+
+        replies = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)
+        if replies is None:
+            return [task.id for task in tasks], "buffered"
+        return batch.ids(replies), self.settings.durability

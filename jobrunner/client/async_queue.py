@@ -8,6 +8,7 @@ import msgspec
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.keys import Keys
 from jobrunner.client import dead_steps, history_steps, lease_steps, queue_steps
+from jobrunner.client.buffer import Buffer
 from jobrunner.client.item import Item, Popped
 from jobrunner.client.lease import AsyncLease
 from jobrunner.client.line import Line
@@ -22,23 +23,29 @@ T = TypeVar("T")
 class AsyncQueue:
     """One queue by name, for asyncio. Its properties are methods here: `await q.is_paused()`, `await q.settings()`."""
 
-    def __init__(self, broker: AsyncBroker, keys: Keys, name: str, payload_limit: int) -> None:
+    def __init__(
+        self, broker: AsyncBroker, keys: Keys, name: str, payload_limit: int, buffer: Buffer | None = None
+    ) -> None:
         self.name = name
         self.broker = broker
         self.keys = keys.queue(name)
+        self._buffer = buffer
         self._line = Line(keys, name, payload_limit)
 
     def __repr__(self) -> str:
         return f"AsyncQueue({self.name!r})"
 
-    async def push(self, payload: Any, **options: Any) -> str:
+    async def push(self, payload: Any, *, wait: Duration = 0, **options: Any) -> str:
         """As Queue.push."""
-        return (await self.push_many([Item(payload, **options)]))[0]
+        return (await self.push_many([Item(payload, **options)], wait=wait))[0]
 
-    async def push_many(self, payloads: Iterable[Any]) -> list[str]:
+    async def push_many(self, payloads: Iterable[Any], *, wait: Duration = 0) -> list[str]:
         """As Queue.push_many."""
         with sending(queue_steps.tasks_of(self._line, payloads)) as tasks:
-            return await self._run(queue_steps.push_many(self._line, tasks))
+            if self._buffer is None:
+                return await self._run(queue_steps.push_many(self._line, tasks, wait))
+            await self._buffer.through_async(tasks, lambda: self._run(queue_steps.push_many(self._line, tasks, wait)))
+            return [task.id for task in tasks]
 
     async def reserve(
         self,

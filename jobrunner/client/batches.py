@@ -234,7 +234,7 @@ class BatchLease:
         if rest not in _RESTS:
             raise InvalidOption(f"rest={rest!r}: choose one of {', '.join(_RESTS)}")
         if not self.size:  # of a queue that may be new: the leader must know it should we die behind the decision
-            self._broker.run(register(self._keys, [self.queue]))
+            self._broker.run_many(register(self._keys, [self.queue]))
         call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
         self._found = replace(self._found, state="committed", targets=self._broker.run(call))
 
@@ -289,7 +289,7 @@ class BatchLease:
     def _announce(self) -> None:
         """Tells the registry of queues, before the first item comes to one: somebody must look after it."""
         if not self._is_known and self._found.targets:
-            self._broker.run(register(self._keys, [_full_name(self._keys, to) for to in self._found.targets]))
+            self._broker.run_many(register(self._keys, [_full_name(self._keys, to) for to in self._found.targets]))
         self._is_known = True
 
     def _fill(self, n: int) -> int:

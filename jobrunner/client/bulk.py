@@ -33,7 +33,10 @@ def id_of(task: Task, placed: Any) -> str:
 
 
 class Batch:
-    """Up to BATCH tasks as one round trip: the registry of queues, then a call for each queue and each unique task."""
+    """Up to BATCH tasks as one round trip: the registry of queues, then a call for each queue and each unique task.
+
+    `before` goes before all that is `written`.
+    """
 
     def __init__(self, keys: Keys, sent: Sequence[Task], limit: int) -> None:
         self._sent = sent
@@ -45,11 +48,14 @@ class Batch:
             else:
                 self._unique.append(position)
         names = sorted({task.queue for task in sent})
-        self.calls: list[Call[Any]] = [
-            queues.register(keys, names),
-            *(enqueue_call(keys, alike, limit) for alike in together.values()),
-            *(enqueue_call(keys, [sent[position]], limit) for position in self._unique),
-        ]
+        self.before: list[Call[Any]] = queues.register(keys, names)
+        parts = [*together.values(), *([sent[position]] for position in self._unique)]
+        self.written = [(keys.queue(part[0].queue), enqueue_call(keys, part, limit)) for part in parts]
+
+    @property
+    def calls(self) -> list[Call[Any]]:
+        """All of it."""
+        return [*self.before, *(call for _, call in self.written)]
 
     def ids(self, replies: list[Any]) -> list[str]:
         """Beside the tasks, the ids of those that are there now. Raises DuplicateTask."""

@@ -1,25 +1,28 @@
 """The client: one connection pool, one prefix; enqueues tasks and hands out handles and queues."""
 
 import atexit
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from jobrunner.broker.broker import Broker, server_clock
-from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import formats, queues
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.client import room
+from jobrunner.client.buffer import buffer_of
 from jobrunner.client.bulk import Batch, batches, enqueue_call, id_of
 from jobrunner.client.events import read_events
 from jobrunner.client.handle import TaskHandle
 from jobrunner.client.periodic_steps import switch
 from jobrunner.client.queue import Queue
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
+from jobrunner.client.sealing import seal_of
 from jobrunner.client.steps import run_steps
 from jobrunner.client.task_steps import check_place
 from jobrunner.events import Event
-from jobrunner.settings import client_settings
+from jobrunner.settings import Duration, client_settings
 from jobrunner.task import Task
 from jobrunner.tracepoint import TRACEPOINT, sending
 
@@ -41,14 +44,16 @@ class Client:
         **options: Any,
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
-        self.keys = Keys(self.settings.prefix)
+        self.keys = Keys(self.settings.prefix, seal_of(self.settings))
         self.endpoint = Endpoint(self.settings.url)
         self.broker = Broker(
             self.endpoint,
             patience_s=self.settings.patience,
             now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
+            greeting=formats.check(self.keys),
         )
+        self._buffer = buffer_of(self.settings, self.keys, self.endpoint, now_ms)
         self._registered: set[str] = set()
         atexit.register(self.close)
 
@@ -64,12 +69,14 @@ class Client:
     def close(self) -> None:
         """Ends the connections; the embedded server stops when this was its last user."""
         atexit.unregister(self.close)
+        if self._buffer is not None:
+            self._buffer.close()
         self.broker.close()
         self.endpoint.release()
 
     def queue(self, name: str) -> Queue:
         """The queue of that name. Raises InvalidName."""
-        return Queue(self.broker, self.keys, name, self.settings.payload_limit)
+        return Queue(self.broker, self.keys, name, self.settings.payload_limit, self._buffer)
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
@@ -107,35 +114,51 @@ class Client:
         """Counts and totals of every queue, by name; one round trip for all of them."""
         return run_steps(self.broker, read_stats(self.keys))
 
-    def enqueue(self, task: Task) -> TaskHandle[Any]:
-        """Sends one task. The same id again leaves the first task as it was."""
+    def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:
+        """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
+        if wait or self._buffer is not None:
+            return self.enqueue_many([task], wait=wait)[0]
         if TRACEPOINT.tracer is None:
             return self._send(task)
         with sending([task]) as (traced,):
             return self._send(traced)
 
-    def enqueue_many(self, sent: Iterable[Task]) -> list[TaskHandle[Any]]:
+    def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
         """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given.
 
         Each batch is all or nothing, but for unique tasks, which are added one by one. Nothing is sent when a payload
-        of the first batch is too large. DuplicateTask is raised after the batch it is in was sent.
+        of the first batch is too large. DuplicateTask is raised after the batch it is in was sent. With `wait` each
+        batch waits so long for room in full queues, and is all or nothing for each queue alone. Raises QueueFull.
         """
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
             with sending(tasks_of_batch) as traced:
                 batch = Batch(self.keys, traced, self.settings.payload_limit)
-                ids = batch.ids(self.broker.write(batch.calls))
-            handles += [self._handle(task_id, task.queue) for task_id, task in zip(ids, tasks_of_batch, strict=True)]
+                ids, durability = self._write(batch, traced, wait)
+            placed = zip(ids, tasks_of_batch, strict=True)
+            handles += [self._handle(task_id, task.queue, durability) for task_id, task in placed]
         return handles
+
+    def _write(self, batch: Batch, tasks: Sequence[Task], wait: Duration) -> tuple[list[str], str]:
+        """Ids of the tasks that are there now, and how safe they are."""
+
+        def send() -> list[Any]:
+            return run_steps(self.broker, room.write(batch.before, batch.written, wait))
+
+        replies = send() if self._buffer is None else self._buffer.through(tasks, send)
+        if replies is None:
+            return [task.id for task in tasks], "buffered"
+        return batch.ids(replies), self.settings.durability
 
     def _send(self, task: Task) -> TaskHandle[Any]:
         call = enqueue_call(self.keys, [task], self.settings.payload_limit)
         if task.queue in self._registered:
             (placed,) = self.broker.write([call])
         else:
-            placed = self.broker.write([queues.register(self.keys, [task.queue]), call])[1]
+            placed = self.broker.write([*queues.register(self.keys, [task.queue]), call])[-1]
             self._registered.add(task.queue)
         return self._handle(id_of(task, placed), task.queue)
 
-    def _handle(self, task_id: str, queue: str) -> TaskHandle[Any]:
-        return TaskHandle(self.broker, self.keys, task_id, queue, durability=self.settings.durability)
+    def _handle(self, task_id: str, queue: str, durability: str | None = None) -> TaskHandle[Any]:
+        reached = durability or self.settings.durability
+        return TaskHandle(self.broker, self.keys, task_id, queue, durability=reached)

@@ -11,8 +11,10 @@ from jobrunner.broker.keys import check_id
 from jobrunner.client.events import who
 from jobrunner.client.item import write_payload
 from jobrunner.client.line import Line
+from jobrunner.client.sealing import closed
 from jobrunner.client.steps import Steps, ask
 from jobrunner.errors import InvalidOption
+from jobrunner.seal import Bound
 
 _AT_ONCE = 500
 _READ_AT_ONCE = 1000
@@ -22,10 +24,12 @@ def requeue_dead(line: Line, chosen: Iterable[str] | None, rate: float | None, p
     """Returns how many were put back. With `rate` each is due 1 / rate seconds behind the one before."""
     if isinstance(chosen, str):
         raise InvalidOption(f"ids={chosen!r}: give a list of ids")
-    step_ms, fields = _step_ms(rate), _fields(line, payload)
+    step_ms = _step_ms(rate)
     rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(line)))
     done = 0
-    while batch := [check_id(one) for one in itertools.islice(rest, _AT_ONCE)]:
+    at_once = 1 if line.keys.seal is not None and payload is not msgspec.UNSET else _AT_ONCE
+    while batch := [check_id(one) for one in itertools.islice(rest, at_once)]:
+        fields = yield from _fields(line, payload, batch[0])
         call = tasks.requeue(line.keys, batch, start_ms=done * step_ms, step_ms=step_ms, fields=fields)
         done += (yield from ask(call)).count("ok")
     if done:
@@ -41,10 +45,14 @@ def _step_ms(rate: float | None) -> float:
     return 1000 / rate
 
 
-def _fields(line: Line, payload: Any) -> list[bytes | str]:
+def _fields(line: Line, payload: Any, first: str) -> Steps[list[bytes | str]]:
     if payload is msgspec.UNSET:
         return []
     raw, encoding = write_payload(payload, line.payload_limit)
+    if line.keys.seal is not None:  # a seal is for one task, so they go one by one
+        record = yield from ask(tasks.show(line.all_keys, first, queue=line.name))
+        if record is not None:
+            raw, encoding = closed(line.keys, raw, encoding, Bound(first, record.type, line.keys.tag))
     return ["payload", raw, "encoding", encoding]
 
 

@@ -25,6 +25,7 @@ from jobrunner.codec import decode
 from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.join import Ended, Join, Place
 from jobrunner.retry import seconds
+from jobrunner.seal import Bound, open_result
 from jobrunner.settings import Duration
 from jobrunner.task import Task
 
@@ -124,7 +125,7 @@ def send(flow: Flow, keys: Keys, limit: int) -> Steps[None]:
     flow.check(limit)
     names = sorted({join.task.queue for join in flow.joins if join.task is not None})
     if names:
-        yield [queues.register(keys, names)]
+        yield queues.register(keys, names)
     for calls in _sliced([flows.prepare(keys.queue(join.queue), join) for join in flow.joins]):
         yield Durable(calls)
     for heads in batches(flow.heads):
@@ -154,7 +155,8 @@ def progress(flow: Flow, keys: Keys) -> Steps[FlowProgress]:
 
 
 def wait_for_result(flow: Flow, keys: Keys, timeout: Duration | None) -> Steps[Any]:
-    """Returns the result, or the results of a group. Raises TaskFailed, TaskCancelled, TaskTimeout, TaskGone."""
+    """Returns the result, or the results of a group. Raises TaskFailed, TaskCancelled, TaskTimeout, TaskGone,
+    SealError."""
     limit_s = None if timeout is None else seconds(timeout, option="timeout")
     ends = None if limit_s is None else monotonic() + limit_s
     noted: dict[int, Noted] = {}
@@ -167,7 +169,7 @@ def wait_for_result(flow: Flow, keys: Keys, timeout: Duration | None) -> Steps[A
                 raise error
         missing = [number for number in missing if number not in noted]
         if not missing:
-            return _read(flow.shape, noted)
+            return _read(flow, keys, flow.shape, noted)
         left = _LONGEST_PAUSE_S if ends is None else min(_LONGEST_PAUSE_S, ends - monotonic())
         if left <= 0:
             raise TaskTimeout(
@@ -190,8 +192,11 @@ def _members(flow: Flow, keys: Keys, numbers: Sequence[int]) -> Steps[dict[int, 
     return {number: one for number, one in ended if one is not None}
 
 
-def _read(shape: Any, noted: Mapping[int, Noted]) -> Any:
-    return [_read(one, noted) for one in shape] if isinstance(shape, list) else decode(noted[shape][1])
+def _read(flow: Flow, keys: Keys, shape: Any, noted: Mapping[int, Noted]) -> Any:
+    if isinstance(shape, list):
+        return [_read(flow, keys, one, noted) for one in shape]
+    step = flow.steps[shape]
+    return decode(open_result(keys.seal, noted[shape][1], Bound(step.id, step.type, keys.queue(step.queue).tag)))
 
 
 def _sliced(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:

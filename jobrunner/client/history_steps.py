@@ -23,7 +23,7 @@ def history(line: Line, limit: int) -> Steps[list[TaskRecord]]:
 
 
 def replay(line: Line, task_id: str) -> Steps[str]:
-    """Returns the id of the new item. Raises TaskGone for one that is not in the history."""
+    """Returns the id of the new item. Raises TaskGone for one that is not in the history, SealError."""
     check_id(task_id)
     record, score = yield [
         tasks.show(line.all_keys, task_id, queue=line.name),
@@ -31,8 +31,10 @@ def replay(line: Line, task_id: str) -> Steps[str]:
     ]
     if record is None or score is None:
         raise TaskGone(f"no task {task_id} in the history of queue {line.name!r}: never was, or no longer kept")
+    if record.unread is not None:
+        raise record.unread
     new = _again(line, record)
-    yield Durable([queues.register(line.all_keys, [line.name]), tasks.enqueue(line.keys, [new])])
+    yield Durable([*queues.register(line.all_keys, [line.name]), tasks.enqueue(line.keys, [new])])
     return new.id
 
 

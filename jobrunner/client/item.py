@@ -1,14 +1,14 @@
 """What travels with an item: payload, headers, options; and the words a report is answered with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from jobrunner.codec import decode, encode
-from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, PayloadTooLarge, QueueFull
+from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, PayloadTooLarge, QueueFull, SealError
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration, check_options
 
@@ -43,8 +43,17 @@ class Popped:
     """An item taken by `pop`: it is out of the queue and will not come back."""
 
     id: str
-    payload: Any
     headers: dict[str, str]
+    stored: bytes = field(repr=False)
+    """The payload as the server had it: there is no other copy of it."""
+    _found: Any
+
+    @property
+    def payload(self) -> Any:
+        """What was pushed. Raises SealError for an encrypted or signed one that cannot be opened."""
+        if isinstance(self._found, SealError):
+            raise self._found
+        return self._found
 
 
 def write_payload(payload: Any, limit: int) -> tuple[bytes, str]:

@@ -19,7 +19,7 @@ class Lease(Reserved):
     """A reserved item. Its reports raise NotReserved or LeaseLost when the lease is over; False means it is gone."""
 
     def __init__(self, broker: Broker, line: Line, attempt: Attempt) -> None:
-        super().__init__(attempt)
+        super().__init__(attempt, line.keys)
         self._broker = broker
         self._line = line
 
@@ -58,7 +58,7 @@ class AsyncLease(Reserved):
     """A reserved item, for asyncio. A report that is cancelled while it is on its way was applied or it was not."""
 
     def __init__(self, broker: AsyncBroker, line: Line, attempt: Attempt) -> None:
-        super().__init__(attempt)
+        super().__init__(attempt, line.keys)
         self._broker = broker
         self._line = line
 

@@ -19,6 +19,7 @@ from jobrunner.client.line import Line
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.client.reports import Words
 from jobrunner.client.reserved import Reserved
+from jobrunner.client.sealing import bound_of, closed
 from jobrunner.client.steps import Calls, Steps, Unbroken, ask
 from jobrunner.client.token import new_token
 from jobrunner.client.waits import Hint
@@ -91,6 +92,7 @@ def move(
     fields: list[bytes | str] = []
     if payload is not msgspec.UNSET:
         stored, encoding = write_payload(payload, line.payload_limit)
+        stored, encoding = closed(line.keys, stored, encoding, bound_of(held.attempt, line.keys))
         fields += ["payload", stored, "encoding", encoding]
     if headers is not None:
         fields += ["headers", write_headers({**held.headers, **headers})]

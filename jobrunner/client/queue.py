@@ -8,6 +8,7 @@ import msgspec
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.client import dead_steps, history_steps, lease_steps, queue_steps
+from jobrunner.client.buffer import Buffer
 from jobrunner.client.item import Item, Popped
 from jobrunner.client.lease import Lease
 from jobrunner.client.line import Line
@@ -22,26 +23,31 @@ T = TypeVar("T")
 class Queue:
     """One queue by name. Reading a queue that was never used finds it empty and creates nothing."""
 
-    def __init__(self, broker: Broker, keys: Keys, name: str, payload_limit: int) -> None:
+    def __init__(self, broker: Broker, keys: Keys, name: str, payload_limit: int, buffer: Buffer | None = None) -> None:
         self.name = name
         self.broker = broker
         self.keys = keys.queue(name)
+        self._buffer = buffer
         self._line = Line(keys, name, payload_limit)
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
 
-    def push(self, payload: Any, **options: Any) -> str:
+    def push(self, payload: Any, *, wait: Duration = 0, **options: Any) -> str:
         """Adds one item (bytes, or any JSON value) and returns its id. Options are those of `Item`.
 
-        An id that is in the queue already is returned and its item left as it was.
+        An id that is in the queue already is returned and its item left as it was. A full queue raises QueueFull, with
+        `wait` when there was no room for so long.
         """
-        return self.push_many([Item(payload, **options)])[0]
+        return self.push_many([Item(payload, **options)], wait=wait)[0]
 
-    def push_many(self, payloads: Iterable[Any]) -> list[str]:
-        """Adds payloads or `Item`s in order, all or none, and returns their ids."""
+    def push_many(self, payloads: Iterable[Any], *, wait: Duration = 0) -> list[str]:
+        """Adds payloads or `Item`s in order, all or none, and returns their ids; waits so long for room for all."""
         with sending(queue_steps.tasks_of(self._line, payloads)) as tasks:
-            return self._run(queue_steps.push_many(self._line, tasks))
+            if self._buffer is None:
+                return self._run(queue_steps.push_many(self._line, tasks, wait))
+            self._buffer.through(tasks, lambda: self._run(queue_steps.push_many(self._line, tasks, wait)))
+            return [task.id for task in tasks]
 
     def reserve(
         self, n: int = 1, *, keepalive: Duration | None = None, wait: Duration = 0, committing: Iterable[Lease] = ()

@@ -6,13 +6,15 @@ from typing import Any
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import events, leases, pages, queues, tasks
 from jobrunner.broker.keys import check_id
+from jobrunner.client import room
 from jobrunner.client.events import who
 from jobrunner.client.item import Item, Popped, check_verdict, milliseconds, read_headers, read_payload
 from jobrunner.client.line import Line
 from jobrunner.client.queue_settings import read_settings, write_settings
 from jobrunner.client.relay import relaying
-from jobrunner.client.steps import Durable, Steps, ask
-from jobrunner.errors import InvalidOption, TaskGone
+from jobrunner.client.steps import Steps, ask
+from jobrunner.errors import InvalidOption, SealError, TaskGone
+from jobrunner.seal import Bound, open_payload
 from jobrunner.settings import Duration, QueueSettings, check_whole
 from jobrunner.task import Task, TaskRecord, TaskState
 
@@ -27,11 +29,11 @@ def tasks_of(line: Line, payloads: Iterable[Any]) -> list[Task]:
     return [line.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
 
 
-def push_many(line: Line, pushed: Sequence[Task]) -> Steps[list[str]]:
+def push_many(line: Line, pushed: Sequence[Task], wait: Duration) -> Steps[list[str]]:
     """Returns the ids."""
     if pushed:
-        named = [] if line.is_registered else [queues.register(line.all_keys, [line.name])]
-        yield Durable([*named, tasks.enqueue(line.keys, pushed)])
+        before = [] if line.is_registered else queues.register(line.all_keys, [line.name])
+        yield from room.write(before, [(line.keys, tasks.enqueue(line.keys, pushed))], wait)
         line.is_registered = True
     return [task.id for task in pushed]
 
@@ -40,7 +42,22 @@ def pop(line: Line, n: int) -> Steps[list[Popped]]:
     """Returns what was taken out."""
     check_whole(n, "n", minimum=1, maximum=1000)
     taken = yield from ask(leases.pop(line.keys, n))
-    return [Popped(raw[0].decode(), read_payload(raw[2], raw[4]), read_headers(raw[3])) for raw in taken]
+    return [_popped(line, *raw) for raw in taken]
+
+
+def _popped(
+    line: Line, raw_id: bytes, type_: bytes | None, raw: bytes | None, headers: bytes | None, encoding: bytes | None
+) -> Popped:
+    found: Any
+    try:
+        bound = Bound(raw_id.decode(), (type_ or b"").decode("utf-8", "replace"), line.keys.tag)
+        opened = (raw, encoding) if line.keys.seal is None and not encoding else open_payload(
+            line.keys.seal, raw or b"", encoding, bound
+        )
+        found = read_payload(*opened)
+    except SealError as error:
+        found = error
+    return Popped(raw_id.decode(), read_headers(headers), raw or b"", found)
 
 
 def delete(line: Line, task_id: str) -> Steps[bool]:
@@ -133,7 +150,7 @@ def purge(line: Line, state: str, progress: Callable[[int], None] | None = None)
 
 def _switched(line: Line, *wanted: Call[Any]) -> Steps[None]:
     """Calls that may be the first on their queue, and that work on a server that is full."""
-    yield [queues.register_if_room(line.all_keys, [line.name]), *wanted]
+    yield [*queues.register_if_room(line.all_keys, [line.name]), *wanted]
 
 
 def _is_still(record: TaskRecord, state: str) -> bool:

@@ -8,6 +8,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.client.item import check_verdict
 from jobrunner.client.line import Line
 from jobrunner.client.reserved import Reserved
+from jobrunner.client.sealing import closed_results
 from jobrunner.codec import encode
 from jobrunner.errors import LeaseError, ReportsRefused, UsageError
 
@@ -33,8 +34,8 @@ def slices(items: Sequence[T]) -> list[Sequence[T]]:
 
 def commit(line: Line, held: Sequence[Reserved], results: Sequence[Any]) -> Call[Words]:
     """Done, with what each returned."""
-    stored = (b"" if result is None else encode(result, what="result") for result in results)
-    said = zip(held, stored, strict=True)
+    stored: Iterable[bytes] = (b"" if result is None else encode(result, what="result") for result in results)
+    said = zip(held, closed_results(line.keys, stored, (one.attempt for one in held)), strict=True)
     reports = [(one.id, one.token, 0, "succeeded", result, one.then) for one, result in said]
     return leases.commit(line.keys, reports)
 

@@ -4,14 +4,17 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.item import read_headers, read_payload
+from jobrunner.client.sealing import opened
 
 
 class Reserved:
     """What Lease and AsyncLease have in common: everything but the reports."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+    def __init__(self, attempt: Attempt, keys: QueueKeys) -> None:
+        self.attempt = attempt
+        self._keys = keys
         self.id = attempt.id
         self.queue = attempt.queue
         self.token = attempt.token
@@ -27,10 +30,11 @@ class Reserved:
 
     @property
     def payload(self) -> Any:
-        """What was pushed: the same bytes, or the same JSON value. Raises ValueError for a damaged JSON payload."""
-        return read_payload(self._attempt.payload, self._attempt.encoding)
+        """What was pushed: the same bytes, or the same JSON value. Raises ValueError for a damaged JSON payload,
+        SealError for an encrypted or signed one that cannot be opened."""
+        return read_payload(*opened(self.attempt, self._keys))
 
     @property
     def enqueue_time(self) -> datetime:
         """When the item was first pushed."""
-        return self._attempt.enqueue_time
+        return self.attempt.enqueue_time

@@ -3,7 +3,7 @@
 An operation is a generator. It yields what it wants of the server, is sent the answer, and returns its value; it never
 talks to the server itself, so `run_steps` carries it out with a Broker and `run_steps_async` with an AsyncBroker. What
 it may yield: a list of calls (one round trip; the answer is their values), a list of them as `Each`, `Durable` or
-`Unbroken`, or a `Wait`. (The idea is that of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
+`Unbroken`, or a `Wait`. QueueFull is raised in it, as it may wait for room. (The idea is that of "sans-I/O" protocols: https://sans-io.readthedocs.io.)
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import JobrunnerError, QueueFull
 
 T = TypeVar("T")
 Calls: TypeAlias = list[Call[Any]]
@@ -84,23 +84,28 @@ def run_steps(broker: Broker, steps: Steps[T]) -> T:
     """Carries an operation out in this thread."""
     listener: Listener | None = None
     answer: Any = None
+    error: QueueFull | None = None
     try:
         while True:
             try:
-                step = steps.send(answer)
+                step = steps.send(answer) if error is None else steps.throw(error)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            if isinstance(step, list):
-                answer = broker.run_many(step) if step else []
-            elif isinstance(step, Durable):
-                answer = broker.write(step.calls)
-            elif isinstance(step, Unbroken):
-                answer = broker.run_many(step.calls)
-            elif isinstance(step, Each):
-                answer = broker.run_each(step.calls)
-            else:
-                listener = listener or step.listen(broker)
-                answer = listener.wait(step.at_most_s)
+            answer, error = None, None
+            try:
+                if isinstance(step, list):
+                    answer = broker.run_many(step) if step else []
+                elif isinstance(step, Durable):
+                    answer = broker.write(step.calls)
+                elif isinstance(step, Unbroken):
+                    answer = broker.run_many(step.calls)
+                elif isinstance(step, Each):
+                    answer = broker.run_each(step.calls)
+                else:
+                    listener = listener or step.listen(broker)
+                    answer = listener.wait(step.at_most_s)
+            except QueueFull as refused:
+                error = refused
     finally:
         if listener is not None:
             listener.close()
@@ -110,23 +115,28 @@ async def run_steps_async(broker: AsyncBroker, steps: Steps[T]) -> T:
     """Carries an operation out in this coroutine."""
     listener: AsyncListener | None = None
     answer: Any = None
+    error: QueueFull | None = None
     try:
         while True:
             try:
-                step = steps.send(answer)
+                step = steps.send(answer) if error is None else steps.throw(error)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            if isinstance(step, list):
-                answer = await broker.run_many(step) if step else []
-            elif isinstance(step, Durable):
-                answer = await broker.write(step.calls)
-            elif isinstance(step, Unbroken):
-                answer = await _unbroken(broker, step)
-            elif isinstance(step, Each):
-                answer = await broker.run_each(step.calls)
-            else:
-                listener = listener or step.listen_async(broker)
-                answer = await listener.wait(step.at_most_s)
+            answer, error = None, None
+            try:
+                if isinstance(step, list):
+                    answer = await broker.run_many(step) if step else []
+                elif isinstance(step, Durable):
+                    answer = await broker.write(step.calls)
+                elif isinstance(step, Unbroken):
+                    answer = await _unbroken(broker, step)
+                elif isinstance(step, Each):
+                    answer = await broker.run_each(step.calls)
+                else:
+                    listener = listener or step.listen_async(broker)
+                    answer = await listener.wait(step.at_most_s)
+            except QueueFull as refused:
+                error = refused
     finally:
         if listener is not None:
             await listener.close()

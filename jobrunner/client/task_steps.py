@@ -10,8 +10,9 @@ from jobrunner.client.steps import Steps, ask
 from jobrunner.client.waits import Ending
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode
-from jobrunner.errors import InvalidName, TaskCancelled, TaskFailed, TaskGone, TaskTimeout
+from jobrunner.errors import InvalidName, NotSealed, TaskCancelled, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.retry import seconds
+from jobrunner.seal import is_sealed_result
 from jobrunner.settings import Duration
 from jobrunner.task import TaskRecord, TaskState
 
@@ -85,6 +86,8 @@ def read_result(record: TaskRecord) -> Any:
         raise TaskFailed(f"task {record.id} ({record.type}) is dead: {reason}")
     if record.state is TaskState.CANCELLED:
         raise TaskCancelled(f"task {record.id} ({record.type}) was cancelled")
+    if record.unread is not None and (is_sealed_result(record.result or b"") or isinstance(record.unread, NotSealed)):
+        raise record.unread
     return decode(record.result or b"")
 
 

@@ -1,4 +1,4 @@
-"""What an operation may wait for: a hint that a queue has work, and the end of a task."""
+"""What an operation may wait for: a hint that a queue has work or room, and the end of a task."""
 
 import asyncio
 from dataclasses import dataclass
@@ -26,6 +26,22 @@ class Hint:
     def listen_async(self, broker: AsyncBroker) -> AsyncWakeListener:
         """In a coroutine."""
         return AsyncWakeListener(broker, [self.queue])
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Until a full queue may have room. As with Hint, `at_most_s` must be short."""
+
+    queue: QueueKeys
+    at_most_s: float
+
+    def listen(self, broker: Broker) -> WakeListener:
+        """In a thread."""
+        return WakeListener(broker, [self.queue], of="room")
+
+    def listen_async(self, broker: AsyncBroker) -> AsyncWakeListener:
+        """In a coroutine."""
+        return AsyncWakeListener(broker, [self.queue], of="room")
 
 
 @dataclass(frozen=True, slots=True)

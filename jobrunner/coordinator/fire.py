@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
 from jobrunner.broker.calls import coordination
-from jobrunner.broker.calls.tasks import task_options
+from jobrunner.broker.calls.tasks import sealed, task_options
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
@@ -135,7 +135,7 @@ class Fire:
     def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, overlap: str) -> str:
         tick_ms = _ms(tick)
         keys = self._keys.queue(definition.queue)
-        task = definition.task(tick_id(definition.name, tick_ms, keys.tag))
+        task = sealed(keys, definition.task(tick_id(definition.name, tick_ms, keys.tag)))
         fields: list[Word] = ["type", task.type, "queue", task.queue, "payload", task.payload]
         word = self._broker.run(
             coordination.fire(

@@ -133,14 +133,17 @@ class Pipeline:
         """One of its queues, by short or full name. Raises PipelineError that names the nearest."""
         return self.client.queue(self.graph.find(full_name(self.name, name)).queue)
 
-    def push(self, queue: str, payload: Any, **options: Any) -> str:
-        """Adds an item and returns its id. Options are those of `Item`. Raises PipelineError, QueueFull."""
-        return self.push_many(queue, [Pushed(payload, **options)])[0]
+    def push(self, queue: str, payload: Any, *, wait: Duration = 0, **options: Any) -> str:
+        """Adds an item and returns its id; waits so long for room. Options are those of `Item`.
 
-    def push_many(self, queue: str, payloads: Iterable[Any]) -> list[str]:
-        """Adds payloads or `Item`s in order, all or none, and returns their ids."""
+        Raises PipelineError, QueueFull.
+        """
+        return self.push_many(queue, [Pushed(payload, **options)], wait=wait)[0]
+
+    def push_many(self, queue: str, payloads: Iterable[Any], *, wait: Duration = 0) -> list[str]:
+        """Adds payloads or `Item`s in order, all or none, and returns their ids; waits so long for room for all."""
         self._apply_once()
-        return self.queue(queue).push_many(payloads)
+        return self.queue(queue).push_many(payloads, wait=wait)
 
     def check(self) -> None:
         """Raises PipelineError when the stations do not fit together, and says what to do."""
@@ -160,7 +163,7 @@ class Pipeline:
             for name, settings in self._settings.items()
             if settings
         ]
-        client.broker.run_many([queues.register(client.keys, names), publish(client.keys, self.graph), *calls])
+        client.broker.run_many([*queues.register(client.keys, names), publish(client.keys, self.graph), *calls])
 
     def _apply_once(self) -> None:
         client = self.client

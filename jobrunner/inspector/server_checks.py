@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jobrunner.broker.calls.server import ServerFacts, fsync_policy, server_time
 from jobrunner.client.client import Client
 from jobrunner.clock import unix_ms
-from jobrunner.errors import ServerError, ServerRefused
+from jobrunner.errors import NewerFormat, ServerError, ServerRefused
 from jobrunner.inspector.check import Check, fail, ok, warn
 from jobrunner.inspector.overview import latency_ms, server_facts
 from jobrunner.inspector.work_checks import work_checks
@@ -22,6 +22,9 @@ def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]
     try:
         latency_ms(client)  # opens the connection, which is not to be measured
         slow_ms = latency_ms(client)
+    except NewerFormat as error:
+        yield fail("format", "a newer version of jobrunner wrote here", str(error))
+        return
     except ServerError as error:
         yield fail("server", "cannot be reached", str(error))
         return

@@ -22,6 +22,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     queue: str | None = None
     id: str | None = None
+    wait: Duration = 0
+    """How long to wait for room in a full queue."""
 
 
 NOW = Placement()

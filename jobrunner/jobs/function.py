@@ -75,15 +75,16 @@ class FunctionJob(Generic[P, C, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Sends the function with these arguments as a task. Errors as in Job.enqueue."""
-        return current_client().enqueue(self.bind(*args, **kwargs).task(self._placement))
+        return current_client().enqueue(self.bind(*args, **kwargs).task(self._placement), wait=self._placement.wait)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncTaskHandle[R]:
         """The same for asyncio."""
-        return await current_async_client().enqueue(self.bind(*args, **kwargs).task(self._placement))
+        task = self.bind(*args, **kwargs).task(self._placement)
+        return await current_async_client().enqueue(task, wait=self._placement.wait)
 
     def enqueue_many(self, calls: Iterable[Bound[R]]) -> list[TaskHandle[R]]:
         """Sends many calls in batches of up to 1 000. All are checked before the first is sent."""
-        return current_client().enqueue_many([call.task(self._placement) for call in calls])
+        return current_client().enqueue_many([call.task(self._placement) for call in calls], wait=self._placement.wait)
 
     def using(
         self,
@@ -93,10 +94,11 @@ class FunctionJob(Generic[P, C, R]):
         priority: int | None = None,
         queue: str | None = None,
         id: str | None = None,  # noqa: A002
+        wait: Duration = 0,
     ) -> "FunctionJob[P, C, R]":
         """The same job with options for the tasks enqueued through what is returned."""
         chosen = FunctionJob[P, C, R](
-            self._function, self._values, Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
+            self._function, self._values, Placement(in_=in_, at=at, priority=priority, queue=queue, id=id, wait=wait)
         )
         chosen.definition = self.definition
         return chosen

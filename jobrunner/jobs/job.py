@@ -100,14 +100,16 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         priority: int | None = None,
         queue: str | None = None,
         id: str | None = None,  # noqa: A002
+        wait: Duration = 0,
     ) -> TaskHandle[Any]:
         """Sends this job as a task: now, `in_` a while, or `at` an aware datetime. Returns a handle on it.
 
-        Raises ParameterError, NaiveDatetime, InvalidOption, PayloadTooLarge, ServerError; then nothing was sent (but
-        for OutcomeUnknown, after which the same `id` may be sent again without doubling the task).
+        A full queue raises QueueFull, with `wait` when there was no room for so long. Raises ParameterError,
+        InvalidOption, NaiveDatetime, PayloadTooLarge, ServerError; then nothing was sent (but for OutcomeUnknown, after
+        which the same `id` may be sent again without doubling the task).
         """
         placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
-        return current_client().enqueue(build_task(definition_of(type(self)), self, placement))
+        return current_client().enqueue(build_task(definition_of(type(self)), self, placement), wait=wait)
 
     async def aenqueue(
         self,
@@ -117,15 +119,20 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         priority: int | None = None,
         queue: str | None = None,
         id: str | None = None,  # noqa: A002
+        wait: Duration = 0,
     ) -> AsyncTaskHandle[Any]:
         """The same for asyncio."""
         placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
-        return await current_async_client().enqueue(build_task(definition_of(type(self)), self, placement))
+        return await current_async_client().enqueue(build_task(definition_of(type(self)), self, placement), wait=wait)
 
     @classmethod
-    def enqueue_many(cls, jobs: "Iterable[Job]") -> list[TaskHandle[Any]]:
-        """Sends many jobs in batches of up to 1 000, one round trip each. All are checked before the first is sent."""
-        return current_client().enqueue_many([build_task(definition_of(type(job)), job, NOW) for job in jobs])
+    def enqueue_many(cls, jobs: "Iterable[Job]", *, wait: Duration = 0) -> list[TaskHandle[Any]]:
+        """Sends many jobs in batches of up to 1 000, one round trip each. All are checked before the first is sent.
+
+        Each batch waits so long for room in full queues.
+        """
+        tasks = [build_task(definition_of(type(job)), job, NOW) for job in jobs]
+        return current_client().enqueue_many(tasks, wait=wait)
 
 
 class PeriodicJob(Job):

@@ -17,6 +17,7 @@ from jobrunner.client.task_steps import gone
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 from jobrunner.errors import ServerError
+from jobrunner.seal import open_values
 
 _PROGRESS_PAUSE_S = 0.1
 
@@ -139,12 +140,15 @@ class Run:
         )
 
     def received(self) -> Received:
-        """What a flow gave the task, read at the first use. Raises ServerError, TaskGone after a lost lease."""
+        """What a flow gave the task, read at the first use. Raises ServerError, TaskGone after a lost lease,
+        SealError."""
         if self._received is None:
             found = self._broker.run(flows.received(self._keys.queue(self.attempt.queue), self.attempt.id))
             if found is None:
                 raise gone(self.attempt.id)
-            self._received = Received(*(tuple(decode(part) or ()) for part in found))
+            results, outcomes = found
+            values = open_values(self._keys.seal, results)
+            self._received = Received(tuple(values or ()), tuple(decode(outcomes) or ()))
         return self._received
 
     @property

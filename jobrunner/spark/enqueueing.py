@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from jobrunner.client.current import current_client
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.causes import error_line
+from jobrunner.spark.plain import check_plain
 from jobrunner.spark.session import register
 
 
@@ -35,6 +36,7 @@ def enqueue(
             f"job {definition.name!r} is declared in the program itself; move it to a module of its own"
         )
     where = current_client()
+    check_plain(where.settings, "a write from Spark")
     options = {
         "type": definition.name,
         "modules": module,

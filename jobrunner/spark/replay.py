@@ -21,6 +21,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.history_steps import REPLAYED_FROM
 from jobrunner.client.item import read_headers, write_headers
 from jobrunner.errors import InvalidOption
+from jobrunner.spark.plain import check_stored
 from jobrunner.task import Task, derived_id
 
 _AT_ONCE = 500
@@ -99,12 +100,13 @@ def _add(run: Replay, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _enqueue(broker: Broker, keys: Keys, queue: str, again: list[Task]) -> Iterator[int]:
-    broker.run(queues.register(keys, [queue]))
+    broker.run_many(queues.register(keys, [queue]))
     for first in range(0, len(again), _AT_ONCE):
         yield sum(broker.run(tasks.enqueue(keys.queue(queue), again[first : first + _AT_ONCE])))
 
 
 def _again(row: dict[str, Any], run: Replay, keys: Keys) -> Task:
+    check_stored(row["_encoding"], row["_id"])
     headers = {REPLAYED_FROM: row["_id"]} | read_headers((row["_headers"] or "").encode())
     return Task(
         id=derived_id(row["_id"], run.name, keys.queue(row["_queue"]).tag),

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import formats, queues
 from jobrunner.broker.wakeup import WakeListener
 from jobrunner.client.batches import Advance, Batches, BatchLease
 from jobrunner.client.client import Client
@@ -31,6 +31,7 @@ from jobrunner.spark.closing import Closing
 from jobrunner.spark.frame import Shape, shape_of
 from jobrunner.spark.jobs import SparkJobs
 from jobrunner.spark.keeping import Keeping
+from jobrunner.spark.plain import check_plain
 from jobrunner.spark.run import BatchRun
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.shipping import ship_package
@@ -79,8 +80,11 @@ class StationDriver:
         self._seen = seen
         self._station = station
         self._client = client
+        check_plain(client.settings, "a station on Spark")
         self._keys = client.keys.queue(station.queue)
-        self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms)
+        self._broker = Broker(
+            client.endpoint, patience_s=0, now_ms=client.broker.now_ms, greeting=formats.check(client.keys)
+        )
         self._batches = Batches(self._broker, self._keys)
         self._hints = WakeListener(self._broker, [self._keys])
         self._breaker = Breaker()

@@ -13,6 +13,7 @@ from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
 from jobrunner.settings import check_options, client_settings, file_settings
 from jobrunner.spark.option_names import listed, settle_names
+from jobrunner.spark.plain import check_plain
 
 KNOWN = ("queue", "type", "modules", "id", "idFrom", "url", "prefix")
 _OF_A_STREAM = ("checkpointLocation", "path", "queryName")
@@ -68,6 +69,7 @@ def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOp
     """Settles the options of a write. Raises UnknownOption, InvalidOption, InvalidName, UnknownJob."""
     options = settle_names(given, KNOWN, "a write to jobrunner", unsaid=_OF_A_STREAM if streams else ())
     where = client_settings(options.get("url"), options.get("prefix"))
+    check_plain(where, "a write from Spark")
     settled = WriteOptions(
         url=Endpoint(where.url).shared_url(),
         prefix=where.prefix,

@@ -196,12 +196,12 @@ class MemoryClient(Client):
         """Queues that something was enqueued into."""
         return sorted({entry.task.queue for entry in self.entries.values()})
 
-    def enqueue(self, task: Task) -> TaskHandle[Any]:
+    def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:  # noqa: ARG002
         """Takes one task in. The same id again leaves the first task as it was."""
         known = self.entries.get(task.id)
         return MemoryHandle(self, self.take(task) if known is None else known)
 
-    def enqueue_many(self, sent: Iterable[Task]) -> list[TaskHandle[Any]]:
+    def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:  # noqa: ARG002
         """Takes tasks in, one after the other."""
         return [self.enqueue(task) for task in sent]
 
@@ -241,11 +241,11 @@ class AsyncMemoryClient(AsyncClient):
         """Queues that something was enqueued into."""
         return self._of.queues()
 
-    async def enqueue(self, task: Task) -> AsyncTaskHandle[Any]:
+    async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:  # noqa: ARG002
         """Takes one task in. The same id again leaves the first task as it was."""
         known = self._of.entries.get(task.id)
         return AsyncMemoryHandle(self, await self._of.take_async(task) if known is None else known)
 
-    async def enqueue_many(self, sent: Iterable[Task]) -> list[AsyncTaskHandle[Any]]:
+    async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:  # noqa: ARG002
         """Takes tasks in, one after the other."""
         return [await self.enqueue(task) for task in sent]

@@ -96,7 +96,7 @@ class JobrunnerWorker:
             coordination.start_periodic(keys.queue(job.options.queue), job.name, round(now_ms)) for job in periodics
         ]
         named = queues.register(keys, sorted({job.options.queue for job in periodics}))
-        self._client.broker.run_many([*begun, named, coordination.define_periodics(keys, published(periodics))])
+        self._client.broker.run_many([*begun, *named, coordination.define_periodics(keys, published(periodics))])
         self._fire.forget()
         self._fire.step(_BY_HAND, from_ms(now_ms))
 

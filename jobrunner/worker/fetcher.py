@@ -23,6 +23,7 @@ from jobrunner.worker.executors.handover import Executor, Finished
 from jobrunner.worker.figures import Figures
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.pressure import Pressure
+from jobrunner.worker.sealing import sealed
 from jobrunner.worker.settle import Report, Settlement, ended, settlements, tell, too_many_hops
 from jobrunner.worker.stock import Stock
 from jobrunner.worker.turns import Turns
@@ -171,6 +172,8 @@ class Fetcher:
                 (attempt, self._backoffs.settle(attempt, outcome) if isinstance(outcome, Failed) else outcome)
                 for attempt, outcome in reports
             ]
+        if self._keys.seal is not None:
+            reports = [(attempt, sealed(attempt, outcome, self._keys)) for attempt, outcome in reports]
         self._unsettled += reports  # before they leave the stock: no moment may look as if nothing were in hand
         self._stock.gave(count - released, released)
         self.finished_total += count - released

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
-from jobrunner.broker.calls import coordination, events
+from jobrunner.broker.calls import coordination, events, formats
 from jobrunner.broker.calls.queues import register_if_room
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.definitions import published
 from jobrunner.holder import new_mark
 from jobrunner.jobs.registry import all_jobs
+
+_ORDERS = 4
+"""Which of its calls asks for orders."""
 
 
 def new_worker_id() -> str:
@@ -25,6 +28,7 @@ class Presence:
     """Announces the worker every `heartbeat_s`; it counts as gone after three of them in silence.
 
     In the same round trip it reads what the worker was told to do (`quiet`, `stop`), and hands that to `obey`.
+    It also looks whether a newer version of jobrunner took the prefix over; then `step` raises NewerFormat.
     All it says is said again each time, so a server that lost it (a restart, an older snapshot) has it back soon.
     """
 
@@ -53,7 +57,8 @@ class Presence:
         ttl_ms = round(self._heartbeat_s * 3000)
         periodics = [job for job in all_jobs() if job.periodic is not None]
         calls = [
-            register_if_room(self._keys, sorted(self._queues.union(job.options.queue for job in periodics))),
+            *register_if_room(self._keys, sorted(self._queues.union(job.options.queue for job in periodics))),
+            formats.check(self._keys),
             coordination.announce(self._keys, self._worker_id, self._describe(), ttl_ms=ttl_ms),
             coordination.orders(self._keys, self._worker_id),
         ]
@@ -62,7 +67,7 @@ class Presence:
         if not self._has_started:
             words = {"queues": ",".join(sorted(self._queues)), "worker": self._worker_id}
             calls.append(events.note(self._keys, "worker_started", **words))
-        self._obey(self._broker.run_many(calls)[2])
+        self._obey(self._broker.run_many(calls)[_ORDERS])
         self._has_started = True
         return self._heartbeat_s
 

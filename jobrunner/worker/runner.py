@@ -11,7 +11,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import utc_now
 from jobrunner.codec import encode
-from jobrunner.errors import ParameterError, ServerError, UsageError
+from jobrunner.errors import EncryptionMissing, ParameterError, SealError, ServerError, UsageError
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.jobs.run import Run
 from jobrunner.logs import RUNNING, OwnLog
@@ -25,6 +25,7 @@ from jobrunner.outcome import (
     Steer,
     Succeeded,
 )
+from jobrunner.worker.sealing import opened_attempt
 from jobrunner.worker.verdict import after_error, error_text, out_of_time, sendable, shown
 
 _SUCCEEDED = Succeeded()
@@ -85,6 +86,11 @@ class Runner:
         definition = definition_for(attempt)
         if definition is None:
             return _unknown(attempt)
+        if attempt.encoding or self._keys.seal is not None:
+            try:
+                attempt = opened_attempt(attempt, self._keys)
+            except (SealError, EncryptionMissing) as error:
+                return Failed(sendable(f"{type(error).__name__}: {error}"), retry=False)
         timeout_s = definition.options.timeout
         run = Run(
             attempt,

@@ -10,6 +10,7 @@ from typing import Any
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Word
+from jobrunner.broker.calls import formats
 from jobrunner.broker.calls import queues as queue_calls
 from jobrunner.broker.calls.server import facts
 from jobrunner.client.client import Client
@@ -17,8 +18,8 @@ from jobrunner.client.current import current_client
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.errors import (
-    DriverFailed,
     JobrunnerError,
+    NewerFormat,
     OutcomeUnknown,
     ServerError,
     ServerRefused,
@@ -99,10 +100,12 @@ class Worker:
         self._released = 0
         self._working = False
         self._quiet = False
+        self._refused: NewerFormat | None = None
 
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
         """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues;
-        with `drain`, until nothing is scheduled either. Raises DriverFailed when a driver cannot go on."""
+        with `drain`, until nothing is scheduled either. Raises DriverFailed when a driver cannot go on, NewerFormat
+        when a newer version took the prefix over."""
         began = monotonic()
         self.start()
         try:
@@ -189,9 +192,9 @@ class Worker:
         return "problem" not in said, said
 
     @property
-    def failure(self) -> DriverFailed | None:
-        """Why a driver cannot go on; `run` raises it, who embeds a worker looks here."""
-        return self._drivers.failure
+    def failure(self) -> JobrunnerError | None:
+        """Why this worker cannot go on; `run` raises it, who embeds a worker looks here."""
+        return self._refused or self._drivers.failure
 
     def _goes_on(self) -> bool:
         return not self._stops_asked and self.failure is None
@@ -213,7 +216,7 @@ class Worker:
         keys = client.keys
         complaints = Complaints()
         self._started_ms = unix_ms()
-        self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms)
+        self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms, greeting=formats.check(keys))
         self._finished = Finished(lambda: self._fetch_loop.wake())
         self._queues = list(weights)
         self._figures = Figures(self._broker, keys, self.id)
@@ -241,13 +244,21 @@ class Worker:
             obey=self._obey,
         )  # fmt: skip
         self._fetch_loop = Loop("fetch", self._fetcher.step, complaints)
-        self._presence_loop = Loop("presence", self._presence.step, complaints)
+        self._presence_loop = Loop("presence", self._show_presence, complaints)
         self._loops = [
             self._fetch_loop,
             Loop("coordinator", self._coordinator.step, complaints),
             self._presence_loop,
             Loop("figures", self._figures.step, complaints),
         ]
+
+    def _show_presence(self) -> float:
+        try:
+            return self._presence.step()
+        except NewerFormat as error:  # a deploy has come so far that this version must leave
+            self._refused = error
+            self._asked.set()
+            return _LONG_S
 
     def _on_wake(self, queue: str | None) -> None:
         if queue is None:

@@ -16,11 +16,6 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Client, Worker, job
-from jobrunner.client.current import within
-from jobrunner.jobs.registry import forget
-from tests.conftest import Server
-
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
 ELSEWHERE = {  # copied out by
@@ -73,27 +68,6 @@ def test_pages_that_are_run_elsewhere_are_there_and_consist_of_files() -> None:
     for page, by in ELSEWHERE.items():
         assert page in (ROOT / "tests" / "acceptance" / by).read_text("utf-8"), f"{by} does not run {page}"
         assert all(code.startswith("# ") for mark, _, code in blocks(page) if not mark), page
-
-
-def test_a_user_with_the_rights_that_the_page_on_security_gives_can_work(start_server: Any) -> None:
-    (rule,) = re.findall(r"^ACL SETUSER jobs (.+)$", (PAGES / "security.md").read_text("utf-8"), re.MULTILINE)
-    server: Server = start_server()
-    with server.connect() as admin:
-        admin.execute_command("ACL", "SETUSER", "jobs", *rule.split())
-
-    @job(queue="acl", name="acl_probe")
-    def acl_probe() -> str:
-        return "done"
-
-    try:
-        with Client(f"unix://jobs:password@{server.socket}", durability_timeout=1) as client:
-            client.queue("acl").configure(history=60)
-            with within(client):
-                sent = acl_probe.enqueue()
-                Worker(client=client, queues=["acl"]).run(burst=True)
-                assert sent.result(timeout=5) == "done"
-    finally:
-        forget("acl_probe")
 
 
 def test_no_python_block_is_written_so_that_it_is_neither_run_nor_marked() -> None:

@@ -101,7 +101,7 @@ def test_what_is_to_be_told_is_one_of_two_words() -> None:
 def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
     """One look of the leader, a second later."""
     clock.set()
-    broker.run(register(keys, ["q", "shop/raw", "shop/odd"]))
+    broker.run_many(register(keys, ["q", "shop/raw", "shop/odd"]))
 
     def look() -> None:
         clock.advance(1000)

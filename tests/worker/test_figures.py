@@ -133,7 +133,7 @@ def test_a_read_is_one_round_trip(current: Client, monkeypatch: pytest.MonkeyPat
 
 def test_samples_tell_depth_and_what_no_worker_counted(current: Client, broker: Broker, keys: Keys, clock: Any) -> None:
     now_ms = clock.set()
-    broker.run(register(keys, ["bare", "fig"]))
+    broker.run_many(register(keys, ["bare", "fig"]))
     leader = Sample(broker, keys, lambda: ["bare", "fig"])
     assert leader.step(now_ms) == pytest.approx((60_000 - now_ms % 60_000) / 1000)
     bare = current.queue("bare")

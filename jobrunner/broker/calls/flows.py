@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from jobrunner.broker.call import Call, Verb, Word, command
-from jobrunner.broker.calls.tasks import due_word, task_fields
+from jobrunner.broker.calls.tasks import due_word, sealed, task_fields
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.join import Ended, Join
 
@@ -44,6 +44,7 @@ def prepare(keys: QueueKeys, join: Join) -> Call[bool]:
 def _prepared(keys: QueueKeys, join: Join) -> list[Word]:
     task = join.task
     assert task is not None
+    task = sealed(keys, task)
     fields: list[Word] = ["queue", keys.name, "payload", task.payload, *task_fields(task)]
     priority = "" if task.priority is None else task.priority
     words: list[Word] = ["id", task.id, "priority", priority, "due", due_word(task)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jobrunner.broker.call import Call, Verb, Word, command
+from jobrunner.broker.calls.formats import note
 from jobrunner.broker.keys import Keys, QueueKeys
 
 
@@ -46,6 +47,7 @@ _count = Verb("counts", _counts)
 _upkeep = Verb("upkeep", _upkeep_done)
 _configure = Verb("configure", lambda _: None)
 _purge = Verb("purge", int)
+_want = Verb("want", int)
 
 
 def counts(keys: QueueKeys) -> Call[QueueCounts]:
@@ -97,14 +99,22 @@ def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
     return command("ZSCORE", getattr(keys, state), task_id, read=lambda reply: None if reply is None else float(reply))
 
 
-def register(keys: Keys | QueueKeys, names: list[str]) -> Call[int]:
-    """Adds queues to the registry, so that every coordinator looks after them."""
-    return command("SADD", keys.queues, *names, read=int)
+def want(keys: QueueKeys, *, lasts_ms: int) -> Call[int]:
+    """Notes that somebody waits for room. Reply: how many more tasks the queue may hold now; -1: no limit."""
+    return _want.on(keys, lasts_ms=lasts_ms)
 
 
-def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> Call[int]:
+def register(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
+    """Adds queues to the registry, so that every coordinator looks after them, and notes the format of what is written.
+
+    Goes before what is first written on a queue.
+    """
+    return [note(keys), command("SADD", keys.queues, *names, read=int)]
+
+
+def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
     """The same where it may be left out: a server that is full takes no new member, and most are there already."""
-    return replace(register(keys, names), read=lambda reply: reply or 0, may_fail=True)
+    return [replace(call, read=lambda _: None, may_fail=True) for call in register(keys, names)]
 
 
 def registered(keys: Keys) -> Call[list[str]]:

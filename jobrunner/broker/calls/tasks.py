@@ -5,10 +5,13 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
+from msgspec import structs
+
 from jobrunner.attempt import due_ms
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.errors import QueueFull
+from jobrunner.seal import Bound, Seal
 from jobrunner.task import Task, TaskRecord, read_record
 
 
@@ -20,16 +23,16 @@ def _texts(reply: list[bytes]) -> list[str]:
     return [word.decode() for word in reply]
 
 
-def _record(reply: list[bytes]) -> TaskRecord | None:
+def _record(seal: Seal | None, tag: str, reply: list[bytes]) -> TaskRecord | None:
     if not reply:
         return None
     fields = {name.decode("utf-8", "replace"): value for name, value in zip(reply[2::2], reply[3::2], strict=True)}
-    return read_record(reply[0].decode(), reply[1].decode(), fields)
+    return read_record(reply[0].decode(), reply[1].decode(), fields, seal=seal, tag=tag)
 
 
 _enqueue = Verb("enqueue", lambda reply: reply)
 _unique = Verb("unique", lambda reply: reply)
-_show = Verb("show", _record)
+_show = Verb("show", lambda reply: reply)
 _cancel = Verb("cancel", _text)
 _requeue = Verb("requeue", _texts)
 _delete = Verb("delete", _text)
@@ -43,6 +46,8 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
     The reply is read as QueueFull when the queue may not hold so many more.
     """
     sent = list(tasks)
+    if keys.seal is not None:
+        sent = [sealed(keys, task) for task in sent]
     alike = len(set(map(_traits, sent))) == 1
     shared = task_fields(sent[0]) if alike else []
     words: list[Word] = ["queue", keys.name, *shared]
@@ -58,6 +63,7 @@ def enqueue_unique(keys: QueueKeys, task: Task) -> Call[tuple[str, str]]:
     """One task under its lock. Reply: ('new', 'replaced', 'rescheduled' or 'clash', id of the task that is there)."""
     lock = task.lock
     assert lock is not None, "only a task with a lock is enqueued so"
+    task = sealed(keys, task)
     call = _unique.with_keys(
         (keys.waiting, keys.scheduled, keys.settings, keys.counters, keys.arrival, keys.wake, keys.unique(lock.digest)),
         rest=["payload", task.payload, *task_fields(task)],
@@ -73,6 +79,17 @@ def enqueue_unique(keys: QueueKeys, task: Task) -> Call[tuple[str, str]]:
         on_clash=lock.on_clash if lock.on_clash in ("replace", "reschedule") else "",
     )
     return replace(call, read=partial(_placed, keys.name))
+
+
+def sealed(keys: QueueKeys, task: Task) -> Task:
+    """The task as it is stored. One that may take the place of another, under that one's id, is bound to their lock."""
+    if keys.seal is None:
+        return task
+    replaces = task.lock is not None and task.lock.on_clash == "replace"
+    instead = f"lock:{task.lock.digest}" if replaces and task.lock is not None else ""
+    bound = Bound(task.id, task.type, keys.tag)
+    payload, encoding = keys.seal.close(task.payload, task.encoding, bound, instead=instead)
+    return structs.replace(task, payload=payload, encoding=encoding)
 
 
 def _placed(queue: str, reply: list[bytes] | bytes) -> tuple[str, str]:
@@ -138,13 +155,14 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
     tag = tag_of_id(task_id) if queue is None else keys.queue(queue).tag
     assert tag is not None, "the client asks for the queue of an id of the user's own"
     base = keys.tag_base(tag)
-    return _show.with_keys(
+    call = _show.with_keys(
         (base + b"task:" + task_id.encode(), base + b"awaited"),
         base=base,
         tag=tag,
         id=task_id,
         **{"await": "1" if awaited else ""},
     )
+    return replace(call, read=partial(_record, keys.seal, tag))
 
 
 def headers(keys: QueueKeys, task_id: str) -> Call[bytes | None]:

@@ -7,7 +7,7 @@ local now_ms, tasks, shared = unpack(ARGV, 1, 3)
 --       id, payload, priority ('' = default), due ('' now, '+N' in N ms, 'N' at Unix ms N), count of words,
 --       field, value, ... of its own
 -- reply the positions (1 = first) of tasks whose id exists already: those are left as they are; or 'full'
--- include number clock place due wake batch size
+-- include number clock place due wake batch size room
 
 local now = read_clock(now_ms)
 local last = tonumber(redis.call('GET', arrival)) or 0
@@ -61,5 +61,7 @@ end
 if size + later > 0 then
   redis.call('HINCRBY', counters, 'enqueued', size / 2 + later)
   wake_one(wake)
+  -- Who waited behind the one that was told of room has his turn now, if there is still some.
+  if room_wanted and room_wanted > now and not is_full(settings, waiting, scheduled, 1) then hint_room(wake) end
 end
 return known

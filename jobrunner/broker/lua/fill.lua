@@ -10,7 +10,7 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 -- In a queue that keeps history the hash of a member says with `started_at` when it was handed out.
 -- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
 -- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim upkeep
--- include line bucket keyed rooms walk held
+-- include line bucket keyed rooms room walk held
 
 local HOLD_MS = 604800000
 local now = read_clock(now_ms)

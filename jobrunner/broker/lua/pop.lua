@@ -6,7 +6,7 @@ local now_ms, tasks, count = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
 -- reply list of {id, type, payload, headers, encoding}; empty when nothing waits, the queue is paused or has no tokens
 -- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim upkeep
--- include line bucket keyed rooms walk
+-- include line bucket keyed rooms room walk
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)

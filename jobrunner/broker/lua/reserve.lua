@@ -12,7 +12,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 -- In a queue that keeps history the hash says with `started_at` when it was last handed out.
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
 -- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim upkeep
--- include event line bucket keyed rooms walk
+-- include event line bucket keyed rooms room walk
 
 local now = read_clock(now_ms)
 local defaults = upkeep(now)

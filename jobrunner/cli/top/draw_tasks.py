@@ -14,7 +14,7 @@ from jobrunner.cli.top.words import length, number
 from jobrunner.inspector.lines import TaskLine
 from jobrunner.inspector.redaction import Redaction
 from jobrunner.inspector.timeline import Moment, timeline
-from jobrunner.task import TaskRecord
+from jobrunner.task import ENCRYPTED, TaskRecord
 
 _STYLES = {"pending": "green", "waiting": "cyan", "scheduled": "blue", "dead": "red"}
 _WHEN = {"pending": "LEASE", "waiting": "", "scheduled": "DUE", "dead": "DIED"}
@@ -98,10 +98,13 @@ def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Te
         yield line([Cell(f"  {name:<12}", "dim"), Cell(value)], width)
     yield titled("WHAT HAPPENED", width)
     yield from (_moment(moment, width) for moment in timeline(record))
-    for title, raw in (("PAYLOAD", record.payload), ("RESULT", record.result)):
+    for title, raw, is_encrypted in (
+        ("PAYLOAD", record.payload, record.is_encrypted),
+        ("RESULT", record.result, record.has_encrypted_result),
+    ):
         if raw is not None:
             yield titled(title, width)
-            yield from _block(_pretty(redaction.shown(readable(raw))), width)
+            yield from _block(ENCRYPTED if is_encrypted else _pretty(redaction.shown(readable(raw))), width)
     if record.error:
         yield titled("LAST ERROR", width)
         yield from _block(record.error.rstrip(), width, "red")

@@ -9,7 +9,7 @@ from jobrunner.clock import from_ms
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.holders import holder_of
 from jobrunner.inspector.timeline import timeline
-from jobrunner.task import TaskRecord
+from jobrunner.task import ENCRYPTED, TaskRecord
 from jobrunner.web.context import Context
 from jobrunner.web.refusals import NotThere
 from jobrunner.web.routing import Page, Values
@@ -30,13 +30,19 @@ def _task(context: Context) -> tuple[str, Values]:
         "task": record,
         "moments": timeline(record, seen.look.workers),
         "holder": holder_of(context.client, record, seen.look.workers),
-        "payload": shown(context, _decoded(record.payload, record)),
+        "payload": ENCRYPTED if record.is_encrypted else shown(context, _decoded(record.payload, record)),
         "size": len(record.payload),
         "headers": shown(context, read_headers(record.fields.get("headers")) or None),
-        "result": shown(context, _decoded(record.result, record)) if record.result is not None else "",
+        "result": _result(context, record),
         "facts": _facts(record),
         "progress": _progress(record),
     }
+
+
+def _result(context: Context, record: TaskRecord) -> str:
+    if record.has_encrypted_result:
+        return ENCRYPTED
+    return shown(context, _decoded(record.result, record)) if record.result is not None else ""
 
 
 def shown(context: Context, value: Any) -> str:
@@ -64,7 +70,7 @@ def _decoded(raw: bytes | None, record: TaskRecord) -> Any:
     if raw is None:
         return None
     try:
-        return read_payload(raw, record.fields.get("encoding", b"") or b"json")
+        return read_payload(raw, record.fields.get("encoding", b"").partition(b" ")[0] or b"json")
     except (JobrunnerError, ValueError):
         return raw.decode("utf-8", "replace") if raw.isascii() else f"{len(raw):,} bytes: {raw[:200]!r}"
 

@@ -15,6 +15,9 @@ from jobrunner.worker.executors.threads import ThreadExecutor
 from jobrunner.worker.executors.wire import write_greeting
 from jobrunner.worker.runner import Runner
 
+_SHARED = ("payload_limit", "payload_keys", "payload_seal", "require_sealed")
+"""Options that the client of a child has from that of its worker."""
+
 
 def build_executor(
     settings: WorkerSettings,
@@ -31,8 +34,9 @@ def build_executor(
     runner = Runner(client.broker, client.keys, is_stopped)
     if settings.executor == "processes":
         greeting = write_greeting(
-            client.endpoint.shared_url(), client.keys.prefix, modules, IDENTITY.worker, IDENTITY.log_format
-        )
+            client.endpoint.shared_url(), client.keys.prefix, modules, IDENTITY.worker, IDENTITY.log_format,
+            {name: getattr(client.settings, name) for name in _SHARED},
+        )  # fmt: skip
         return ThreadExecutor(settings.concurrency, ProcessSlots(greeting, runner, is_stopped), finished)
     with within(client):
         plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished)

@@ -47,7 +47,7 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
     if greeting.log_format:
         log_to_stderr(greeting.log_format)
         IDENTITY.worker = greeting.worker
-    client = configure(greeting.url, greeting.prefix)
+    client = configure(greeting.url, greeting.prefix, **greeting.options)
     try:
         load_modules(greeting.modules)
     except JobrunnerError as error:

@@ -5,7 +5,7 @@ attempt and its outcome in turn.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,11 +28,20 @@ class Greeting(msgspec.Struct, frozen=True):
     worker: str = ""
     log_format: str = ""
     """How the worker logs; '' when it is no command that set that up."""
+    options: dict[str, Any] = {}
+    """Further options of its client; keys may be among them."""
 
 
-def write_greeting(url: str, prefix: str, modules: Sequence[str], worker: str = "", log_format: str = "") -> bytes:
+def write_greeting(
+    url: str,
+    prefix: str,
+    modules: Sequence[str],
+    worker: str = "",
+    log_format: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> bytes:
     """The first message to a child."""
-    return msgspec.msgpack.encode(Greeting(url, prefix, tuple(modules), worker, log_format))
+    return msgspec.msgpack.encode(Greeting(url, prefix, tuple(modules), worker, log_format, dict(options or {})))
 
 
 def read_greeting(raw: bytes) -> Greeting:

@@ -91,7 +91,7 @@ def test_another_prefix_with_tasks_is_found(client: Client, other: Client) -> No
 def test_another_database_with_a_worker_is_found(client: Client, server: Any) -> None:
     client.queue("mail").push(1)
     with Client(f"{server.url}?db=3", client.keys.prefix) as far:
-        far.broker.run(queues.register(far.keys, ["mail"]))
+        far.broker.run_many(queues.register(far.keys, ["mail"]))
         announce(far)
         (found,) = neighbours(client, server_facts(client))
         from_there = neighbours(far, server_facts(far))

@@ -8,7 +8,7 @@ local DEFAULT_DEAD_MAX = 0
 local function read_defaults(now)
   local set = redis.call('HMGET', settings, 'paused', 'keepalive_ms', 'max_attempts', 'dead_ttl_ms', 'dead_max',
     'max_inflight', 'max_tokens', 'interval_us', 'expires_in_ms', 'dead_to', 'fair', 'key_inflight', 'key_tokens',
-    'key_interval_us')
+    'key_interval_us', 'room_wanted')
   local resumes = set[1] ~= '1' and number(set[1]) or nil
   return {
     paused = set[1] and (not resumes or resumes > now),
@@ -26,6 +26,7 @@ local function read_defaults(now)
     key_inflight = number(set[12]) or 0,
     key_tokens = number(set[13]),
     key_interval = number(set[14]),
+    room_wanted = number(set[15]),
   }
 end
 

@@ -1,6 +1,10 @@
--- How many more tasks the queue may hold, waiting and scheduled together.
+-- How many more tasks the queue may hold, waiting and scheduled together. `room_wanted`: until when somebody waits for
+-- room, Unix ms; nil where nobody does.
+local room_wanted
 local function room_in(settings, waiting, scheduled)
-  local most = number(redis.call('HGET', settings, 'max_size'))
+  local set = redis.call('HMGET', settings, 'max_size', 'room_wanted')
+  local most = number(set[1])
+  room_wanted = most and number(set[2])
   return most and most - redis.call('ZCARD', waiting) - redis.call('ZCARD', scheduled) or math.huge
 end
 

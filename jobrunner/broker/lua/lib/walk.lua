@@ -12,6 +12,7 @@ local function walk(limits, wanted, take, now, are_leased)
     taken, is_cut_short = walk_line(wanted, take)
   end
   pay(read, taken)
+  if limits.room_wanted and limits.room_wanted > now and taken > 0 then hint_room(wake) end
   if not limits.paused then lifts = math.min(lifts, refills_at(read, now)) end
   return taken, is_cut_short, lifts
 end

@@ -1,0 +1,162 @@
+"""A producer's buffer for short outages: tasks that cannot be sent now wait in this process until the server is back.
+
+What must hold: tasks are sent in the order in which they were enqueued, each under the id that it was given then, so
+that one that had arrived after all is there once; and nothing is forgotten in silence.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import formats
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.client.bulk import Batch
+from jobrunner.clock import monotonic
+from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.logs import OwnLog
+from jobrunner.settings import ClientSettings
+from jobrunner.task import Task
+
+T = TypeVar("T")
+_AT_ONCE = 500
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_AWAY = (ServerUnavailable, OutcomeUnknown)
+_log = OwnLog("jobrunner.buffer")
+
+
+class Buffer:
+    """Tasks that wait for the server. Its life:
+
+    1. is empty, and everything goes straight to the server, until a server is away;
+    2. takes what cannot be sent, and all that comes after it, up to its limits: then it raises BufferFull;
+    3. sends in a thread of its own, with pauses that grow, until it is empty;
+    4. on `close` waits for that, `buffer_flush` seconds at most; what is left then is lost, and the log says so.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, settings: ClientSettings) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._closed = False
+        self._tasks: deque[Task] = deque()
+        self._size = 0
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._tasks) if self._pid == os.getpid() else 0
+
+    def through(self, tasks: Sequence[Task], send: Callable[[], T]) -> T | None:
+        """What `send` returns; None when the tasks were kept to be sent later. Raises BufferFull, and as `send`."""
+        if len(self) and self._takes(tasks):
+            self._keep(tasks)
+            return None
+        try:
+            return send()
+        except _AWAY as error:
+            if not self._takes(tasks):
+                raise
+            self._keep(tasks, error)
+            return None
+
+    async def through_async(self, tasks: Sequence[Task], send: Callable[[], Awaitable[T]]) -> T | None:
+        """The same for asyncio."""
+        if len(self) and self._takes(tasks):
+            self._keep(tasks)
+            return None
+        try:
+            return await send()
+        except _AWAY as error:
+            if not self._takes(tasks):
+                raise
+            self._keep(tasks, error)
+            return None
+
+    def close(self) -> None:
+        """Waits until all is sent, or the time is up; tells what is lost. Takes nothing more."""
+        ends = monotonic() + self._settings.buffer_flush
+        with self._changed:
+            while len(self) and (left := ends - monotonic()) > 0:
+                self._changed.wait(left)
+            self._closed = True
+            self._changed.notify_all()
+            if lost := len(self):
+                first = self._tasks[0]
+                _log.error("tasks that waited for the server are lost", tasks=lost, first=first.id, queue=first.queue)
+        self._broker.close()
+
+    def _takes(self, tasks: Sequence[Task]) -> bool:
+        """Whether these may wait: the id of a unique task is known only when it was placed."""
+        return all(task.lock is None for task in tasks)
+
+    def _keep(self, tasks: Sequence[Task], error: JobrunnerError | None = None) -> None:
+        with self._changed:
+            if self._pid != os.getpid():
+                self._forget()
+            size = sum(len(task.payload) for task in tasks)
+            limits = self._settings
+            if self._closed or len(self._tasks) + len(tasks) > limits.buffer_tasks or (
+                self._size + size > limits.buffer_bytes
+            ):
+                raise BufferFull(
+                    f"no server, and {len(self._tasks)} tasks ({self._size} bytes) wait for it already: "
+                    f"{len(tasks)} were not taken; try again later, or raise buffer_tasks and buffer_bytes"
+                ) from error
+            if not self._tasks:
+                _log.warning("the server is away; tasks wait in this process", error=str(error))
+            self._tasks.extend(tasks)
+            self._size += size
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_all, name="jobrunner-buffer", daemon=True)
+                self._thread.start()
+
+    def _send_all(self) -> None:
+        pause, sent = _FIRST_PAUSE_S, 0
+        told: type[Exception] | None = None
+        while True:
+            with self._changed:
+                if not self._tasks or self._closed:
+                    self._thread = None
+                    break
+                part = list(islice(self._tasks, _AT_ONCE))
+            try:
+                self._broker.write(Batch(self._keys, part, self._settings.payload_limit).calls)
+            except Exception as error:  # whatever it is, nobody else would send them
+                if not isinstance(error, _AWAY) and type(error) is not told:
+                    told = type(error)
+                    _log.warning("the server refuses tasks that waited for it", tasks=len(self), error=str(error))
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                continue
+            pause, sent = _FIRST_PAUSE_S, sent + len(part)
+            self._forget_first(part)
+        _log.info("the server is back; tasks that waited were sent", tasks=sent)
+
+    def _forget_first(self, part: Sequence[Task]) -> None:
+        with self._changed:
+            for task in part:
+                self._tasks.popleft()
+                self._size -= len(task.payload)
+            self._changed.notify_all()
+
+    def _forget(self) -> None:
+        """A forked child begins with nothing: what waits is its parent's to send."""
+        self._tasks, self._size, self._thread, self._pid = deque(), 0, None, os.getpid()
+
+
+def buffer_of(
+    settings: ClientSettings, keys: Keys, endpoint: Endpoint, now_ms: Callable[[], bytes]
+) -> Buffer | None:
+    """The buffer of a client; None where nothing is to wait."""
+    if not settings.buffer_tasks:
+        return None
+    return Buffer(Broker(endpoint, patience_s=0, now_ms=now_ms, greeting=formats.check(keys)), keys, settings)

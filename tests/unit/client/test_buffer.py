@@ -1,0 +1,203 @@
+"""The producer's buffer: what it takes while the server is away, how it is sent, and what is said of the rest."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, Unique, job
+from jobrunner.client.aio import AsyncClient
+from jobrunner.client.current import forget, use
+from jobrunner.errors import BufferFull, InvalidOption, ServerUnavailable
+from tests.conftest import Server, wait_for
+
+
+@job(name="buffer.noop", queue="mail")
+def noop(n: int = 0) -> None:
+    """Nothing."""
+
+
+@job(name="buffer.once", queue="mail", unique=Unique())
+def once() -> None:
+    """There is one of it."""
+
+
+@pytest.fixture
+def own(start_server: Callable[..., Server]) -> Server:
+    """A server that the test may kill; what is on its disk comes back."""
+    return start_server(appendonly="yes", appendfsync="always")
+
+
+@pytest.fixture
+def connect(own: Server) -> Iterator[Callable[..., Client]]:
+    """connect(buffer_tasks=9, …): a client with a buffer, the current one."""
+    made: list[Client] = []
+
+    def make(**options: Any) -> Client:
+        made.append(use(Client(own.url, patience=0, **{"buffer_tasks": 1000, "buffer_flush": 0} | options)))
+        return made[-1]
+
+    yield make
+    forget()
+    for client in made:
+        client.close()
+
+
+def numbers(client: Client) -> list[Any]:
+    """Payloads in line."""
+    return [popped.payload for popped in client.queue("mail").pop(1000)]
+
+
+def test_what_was_enqueued_while_the_server_was_away_comes_in_order_behind_what_was_there(
+    connect: Callable[..., Client], own: Server
+) -> None:
+    client = connect()
+    queue = client.queue("mail")
+    queue.push(0)
+    own.kill()
+
+    ids = [queue.push(n) for n in range(1, 700)]
+    ids += queue.push_many(range(700, 800))
+    assert client._buffer is not None
+    assert len(client._buffer) == 799
+    own.start()
+    wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
+
+    assert queue.ids("waiting", limit=1000)[1:] == ids
+    assert numbers(client) == list(range(800))
+    assert queue.push("straight") not in ids
+
+
+def test_jobs_tell_by_their_handle_that_they_wait_here(connect: Callable[..., Client], own: Server) -> None:
+    connect()
+    assert noop.enqueue(0).durability == "none"
+    own.kill()
+
+    tasks = [noop.enqueue(1), *noop.enqueue_many([noop.bind(2), noop.bind(3)])]
+    assert {task.durability for task in tasks} == {"buffered"}
+    own.start()
+
+    for task in tasks:
+        wait_for(lambda task=task: task.exists, timeout_s=30)
+
+
+def test_a_task_that_had_arrived_after_all_is_there_once(connect: Callable[..., Client], own: Server) -> None:
+    client = connect()
+    client.queue("mail").push("a", id="mine")
+    own.kill()
+    client.queue("mail").push("again", id="mine")
+    client.queue("mail").push("b")
+    own.start()
+    wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
+
+    assert numbers(client) == ["a", "b"]
+
+
+@pytest.mark.parametrize("limits", [{"buffer_tasks": 3}, {"buffer_bytes": 3}])
+def test_a_full_buffer_refuses_and_keeps_what_it_has(
+    connect: Callable[..., Client], own: Server, limits: dict[str, int]
+) -> None:
+    client = connect(**limits)
+    own.kill()
+    for n in range(3):
+        client.queue("mail").push(n)
+
+    with pytest.raises(BufferFull, match="3 tasks"):
+        client.queue("mail").push(3)
+    own.start()
+    wait_for(lambda: not len(client._buffer or ()), timeout_s=30)
+
+    assert numbers(client) == [0, 1, 2]
+
+
+def test_unique_tasks_and_reads_do_not_wait(connect: Callable[..., Client], own: Server) -> None:
+    client = connect()
+    own.kill()
+
+    with pytest.raises(ServerUnavailable):
+        once.enqueue()
+    with pytest.raises(ServerUnavailable):
+        client.queue("mail").counts()
+
+
+def test_without_the_setting_an_enqueue_raises(own: Server) -> None:
+    with Client(own.url, patience=0) as client:
+        own.kill()
+        with pytest.raises(ServerUnavailable):
+            client.queue("mail").push(1)
+
+
+def test_an_asyncio_client_has_one_too(own: Server) -> None:
+    async def enqueue() -> list[str]:
+        async with AsyncClient(own.url, patience=0, buffer_tasks=9, buffer_flush=20) as client:
+            own.kill()
+            ids = [await client.queue("mail").push(n) for n in range(3)]
+            own.start()
+        return ids
+
+    ids = asyncio.run(enqueue())
+
+    with Client(own.url) as client:
+        assert client.queue("mail").ids("waiting") == ids
+
+
+def test_the_end_of_the_process_waits_for_the_server_and_tells_what_is_lost(own: Server) -> None:
+    program = """
+import os, sys
+from jobrunner import configure
+client = configure(sys.argv[1], patience=0, buffer_tasks=9, buffer_flush=float(sys.argv[2]))
+client.queue("mail").push(0)
+os.kill(int(sys.argv[3]), 9)
+while True:
+    client.queue("mail").push(1)
+    if len(client._buffer):
+        break
+print("pushed", flush=True)
+"""
+
+    def run(flush: float) -> Any:
+        return subprocess.Popen(
+            [sys.executable, "-c", program, own.url, str(flush), str(own.pid)], stdout=subprocess.PIPE, text=True
+        )
+
+    with run(0) as losing:
+        said, _ = losing.communicate(timeout=60)
+    assert "are lost" in said
+    own.kill()
+    own.start()
+    with run(60) as waiting:
+        assert waiting.stdout is not None
+        while "pushed" not in waiting.stdout.readline():
+            pass
+        own.kill()
+        own.start()
+        said, _ = waiting.communicate(timeout=60)
+    assert "are lost" not in said
+    with Client(own.url) as client:
+        assert numbers(client)[-1] == 1
+
+
+def test_a_forked_child_sends_nothing_of_its_parents(connect: Callable[..., Client], own: Server) -> None:
+    client = connect()
+    own.kill()
+    client.queue("mail").push(1)
+    assert client._buffer is not None
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(client._buffer))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(client._buffer) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"buffer_tasks": -1}, {"buffer_tasks": 1.5}, {"buffer_bytes": 0}, {"buffer_tasks": 1, "durability": "fsync"}],
+)
+def test_limits_that_make_no_sense_are_refused(server: Server, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match="buffer_"):
+        Client(server.url, **options)

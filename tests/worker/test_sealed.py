@@ -1,0 +1,461 @@
+"""Encrypted and signed tasks through workers, clients, pipelines, flows and pages: nobody without a key reads, swaps or
+changes one, and what cannot be opened is dead with the reason and loses nothing."""
+
+import asyncio
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner
+from starlette.testclient import TestClient
+
+from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
+from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.client.aio import AsyncClient
+from jobrunner.client.current import forget, use
+from jobrunner.clock import from_ms
+from jobrunner.coordinator.fire import Fire
+from jobrunner.errors import InvalidOption, KeyMissing, NotSealed, SealBroken, UnknownOption
+from jobrunner.etl import Drop, Pipeline, To
+from jobrunner.web.app import create_app
+from tests.conftest import Server
+
+OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
+SECRET = "tell-nobody"
+seen: list[Any] = []
+
+
+@job(name="sealed.note", queue="sealed", max_attempts=3)
+class Note(Job):
+    """Keeps what it was given."""
+
+    text: str
+
+    def run(self) -> str:
+        seen.append(self.text)
+        return f"{self.text} noted"
+
+
+@job(name="sealed.other", queue="sealed")
+class Other(Job):
+    """Has the parameters of Note."""
+
+    text: str
+
+    def run(self) -> None:
+        seen.append(("other", self.text))
+
+
+@job(name="sealed.join", queue="elsewhere")
+class Join(Job):
+    """Joins what a flow gave it."""
+
+    text: str
+
+    def run(self) -> str:
+        return ",".join([self.text, *self.task.results])
+
+
+@job(name="sealed.last", queue="sealed", unique=Unique(by=[], on_clash="replace"))
+class Last(Job):
+    """The last of its kind counts."""
+
+    text: str
+
+    def run(self) -> None:
+        seen.append(self.text)
+
+
+@job(name="sealed.tick", queue="ticks", every=timedelta(seconds=1))
+class Tick(PeriodicJob):
+    """Fires."""
+
+    text: str = SECRET
+
+    def run(self) -> None:
+        seen.append(self.text)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> Iterator[None]:
+    seen.clear()
+    yield
+    forget()
+
+
+@pytest.fixture(params=["encrypt", "sign"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def connect(server: Server, keys: Any, clock: Any) -> Iterator[Callable[..., Client]]:
+    """connect(keys…): the client of this process from now on, with these payload_keys."""
+    made: list[Client] = []
+
+    def make(*payload_keys: str, **options: Any) -> Client:
+        forget()
+        made.append(Client(server.url, keys.prefix, now_ms=clock, payload_keys=payload_keys, **options))
+        return use(made[-1])
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def work(client: Client, *queues: str, **options: Any) -> None:
+    Worker(client=client, queues=queues or ["sealed"], **options).run(burst=True)
+
+
+def everything(raw: redis.Redis) -> bytes:
+    """All that the server holds."""
+    return b"".join(raw.dump(key) or b"" for key in raw.scan_iter())
+
+
+def keep_uncompressed(raw: redis.Redis) -> None:
+    raw.config_set("rdbcompression", "no")
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_task_runs_and_the_server_never_saw_what_it_was_about(
+    connect: Callable[..., Client], raw: redis.Redis, executor: str
+) -> None:
+    keep_uncompressed(raw)
+    client = connect(OLD)
+    task = Note(text=SECRET).enqueue()
+    assert SECRET.encode() not in everything(raw)
+
+    work(client, executor=executor, concurrency=1, modules=[__name__] if executor == "processes" else [])
+
+    assert SECRET.encode() not in everything(raw)
+    assert task.result(timeout=0) == f"{SECRET} noted"
+    assert (task.record().unread, json.loads(task.record().payload)) == (None, {"text": SECRET})
+
+
+def test_signed_payloads_stay_readable_and_results_too(connect: Callable[..., Client], raw: redis.Redis) -> None:
+    client = connect(OLD, payload_seal="sign")
+    task = Note(text=SECRET).enqueue()
+
+    work(client)
+
+    stored = raw.hgetall(client.keys.queue("sealed").task(task.id))
+    assert json.loads(stored[b"payload"]) == {"text": SECRET}
+    assert json.loads(stored[b"result"])["value"] == f"{SECRET} noted"
+    assert task.result(timeout=0) == f"{SECRET} noted"
+
+
+@pytest.mark.parametrize("lacks", [(), (NEW,)])
+def test_a_worker_without_the_key_makes_the_task_dead_and_it_runs_once_the_key_is_there(
+    connect: Callable[..., Client], kind: str, lacks: tuple[str, ...]
+) -> None:
+    connect(OLD, payload_seal=kind)
+    task_id = Note(text=SECRET).enqueue().id
+
+    client = connect(*lacks)
+    work(client)
+
+    task = client.task(task_id)
+    assert (task.state, task.attempts) == ("dead", 1)
+    assert task.error.startswith("KeyMissing: ")
+    assert seen == []
+    client = connect(NEW, OLD)
+    assert client.queue("sealed").requeue_dead([task_id]) == 1
+    work(client)
+    assert client.task(task_id).result(timeout=0) == f"{SECRET} noted"
+
+
+@pytest.mark.parametrize("what", ["of another task", "as another type", "changed"])
+def test_a_payload_that_was_swapped_or_changed_does_not_run(
+    connect: Callable[..., Client], raw: redis.Redis, kind: str, what: str
+) -> None:
+    client = connect(OLD, payload_seal=kind)
+    one, two = Note(text="one").enqueue(), Note(text="two").enqueue()
+    first, second = (client.keys.queue("sealed").task(task.id) for task in (one, two))
+    if what == "of another task":
+        raw.hset(first, mapping={name: raw.hget(second, name) for name in ("payload", "encoding")})
+    elif what == "as another type":
+        raw.hset(first, "type", "sealed.other")
+    else:
+        raw.hset(first, "payload", raw.hget(first, "payload").replace(b"e", b"f") + b" ")
+
+    work(client)
+
+    assert seen == ["two"]
+    assert one.error.startswith("SealBroken: ")
+    assert one.state == "dead"
+
+
+def test_who_requires_a_seal_runs_nothing_plain(connect: Callable[..., Client], raw: redis.Redis) -> None:
+    connect()
+    plain = Note(text="plain").enqueue().id
+    client = connect(OLD, require_sealed=True)
+    sealed = Note(text="sealed").enqueue()
+    raw.hset(client.keys.queue("sealed").task(sealed.id), "shade", "blue")
+
+    work(client)
+
+    assert seen == ["sealed"]
+    assert client.task(plain).error.startswith("NotSealed: ")
+    raw.hset(client.keys.queue("sealed").task(sealed.id), "result", b'"forged"')
+    with pytest.raises(NotSealed):
+        sealed.result(timeout=0)
+
+
+def test_without_that_plain_tasks_go_on_beside_sealed_ones(connect: Callable[..., Client]) -> None:
+    connect()
+    Note(text="plain").enqueue()
+    client = connect(OLD)
+    Note(text="sealed").enqueue()
+
+    work(client)
+
+    assert sorted(seen) == ["plain", "sealed"]
+
+
+def test_a_result_of_another_task_is_not_given_to_who_waits(
+    connect: Callable[..., Client], raw: redis.Redis, kind: str
+) -> None:
+    client = connect(OLD, payload_seal=kind)
+    one, two = Note(text="one").enqueue(), Note(text="two").enqueue()
+    work(client)
+    first, second = (client.keys.queue("sealed").task(task.id) for task in (one, two))
+    raw.hset(first, "result", raw.hget(second, "result"))
+
+    with pytest.raises(SealBroken):
+        one.result(timeout=0)
+    without = connect()
+    with pytest.raises(KeyMissing):
+        without.task(two.id).result(timeout=0)
+
+
+def test_items_of_a_bare_queue_are_sealed_over_moves_requeueing_and_replay(
+    connect: Callable[..., Client], raw: redis.Redis, kind: str
+) -> None:
+    client = connect(OLD, payload_seal=kind, require_sealed=True)
+    first, second = client.queue("etl/first"), client.queue("etl/second")
+    second.configure(history=60)
+    ids = first.push_many([{"n": 1}, b"\x00\xff", Item("keep", id="mine")])
+
+    for lease, kept in zip(first.reserve(3), [{"n": 1}, b"\x00\xff", "keep"], strict=True):
+        assert lease.payload == kept
+        lease.move("second", payload="moved") if lease.id == ids[0] else lease.move("second")
+    leases = second.reserve(3)
+    assert [lease.payload for lease in leases] == ["moved", b"\x00\xff", "keep"]
+    leases[0].rollback(error="no", delay=0)
+    leases[1].commit(result={"done": 1})
+    leases[2].release()
+
+    again = second.replay(ids[1])
+    assert sorted(str(popped.payload) for popped in second.pop(9)) == sorted(["moved", "keep", str(b"\x00\xff")])
+    assert again != ids[1]
+    assert (raw.hget(second.keys.task(ids[1]), "payload") == b"\x00\xff") is (kind == "sign")
+
+
+def test_a_dead_item_is_mended_with_a_payload_that_is_sealed_for_it(connect: Callable[..., Client], kind: str) -> None:
+    client = connect(OLD, payload_seal=kind, require_sealed=True)
+    queue = client.queue("mend")
+    queue.configure(max_attempts=1)
+    ids = queue.push_many(["bad", "worse"])
+    for lease in queue.reserve(2):
+        lease.rollback(error="no")
+
+    assert queue.requeue_dead(ids, payload="good") == 2
+
+    assert [lease.payload for lease in queue.reserve(2)] == ["good", "good"]
+
+
+def test_what_was_popped_without_its_key_is_not_lost(connect: Callable[..., Client]) -> None:
+    connect(OLD).queue("mail").push("x", id="mine")
+    (popped,) = connect().queue("mail").pop()
+
+    with pytest.raises(KeyMissing):
+        _ = popped.payload
+    assert len(popped.stored) == len(b'"x"') + 40
+
+
+def test_a_lease_whose_key_lacks_says_so_and_can_be_given_back(connect: Callable[..., Client]) -> None:
+    connect(OLD).queue("mail").push("x", id="mine")
+    (lease,) = connect().queue("mail").reserve()
+
+    with pytest.raises(KeyMissing, match="JOBRUNNER_PAYLOAD_KEYS"):
+        _ = lease.payload
+    assert lease.release()
+    assert [lease.payload for lease in connect(OLD).queue("mail").reserve()] == ["x"]
+
+
+def test_an_asyncio_client_seals_and_opens_too(connect: Callable[..., Client], kind: str) -> None:
+    client = connect(OLD, payload_seal=kind)
+
+    async def push() -> Any:
+        async with AsyncClient.like(client.settings) as twin:
+            queue = twin.queue("mail")
+            await queue.push({"a": 1})
+            (lease,) = await queue.reserve()
+            await lease.release()
+            task = await Note(text=SECRET).aenqueue()
+            return lease.payload, task.id
+
+    payload, task_id = asyncio.run(push())
+    work(client)
+
+    assert payload == {"a": 1}
+    assert client.task(task_id).result(timeout=0) == f"{SECRET} noted"
+
+
+def test_many_are_sealed_one_by_one(connect: Callable[..., Client], raw: redis.Redis) -> None:
+    client = connect(OLD, require_sealed=True)
+    tasks = Note.enqueue_many([Note(text=str(n)) for n in range(1500)])
+
+    stored = {raw.hget(client.keys.queue("sealed").task(task.id), "payload") for task in tasks}
+    assert len(stored) == 1500
+    work(client)
+    assert sorted(map(int, seen)) == list(range(1500))
+
+
+def test_stations_fork_fan_out_and_keep_their_payloads(connect: Callable[..., Client], kind: str) -> None:
+    client = connect(OLD, payload_seal=kind, require_sealed=True)
+    line = Pipeline("sealed-line", client=client)
+
+    @line.station("raw", to="parts")
+    def parse(item: Any) -> Any:
+        return {"all": item.payload}
+
+    @line.station("parts", to=("kept", "gone"), fan_out=True)
+    def split(item: Any) -> Any:
+        return [To("kept"), To("gone"), To("kept", item.payload["all"])]
+
+    @line.sink("kept")
+    def keep(item: Any) -> None:
+        seen.append(item.payload)
+
+    @line.sink("gone")
+    def lose(item: Any) -> None:
+        raise Drop
+
+    line.push("raw", SECRET)
+    work(client, *(f"sealed-line/{name}" for name in ("raw", "parts", "kept", "gone")))
+
+    assert sorted(map(str, seen)) == sorted([str({"all": SECRET}), SECRET])
+
+
+def test_flows_bring_results_that_only_their_steps_read(
+    connect: Callable[..., Client], raw: redis.Redis, kind: str
+) -> None:
+    keep_uncompressed(raw)
+    client = connect(OLD, payload_seal=kind, require_sealed=True)
+    both = group(Note(text="a-secret"), Note(text="b-secret"))
+    flow = chain(both, Join(text="c-secret")).enqueue()
+    work(client, "sealed", "elsewhere")
+
+    assert flow.result(timeout=5) == "c-secret,a-secret noted,b-secret noted"
+    assert (b"-secret" in everything(raw)) is (kind == "sign")
+
+
+def test_the_payload_that_takes_the_place_of_another_opens_in_its_place(
+    connect: Callable[..., Client], kind: str
+) -> None:
+    client = connect(OLD, payload_seal=kind, require_sealed=True)
+    first = Last(text="first").enqueue()
+    second = Last(text="second").enqueue()
+
+    assert first.id == second.id
+    work(client)
+    assert seen == ["second"]
+
+
+def test_tasks_of_periodic_jobs_are_sealed_by_the_leader(connect: Callable[..., Client], clock: Any) -> None:
+    client = connect(OLD, require_sealed=True)
+    from jobrunner.broker.calls import coordination
+    from jobrunner.coordinator.definitions import published
+    from jobrunner.jobs.registry import find
+
+    now = clock.set()
+    definition = find("sealed.tick")
+    client.broker.run(coordination.define_periodics(client.keys, published([definition])))
+    fire = Fire(client.broker, client.keys)
+    fire.step(1, from_ms(now))
+    clock.advance(1000)
+    fire.step(1, from_ms(now + 1000))
+
+    work(client, "ticks")
+
+    assert set(seen) == {SECRET}
+
+
+def test_pages_and_commands_show_that_it_is_encrypted_and_with_keys_what_it_is(
+    connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(OLD)
+    task = Note(text=SECRET).enqueue()
+    work(client)
+
+    def shown() -> tuple[str, str]:
+        page = TestClient(create_app(client), base_url="http://127.0.0.1", client=("127.0.0.1", 50000))
+        told = CliRunner().invoke(
+            command_line, ["tasks", "show", task.id, "--url", client.settings.url, "--prefix", client.keys.prefix]
+        )
+        assert told.exit_code == 0, told.output
+        return page.get(f"/tasks/{task.id}").text, told.output
+
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_KEYS", OLD)
+    assert all(SECRET in text for text in shown())
+
+    monkeypatch.delenv("JOBRUNNER_PAYLOAD_KEYS")
+    client = connect()
+    for text in shown():
+        assert text.count("(encrypted)") == 2
+        assert SECRET not in text
+
+
+def test_keys_come_from_the_environment_and_never_from_the_file_of_the_project(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, server: Server
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JOBRUNNER_PAYLOAD_KEYS", f"{NEW}, {OLD}")
+    with Client(server.url) as client:
+        assert client.settings.payload_keys == (NEW, f" {OLD}")
+        assert client.keys.seal is not None
+        assert OLD not in repr(client) + repr(client.settings) + repr(client.keys.queue("mail"))
+
+    (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\npayload_seal = "sign"\nrequire_sealed = true\n')
+    with Client(server.url) as client:
+        assert (client.settings.payload_seal, client.settings.require_sealed) == ("sign", True)
+    monkeypatch.delenv("JOBRUNNER_PAYLOAD_KEYS")
+    with pytest.raises(InvalidOption, match="payload_keys"):
+        Client(server.url)
+    (tmp_path / "pyproject.toml").write_text(f'[tool.jobrunner]\npayload_keys = ["{OLD}"]\n')
+    with pytest.raises(UnknownOption):
+        Client(server.url)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"payload_keys": OLD}, r"payload_keys"),
+        ({"payload_keys": ["x"]}, r"openssl rand"),
+        ({"payload_keys": [OLD], "payload_seal": "rot13"}, r"payload_seal='rot13'"),
+        ({"payload_keys": [OLD], "require_sealed": 1}, r"require_sealed=1"),
+        ({"require_sealed": True}, r"JOBRUNNER_PAYLOAD_KEYS"),
+    ],
+)
+def test_wrong_settings_are_refused_without_showing_a_key(
+    server: Server, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidOption, match=said) as caught:
+        Client(server.url, **options)
+    assert OLD not in str(caught.value)
+
+
+def test_without_keys_nothing_of_cryptography_is_imported() -> None:
+    # redis-py imports other parts of the package wherever it is installed
+    program = (
+        "import sys, jobrunner.client.client, jobrunner.worker.worker; "
+        "print('cryptography.hazmat.primitives.ciphers.aead' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"
