@@ -264,7 +264,7 @@ def test_a_stop_while_a_decided_batch_is_rolled_forward_ends_quietly(flights, dr
     lease.decide([], rest="succeeded")
     asked, closed = threading.Event(), threading.Event()
     advance, close = lease.advance, driver._broker.close
-    told, raised = [], []
+    told, counted, raised = [], [], []
 
     def behind_the_close():
         asked.set()
@@ -274,12 +274,12 @@ def test_a_stop_while_a_decided_batch_is_rolled_forward_ends_quietly(flights, dr
     monkeypatch.setattr(driver._broker, "close", lambda: (close(), closed.set()))
     monkeypatch.setattr(lease, "advance", behind_the_close)
     monkeypatch.setattr(threading, "excepthook", raised.append)
-    driver._closing.hand(lease, lambda: told.append(1))
+    driver._closing.hand(lease, lambda: told.append(1), counted.append)
     assert asked.wait(30)
 
     driver.stop(0)
 
-    assert (raised, told, driver.in_hand) == ([], [], 0)
+    assert (raised, told, counted, driver.in_hand) == ([], [], [], 0)
     assert audit("flights/late")["pending"] == 2, "others finish it"
 
 
