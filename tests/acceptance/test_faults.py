@@ -28,7 +28,8 @@ from tests.acceptance.jobs_for_tests import (
     nap,
 )
 from tests.acceptance.ledger import Ledger
-from tests.conftest import Cable, Server, wait_for
+from tests.cable import Cable
+from tests.conftest import Server, wait_for
 
 Audit = Callable[..., dict[str, int]]
 KEEPALIVE_S = 2.0

@@ -30,7 +30,8 @@ from tests.acceptance.row_queues import (
     states,
     take,
 )
-from tests.conftest import Cable, Clock, Server, wait_for
+from tests.cable import Cable
+from tests.conftest import Clock, Server, wait_for
 from tests.contents import content
 
 YEAR_S = 365.25 * 86_400

@@ -44,7 +44,8 @@ from tests.acceptance.row_children import (
     take_and_commit,
     take_until_empty,
 )
-from tests.conftest import Cable, Clock, Server, wait_for
+from tests.cable import Cable
+from tests.conftest import Clock, Server, wait_for
 
 Audit = Callable[..., dict[str, int]]
 Start = Callable[..., Child]

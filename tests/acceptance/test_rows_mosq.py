@@ -28,7 +28,8 @@ from tests.acceptance import rows_jobs
 from tests.acceptance.fleet import ROOT, Fleet, WorkerProcess
 from tests.acceptance.ledger import VARIABLE, Entry, Ledger
 from tests.acceptance.rows_jobs import Point
-from tests.conftest import Cable, Clock, Server, wait_for
+from tests.cable import Cable
+from tests.conftest import Clock, Server, wait_for
 
 Audit = Callable[..., dict[str, int]]
 Work = Callable[..., Worker]

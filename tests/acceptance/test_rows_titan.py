@@ -32,7 +32,8 @@ from jobrunner.task import new_id
 from tests.acceptance import rows_jobs
 from tests.acceptance.ledger import VARIABLE, Ledger
 from tests.acceptance.row_children import Child, push_priorities
-from tests.conftest import Cable, Clock, Server, wait_for
+from tests.cable import Cable
+from tests.conftest import Clock, Server, wait_for
 
 Audit = Callable[..., dict[str, int]]
 LEASE_S = 1.0

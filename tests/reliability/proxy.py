@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from jobrunner.broker.scripts import load
-from tests.conftest import Cable
+from tests.cable import Cable
 
 _REQUEST = "cut_request"
 

@@ -19,7 +19,8 @@ from jobrunner.client.lease import Lease
 from jobrunner.clock import monotonic
 from jobrunner.worker import keeper as module
 from jobrunner.worker.keeper import Keeper, is_suspended
-from tests.conftest import Cable, Server, wait_for
+from tests.cable import Cable
+from tests.conftest import Server, wait_for
 
 
 class Watch:

@@ -12,7 +12,8 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.worker.wakeup import Wakeup
-from tests.conftest import Cable, wait_for
+from tests.cable import Cable
+from tests.conftest import wait_for
 
 
 class Heard(list[str | None]):
