@@ -69,7 +69,7 @@ def search(
     *,
     after: str = "",
     limit: int = 50,
-    budget_s: float = 0.15,
+    budget_s: float = 0.1,
     redaction: Redaction | None = None,
 ) -> Found:
     """One page of tasks: pending first, then waiting, scheduled, dead (the latest first); queues by name.
