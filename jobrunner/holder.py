@@ -5,6 +5,7 @@ ends, and 27 that count its leases from a random start on. Numbers that programs
 say nothing.
 """
 
+import hashlib
 import secrets
 
 _COUNTED = 1 << 27
@@ -25,6 +26,11 @@ class LeaseNumbers:
         first = self._base + self._next
         self._next += count
         return first
+
+
+def number_from(word: str) -> int:
+    """The number of a lease, or the first of several, that a program or a batch takes: the same for the same word."""
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest())
 
 
 def new_mark() -> str:

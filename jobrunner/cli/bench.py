@@ -13,10 +13,10 @@ import click
 from jobrunner.cli.answer import answer_json, table, talk
 from jobrunner.cli.bar import rising
 from jobrunner.cli.bench_steps import Bench, Spread, Tell, prepared, throw_away_prefix
-from jobrunner.cli.logs import warnings_to_stderr
 from jobrunner.cli.options import Shared, connected, with_shared_options
 from jobrunner.client.client import Client
 from jobrunner.inspector.overview import server_facts, shown_url
+from jobrunner.logs import warnings_to_stderr
 
 _EXAMPLES = """\b
 Examples:

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.logs import FORMATS, log_to_stderr
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.pipeline_modules import loaded_pipeline
 from jobrunner.cli.suggestions import pipeline_names
@@ -17,6 +16,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.etl.progress import Emptied
 from jobrunner.jobs.registry import load_modules
+from jobrunner.logs import FORMATS, log_to_stderr
 
 MASTER, REMOTE = "JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE"
 _EXAMPLES = """\b

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.logs import FORMATS, log_to_stderr
 from jobrunner.cli.metrics_port import NOWHERE, Served
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.stopping import ask_at_end_of, ask_at_stop_signals
@@ -22,7 +21,7 @@ from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.jobs.registry import load_modules
-from jobrunner.logs import IDENTITY
+from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
 from jobrunner.settings import EVENTS
 from jobrunner.worker.worker import Worker, WorkerSummary
 

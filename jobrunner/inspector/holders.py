@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from jobrunner.broker.call import command
-from jobrunner.broker.calls.batches import lease_number
 from jobrunner.client.client import Client
 from jobrunner.client.records import RunningAttempt, WorkerRecord
-from jobrunner.holder import mark_in, mark_of
+from jobrunner.holder import mark_in, mark_of, number_from
 from jobrunner.inspector.lines import TaskLine
 from jobrunner.task import Failure, TaskRecord, TaskState
 
@@ -52,7 +51,7 @@ def _of_batch(number: float, queue: str, workers: Iterable[WorkerRecord]) -> Hol
 def _numbers(batch_id: str) -> set[int]:
     """Of the leases of its members: those of the batch that it is, or is a half of."""
     parts = batch_id.split(".")
-    return {lease_number(".".join(parts[:end])) for end in range(1, len(parts) + 1)}
+    return {number_from(".".join(parts[:end])) for end in range(1, len(parts) + 1)}
 
 
 def worker_marked(mark: str, workers: Iterable[WorkerRecord]) -> WorkerRecord | None:

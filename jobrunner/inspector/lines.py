@@ -1,15 +1,12 @@
 """Tasks in one line each, read without their payloads: for lists that a person looks through. No writes."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
-from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls.sift import FIELDS, Sifted, sift
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.sift import Sifted, sift
 from jobrunner.client.client import Client
 from jobrunner.clock import from_ms
-from jobrunner.errors import JobrunnerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +38,9 @@ class TaskLine:
     """The line of the last error that says most."""
 
 
-def places(client: Client, queue: str, state: str, *, count: int, newest: bool = False) -> Call[list[Place]]:
-    """Up to `count` tasks of one state, first in line first; with `newest` the last ones, the last one first."""
-
-    def read(reply: list[bytes]) -> list[Place]:
-        pairs = zip(reply[::2], reply[1::2], strict=True)
-        return [Place(queue=queue, state=state, id=raw.decode(), score=float(score)) for raw, score in pairs]
-
-    key = getattr(client.keys.queue(queue), state)
-    return command("ZREVRANGE" if newest else "ZRANGE", key, 0, count - 1, "WITHSCORES", read=read)
-
-
 def first_lines(client: Client, queue: str, state: str, *, count: int, newest: bool = False) -> Call[list[TaskLine]]:
-    """The lines of up to `count` tasks of one state in one command, in the order of `places`."""
+    """The lines of up to `count` tasks of one state in one command, first in line first; with `newest` of the last
+    ones, the last one first. Those that are damaged are left out."""
 
     def read(sifted: Sifted) -> list[TaskLine]:
         return [
@@ -65,25 +52,12 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
     return replace(found, read=lambda reply: read(found.read(reply)))  # type: ignore[arg-type, return-value]
 
 
-def lines_of(client: Client, found: Sequence[Place]) -> list[TaskLine]:
-    """The lines of these tasks in one round trip, in order, without those that are gone or damaged."""
-    if not found:
-        return []
-    calls = [command("HMGET", client.keys.queue(place.queue).task(place.id), *FIELDS, read=_texts) for place in found]
-    read = client.broker.run_each(calls)
-    return [line_of(place, fields) for place, fields in zip(found, read, strict=True) if _is_there(fields)]
-
-
 def last_line(error: str) -> str:
     """What a person reads of an error first: the last line of a traceback, else the first line."""
     lines = error.strip().splitlines()
     if not lines:
         return ""
     return lines[-1].strip() if lines[0].startswith("Traceback") else lines[0].strip()
-
-
-def _is_there(fields: Any) -> bool:
-    return not isinstance(fields, JobrunnerError) and bool(fields["enqueue_time"])
 
 
 def line_of(place: Place, fields: dict[str, str]) -> TaskLine:
@@ -114,7 +88,3 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def _texts(reply: Iterable[bytes | None]) -> dict[str, str]:
-    return {name: (value or b"").decode("utf-8", "replace") for name, value in zip(FIELDS, reply, strict=True)}

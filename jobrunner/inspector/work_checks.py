@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
 from jobrunner.inspector.check import Check, fail, ok, warn
-from jobrunner.inspector.lines import lines_of, places
+from jobrunner.inspector.lines import first_lines
 from jobrunner.inspector.neighbours import Neighbour, neighbours
 from jobrunner.inspector.overview import QueueView, leader, queue_views
 from jobrunner.inspector.unknown_types import lines_in_doubt, unknown_type_check, unknown_types
@@ -61,9 +61,9 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
     """Tasks of jobs that are not among the `known` names, of the first ones of the first queues."""
     names = client.queues()[:_QUEUES_SAMPLED]
     calls = [
-        places(client, name, state, count=_TASKS_SAMPLED) for name in names for state in ("waiting", "scheduled")
+        first_lines(client, name, state, count=_TASKS_SAMPLED) for name in names for state in ("waiting", "scheduled")
     ]
-    found = lines_of(client, [place for some in client.broker.run_many(calls) for place in some]) if calls else []
+    found = [line for some in client.broker.run_many(calls) for line in some] if calls else []
     for queue, job in sorted({(line.queue, line.type) for line in found if line.type and line.type not in known}):
         told = f"{queue}: tasks of job {job!r}, which the modules do not declare"
         yield warn("job", told, "name its module to the worker, or mend the job's name; such a task fails and dies")

@@ -42,8 +42,8 @@ class Fetcher:
     """One turn: reports what ended, reserves what there is room for, hands it over, says when to come back.
 
     What must hold: a report and its lease are kept until the server answered; a task is known to the lease keeper
-    before it starts; nothing is reserved that would wait here for long; a turn that begins with `reserving` off
-    reserves nothing and starts nothing, and sets `quiet`.
+    before it starts; nothing is reserved that would wait here for long; a turn that begins while it rests or after its
+    end reserves nothing and starts nothing, and sets `quiet`.
     """
 
     def __init__(
@@ -72,6 +72,9 @@ class Fetcher:
         self._leases_are_short = False
         self._woken: set[str] = set()
         self.reserving = True
+        """Off for good when the worker stops."""
+        self.resting = False
+        """On while the worker was told to be quiet."""
         self.quiet = False
         self.finished_total = 0
 
@@ -92,7 +95,7 @@ class Fetcher:
 
     def step(self) -> float:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short."""
-        reserving = self.reserving
+        reserving = self._may_reserve
         if not reserving:
             self._release_backlog()
             self._release_held_up()
@@ -194,9 +197,13 @@ class Fetcher:
             self._heard_at = now
             self._turns.wake_all()
 
+    @property
+    def _may_reserve(self) -> bool:
+        return self.reserving and not self.resting
+
     def _wanted(self, backlog: int) -> int:
         """How many to reserve now."""
-        if not self.reserving or self._lacks_keeper():
+        if not self._may_reserve or self._lacks_keeper():
             return 0
         wanted = self._stock.wanted(backlog)
         if self._max_tasks:
@@ -285,7 +292,7 @@ class Fetcher:
             self._leases_are_short = True
             self._turns.wake(queue)
             self._finished.add_all(attempts, Released())
-        elif self.reserving:
+        elif self._may_reserve:
             self._executor.submit(attempts)
         else:
             self._finished.add_all(attempts, Released())

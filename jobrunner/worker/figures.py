@@ -7,13 +7,12 @@ counted since its last flush with it; totals that must be exact are counted by t
 """
 
 import threading
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls.figures import BOUNDS_MS, BUCKETS, field_of, observe
+from jobrunner.broker.calls.figures import BUCKETS, bucket, field_of, observe
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.jobs.driver import BatchEnd
@@ -98,9 +97,9 @@ class Figures:
             for what, by in end.counts.items():
                 line.add(what, by)
             if end.items:
-                line.run.note_alike(end.run_s * 1000 / end.items, end.items)
+                line.run.note(end.run_s * 1000 / end.items, end.items)
             for ms, items in end.waits_ms:
-                line.wait.note_alike(ms, items)
+                line.wait.note(ms, items)
 
     def step(self) -> float:
         """Sends what was counted. Raises ServerError; what was not sent is sent by the next step."""
@@ -150,19 +149,13 @@ class _Times:
         self.buckets = [0] * BUCKETS
         self.total = 0.0
 
-    def note(self, ms: float) -> None:
-        """One time; clocks may differ, so that it comes out below zero."""
+    def note(self, ms: float, count: int = 1) -> None:
+        """The time of so many; clocks may differ, so that it comes out below zero."""
         if ms > 0.0:
-            self.buckets[bisect_right(BOUNDS_MS, ms)] += 1
-            self.total += ms
+            self.buckets[bucket(ms)] += count
+            self.total += ms * count
         else:
-            self.buckets[0] += 1
-
-    def note_alike(self, ms: float, count: int) -> None:
-        """The same time for so many."""
-        self.note(ms)
-        self.buckets[bisect_right(BOUNDS_MS, ms) if ms > 0.0 else 0] += count - 1
-        self.total += max(ms, 0.0) * (count - 1)
+            self.buckets[0] += count
 
     def changes(self, kind: str, to_us: int) -> dict[str, int]:
         """As figures."""

@@ -293,19 +293,13 @@ class Worker:
             self.ask_to_stop()
             self._presence_loop.wake()
         asked = orders.get("quiet", b"1" if self._quiet else b"0") == b"1"
-        if asked != self._quiet and not self._is_stopping():
-            self._quiet = asked
+        if asked != self._quiet and not self._stops_asked:
+            self._quiet = self._fetcher.resting = asked
             _log.info("worker was told to be quiet" if asked else "worker was told to go on", worker=self.id)
-            self._fetcher.reserving = not asked and not self._is_stopping()
-            if self._is_stopping():  # asked since, and that comes first
-                self._fetcher.reserving = False
             self._drivers.be_quiet(asked)
             self._turns.wake_all()
             self._fetch_loop.wake()
             self._presence_loop.wake()
-
-    def _is_stopping(self) -> bool:
-        return self._stops_asked > 0
 
     def _wait_until_done(self, drain: bool) -> None:
         pause = _IDLE_LOOK_S

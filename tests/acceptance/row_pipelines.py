@@ -5,9 +5,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from jobrunner import Client, Worker, configure
-from jobrunner.cli.logs import log_to_stderr
 from jobrunner.client.current import within
 from jobrunner.etl import Drop, Pipeline, To
+from jobrunner.logs import log_to_stderr
 from jobrunner.worker.runner import Runner
 from jobrunner.worker.settle import settlements
 

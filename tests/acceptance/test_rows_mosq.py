@@ -342,29 +342,30 @@ def test_ids_of_four_processes_are_all_different(tmp_path: Path) -> None:
     assert all(ids == sorted(ids) for ids in made)
 
 
-def wait_for_turn(queue: Queue, clock: Clock) -> None:
-    """Lets the clock pass the due time of the one task that is scheduled, which wakes the worker.
+def wait_for_turn(queue: Queue, clock: Clock, raw: redis.Redis, scheduled: bytes) -> None:
+    """Lets the clock reach the due time of the one task that is scheduled, which wakes the worker.
 
-    By less than a lease: the worker may read the clock before this and take the task after it.
+    No further: a worker that reads the clock before this and takes the task after it must not find its lease over.
     """
     wait_for(lambda: queue.counts()["scheduled"] == 1)
-    clock.advance(1000)
+    clock.advance(wait_s(raw, scheduled, clock) * 1000 + 1)
     queue.counts()
 
 
 def test_a_task_of_an_unknown_job_fails_with_a_reason_and_ends_dead(
-    work: Work, queue: Queue, clock: Clock, ledger: Ledger
+    work: Work, queue: Queue, clock: Clock, ledger: Ledger, raw: redis.Redis, keys: Keys
 ) -> None:
     """MOSQ-09: not lost, not looping; and a worker that knows the job may still take it between the attempts."""
     definition = rows_jobs.Flaky.definition
     assert definition is not None
+    scheduled = keys.queue("t").scheduled
     queue.configure(backoff=rows_jobs.AT_ONCE)
     hopeless, hopeful = rows_jobs.Flaky(failures=0).enqueue(), None
     registry.forget(definition.name)
     try:
         work()
         for _ in range(4):
-            wait_for_turn(queue, clock)
+            wait_for_turn(queue, clock, raw, scheduled)
         wait_for(lambda: hopeless.state == "dead")
         assert hopeless.attempts == 5
         assert hopeless.error.startswith("UnknownJob: this worker knows no job 'RowsFlaky'")
@@ -374,7 +375,7 @@ def test_a_task_of_an_unknown_job_fails_with_a_reason_and_ends_dead(
         wait_for(lambda: queue.counts()["scheduled"] == 1)
     finally:
         registry.register(definition)
-    wait_for_turn(queue, clock)
+    wait_for_turn(queue, clock, raw, scheduled)
     assert hopeful.result(timeout=10) == 1
     assert queue.counts() == EMPTY | {"dead": 1}
 
@@ -954,7 +955,7 @@ def test_each_further_failure_waits_longer(
     for _ in range(5):
         wait_for(lambda: queue.counts()["scheduled"] == 1)
         by_worker.append(wait_s(raw, scheduled, clock))
-        wait_for_turn(queue, clock)
+        wait_for_turn(queue, clock, raw, scheduled)
     assert task.result(timeout=10) == 5
 
     for found in waits.values():

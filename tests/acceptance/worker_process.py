@@ -7,8 +7,8 @@ import json
 import sys
 
 from jobrunner import Worker, configure
-from jobrunner.cli.logs import log_to_stderr
 from jobrunner.cli.stopping import ask_at_stop_signals
+from jobrunner.logs import log_to_stderr
 
 
 class Announcing(Worker):

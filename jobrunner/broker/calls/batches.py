@@ -16,7 +16,6 @@ more      '' or a JSON object with any of `new` (1), `parent` (member whose hops
 ========= =============================================================================================================
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +24,7 @@ from typing import Any
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
+from jobrunner.holder import number_from
 
 ROWS_AT_ONCE = 500
 """So many rows a call stages at most: the server does nothing else meanwhile."""
@@ -130,15 +130,10 @@ def fill(
         epoch=epoch,
         had=had,
         count=count,
-        lease=lease_number(batch_id),
+        lease=number_from(batch_id),
         lease_ms=lease_ms,
     )
     return replace(call, read=partial(_filled, batch_id))
-
-
-def lease_number(root: str) -> int:
-    """The number of the leases of its members, and of those of its halves."""
-    return int.from_bytes(hashlib.blake2b(root.encode(), digest_size=6).digest())
 
 
 def _filled(batch_id: str, reply: list[Any]) -> tuple[int, float]:

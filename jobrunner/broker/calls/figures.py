@@ -10,7 +10,8 @@ and `round_trip_us`.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from jobrunner.broker.call import Call, Verb, Word, command
@@ -20,6 +21,8 @@ from jobrunner.broker.keys import Keys, QueueKeys
 BUCKETS = 51
 BOUNDS_MS: tuple[float, ...] = tuple(2 ** (n / 2) for n in range(BUCKETS - 1))
 """Bucket n holds times below BOUNDS_MS[n]; the last one has no bound."""
+bucket: Callable[[float], int] = partial(bisect_right, BOUNDS_MS)
+"""The number of the bucket of a time."""
 DEPTH = ("waiting", "scheduled", "pending", "dead")
 COUNTED = ("enqueued", "succeeded", "failed", "dead", "cancelled", "dropped", "moved_out", "recovered", "expired")
 """Totals of a queue whose growth tells what no worker counted."""
@@ -35,11 +38,6 @@ _HASHES_AT_ONCE = 8
 _observe = Verb("observe", int)
 _sample = Verb("sample", int)
 _figures = Verb("figures", lambda reply: [_pairs(one) for one in reply])
-
-
-def bucket(ms: float) -> int:
-    """The number of the bucket of a time."""
-    return bisect_right(BOUNDS_MS, ms)
 
 
 def field_of(queue: str, type: str, what: str) -> str:  # noqa: A002 - the word of this package

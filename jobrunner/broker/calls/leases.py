@@ -5,7 +5,6 @@ word for each. A token is the number of a lease as text: random, so that no othe
 because the server compares a batch of them at once in a sorted set.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 from jobrunner.attempt import Attempt, read_attempts
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.holder import number_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,10 @@ def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
 def reserve(keys: QueueKeys, count: int, *, token: str | int, keepalive_ms: int | None = None) -> Call[Reservation]:
     """Up to `count` tasks, first in line. `token` must be new for each call: the number of the first lease, the others
     count on from it, or a word that a number is made from."""
-    lease = token if isinstance(token, int) else _number_from(token)
+    lease = token if isinstance(token, int) else number_from(token)
     given = "" if keepalive_ms is None else keepalive_ms
     call = _reserve.on(keys, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms=given)
     return replace(call, read=partial(_reservation, keys.name, lease))
-
-
-def _number_from(token: str) -> int:
-    return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=6).digest())
 
 
 def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:

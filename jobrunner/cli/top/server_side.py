@@ -14,7 +14,7 @@ from jobrunner.cli.top.model import Screen, Wish, settled
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.lines import lines_of, places
+from jobrunner.inspector.lines import first_lines
 from jobrunner.inspector.pulse import Pulse, look, pulse_of, recent_failures
 
 Change = Callable[[Screen], Screen]
@@ -101,8 +101,8 @@ class ServerSide:
     def _page(self, asked: Screen) -> Change:
         if asked.page == "tasks" and asked.queue is not None:
             newest = asked.state == "dead"
-            call = places(self._client, asked.queue, asked.state, count=TASKS_SHOWN, newest=newest)
-            found = tuple(lines_of(self._client, self._client.broker.run(call)))
+            call = first_lines(self._client, asked.queue, asked.state, count=TASKS_SHOWN, newest=newest)
+            found = tuple(self._client.broker.run(call))
             return lambda now: replace(now, tasks=found) if _same_list(now, asked) else now
         if asked.page == "task" and asked.task is not None:
             record = self._client.broker.run(task_calls.show(self._client.keys, asked.task, queue=asked.queue))

@@ -7,10 +7,10 @@ from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.figures import by_job, by_queue
-from jobrunner.inspector.lines import TaskLine
+from jobrunner.inspector.lines import TaskLine, first_lines
 from jobrunner.inspector.overview import QueueView
 from jobrunner.inspector.pulse import Rates
-from jobrunner.inspector.search import Filter, search
+from jobrunner.inspector.search import LATEST_FIRST
 from jobrunner.settings import QueueSettings, RateLimit
 from jobrunner.web.context import Context
 from jobrunner.web.filters import limit, span
@@ -87,8 +87,10 @@ def _shown(value: Any) -> str:
 
 def _first(context: Context, view: QueueView) -> dict[str, list[TaskLine]]:
     states = [state for state in ("pending", "waiting", "scheduled", "dead") if getattr(view, state)]
-    found = {state: search(context.client, Filter(queue=view.name, state=state), limit=_FIRST) for state in states}
-    return {state: some.tasks for state, some in found.items() if some.tasks}
+    calls = [
+        first_lines(context.client, view.name, state, count=_FIRST, newest=state in LATEST_FIRST) for state in states
+    ]
+    return {state: lines for state, lines in zip(states, context.client.broker.run_many(calls), strict=True) if lines}
 
 
 def _known_name(name: str) -> str:
