@@ -3,7 +3,7 @@
 All keys start with the prefix of the client. Everything that belongs to one queue carries one hash tag, `{tag}`, so a
 script touches a single slot of a Redis Cluster. The tag of a plain queue is its own name; all queues of a pipeline
 share the pipeline's name, which makes a move between them one atomic step. What belongs to no queue and is named
-together has the tag `{/}`, which no queue can have, or `{figures}`; every other key is alone in its slot.
+together has a tag that no queue can have, `{/}` or `{/figures}`; every other key is alone in its slot.
 
 ==================================== ====== ====================================================================
 key                                  type   content
@@ -61,12 +61,12 @@ key                                  type   content
 ``P:operations``                     zset   id of a background operation of the dashboard → when it began, Unix ms
 ``P:operations:<id>``                hash   what it is to do, how far it is; expires after a day
 ``P:audit``                          stream who did what from the dashboard; the last 10 000 or so
-``P:{guesses}:<digest>``             string wrong passwords or tokens that the dashboard was offered from there; expires
+``P:{/guesses}:<digest>``            string wrong passwords or tokens that the dashboard was offered from there; expires
 ``P:{/}:epoch``                      string fencing number of the last leader
-``P:{figures}:m:<minute>``           hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
-``P:{figures}:h:<hour>``             hash   the same of one (Unix) hour; kept 32 days
-``P:{figures}:total``                hash   the same since the prefix exists (see broker/calls/figures.py)
-``P:{figures}:sampled``              hash   queue → its totals when the leader last looked
+``P:{/figures}:m:<minute>``          hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
+``P:{/figures}:h:<hour>``            hash   the same of one (Unix) hour; kept 32 days
+``P:{/figures}:total``               hash   the same since the prefix exists (see broker/calls/figures.py)
+``P:{/figures}:sampled``             hash   queue → its totals when the leader last looked
 ``P:events``                         stream what happened that a person should know (see events.py); the last 10 000
 ``P:events:told``                    hash   queue → how many of its deaths are told
 ==================================== ====== ====================================================================
@@ -198,8 +198,8 @@ class Keys:
         self.operations = self._root + b"operations"
         self.events = self._root + b"events"
         self.events_told = self._root + b"events:told"
-        self.figures_sampled = self._root + b"{figures}:sampled"
-        self.figures_total = self._root + b"{figures}:total"
+        self.figures_sampled = self._root + b"{/figures}:sampled"
+        self.figures_total = self._root + b"{/figures}:total"
         self.queue = lru_cache(maxsize=4096)(self._queue)
 
     def _queue(self, name: str) -> QueueKeys:
@@ -264,12 +264,12 @@ class Keys:
 
     def guesses(self, digest: str) -> bytes:
         """How many wrong secrets somebody offered to the dashboard."""
-        return b"%b{guesses}:%b" % (self._root, digest.encode())
+        return b"%b{/guesses}:%b" % (self._root, digest.encode())
 
     def figures_of_minute(self, minute: int) -> bytes:
         """The figures of a minute, counted since 1970."""
-        return b"%b{figures}:m:%d" % (self._root, minute)
+        return b"%b{/figures}:m:%d" % (self._root, minute)
 
     def figures_of_hour(self, hour: int) -> bytes:
         """The figures of an hour, counted since 1970."""
-        return b"%b{figures}:h:%d" % (self._root, hour)
+        return b"%b{/figures}:h:%d" % (self._root, hour)

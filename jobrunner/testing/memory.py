@@ -177,6 +177,7 @@ class MemoryClient(Client):
         self.settings = ClientSettings(url="unix:///no-server", prefix=_PREFIX)
         self.keys = Keys(_PREFIX)
         self.endpoint = Endpoint(self.settings.url)
+        self._buffer = None
         self.broker = MemoryBroker(self.endpoint, self.keys, where)
         self.entries: dict[str, Entry] = {}
         self.twin = AsyncMemoryClient(self)

@@ -448,7 +448,7 @@ def test_a_push_that_is_refused_queues_nothing(start_server: Callable[..., Serve
     try:
         queue, limited = refusal.client.queue("t"), refusal.limited.queue("t")
         limited.push("before")
-        for command in ("get", "exists", "hget", "hset", "zadd"):
+        for command in ("get", "exists", "hmget", "hset", "zadd"):
             refusal.deny(command)
             for options in ({}, {"in_": 5}):
                 with pytest.raises(ServerRefused):

@@ -10,6 +10,7 @@ from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_name, split_q
 from jobrunner.errors import InvalidName
 from jobrunner.task import new_id
 
+_NO_KEYS = ("name", "tag", "seal")
 HOSTILE = ["", "a b", "a/b", "a{b}", "a\n", "a\0", "é", "a" * 129, "*", "a?", "[a]", None, 7, b"a", "x" * 10_000]
 
 
@@ -42,7 +43,7 @@ def test_no_text_but_an_allowed_name_gets_into_a_key(text):
 def test_all_keys_are_below_the_prefix_and_different():
     keys = Keys("p")
     queue = keys.queue("mail")
-    every = [getattr(queue, field.name) for field in fields(QueueKeys) if field.name not in ("name", "tag")]
+    every = [getattr(queue, field.name) for field in fields(QueueKeys) if field.name not in _NO_KEYS]
     every += [keys.queues, keys.periodics, keys.periodics_seen, keys.periodics_version, keys.workers, keys.leader]
     every += [keys.epoch, keys.job("j"), keys.worker("w"), queue.task("t"), queue.periodic("n")]
 
@@ -54,7 +55,7 @@ def test_everything_of_a_queue_is_in_one_slot():
     queue = Keys("p").queue("orders/raw")
 
     for field in fields(QueueKeys):
-        if field.name not in ("name", "tag"):
+        if field.name not in _NO_KEYS:
             assert b":{orders}:" in getattr(queue, field.name)
     assert b":{orders}:" in queue.task("t")
     assert b":{orders}:" in queue.periodic("n")
@@ -80,7 +81,7 @@ def test_queues_of_a_pipeline_share_tasks_and_nothing_else():
     raw, clean = keys.queue("orders/raw"), keys.queue("orders/clean")
     shared = {field.name for field in fields(QueueKeys) if getattr(raw, field.name) == getattr(clean, field.name)}
 
-    assert shared == {"tag", "base", "tasks", "finished", "awaited", "outbox", "batch"}
+    assert shared == {"tag", "seal", "base", "tasks", "finished", "awaited", "outbox", "batch"}
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def statuses(browser: Any, headers: Any, times: int) -> list[int]:
 
 def pass_the_wait(raw: redis.Redis, keys: Keys) -> None:
     """Has the server count as if the wait was over."""
-    counts = raw.keys(f"{keys.prefix}:{{guesses}}:*")
+    counts = raw.keys(f"{keys.prefix}:{{/guesses}}:*")
     assert counts
     assert all(0 < raw.ttl(key) <= max(WAIT_S, 3600) for key in counts), "each ends by itself"
     for key in counts:
@@ -105,7 +105,7 @@ def test_a_right_secret_costs_no_count_and_wrong_ones_are_not_forgiven_for_it(
 ) -> None:
     browser = browse(auth=USERS)
     statuses(browser, basic("ann", "correct horse"), 3)
-    assert raw.keys(f"{keys.prefix}:{{guesses}}:*") == []
+    assert raw.keys(f"{keys.prefix}:{{/guesses}}:*") == []
     browser.cookies.clear()
 
     statuses(browser, basic("ann", "wrong"), MOST - 1)

@@ -93,7 +93,7 @@ def test_a_connection_that_broke_while_it_rested_is_no_trouble(
     wakeup.arm()
     hint(raw, keys, "a")
     wait_for(lambda: heard == ["a"])
-    wakeup._listener._connection._sock.close()
+    wakeup._listener._ears[0]._connection._sock.close()
     hint(raw, keys, "b")
     wakeup.arm()
     wait_for(lambda: len(heard) == 2)
@@ -136,7 +136,7 @@ class Reopening:
 
 def test_closing_one_that_is_just_about_to_listen_ends_it_too() -> None:
     connection = Reopening()
-    broker: Any = SimpleNamespace(endpoint=SimpleNamespace(open=lambda: connection))
+    broker: Any = SimpleNamespace(endpoint=SimpleNamespace(cluster=None, open=lambda **_: connection))
     wakeup = Wakeup(broker, Keys("t"), ["a"], lambda _: None)
     wakeup.start()
     wakeup.arm()
