@@ -9,7 +9,7 @@ from jobrunner.broker.keys import QueueKeys
 STATES = ("waiting", "scheduled", "pending", "dead")
 WAYS_OUT = ("succeeded", "cancelled", "dropped", "orphaned", "purged", "trimmed", "moved_out")
 _OWN = ("waiting", "scheduled", "pending", "dead", "done", "leases", "settings", "bucket", "counters", "types",
-        "arrival", "wake", "batches", "closing", "turn")  # fmt: skip
+        "arrival", "wake", "room", "died", "batches", "closing", "turn")  # fmt: skip
 _OWN_OF_KEYS = ("bucket:", "keyed:", "ring:", "held:", "periodic:")
 _OF_TAG = ("task:", "unique:", "join:", "batch:")
 

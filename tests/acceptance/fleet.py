@@ -17,6 +17,8 @@ from tests.conftest import wait_for
 
 ROOT = Path(__file__).parents[2]
 JOBS = "tests.acceptance.jobs_for_tests"
+FRESH = "JOBRUNNER_TEST_FRESH"
+"""A variable of workers that must begin as new interpreters do, not as forks of one that has imported things."""
 
 
 class WorkerProcess:
@@ -93,6 +95,9 @@ def _work(far: Connection, options: dict[str, Any], environment: dict[str, str],
     for source, target in ((far.fileno(), 1), (os.open(log, os.O_WRONLY | os.O_APPEND), 2)):
         os.dup2(source, target)
     far.close()
+    if FRESH in environment:
+        program = [sys.executable, "-m", "tests.acceptance.worker_process", json.dumps(options)]
+        os.execve(sys.executable, program, environment)
     main(**options)
 
 

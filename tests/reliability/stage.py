@@ -15,7 +15,7 @@ import redis
 from jobrunner import Client
 from jobrunner.client.current import forget, pinned, use
 from jobrunner.errors import JobrunnerError
-from tests.acceptance.fleet import Fleet
+from tests.acceptance.fleet import FRESH, Fleet
 from tests.acceptance.jobs_for_tests import Work
 from tests.acceptance.ledger import Ledger
 from tests.conftest import Server, wait_for
@@ -79,7 +79,8 @@ class Stage:
         """The environment of a worker that dies at a point (`crash`), is of a broken build (`fault`), or is told the
         time wrong (`wall_clock`, `server_clock`)."""
         path = os.pathsep.join([str(SITE), self.fleet.environment["PYTHONPATH"]])
-        return {"PYTHONPATH": path} | {f"{TAMPER}{name.upper()}": value for name, value in tampering.items() if value}
+        asked = {f"{TAMPER}{name.upper()}": value for name, value in tampering.items() if value}
+        return {"PYTHONPATH": path, FRESH: "1", **asked}
 
     def crash_at(self, point: str) -> tuple[dict[str, str], Path]:
         """The environment of a worker that dies at that point once, and the file that says that it did."""
@@ -134,7 +135,7 @@ class Stage:
         """
         began = moved_at = time.monotonic()
         counts, ended = self.client.queue(queue).counts, -1
-        while any(counts()[state] for state in ("waiting", "scheduled", "pending")):
+        while _is_live(counts()):
             if self.ended() > ended:
                 ended, moved_at = self.ended(), time.monotonic()
             if time.monotonic() > moved_at + self.patience_s:
@@ -161,3 +162,8 @@ class Stage:
         self.client.close()
         self.raw.close()
         self.server.remove()
+
+
+def _is_live(counts: dict[str, int]) -> bool:
+    """Whether there is anything to do, by one look: what moves between two looks would be seen by neither."""
+    return any(counts[state] for state in ("waiting", "scheduled", "pending"))

@@ -4,6 +4,7 @@ import signal
 import time
 
 from tests.acceptance.jobs_for_tests import BlockLoop, HoldInterpreter, Slow
+from tests.acceptance.ledger import Entry
 from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.scenario import Findings, scenario
@@ -44,15 +45,19 @@ def _has_begun(stage: Stage, pid: int, begun: int) -> bool:
 
 
 def _longest_orphaned_s(stage: Stage, killed_at: dict[int, float]) -> float:
-    """The longest time from a kill to the next start of a task that the killed worker had begun and not ended."""
+    """The longest time from a kill to the next start of a task that the killed worker had begun and not ended.
+
+    One that another worker took and did not begin before it was killed as well counts for each of them.
+    """
     starts = sorted(stage.ledger.entries("start"), key=lambda entry: entry.at)
     ends = {(entry.task, entry.attempt) for entry in stage.ledger.entries("end")}
-    latest: dict[str, float] = {}
+    latest: dict[str, Entry] = {}
     longest = 0.0
     for entry in reversed(starts):
         if entry.pid in killed_at and (entry.task, entry.attempt) not in ends and entry.task in latest:
-            longest = max(longest, latest[entry.task] - killed_at[entry.pid])
-        latest[entry.task] = entry.at
+            heir = latest[entry.task]
+            longest = max(longest, (heir.at - killed_at[entry.pid]) / (heir.attempt - entry.attempt))
+        latest[entry.task] = entry
     return round(longest, 3)
 
 
