@@ -51,6 +51,7 @@ class AsyncClient:
             greeting=formats.check(self.keys),
         )
         self._buffer = buffer_of(self.settings, self.keys, self.endpoint, now_ms)
+        self._registered: set[str] = set()
 
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
@@ -119,7 +120,7 @@ class AsyncClient:
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
             with sending(tasks_of_batch) as traced:
-                batch = Batch(self.keys, traced, self.settings.payload_limit)
+                batch = Batch(self.keys, traced, self.settings.payload_limit, self._registered)
                 ids, durability = await self._write(batch, traced, wait)
             handles += [
                 AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=durability)
@@ -136,4 +137,5 @@ class AsyncClient:
         replies = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)
         if replies is None:
             return [task.id for task in tasks], "buffered"
+        self._registered |= batch.new_queues
         return batch.ids(replies), self.settings.durability

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from jobrunner.broker.call import Call
@@ -33,12 +34,12 @@ def id_of(task: Task, placed: Any) -> str:
 
 
 class Batch:
-    """Up to BATCH tasks as one round trip: the registry of queues, then a call for each queue and each unique task.
+    """Up to BATCH tasks as calls: `before`, of the registry of queues, and `written`, for each queue and unique task.
 
-    `before` goes before all that is `written`.
+    `known` are queues that are in the registry. `before` is empty when all are.
     """
 
-    def __init__(self, keys: Keys, sent: Sequence[Task], limit: int) -> None:
+    def __init__(self, keys: Keys, sent: Sequence[Task], limit: int, known: AbstractSet[str] = frozenset()) -> None:
         self._sent = sent
         self._unique: list[int] = []
         together: dict[str, list[Task]] = {}
@@ -47,8 +48,8 @@ class Batch:
                 together.setdefault(task.queue, []).append(task)
             else:
                 self._unique.append(position)
-        names = sorted({task.queue for task in sent})
-        self.before: list[Call[Any]] = queues.register(keys, names)
+        self.new_queues = {task.queue for task in sent} - known
+        self.before: list[Call[Any]] = queues.register(keys, sorted(self.new_queues)) if self.new_queues else []
         parts = [*together.values(), *([sent[position]] for position in self._unique)]
         self.written = [(keys.queue(part[0].queue), enqueue_call(keys, part, limit)) for part in parts]
 

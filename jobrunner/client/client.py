@@ -133,7 +133,7 @@ class Client:
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent):
             with sending(tasks_of_batch) as traced:
-                batch = Batch(self.keys, traced, self.settings.payload_limit)
+                batch = Batch(self.keys, traced, self.settings.payload_limit, self._registered)
                 ids, durability = self._write(batch, traced, wait)
             placed = zip(ids, tasks_of_batch, strict=True)
             handles += [self._handle(task_id, task.queue, durability) for task_id, task in placed]
@@ -148,15 +148,15 @@ class Client:
         replies = send() if self._buffer is None else self._buffer.through(tasks, send)
         if replies is None:
             return [task.id for task in tasks], "buffered"
+        self._registered |= batch.new_queues
         return batch.ids(replies), self.settings.durability
 
     def _send(self, task: Task) -> TaskHandle[Any]:
         call = enqueue_call(self.keys, [task], self.settings.payload_limit)
-        if task.queue in self._registered:
-            (placed,) = self.broker.write([call])
-        else:
-            placed = self.broker.write([*queues.register(self.keys, [task.queue]), call])[-1]
+        if task.queue not in self._registered:
+            self.broker.run_many(queues.register(self.keys, [task.queue]))  # refused: nothing is enqueued
             self._registered.add(task.queue)
+        (placed,) = self.broker.write([call])
         return self._handle(id_of(task, placed), task.queue)
 
     def _handle(self, task_id: str, queue: str, durability: str | None = None) -> TaskHandle[Any]:

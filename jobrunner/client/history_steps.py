@@ -34,7 +34,8 @@ def replay(line: Line, task_id: str) -> Steps[str]:
     if record.unread is not None:
         raise record.unread
     new = _again(line, record)
-    yield Durable([*queues.register(line.all_keys, [line.name]), tasks.enqueue(line.keys, [new])])
+    yield queues.register(line.all_keys, [line.name])
+    yield Durable([tasks.enqueue(line.keys, [new])])
     return new.id
 
 

@@ -17,16 +17,17 @@ _NOTED_MS = 5000
 
 
 def write(before: Calls, calls: list[tuple[QueueKeys, Call[Any]]], wait: Duration) -> Steps[list[Any]]:
-    """Sends what goes before, then each call on its queue; returns the values of all, in order.
+    """Sends what goes before, on a round trip of its own, then each call on its queue; returns the values of all.
 
+    A server near its maxmemory may refuse one command and take the next: nothing is written after a refusal.
     With `wait` a call that finds its queue full is sent again, as a whole, when there may be room: it wrote nothing.
     All calls share that time. Raises QueueFull.
     """
     limit_s = seconds(wait, option="wait")
-    if limit_s <= 0 or not calls:
-        return (yield Durable([*before, *(call for _, call in calls)]))  # type: ignore[no-any-return]
-    ends = monotonic() + limit_s
     values: list[Any] = (yield before) if before else []
+    if limit_s <= 0 or not calls:
+        return values + (yield Durable([call for _, call in calls]))  # type: ignore[no-any-return]
+    ends = monotonic() + limit_s
     for queue, call in calls:
         values += yield from _when_there_is_room(queue, call, ends)
     return values

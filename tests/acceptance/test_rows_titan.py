@@ -28,7 +28,7 @@ from jobrunner.errors import (
     ServerRefused,
     TaskTimeout,
 )
-from jobrunner.task import new_id
+from jobrunner.task import Task, new_id
 from tests.acceptance import rows_jobs
 from tests.acceptance.ledger import VARIABLE, Ledger
 from tests.acceptance.row_children import Child, push_priorities
@@ -464,6 +464,27 @@ def test_a_push_that_is_refused_queues_nothing(start_server: Callable[..., Serve
             queue.push_many(["X", "Y"])
         assert take(queue) == ["before"]
         assert queue.totals() == {"enqueued": 1, "succeeded": 1}
+    finally:
+        refusal.close()
+
+
+def test_what_cannot_be_registered_is_not_queued(start_server: Callable[..., Server], clock: Clock) -> None:
+    """TITAN-15: a server near its maxmemory may refuse one command of a round trip and take the next one."""
+    refusal = Refusal(start_server(), clock)
+    try:
+        refusal.deny("sadd")
+        tasks = [Task(id=new_id("t"), type="x", queue="t", payload=b"{}") for _ in range(2)]
+        for enqueue in (
+            lambda: refusal.limited.queue("t").push("X"),
+            lambda: refusal.limited.enqueue(tasks[0]),
+            lambda: refusal.limited.enqueue_many(tasks),
+        ):
+            with pytest.raises(ServerRefused):
+                enqueue()
+        assert refusal.client.queue("t").counts() == EMPTY
+        refusal.allow("sadd")
+        refusal.limited.enqueue_many(tasks)
+        assert refusal.client.queues() == ["t"]
     finally:
         refusal.close()
 
