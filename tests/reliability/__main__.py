@@ -22,7 +22,7 @@ def main() -> int:
     options = _options()
     if not options.rows:
         for one in SCENARIOS.values():
-            print(f"{one.row:<4} {one.title}: {one.promise}\n     full: {_words(one.full)}")
+            print(f"{one.row:<4} {one.title}: {one.promise}\n     full: {words(one.full)}")
         return 0
     names = list(SCENARIOS) if options.rows == ["all"] else options.rows
     written: dict[str, Any] = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
@@ -71,7 +71,7 @@ def _sizes(one: Scenario, options: argparse.Namespace) -> Sizes:
     for text in options.set:
         name, _, value = text.partition("=")
         if name not in sizes:
-            raise SystemExit(f"--set {text}: {one.row} has {_words(sizes)}")
+            raise SystemExit(f"--set {text}: {one.row} has {words(sizes)}")
         sizes[name] = type(sizes[name])(value)
     return sizes
 
@@ -83,14 +83,15 @@ def _say(line: str) -> None:
 
 def _show(one: Scenario, findings: Findings, sizes: Sizes, took_s: float) -> None:
     _say("")
-    print(f"{one.row} {one.title} ({_words(sizes)}): {'BROKEN' if findings.broken else 'holds'}, {took_s:.0f} s")
+    print(f"{one.row} {one.title} ({words(sizes)}): {'BROKEN' if findings.broken else 'holds'}, {took_s:.0f} s")
     for check in findings.checks:
         print(f"  {'ok ' if check.holds else 'NOT'} {check.name}: {check.value} ({check.bound})")
     for name, value in findings.figures.items():
         print(f"      {name}: {value}")
 
 
-def _words(sizes: Sizes) -> str:
+def words(sizes: Sizes) -> str:
+    """The sizes as one reads them."""
     return ", ".join(
         f"{value:,} {name}" if isinstance(value, int) else f"{name} {value}" for name, value in sizes.items()
     )
