@@ -81,7 +81,8 @@ def _supervised(stage: Stage, *options: str) -> Iterator[subprocess.Popen[bytes]
     """`jobrunner work --processes 2` as a shell starts it, with a limit on the memory of each process."""
     words = [
         sys.executable, "-m", "jobrunner", "work", JOBS, "tests.reliability.poison", "-q", QUEUE,
-        f"--processes={_PROCESSES}", f"--concurrency={SLOTS}", f"--url={stage.server.url}", f"--prefix={PREFIX}", *options,
+        f"--processes={_PROCESSES}", f"--concurrency={SLOTS}", f"--url={stage.server.url}", f"--prefix={PREFIX}",
+        *options,
     ]  # fmt: skip
     log = (stage.folder / f"supervisor{options[-1]}.log").open("ab")
     process = subprocess.Popen(
