@@ -84,7 +84,7 @@ class RateLimit:
     def __post_init__(self) -> None:
         check_whole(self.max_tokens, "max_tokens", minimum=1)
         check_whole(self.interval, "interval", minimum=1)
-        if self.interval_unit not in _UNITS_S:
+        if not isinstance(self.interval_unit, str) or self.interval_unit not in _UNITS_S:
             raise InvalidOption(f"interval_unit={shown(self.interval_unit)}: choose one of {', '.join(_UNITS_S)}")
 
     @property

@@ -62,7 +62,7 @@ class Nasty(random.Random):
         if kind < 0.75:
             return self.pick(TEXTS) + self.pick(TEXTS)
         highest = self.pick((0x7F, 0xFF, 0x10FFFF))
-        return "".join(chr(self.randint(0, highest)) for _ in range(self.pick((1, 3, 20, 200))))
+        return "".join(chr(self.randint(0, highest)) for _ in range(self.pick((2, 3, 20, 200))))
 
     def name(self) -> Any:
         """What may be given as a name: mostly a text, sometimes a good one."""

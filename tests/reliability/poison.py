@@ -37,7 +37,7 @@ WAYS: dict[str, Callable[[], object]] = {
 }
 
 
-@job(queue="t", name="Poison", keepalive=2, backoff=AT_ONCE)
+@job(queue="t", name="Poison", max_attempts=3, keepalive=2, backoff=AT_ONCE)
 class Poison(Job):
     """Ends badly."""
 

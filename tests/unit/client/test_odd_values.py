@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner import Client, Unique
+from jobrunner import Client, RateLimit, Unique
 from jobrunner.errors import InvalidName, InvalidOption, UnknownJob, UsageError
 from jobrunner.settings import WorkerSettings, check_whole, client_settings
 from jobrunner.task import due
@@ -31,6 +31,7 @@ ODD: list[Callable[[Client], Any]] = [
     lambda client: list(client.events(after=5)),  # type: ignore[arg-type]
     lambda client: list(client.events(after="１２")),
     lambda client: list(client.events(after="9" * 40)),
+    lambda _: RateLimit(max_tokens=1, interval_unit=[]),  # type: ignore[arg-type]
     lambda _: Unique(by=5),  # type: ignore[arg-type]
     lambda _: client_settings(payload_keys=7),
     lambda _: WorkerSettings(heartbeat="10"),  # type: ignore[arg-type]
