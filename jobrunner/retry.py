@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TypeGuard
 
 from jobrunner.errors import AttemptCrashed, AttemptTimeout, InvalidOption
+from jobrunner.shown import shown
 
 _CENTURY_S = 36_525 * 86_400
 
@@ -46,9 +47,9 @@ class Backoff:
         if cap_s < base_s:
             raise InvalidOption(f"backoff cap is {cap_s:g} s, below base {base_s:g} s; give a cap of at least the base")
         if not (_is_number(factor) and 1 <= factor <= sys.float_info.max):
-            raise InvalidOption(f"backoff factor is {_shown(factor)}; give a finite number of at least 1")
+            raise InvalidOption(f"backoff factor is {shown(factor)}; give a finite number of at least 1")
         if not (_is_number(jitter) and 0 <= jitter < 1):
-            raise InvalidOption(f"backoff jitter is {_shown(jitter)}; give a share from 0 to below 1, such as 0.1")
+            raise InvalidOption(f"backoff jitter is {shown(jitter)}; give a share from 0 to below 1, such as 0.1")
         object.__setattr__(self, "base", base_s)
         object.__setattr__(self, "factor", float(factor))
         object.__setattr__(self, "cap", cap_s)
@@ -90,7 +91,7 @@ def next_delay(
         return seconds(policy(retry_count, error), option="the answer of the backoff callable")
     except Exception as problem:
         if on_problem is not None:
-            on_problem(f"backoff {_shown(policy)} is replaced by the default: {_shown(problem)}")
+            on_problem(f"backoff {shown(policy)} is replaced by the default: {shown(problem)}")
         return Backoff().delay(retry_count, rng)
 
 
@@ -105,7 +106,7 @@ def check_retry_on(policy: object) -> RetryOn:
         return policy  # type: ignore[return-value]
     if callable(policy) and not isinstance(policy, type):
         return policy
-    raise InvalidOption(f"retry_on={_shown(policy)}: give error classes, or a callable (error, attempt) -> bool")
+    raise InvalidOption(f"retry_on={shown(policy)}: give error classes, or a callable (error, attempt) -> bool")
 
 
 def is_retried(
@@ -124,7 +125,7 @@ def is_retried(
         return bool(policy(error, attempt))
     except Exception as problem:
         if on_problem is not None:
-            on_problem(f"retry_on {_shown(policy)} is ignored: {_shown(problem)}")
+            on_problem(f"retry_on {shown(policy)} is ignored: {shown(problem)}")
         return True
 
 
@@ -136,8 +137,8 @@ def seconds(value: object, *, option: str, minimum: float = 0) -> float:
     """
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if _is_number(number) and minimum <= number <= _CENTURY_S:
-        return float(number)
-    raise InvalidOption(f"{option} is {_shown(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}")
+        return float(max(number, -_CENTURY_S))
+    raise InvalidOption(f"{option} is {shown(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}")
 
 
 def is_spent(attempts: int, max_attempts: int) -> bool:
@@ -147,12 +148,3 @@ def is_spent(attempts: int, max_attempts: int) -> bool:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # a user's __repr__, or an int of too many digits
-        return f"a {type(value).__name__} that cannot be shown"
-    line = " ".join(text.split())
-    return line if len(line) <= 160 else f"{line[:160]}…"

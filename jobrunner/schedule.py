@@ -28,6 +28,7 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from jobrunner.errors import InvalidOption, NaiveDatetime
+from jobrunner.shown import shown
 
 CatchUp = Literal["none", "last"] | int
 
@@ -184,7 +185,7 @@ def parse_spec(spec: Mapping[str, object]) -> Schedule:
             return Every(interval)
         case {"cron": str(expression), "tz": str(tz)} if len(spec) == 2:
             return Cron(expression, tz)
-    raise InvalidOption(f"schedule is {_shown(spec)}; give {{'every': seconds}} or {{'cron': …, 'tz': …}}")
+    raise InvalidOption(f"schedule is {shown(spec)}; give {{'every': seconds}} or {{'cron': …, 'tz': …}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +225,7 @@ def parse_catch_up(value: object) -> CatchUp:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CATCH_UP:
         return value
-    raise InvalidOption(f"catch_up is {_shown(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}")
+    raise InvalidOption(f"catch_up is {shown(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}")
 
 
 def first_tick(schedule: Schedule, now: datetime) -> datetime:
@@ -274,7 +275,7 @@ def _instants(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
 
 def _utc(instant: datetime) -> datetime:
     if instant.utcoffset() is None:
-        raise NaiveDatetime(f"{instant!r} has no time zone; give an aware datetime, such as datetime.now(UTC)")
+        raise NaiveDatetime(f"{shown(instant)} has no time zone; give an aware datetime, such as datetime.now(UTC)")
     return instant.astimezone(UTC)
 
 
@@ -284,7 +285,7 @@ def _interval(value: object) -> timedelta:
     except (TypeError, ValueError, OverflowError):
         interval = timedelta(0)
     if isinstance(value, bool) or not _SHORTEST <= interval <= _LONGEST:
-        raise InvalidOption(f"every is {_shown(value)}; give a timedelta or seconds, from 0.1 s to a century")
+        raise InvalidOption(f"every is {shown(value)}; give a timedelta or seconds, from 0.1 s to a century")
     return interval
 
 
@@ -325,7 +326,7 @@ def _fields(expression: object) -> list[str]:
     text = _NICKNAMES.get(text.lower(), text)
     if len(text) > _MAX_LENGTH or not _FIELDS.fullmatch(text):
         raise InvalidOption(
-            f"cron is {_shown(expression)}; give minute hour day month weekday, second sixth if need be, "
+            f"cron is {shown(expression)}; give minute hour day month weekday, second sixth if need be, "
             f"in at most {_MAX_LENGTH} characters"
         )
     fields = text.lower().split()
@@ -349,7 +350,7 @@ def _matcher(expression: str) -> Any:
     except CroniterBadDateError as error:
         raise InvalidOption(f"cron {expression!r} never fires; give a day that its months have") from error
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-        raise InvalidOption(f"cron {expression!r} cannot be read; mend it: {_shown(error)}") from error
+        raise InvalidOption(f"cron {expression!r} cannot be read; mend it: {shown(error)}") from error
     return matcher
 
 
@@ -361,13 +362,4 @@ def _zone(name: object) -> ZoneInfo:
     lowered = {zone.lower(): zone for zone in known}
     near = get_close_matches(name[:40].lower(), lowered, n=1, cutoff=0.5) if isinstance(name, str) else []
     nearest = lowered[near[0]] if near else "UTC"
-    raise InvalidOption(f"tz is {_shown(name)}, no known zone; give an IANA name such as {nearest!r}")
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # a user's __repr__, or an int of too many digits
-        return f"a {type(value).__name__} that cannot be shown"
-    line = " ".join(text.split())
-    return line if len(line) <= 160 else f"{line[:160]}…"
+    raise InvalidOption(f"tz is {shown(name)}, no known zone; give an IANA name such as {nearest!r}")

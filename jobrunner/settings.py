@@ -14,6 +14,7 @@ from typing import Any
 
 from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.retry import Backoff, seconds
+from jobrunner.shown import shown
 
 Duration = timedelta | int | float
 DURABILITIES = ("none", "fsync", "replicated")
@@ -22,6 +23,12 @@ SEALS = ("encrypt", "sign")
 _LONGEST_WAIT_S = 4.0
 """Shorter than a read may take before its connection counts as broken."""
 EMBEDDED_URL = "embedded://"
+_EXACT = 2**53
+"""Whole numbers above it are not exact in a script."""
+_LENGTHS_OF_WORKERS = {
+    "grace": False, "poll": True, "prefetch": False, "leader_ttl": True, "sweep": True, "heartbeat": True,
+}  # fmt: skip
+"""Options of a worker that are lengths of time, and whether 0 is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +84,8 @@ class RateLimit:
     def __post_init__(self) -> None:
         check_whole(self.max_tokens, "max_tokens", minimum=1)
         check_whole(self.interval, "interval", minimum=1)
-        if self.interval_unit not in _UNITS_S:
-            raise InvalidOption(f"interval_unit={self.interval_unit!r}: choose one of {', '.join(_UNITS_S)}")
+        if not isinstance(self.interval_unit, str) or self.interval_unit not in _UNITS_S:
+            raise InvalidOption(f"interval_unit={shown(self.interval_unit)}: choose one of {', '.join(_UNITS_S)}")
 
     @property
     def seconds(self) -> int:
@@ -153,11 +160,15 @@ class WorkerSettings:
         check_whole(self.concurrency, "concurrency", minimum=1)
         check_whole(self.max_tasks, "max_tasks", minimum=0)
         if self.events not in EVENTS:
-            raise InvalidOption(f"events={self.events!r}: choose one of {', '.join(EVENTS)}")
-        if not self.heartbeat > 0:
-            raise InvalidOption(f"heartbeat {self.heartbeat!r}: give seconds, more than 0")
+            raise InvalidOption(f"events={shown(self.events)}: choose one of {', '.join(EVENTS)}")
+        check_whole(self.batch_max, "batch_max", minimum=1)
+        for name, is_positive in _LENGTHS_OF_WORKERS.items():
+            length_s = seconds(getattr(self, name), option=name)
+            if is_positive and length_s <= 0:
+                raise InvalidOption(f"{name}={shown(getattr(self, name))}: give more than 0")
+            object.__setattr__(self, name, length_s)
         if self.executor not in ("threads", "processes", "async"):
-            raise InvalidOption(f"executor {self.executor!r}: choose threads, processes or async")
+            raise InvalidOption(f"executor {shown(self.executor)}: choose threads, processes or async")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,13 +209,12 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
     if "patience" in options:
         options["patience"] = seconds(options["patience"], option="patience")
     if options.get("durability", "none") not in DURABILITIES:
-        raise InvalidOption(f"durability={options['durability']!r}: choose one of {', '.join(DURABILITIES)}")
+        raise InvalidOption(f"durability={shown(options['durability'])}: choose one of {', '.join(DURABILITIES)}")
     if "durability_timeout" in options:
         options["durability_timeout"] = seconds(options["durability_timeout"], option="durability_timeout")
         if not 0 < options["durability_timeout"] <= _LONGEST_WAIT_S:
-            raise InvalidOption(
-                f"durability_timeout={options['durability_timeout']!r}: give more than 0, at most {_LONGEST_WAIT_S:g} s"
-            )
+            told = shown(options["durability_timeout"])
+            raise InvalidOption(f"durability_timeout={told}: give more than 0, at most {_LONGEST_WAIT_S:g} s")
     named = prefix or environment.get("JOBRUNNER_PREFIX") or stored.prefix or "jobrunner"
     return ClientSettings(url=chosen, prefix=named, **options)
 
@@ -213,16 +223,16 @@ def _settle_seal(options: dict[str, Any], stored: FileSettings) -> None:
     keys = options.get("payload_keys")
     if keys is None:
         keys = [key for key in os.environ.get("JOBRUNNER_PAYLOAD_KEYS", "").split(",") if key.strip()]
-    if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+    if not isinstance(keys, (list, tuple)) or not all(isinstance(key, str) for key in keys):
         raise InvalidOption("payload_keys is not a list of texts; give [key] or [new_key, old_key]")
     options["payload_keys"] = tuple(keys)
     for name in ("payload_seal", "require_sealed"):
         if getattr(stored, name) is not None:
             options.setdefault(name, getattr(stored, name))
     if options.get("payload_seal", "encrypt") not in SEALS:
-        raise InvalidOption(f"payload_seal={options['payload_seal']!r}: choose one of {', '.join(SEALS)}")
+        raise InvalidOption(f"payload_seal={shown(options['payload_seal'])}: choose one of {', '.join(SEALS)}")
     if not isinstance(options.get("require_sealed", False), bool):
-        raise InvalidOption(f"require_sealed={options['require_sealed']!r}: give true or false")
+        raise InvalidOption(f"require_sealed={shown(options['require_sealed'])}: give true or false")
     if options.get("require_sealed") and not keys:
         raise InvalidOption("require_sealed is set and there are no payload_keys; set JOBRUNNER_PAYLOAD_KEYS")
 
@@ -276,12 +286,14 @@ def check_options(given: Iterable[str], known: Collection[str], what: str) -> No
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            raise UnknownOption(f"unknown {what} {name!r}; {hint}")
+            raise UnknownOption(f"unknown {what} {shown(name)}; {hint}")
 
 
-def check_whole(value: object, option: str, *, minimum: int, maximum: int | None = None) -> int:
-    """Returns a whole number within its range. Raises InvalidOption."""
-    if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= (maximum or value):
-        return value
-    wanted = f"a whole number from {minimum}" + (f" to {maximum}" if maximum is not None else "")
-    raise InvalidOption(f"{option}={value!r}: give {wanted}")
+def check_whole(value: object, option: str, *, minimum: int, maximum: int = _EXACT) -> int:
+    """Returns a whole number within its range, which ends where the server's scripts count exactly. Raises
+    InvalidOption."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and minimum <= value <= maximum:  # type: ignore[operator]
+        return value  # type: ignore[return-value]
+    limit = f" to {maximum}" if maximum != _EXACT or (is_whole and value > _EXACT) else ""  # type: ignore[operator]
+    raise InvalidOption(f"{option}={shown(value)}: give a whole number from {minimum}{limit}")

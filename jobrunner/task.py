@@ -54,11 +54,14 @@ from jobrunner.seal import (
     open_payload,
     open_result,
 )
+from jobrunner.shown import shown
 
 ENCRYPTED = "(encrypted)"
 """What is shown of ciphertext."""
 _MADE_ID = re.compile(r"[0-9a-f]{28}-.")
 _TIME_DIGITS = 16
+_LAST_S = 253_402_300_799
+"""The last second that a datetime can hold."""
 
 
 class TaskState(StrEnum):
@@ -236,7 +239,7 @@ def due(
     less, and an instant that has passed, mean now.
     """
     if in_ is not None and at is not None:
-        raise InvalidOption(f"both {option}={in_!r} and at={at!r} are given; give one of them")
+        raise InvalidOption(f"both {option}={shown(in_)} and at={shown(at)} are given; give one of them")
     if in_ is not None:
         if isinstance(in_, timedelta):
             in_ = in_.total_seconds()
@@ -249,16 +252,16 @@ def _instant_ms(at: object) -> float:
         if at.tzinfo is None:
             raise NaiveDatetime(f"at={at.isoformat()} has no time zone; write datetime(…, tzinfo=UTC)")
         return at.timestamp() * 1000
-    if isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at):
+    if isinstance(at, (int, float)) and not isinstance(at, bool) and -_LAST_S <= at <= _LAST_S:
         return at * 1000
-    raise InvalidOption(f"at={at!r}: give an aware datetime, or seconds since 1970")
+    raise InvalidOption(f"at={shown(at)}: give an aware datetime, or seconds since 1970, before the year 10000")
 
 
 def check_priority(priority: object) -> int | None:
     """Returns a priority (0, 1 or 2; higher goes first) or None for the default. Raises InvalidOption."""
     if priority is None or (isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority <= 2):
         return priority
-    raise InvalidOption(f"priority={priority!r}: give 0, 1 or 2; higher goes first, 1 is the default")
+    raise InvalidOption(f"priority={shown(priority)}: give 0, 1 or 2; higher goes first, 1 is the default")
 
 
 class _IdSource:

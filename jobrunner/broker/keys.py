@@ -78,6 +78,7 @@ from functools import lru_cache
 
 from jobrunner.errors import InvalidName
 from jobrunner.seal import Seal
+from jobrunner.shown import shown
 
 _SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -88,8 +89,8 @@ def check_name(value: object, what: str) -> str:
     """Returns `value` when it can be the name of a `what` (queue, job, task id, ...), else raises InvalidName."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
-    shown = repr(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
-    raise InvalidName(f"{what} {shown} is not allowed: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
+    told = shown(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
+    raise InvalidName(f"{what} {told} is not allowed: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
 
 
 def check_id(value: object) -> str:
@@ -200,7 +201,11 @@ class Keys:
         self.events_told = self._root + b"events:told"
         self.figures_sampled = self._root + b"{/figures}:sampled"
         self.figures_total = self._root + b"{/figures}:total"
-        self.queue = lru_cache(maxsize=4096)(self._queue)
+        self._known = lru_cache(maxsize=4096)(self._queue)
+
+    def queue(self, name: str) -> "QueueKeys":
+        """The keys of a queue by its full name. Raises InvalidName."""
+        return self._known(name) if isinstance(name, str) else self._queue(name)
 
     def _queue(self, name: str) -> QueueKeys:
         tag, queue = split_queue(name)

@@ -28,6 +28,7 @@ from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.client.pace import Pace
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.shown import shown
 from jobrunner.task import new_id
 
 __all__ = ["ROWS_AT_ONCE", "SHARED", "Advance", "BatchLease", "Batches"]
@@ -232,7 +233,7 @@ class BatchLease:
         `rest`: "succeeded" or "dropped", for members no row names. `max_hops`: an item that moves more often is dead.
         """
         if rest not in _RESTS:
-            raise InvalidOption(f"rest={rest!r}: choose one of {', '.join(_RESTS)}")
+            raise InvalidOption(f"rest={shown(rest)}: choose one of {', '.join(_RESTS)}")
         if not self.size:  # of a queue that may be new: the leader must know it should we die behind the decision
             self._broker.run_many(register(self._keys, [self.queue]))
         call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
@@ -341,7 +342,7 @@ def _full_name(keys: QueueKeys, to: str) -> str:
 
 def _milliseconds(lease_s: float) -> int:
     if not lease_s > 0:
-        raise InvalidOption(f"lease_s={lease_s!r}: give more than 0")
+        raise InvalidOption(f"lease_s={shown(lease_s)}: give more than 0")
     return max(round(lease_s * 1000), 1)
 
 

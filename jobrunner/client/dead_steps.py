@@ -15,6 +15,7 @@ from jobrunner.client.sealing import closed
 from jobrunner.client.steps import Steps, ask
 from jobrunner.errors import InvalidOption
 from jobrunner.seal import Bound
+from jobrunner.shown import shown
 
 _AT_ONCE = 500
 _READ_AT_ONCE = 1000
@@ -22,8 +23,8 @@ _READ_AT_ONCE = 1000
 
 def requeue_dead(line: Line, chosen: Iterable[str] | None, rate: float | None, payload: Any) -> Steps[int]:
     """Returns how many were put back. With `rate` each is due 1 / rate seconds behind the one before."""
-    if isinstance(chosen, str):
-        raise InvalidOption(f"ids={chosen!r}: give a list of ids")
+    if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable | None):
+        raise InvalidOption(f"ids={shown(chosen)}: give a list of ids")
     step_ms = _step_ms(rate)
     rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(line)))
     done = 0
@@ -41,7 +42,7 @@ def _step_ms(rate: float | None) -> float:
     if rate is None:
         return 0.0
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0.001 <= rate <= 1_000_000:
-        raise InvalidOption(f"rate={rate!r}: give items per second, from 0.001 to 1 000 000")
+        raise InvalidOption(f"rate={shown(rate)}: give items per second, from 0.001 to 1 000 000")
     return 1000 / rate
 
 

@@ -11,10 +11,11 @@ from jobrunner.broker.calls import events as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidOption
 from jobrunner.events import Event
+from jobrunner.shown import shown
 
 _AT_ONCE = 100
 _WAIT_MS = 2000
-_ID = re.compile(r"\d+(-\d+)?")
+_ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
 
 def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) -> Iterator[Event]:
@@ -51,8 +52,8 @@ def who() -> str:
 
 
 def _checked(after: str | None) -> str:
-    if after is not None and not _ID.fullmatch(after):
-        raise InvalidOption(f"after={after!r}: give the id of an event")
+    if after is not None and not (isinstance(after, str) and _ID.fullmatch(after)):
+        raise InvalidOption(f"after={shown(after)}: give the id of an event")
     return after or "-"
 
 

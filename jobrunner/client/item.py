@@ -11,6 +11,7 @@ from jobrunner.codec import decode, encode
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, PayloadTooLarge, QueueFull, SealError
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration, check_options
+from jobrunner.shown import shown
 
 LONGEST_KEY = 256
 
@@ -98,9 +99,11 @@ def read_headers(raw: bytes | None) -> dict[str, str]:
 
 def write_headers(headers: Mapping[str, str]) -> bytes:
     """JSON of headers. Raises InvalidOption unless they are strings by name."""
+    if not isinstance(headers, Mapping):
+        raise InvalidOption(f"headers={shown(headers)}: give strings by name")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidOption(f"header {name!r}: {value!r}: give strings")
+            raise InvalidOption(f"header {shown(name)}: {shown(value)}: give strings")
     return msgspec.json.encode(dict(headers))
 
 
@@ -108,7 +111,7 @@ def check_key(key: object) -> str | None:
     """Returns what limits per key may go by. Raises InvalidOption."""
     if key is None or (isinstance(key, str) and 1 <= len(key) <= LONGEST_KEY):
         return key
-    raise InvalidOption(f"key={key!r}: give a text of 1 to {LONGEST_KEY} characters")
+    raise InvalidOption(f"key={shown(key)}: give a text of 1 to {LONGEST_KEY} characters")
 
 
 def milliseconds(value: timedelta | float | None, option: str) -> int | None:
@@ -117,5 +120,5 @@ def milliseconds(value: timedelta | float | None, option: str) -> int | None:
         return None
     length_s = seconds(value, option=option)
     if length_s <= 0:
-        raise InvalidOption(f"{option}={value!r}: give more than 0")
+        raise InvalidOption(f"{option}={shown(value)}: give more than 0")
     return max(round(length_s * 1000), 1)

@@ -27,6 +27,7 @@ from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import InvalidOption, ReportsRefused, UsageError
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration, check_whole
+from jobrunner.shown import shown
 from jobrunner.task import check_priority
 
 _RECHECK_S = 2.0
@@ -61,6 +62,7 @@ def commit(line: Line, held: Reserved, result: Any) -> Steps[bool]:
 
 def rollback(line: Line, held: Reserved, delay: Duration | None, error: str) -> Steps[bool]:
     """Returns False when the item is gone."""
+    _check_error(error)
     delays = yield from _delays(line, [held], delay)
     return (yield from _report(held, reports.fail(line, [held], delays, error))) != "gone"
 
@@ -117,6 +119,7 @@ def commit_many(line: Line, given: Iterable[Reserved], results: Iterable[Any] | 
 
 def rollback_many(line: Line, given: Iterable[Reserved], delay: Duration | None, error: str) -> Steps[list[bool]]:
     """Returns, beside the leases, False for those whose item is gone."""
+    _check_error(error)
     held = reports.own(line, given)
     delays = yield from _delays(line, held, delay)
     parts = zip(reports.slices(held), reports.slices(delays), strict=True)
@@ -155,6 +158,11 @@ def _delays(line: Line, held: Sequence[Reserved], delay: Duration | None) -> Ste
         return [seconds(delay or 0, option="delay")] * len(held)
     backoff = read_settings((yield from ask(queues.settings(line.keys)))).backoff
     return [backoff.delay(one.retry_count + 1) for one in held]
+
+
+def _check_error(error: object) -> None:
+    if not isinstance(error, str):
+        raise InvalidOption(f"error={shown(error)}: give a text")
 
 
 def _note_deadline(held: Reserved, word: str) -> None:

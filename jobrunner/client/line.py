@@ -2,8 +2,9 @@
 
 from jobrunner.broker.keys import Keys, QueueKeys, check_id
 from jobrunner.client.item import Item, check_key, milliseconds, write_headers, write_payload
-from jobrunner.errors import UsageError
+from jobrunner.errors import InvalidName, UsageError
 from jobrunner.settings import check_whole
+from jobrunner.shown import shown
 from jobrunner.task import Task, check_priority, due, new_id
 
 
@@ -20,6 +21,8 @@ class Line:
 
     def neighbour(self, name: str) -> QueueKeys:
         """The keys of another queue of the same pipeline, by short or full name. Raises UsageError for any other."""
+        if not isinstance(name, str):
+            raise InvalidName(f"queue name {shown(name)} is not allowed: give a text")
         full = name if "/" in name or "/" not in self.name else f"{self.keys.tag}/{name}"
         keys = self.all_keys.queue(full)
         if keys.tag != self.keys.tag:

@@ -6,6 +6,7 @@ from jobrunner.client.events import who
 from jobrunner.client.steps import Steps, ask
 from jobrunner.errors import UnknownJob
 from jobrunner.periodic import PeriodicDefinition, read_definition
+from jobrunner.shown import shown
 
 _NAMED = 10
 
@@ -14,8 +15,8 @@ def published(keys: Keys, name: str) -> Steps[PeriodicDefinition]:
     """Returns the definition that a worker published. Raises UnknownJob, naming those that are known."""
     found = yield from ask(coordination.periodics(keys))
     readable = {one: definition for one, raw in found.items() if (definition := read_definition(raw)) is not None}
-    if name not in readable:
-        raise UnknownJob(f"no periodic job {name[:128]!r} was published; {_known(sorted(readable))}")
+    if not isinstance(name, str) or name not in readable:
+        raise UnknownJob(f"no periodic job {shown(name)} was published; {_known(sorted(readable))}")
     return readable[name]
 
 

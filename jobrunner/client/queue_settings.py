@@ -11,6 +11,7 @@ from jobrunner.client.item import milliseconds
 from jobrunner.errors import InvalidOption
 from jobrunner.retry import Backoff, seconds
 from jobrunner.settings import QueueSettings, RateLimit, check_options, check_whole
+from jobrunner.shown import shown
 
 Stored = Mapping[str, bytes]
 Fields = dict[str, str | int | float]
@@ -87,7 +88,7 @@ def _limit(value: Any, name: str) -> tuple[Any, ...]:
 
 def _switch(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, bool):
-        raise InvalidOption(f"{name}={value!r}: give True or False")
+        raise InvalidOption(f"{name}={shown(value)}: give True or False")
     return (1 if value else "",)
 
 
@@ -98,13 +99,14 @@ def _name(value: Any, _: str) -> tuple[Any, ...]:
 
 def _backoff(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, Backoff):
-        raise InvalidOption(f"{name}={value!r}: give a Backoff(...)")
+        raise InvalidOption(f"{name}={shown(value)}: give a Backoff(...)")
     return (msgspec.json.encode([value.base, value.factor, value.cap, value.jitter]).decode(),)
 
 
 def _rate(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, RateLimit):
-        raise InvalidOption(f"{name}={value!r}: give a RateLimit(max_tokens=…, interval=…, interval_unit=…), or None")
+        told = shown(value)
+        raise InvalidOption(f"{name}={told}: give a RateLimit(max_tokens=…, interval=…, interval_unit=…), or None")
     return value.max_tokens, value.seconds * 1_000_000, value.interval, value.interval_unit
 
 

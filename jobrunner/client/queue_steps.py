@@ -16,6 +16,7 @@ from jobrunner.client.steps import Steps, ask
 from jobrunner.errors import InvalidOption, SealError, TaskGone
 from jobrunner.seal import Bound, open_payload
 from jobrunner.settings import Duration, QueueSettings, check_whole
+from jobrunner.shown import shown
 from jobrunner.task import Task, TaskRecord, TaskState
 
 STATES = ("waiting", "scheduled", "pending", "dead", "done")
@@ -99,9 +100,10 @@ def resume(line: Line) -> Steps[None]:
 
 def configure(line: Line, options: Mapping[str, Any]) -> Steps[None]:
     """Changes the settings named."""
+    wanted = queues.configure(line.keys, write_settings(options, line.name))
     said = {f"set_{name}": str(value) for name, value in options.items()}
     event = events.note(line.all_keys, "queue_configured", queue=line.name, by=who(), **said)
-    yield from _switched(line, queues.configure(line.keys, write_settings(options, line.name)), event)
+    yield from _switched(line, wanted, event)
 
 
 def settings(line: Line) -> Steps[QueueSettings]:
@@ -113,6 +115,7 @@ def ids(line: Line, state: str, limit: int, start: int) -> Steps[list[str]]:
     """Returns ids by their place in line."""
     _check_state(state)
     check_whole(limit, "limit", minimum=1, maximum=10_000)
+    check_whole(start, "start", minimum=0)
     return (yield from ask(queues.ids(line.keys, state, start=start, count=limit)))
 
 
@@ -136,7 +139,7 @@ def list_tasks(line: Line, state: str, limit: int, after: str | None) -> Steps[l
 def purge(line: Line, state: str, progress: Callable[[int], None] | None = None) -> Steps[int]:
     """Returns how many were deleted."""
     if state not in _PURGEABLE:
-        raise InvalidOption(f"state {state!r} cannot be purged: choose one of {', '.join(_PURGEABLE)}")
+        raise InvalidOption(f"state {shown(state)} cannot be purged: choose one of {', '.join(_PURGEABLE)}")
     total = 0
     while gone := (yield from ask(queues.purge(line.keys, state))):
         total += gone
@@ -160,4 +163,4 @@ def _is_still(record: TaskRecord, state: str) -> bool:
 
 def _check_state(state: str) -> None:
     if state not in STATES:
-        raise InvalidOption(f"state {state!r}: choose one of {', '.join(STATES)}")
+        raise InvalidOption(f"state {shown(state)}: choose one of {', '.join(STATES)}")

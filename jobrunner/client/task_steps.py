@@ -32,7 +32,7 @@ class Place:
 
 def check_place(task_id: str, queue: str | None) -> None:
     """Raises InvalidName for an id of the user's own without the name of its queue."""
-    if queue is None and tag_of_id(check_id(task_id)) is None:
+    if tag_of_id(check_id(task_id)) is None and queue is None:
         raise InvalidName(f"task id {task_id!r} was not made by jobrunner; give its queue too: task(id, queue=…)")
 
 

@@ -11,6 +11,7 @@ from jobrunner.jobs.job import Job, definition_of
 from jobrunner.jobs.layout import ChainNode, GroupNode, Leaf, Node, lay_out
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
+from jobrunner.shown import shown
 
 WEEK_S = 7 * 86_400.0
 
@@ -109,14 +110,14 @@ def node_of(step: object) -> Node:
         return _leaf(step)
     name = getattr(step, "__name__", None)
     hint = f"write {name}.bind(…)" if isinstance(step, FunctionJob) else "give jobs, calls like add.bind(1), or flows"
-    raise UsageError(f"{step!r} is no step of a flow; {hint}")
+    raise UsageError(f"{shown(step)} is no step of a flow; {hint}")
 
 
 def _leaf(step: Job | Bound[Any]) -> Leaf:
     placement = step.placement if isinstance(step, Bound) else NOW
     definition = step.definition if isinstance(step, Bound) else definition_of(type(step))
     if placement.id is not None:
-        raise InvalidOption(f"id={placement.id!r}: a task of a flow gets its id from the flow; leave it out")
+        raise InvalidOption(f"id={shown(placement.id)}: a task of a flow gets its id from the flow; leave it out")
     if definition.options.unique is not None:
         raise InvalidOption(f"job {definition.name!r} is unique: another task could stand for a step; not in a flow")
     if definition.options.ack == "early":
@@ -127,5 +128,5 @@ def _leaf(step: Job | Bound[Any]) -> Leaf:
 def _ttl_ms(ttl: Duration) -> int:
     ttl_s = seconds(ttl, option="ttl")
     if ttl_s <= 0:
-        raise InvalidOption(f"ttl={ttl!r}: give more than 0")
+        raise InvalidOption(f"ttl={shown(ttl)}: give more than 0")
     return max(round(ttl_s * 1000), 1)

@@ -10,6 +10,7 @@ from jobrunner.jobs.unique import Unique, read_unique
 from jobrunner.retry import Backoff, BackoffPolicy, RetryOn, check_retry_on, seconds
 from jobrunner.schedule import CatchUp, Cron, Every, Schedule, parse_catch_up
 from jobrunner.settings import check_options, check_whole
+from jobrunner.shown import shown
 from jobrunner.task import check_priority
 
 DEFAULT_KEEP_S = 60.0
@@ -71,10 +72,11 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
     if "retry_on" in given:
         check_retry_on(given["retry_on"])
     if given.get("ack", "late") not in ("late", "early"):
-        raise InvalidOption(f"ack={given['ack']!r}: choose 'late' (after the run) or 'early' (before it: at most once)")
+        told = shown(given["ack"])
+        raise InvalidOption(f"ack={told}: choose 'late' (after the run) or 'early' (before it: at most once)")
     if not (isinstance(given.get("backoff", Backoff()), Backoff) or callable(given["backoff"])):
-        shown = repr(given["backoff"])
-        raise InvalidOption(f"backoff={shown}: give Backoff(...) or a callable (retry_count, error) -> delay")
+        told = shown(given["backoff"])
+        raise InvalidOption(f"backoff={told}: give Backoff(...) or a callable (retry_count, error) -> delay")
     for option in ("keepalive", "timeout", "expires_in"):
         if option in given:
             given[option] = _positive(given[option], option)
@@ -91,10 +93,10 @@ def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
     if ("every" in given) == ("cron" in given):
         raise InvalidOption(f"options {', '.join(given)}: a periodic job takes either every=… or cron=…")
     if "tz" in given and "every" in given:
-        raise InvalidOption(f"tz={given['tz']!r} goes with cron=…; every=… has no time zone")
+        raise InvalidOption(f"tz={shown(given['tz'])} goes with cron=…; every=… has no time zone")
     schedule = Every(given["every"]) if "every" in given else Cron(given["cron"], given.get("tz", "UTC"))
     if given.get("overlap", "skip") not in ("skip", "allow"):
-        raise InvalidOption(f"overlap={given['overlap']!r}: choose 'skip' or 'allow'")
+        raise InvalidOption(f"overlap={shown(given['overlap'])}: choose 'skip' or 'allow'")
     return PeriodicOptions(
         schedule=schedule,
         catch_up=parse_catch_up(given.get("catch_up", "last")),
@@ -106,11 +108,11 @@ def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
 def _parameter(name: object) -> str | None:
     if name is None or isinstance(name, str):
         return name
-    raise InvalidOption(f"limit_by={name!r}: give the name of a parameter")
+    raise InvalidOption(f"limit_by={shown(name)}: give the name of a parameter")
 
 
 def _positive(value: object, option: str) -> float:
     length_s = seconds(value, option=option)
     if length_s <= 0:
-        raise InvalidOption(f"{option}={value!r}: give more than 0")
+        raise InvalidOption(f"{option}={shown(value)}: give more than 0")
     return length_s

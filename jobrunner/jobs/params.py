@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import msgspec
 
 from jobrunner.errors import ParameterError
+from jobrunner.shown import shown
 
 P = TypeVar("P", bound=msgspec.Struct)
 _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUID, Decimal)
@@ -85,6 +86,5 @@ class Parameters(Generic[P]):
         reason, _, inner = reason.partition(" - at `$")
         path = name + inner.rstrip("`")
         wanted = getattr(expected, "__name__", None) if isinstance(expected, type) else str(expected)
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        return ParameterError(f"parameter {path} of job {self._job!r} is {shown}; it must be {wanted}: {reason}")
+        told = shown(value, 80)
+        return ParameterError(f"parameter {path} of job {self._job!r} is {told}; it must be {wanted}: {reason}")

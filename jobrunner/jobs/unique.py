@@ -11,6 +11,7 @@ import msgspec
 from jobrunner.errors import InvalidOption
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
+from jobrunner.shown import shown
 from jobrunner.task import Lock
 
 _DAY = timedelta(days=1)
@@ -37,18 +38,18 @@ class Unique:
     on_clash: Literal["existing", "raise", "replace", "reschedule"] = "existing"
 
     def __post_init__(self) -> None:
-        if isinstance(self.by, str) or not all(isinstance(name, str) for name in self.by or ()):
-            raise InvalidOption(f"by={self.by!r}: give a list of names of parameters")
+        if self.by is not None and not _are_names(self.by):
+            raise InvalidOption(f"by={shown(self.by)}: give a list of names of parameters")
         _choose("until", self.until, ("started", "finished", "expired"))
         _choose("on_clash", self.on_clash, ("existing", "raise", "replace", "reschedule"))
         if seconds(self.ttl, option="ttl") <= 0:
-            raise InvalidOption(f"ttl={self.ttl!r}: give more than 0")
+            raise InvalidOption(f"ttl={shown(self.ttl)}: give more than 0")
 
     def check(self, parameters: Sequence[str], job: str) -> None:
         """Raises InvalidOption for a name in `by` that is no parameter of the job."""
         for name in self.by or ():
             if name not in parameters:
-                raise InvalidOption(f"job {job!r}: by={name!r} is none of its parameters {', '.join(parameters)}")
+                raise InvalidOption(f"job {job!r}: by={shown(name)} is none of its parameters {', '.join(parameters)}")
 
     def lock(self, job: str, values: msgspec.Struct) -> Lock:
         """The lock of a task of that job with these parameters."""
@@ -69,9 +70,15 @@ def read_unique(given: Any) -> Unique | None:
         return given
     if isinstance(given, (int, float, timedelta)):
         return Unique(ttl=given)
-    raise InvalidOption(f"unique={given!r}: give True, seconds, or Unique(…)")
+    raise InvalidOption(f"unique={shown(given)}: give True, seconds, or Unique(…)")
+
+
+def _are_names(given: object) -> bool:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return False
+    return all(isinstance(name, str) for name in given)
 
 
 def _choose(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidOption(f"{option}={value!r}: choose one of {', '.join(choices)}")
+        raise InvalidOption(f"{option}={shown(value)}: choose one of {', '.join(choices)}")

@@ -29,9 +29,10 @@ def judge(
     findings.equals("still there", sum(len(sets[state]) for state in ("waiting", "scheduled", "pending")), 0)
     findings.equals("problems of the books", problems(stage.raw, keys), [])
     findings.equals("keys that should not be", strays(stage.raw, keys), [])
-    findings.equals("keys outside the prefix", _outside(stage), [])
+    findings.equals("keys outside the prefix", outside(stage), [])
 
 
-def _outside(stage: Stage) -> list[str]:
+def outside(stage: Stage) -> list[str]:
+    """Keys of the server that are not below the prefix."""
     root = f"{PREFIX}:".encode()
     return [repr(key) for key in stage.raw.scan_iter(count=1000) if not key.startswith(root)]

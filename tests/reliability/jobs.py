@@ -1,11 +1,13 @@
 """Jobs of the scenarios, beside those of the acceptance tests. They leave no `end`, so no verdict counts them."""
 
+import random
+import time
 from pathlib import Path
 from typing import Any
 
-from jobrunner import Job, Snooze, Unique, job
+from jobrunner import Fail, Job, Snooze, Unique, job
 from jobrunner.etl import Pipeline
-from tests.acceptance.jobs_for_tests import AT_ONCE
+from tests.acceptance.jobs_for_tests import AT_ONCE, Traced
 from tests.acceptance.ledger import record
 
 SAFE: Any = {"max_attempts": 0, "keepalive": 2}
@@ -39,6 +41,87 @@ class Rests(Job):
             Path(self.path).touch()
             raise Snooze(in_=0.05)
         record("rested", self.task.id, self.task.attempt)
+
+
+@job(queue="nasty", name="Probe", keepalive=2, backoff=AT_ONCE)
+class Probe(Job):
+    """Takes a number."""
+
+    n: int = 0
+
+    def run(self) -> int:
+        """Gives it back."""
+        return self.n
+
+
+@job(queue="t", name="Weigh", keepalive=5, keep=0)
+class Weigh(Traced):
+    """Takes a text of any size and gives back how long it is."""
+
+    load: str
+
+    def act(self) -> int:
+        return len(self.load)
+
+
+class Race(Traced):
+    """A unique job of a race: now and then it fails, or is put off, and then goes on."""
+
+    key: int
+
+    def act(self) -> None:
+        chance = random.random()
+        if chance < 0.1:
+            raise ValueError("not this time")
+        if chance < 0.2:
+            raise Snooze(in_=0.01)
+
+
+_RACE: Any = {"queue": "t", "max_attempts": 0, "keepalive": 2, "backoff": AT_ONCE, "keep": 0}
+
+
+@job(name="KeepsFirst", unique=Unique(ttl=60), **_RACE)
+class KeepsFirst(Race):
+    """The task that is there stays."""
+
+
+@job(name="Refuses", unique=Unique(ttl=60, on_clash="raise"), **_RACE)
+class Refuses(Race):
+    """A second one is an error."""
+
+
+@job(name="Replaces", unique=Unique(ttl=60, on_clash="replace"), **_RACE)
+class Replaces(Race):
+    """A second one takes the place of the first."""
+
+
+@job(name="PutsOff", unique=Unique(ttl=60, on_clash="reschedule"), **_RACE)
+class PutsOff(Race):
+    """A second one puts the first off."""
+
+
+KINDS_OF_UNIQUE: tuple[type[Race], ...] = (KeepsFirst, Refuses, Replaces, PutsOff)
+
+
+@job(queue="ends", name="OnlyOne", unique=Unique(ttl=600), max_attempts=2, max_expiries=1, keepalive=1, backoff=AT_ONCE)
+class OnlyOne(Job):
+    """Ends as it is told."""
+
+    way: str
+    path: str = ""
+
+    def run(self) -> None:
+        """Returns, fails for good, or runs until a file appears."""
+        record("only", self.task.id, self.task.attempt)
+        if self.way == "death":
+            raise Fail("as it was told", retry=False)
+        while self.path and not Path(self.path).exists():
+            time.sleep(0.01)
+
+
+@job(queue="ends", name="Perishes", unique=Unique(ttl=600), expires_in=0.05)
+def perishes() -> None:
+    """Is not begun in time."""
 
 
 parts = Pipeline("parts")

@@ -8,10 +8,19 @@ from jobrunner.worker.executors.handover import Executor
 
 
 class ByKind:
-    """Hands each attempt to the executor of its job or station. The event loop starts with the first coroutine job."""
+    """Hands each attempt to the executor of its job or station. The event loop starts with the first coroutine job.
 
-    def __init__(self, plain: Executor, new_coroutines: Callable[[], Executor]) -> None:
+    Coroutines that are `plainly` to be run go with the others, whose slots can do that.
+    """
+
+    def __init__(
+        self,
+        plain: Executor,
+        new_coroutines: Callable[[], Executor],
+        plainly: Callable[[Attempt], bool] = lambda _: False,
+    ) -> None:
         self._plain = plain
+        self._plainly = plainly
         self._new_coroutines = new_coroutines
         self._coroutines: Executor | None = None
 
@@ -22,7 +31,7 @@ class ByKind:
 
     def submit(self, attempts: list[Attempt]) -> None:
         """Takes attempts, in order within each kind."""
-        waiting_for_loop = [attempt for attempt in attempts if _is_async(attempt)]
+        waiting_for_loop = [attempt for attempt in attempts if self._is_for_loop(attempt)]
         if not waiting_for_loop:
             self._plain.submit(attempts)
             return
@@ -30,7 +39,10 @@ class ByKind:
             self._coroutines = self._new_coroutines()
         self._coroutines.submit(waiting_for_loop)
         if len(waiting_for_loop) < len(attempts):
-            self._plain.submit([attempt for attempt in attempts if not _is_async(attempt)])
+            self._plain.submit([attempt for attempt in attempts if not self._is_for_loop(attempt)])
+
+    def _is_for_loop(self, attempt: Attempt) -> bool:
+        return _is_async(attempt) and not (attempt.expiries and self._plainly(attempt))
 
     def nudge(self) -> None:
         """Puts more slots to work."""

@@ -1,7 +1,23 @@
 """All scenarios, by row."""
 
-from tests.reliability.rows import leaders, limits, network, points, refusals, replies, server, workers
+from tests.reliability.rows import (
+    hostile,
+    leaders,
+    limits,
+    network,
+    payloads,
+    points,
+    poison,
+    races,
+    refusals,
+    replies,
+    server,
+    versions,
+    workers,
+)
 from tests.reliability.scenario import Scenario
 
-_MODULES = (workers, network, server, replies, refusals, leaders, limits, points)
+_MODULES = (
+    workers, network, server, replies, refusals, leaders, limits, points, poison, payloads, races, versions, hostile,
+)  # fmt: skip
 SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}
