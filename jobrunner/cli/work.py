@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from jobrunner.cli.metrics_port import NOWHERE, Served
-from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
+from jobrunner.cli.options import Shared, duration, modules_or_configured, size, with_shared_options
 from jobrunner.cli.stopping import ask_at_end_of, ask_at_stop_signals
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.supervisor import Supervisor
@@ -51,6 +51,7 @@ class Wanted:
     otel: bool = False
     heartbeat: float = 10.0
     events: str = "notable"
+    max_memory: int = 0
 
     @property
     def imported(self) -> tuple[str, ...]:
@@ -83,7 +84,9 @@ class Wanted:
 @click.option("--burst", is_flag=True, help="Ends when nothing is waiting or pending.")
 @click.option("--drain", is_flag=True, help="Ends when nothing is scheduled either.")
 @click.option("--max-tasks", type=click.IntRange(min=0), default=0, metavar="N",
-              help="Ends after N tasks of a process; 0: never.")  # fmt: skip
+              help="Ends a process after N tasks; with --processes another takes its place; 0: never.")  # fmt: skip
+@click.option("--max-memory", type=size, default="0", metavar="SIZE",
+              help="The same when its resident memory is above SIZE (512MB, 1.5GB); 0: never.")  # fmt: skip
 @click.option("--grace", type=duration, default="25", show_default=True, metavar="S",
               help="How long running tasks may finish after SIGTERM or Ctrl-C.")  # fmt: skip
 @click.option("--heartbeat", type=duration, default="10", show_default=True, metavar="S",
@@ -140,7 +143,7 @@ def _supervise(shared: Shared, wanted: Wanted, processes: int, metrics: Served, 
 def words(shared: Shared, wanted: Wanted) -> list[str]:
     """The words of the command line that ask one process for this."""
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
-    for name in ("concurrency", "executor", "max_tasks", "grace", "heartbeat", "events", "log_format"):
+    for name in ("concurrency", "executor", "max_tasks", "max_memory", "grace", "heartbeat", "events", "log_format"):
         found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
     for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):
@@ -168,6 +171,7 @@ def work_here(
         executor=wanted.executor,
         grace=wanted.grace,
         max_tasks=wanted.max_tasks,
+        max_memory=wanted.max_memory,
         heartbeat=wanted.heartbeat,
         events=wanted.events,
     )

@@ -37,7 +37,8 @@ def build_executor(
             client.endpoint.shared_url(), client.keys.prefix, modules, IDENTITY.worker, IDENTITY.log_format,
             {name: getattr(client.settings, name) for name in _SHARED},
         )  # fmt: skip
-        return ThreadExecutor(settings.concurrency, ProcessSlots(greeting, runner, is_stopped), finished)
+        slots = ProcessSlots(greeting, runner, is_stopped, settings.max_memory)
+        return ThreadExecutor(settings.concurrency, slots, finished)
     with within(client):
         plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished)
 
