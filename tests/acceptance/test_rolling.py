@@ -29,6 +29,13 @@ def hold() -> int:
     while not Path("go").exists():
         time.sleep(0.005)
     return {version}
+
+kept = []
+
+@job(queue="v")
+def leak() -> int:
+    kept.append(b"x" * (80 * 2**20))
+    return os.getpid()
 """
 
 
@@ -152,3 +159,37 @@ def test_a_process_is_replaced_after_so_many_tasks_and_each_task_runs_once(
     assert {task.attempts for task in tasks} == {1}
     supervisor.terminate()
     assert supervisor.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_a_process_that_leaks_is_replaced_and_works_on_until_then(
+    jobs: Any, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    supervisor = jobs.start(
+        "work", "versioned", "--processes", "2", "--concurrency", "1", "--max-memory", "140MB", "--heartbeat", "0.2"
+    )
+    wait_until(lambda: len(worker_pids(client)) == 2, timeout_s=30)
+
+    leaked = [result(client, "leak") for _ in range(2)]
+    wait_until(lambda: len(now := worker_pids(client)) == 2 and not set(now) & set(leaked), timeout_s=60)
+
+    assert result(client, "version") == 1
+    supervisor.terminate()
+    assert supervisor.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_processes_that_crash_again_and_again_end_the_supervisor_with_1(jobs: Any) -> None:
+    jobs.write("crashing.py", "import os\nos._exit(9)\n")
+
+    said = jobs.run("work", "crashing", "--processes", "2")
+
+    assert said.code == 1
+    assert "worker is given up" in said.talk
+
+
+def test_a_limit_of_memory_that_is_too_little_to_begin_is_misuse(jobs: Any) -> None:
+    said = jobs.run("work", "versioned", "--max-memory", "1MB")
+
+    assert said.code == 2
+    assert "max_memory is 1 MB, and the process takes" in said.talk.splitlines()[-1]
