@@ -193,3 +193,18 @@ def test_a_limit_of_memory_that_is_too_little_to_begin_is_misuse(jobs: Any) -> N
 
     assert said.code == 2
     assert "max_memory is 1 MB, and the process takes" in said.talk.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_sighup_to_one_of_several_has_that_one_replaced(
+    jobs: Any, client: Client, wait_until: Callable[..., Any]
+) -> None:
+    supervisor = jobs.start("work", "versioned", "--processes", "2", "--heartbeat", "0.2")
+    first, second = wait_until(lambda: len(found := worker_pids(client)) == 2 and found, timeout_s=30)
+
+    os.kill(first, signal.SIGHUP)
+    wait_until(lambda: len(now := worker_pids(client)) == 2 and first not in now, timeout_s=60)
+
+    assert second in worker_pids(client)
+    supervisor.terminate()
+    assert supervisor.wait(30) == 0

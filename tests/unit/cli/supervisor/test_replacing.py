@@ -229,3 +229,39 @@ def test_a_stop_during_a_roll_ends_old_and_new(run: Any) -> None:
 
     assert rolled.stop() == 0
     assert len(rolled.said("end")) == 2
+
+
+def test_one_that_is_told_to_stop_while_its_successor_comes_up_takes_that_along(run: Any) -> None:
+    rolled = run(SECOND_WAITS)
+    rolled.wait_said("works", 1)
+    rolled.signals.send_hup()
+    rolled.wait_said("start", 2)
+
+    os.kill(rolled.pids()[0], signal.SIGTERM)
+
+    assert rolled.ended() == 0
+    assert len(rolled.said("end")) == 2
+
+
+def test_a_changed_file_during_a_roll_starts_all_again(run: Any) -> None:
+    rolled = run(SECOND_WAITS, watched=Path("nothing-here"))
+    rolled.wait_said("works", 1)
+    rolled.signals.send_hup()
+    rolled.wait_said("start", 2)
+
+    rolled.supervisor._events.put(lambda: rolled.supervisor._begin_again(["changed.py"]))
+    rolled.wait_said("works 3", 1)
+
+    assert rolled.said("works") == ["works 1", "works 3"]
+    assert rolled.stop() == 0
+
+
+def test_a_roll_gives_those_that_crashed_their_next_start_at_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_S", 60.0)
+    rolled = run("number == 1 and leave(9)\nwork()")
+    rolled.wait_logged("worker crashed; starting another")
+
+    rolled.signals.send_hup()
+    rolled.wait_said("works 2", 1)
+
+    assert rolled.stop() == 0
