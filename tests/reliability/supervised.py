@@ -1,5 +1,6 @@
 """`jobrunner work --processes N` on a stage, as a person or systemd runs it."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -42,6 +43,11 @@ class Supervised:
     def logged(self, event: str) -> int:
         """How often that was logged, by the supervisor and its processes."""
         return self._log.read_text().count(f'"event": "{event}"')
+
+    def left_with(self) -> list[int]:
+        """How many tasks each process had in hand when it was asked to stop."""
+        stopping = (line for line in self._log.read_text().splitlines() if '"event": "worker stopping"' in line)
+        return [json.loads(line)["in_hand"] for line in stopping]
 
     def wait_rolled(self, done: int, look: Callable[[], object] = lambda: None) -> None:
         """Returns when so many rolls are over, stopped ones too; calls `look` meanwhile."""

@@ -36,8 +36,8 @@ def which_start():
             return number
 
 number = which_start()
-note(f"start {number}")
 signal.signal(signal.SIGTERM, lambda *_: leave())
+note(f"start {number}")
 
 def work():
     note(f"works {number}")
