@@ -36,6 +36,7 @@ class WorkerProcess:
         """Whether it said that it is ready."""
         self.asked = 0
         """How often it was asked to stop."""
+        self._is_killed = False
         for act in (self._listen, self._wait):
             threading.Thread(target=act, name=f"jobrunner-{name}", daemon=True).start()
 
@@ -50,6 +51,11 @@ class WorkerProcess:
         return cast(int, self._process.returncode)
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether it was neither asked to stop nor killed."""
+        return not self.asked and not self._is_killed
+
+    @property
     def ended_well(self) -> bool:
         """Whether it did, or was asked to stop before it listened for that: it had begun nothing."""
         return self.code == 0 or (self.asked > 0 and self.code == -signal.SIGTERM)
@@ -62,6 +68,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """SIGKILL."""
+        self._is_killed = True
         self._process.kill()
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class Supervisor:
             self._ended(slot, process)
         elif word == READY:
             process.works = slot.has_worked = True
-            if process is slot.heir and not self._asked:
+            if process is slot.heir and process.is_wanted:
                 self._replacing.came_up(slot)
         elif word == WORN and process is slot.process and not self._asked:
             self._replacing.add(slot)

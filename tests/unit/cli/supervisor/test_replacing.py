@@ -243,6 +243,19 @@ def test_one_that_is_told_to_stop_while_its_successor_comes_up_takes_that_along(
     assert len(rolled.said("end")) == 2
 
 
+def test_a_successor_that_works_after_all_when_it_was_asked_to_stop_is_not_put_in(run: Any) -> None:
+    late = "lambda *_: (tell('ready'), leave())"
+    rolled = run(f"number == 2 and (signal.signal(signal.SIGTERM, {late}), note('deaf'), await_file('go'))\nwork()")
+    rolled.wait_said("works", 1)
+    rolled.signals.send_hup()
+    rolled.wait_said("deaf", 1)
+
+    os.kill(rolled.pids()[0], signal.SIGTERM)
+
+    assert rolled.ended() == 0
+    assert len(rolled.said("start")) == 2
+
+
 def test_a_changed_file_during_a_roll_starts_all_again(run: Any) -> None:
     rolled = run(SECOND_WAITS, watched=Path("nothing-here"))
     rolled.wait_said("works", 1)
