@@ -80,6 +80,7 @@ def test_a_roll_brings_new_code_and_the_task_at_hand_ends_with_the_old(
     assert supervisor.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_new_code_that_does_not_load_leaves_the_old_at_work(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_worker_alone_begins_anew_under_the_same_id(
     assert worker.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_begins_anew_can_be_stopped_meanwhile(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
@@ -188,6 +190,7 @@ def test_processes_that_crash_again_and_again_end_the_supervisor_with_1(jobs: An
     assert "worker is given up" in said.talk
 
 
+@pytest.mark.slow
 def test_a_limit_of_memory_that_is_too_little_to_begin_is_misuse(jobs: Any) -> None:
     said = jobs.run("work", "versioned", "--max-memory", "1MB")
 
