@@ -168,7 +168,7 @@ def test_a_process_that_leaks_is_replaced_and_works_on_until_then(
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
     supervisor = jobs.start(
-        "work", "versioned", "--processes", "2", "--concurrency", "1", "--max-memory", "140MB", "--heartbeat", "0.2"
+        "work", "versioned", "--processes", "2", "--concurrency", "1", "--max-memory", "110MB", "--heartbeat", "0.2"
     )
     wait_until(lambda: len(worker_pids(client)) == 2, timeout_s=30)
 

@@ -27,10 +27,16 @@ def rolled(
     with Supervised(stage, processes, concurrency=SLOTS, max_tasks=each, grace=10) as pool:
         wait_for(lambda: len(stage.client.workers()) == processes, timeout_s=60)
         seen = {processes}
+
+        def look() -> None:
+            seen.add(len(stage.client.workers()))
+            if len(stage.acknowledged) - stage.ended() < 2 * SLOTS * processes:  # a slow start: all were done before
+                stage.enqueue(SLOTS * processes, seconds=seconds)
+
         for roll in range(rolls):
             stage.enqueue(portion, seconds=seconds)
             pool.roll()
-            pool.wait_rolled(roll + 1, lambda: seen.add(len(stage.client.workers())))
+            pool.wait_rolled(roll + 1, look)
             stage.say(f"roll {roll + 1} of {rolls}, {stage.ended():,} of {tasks:,} done")
         stage.drain()
         starts = stage.ledger.entries("start")
