@@ -141,6 +141,8 @@ class WorkerSettings:
     """How long running attempts may finish when the worker is asked to stop; the rest is handed back."""
     max_tasks: int = 0
     """The worker ends after so many tasks; 0: never."""
+    max_memory: int = 0
+    """Bytes of resident memory; above that the worker ends, and a child that runs attempts is replaced; 0: no limit."""
     poll: float = 15.0
     """An idle worker looks at its queues at least this often, whatever wake-ups say."""
     prefetch: float = 0.03
@@ -159,6 +161,7 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
         check_whole(self.max_tasks, "max_tasks", minimum=0)
+        check_whole(self.max_memory, "max_memory", minimum=0)
         if self.events not in EVENTS:
             raise InvalidOption(f"events={shown(self.events)}: choose one of {', '.join(EVENTS)}")
         check_whole(self.batch_max, "batch_max", minimum=1)

@@ -1,5 +1,6 @@
 """What several commands share: the options that every one has, values that several take, the client, the question."""
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from jobrunner.settings import file_settings
 
 _PATIENCE_S = 0.5
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) *((?P<unit>[kmg])i?)?b?")
+_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,14 @@ def duration(text: str) -> float:
         return seconds(float(lowered.removesuffix(unit)) * _UNITS.get(unit, 1.0), option="it")
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is no length of time; write 90, 1.5s, 250ms, 5m, 2h or 1d") from error
+
+
+def size(text: str) -> int:
+    """The bytes of `800`, `64KB`, `512MB`, `1.5GB`; units are powers of 1024. Raises click.BadParameter."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no size; write 800, 64KB, 512MB or 1.5GB")
+    return round(float(found["number"]) * _BYTES[found["unit"] or ""])
 
 
 def duration_text(length_s: float) -> str:

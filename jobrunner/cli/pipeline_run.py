@@ -8,8 +8,9 @@ import click
 
 from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.pipeline_modules import loaded_pipeline
+from jobrunner.cli.renewal import Renewal
 from jobrunner.cli.suggestions import pipeline_names
-from jobrunner.cli.supervisor import Supervisor
+from jobrunner.cli.supervisor.supervisor import Supervisor
 from jobrunner.cli.work import Wanted, chosen_client, words, work_here
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
@@ -58,6 +59,7 @@ def run(
 
     MODULEs declare it; without one, those of [tool.jobrunner] in pyproject.toml. It is checked first.
     """
+    renewal = Renewal()
     found = loaded_pipeline(name, modules)
     found.check()
     _tell_spark(found, master, remote)
@@ -69,7 +71,7 @@ def run(
     load_modules(wanted.imported)
     python, spark = _queues(found)
     if processes == 1 and not (python and spark):
-        return work_here(shared, wanted.serving(python or spark), None, client)
+        return work_here(shared, wanted.serving(python or spark), None, client, renewal)
     return _supervise(shared, wanted, found, client, [python] * processes if python else [], [spark] if spark else [])
 
 
@@ -82,7 +84,7 @@ def _supervise(shared: Shared, wanted: Wanted, found: Pipeline, client: Client, 
         for queues in alike
     ]
     until = Emptied(client, found.graph, also_scheduled=wanted.drain) if wanted.burst or wanted.drain else None
-    return Supervisor(commands, until=until).run()
+    return Supervisor(commands, until=until, leave_s=wanted.leave_s).run()
 
 
 def _queues(found: Pipeline) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,38 +1,46 @@
-"""SIGTERM, SIGINT and SIGHUP: once asks to stop, twice means now, and the third ends the process without a farewell."""
+"""SIGTERM and SIGINT: once asks to stop, twice means now, and the third ends the process without a farewell.
+
+SIGHUP asks for new processes that read the code anew; when it says that the terminal is gone, it asks to stop.
+"""
 
 import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 _UNANSWERED = 2
 
 
-def on_stop_signals(asked: Callable[[], None]) -> None:
-    """Calls `asked` at each signal that asks to stop, in a thread of its own. To be called by the main thread."""
-    stop_signals = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asked that the terminal's end be nothing
-        stop_signals.append(signal.SIGHUP)
+def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
+    """Calls `stop` at each signal that asks to stop and `renew` at each that asks for new processes, in a thread of its
+    own. To be called by the main thread. With SIGHUP ignored, as nohup has it, that stays ignored."""
+    known = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        known.append(signal.SIGHUP)
+    had_terminal = _has_terminal()
     # Python runs a handler in the main thread. That may hold the very lock the handler needs; and when the signal comes
     # just before it begins to wait for a lock, the handler runs only when something else wakes it. The wake-up
     # descriptor is written by the signal itself (signal.set_wakeup_fd).
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    for number in stop_signals:
+    for number in known:
         signal.signal(number, lambda *_: None)
 
     def listen() -> None:
         while numbers := os.read(ours, 64):
             for number in numbers:
-                if number in stop_signals:
-                    asked()
+                if number == signal.SIGHUP and not (had_terminal and not _has_terminal()):
+                    renew()
+                elif number in known:
+                    stop()
 
     threading.Thread(target=listen, name="jobrunner-signals", daemon=True).start()
 
 
-def ask_at_stop_signals(ask_to_stop: Callable[[], None]) -> None:
-    """Calls `ask_to_stop` at each of the first two signals; the third ends the process."""
+def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object]) -> None:
+    """Calls `ask_to_stop` at each of the first two signals to stop, and `renew`; the third ends the process."""
     asked: list[None] = []
 
     def ask() -> None:
@@ -41,16 +49,36 @@ def ask_at_stop_signals(ask_to_stop: Callable[[], None]) -> None:
             os._exit(1)
         ask_to_stop()
 
-    on_stop_signals(ask)
+    on_signals(ask, renew)
 
 
-def ask_at_end_of(lifeline: int, ask_to_stop: Callable[[], None]) -> None:
-    """Calls `ask_to_stop` when the other end of the pipe `lifeline` closes: the supervisor is no more."""
-    os.set_inheritable(lifeline, False)
+class Lifeline:
+    """What ties a worker to its supervisor: a socket, by its descriptor. Its end asks the worker to stop."""
 
-    def wait() -> None:
-        while os.read(lifeline, 1):
-            pass
-        ask_to_stop()
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        os.set_inheritable(descriptor, False)
 
-    threading.Thread(target=wait, name="jobrunner-lifeline", daemon=True).start()
+    def tell(self, word: str) -> None:
+        """Tells the supervisor, if there still is one."""
+        with suppress(OSError):
+            os.write(self._descriptor, f"{word}\n".encode())
+
+    def ask_at_end(self, ask_to_stop: Callable[[], object]) -> None:
+        """Calls `ask_to_stop` when the supervisor is no more."""
+
+        def wait() -> None:
+            with suppress(OSError):
+                while os.read(self._descriptor, 1):
+                    pass
+            ask_to_stop()
+
+        threading.Thread(target=wait, name="jobrunner-lifeline", daemon=True).start()
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -1,7 +1,6 @@
 """`jobrunner work`: a worker in this process, or a supervisor over several."""
 
 import json
-import os
 import sys
 import threading
 from dataclasses import asdict, dataclass, replace
@@ -12,10 +11,11 @@ from typing import Any
 import click
 
 from jobrunner.cli.metrics_port import NOWHERE, Served
-from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
-from jobrunner.cli.stopping import ask_at_end_of, ask_at_stop_signals
+from jobrunner.cli.options import Shared, duration, modules_or_configured, size, with_shared_options
+from jobrunner.cli.renewal import Renewal
+from jobrunner.cli.stopping import Lifeline, ask_at_signals
 from jobrunner.cli.suggestions import queue_names
-from jobrunner.cli.supervisor import Supervisor
+from jobrunner.cli.supervisor.supervisor import Supervisor
 from jobrunner.client.client import Client
 from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption
@@ -23,9 +23,11 @@ from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
 from jobrunner.settings import EVENTS
+from jobrunner.worker.wear import WORN
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _TRACED = "jobrunner.tracing.exporting"
+_FAREWELL_S = 30.0
 _EXAMPLES = """\b
 Examples:
   jobrunner work myapp.jobs
@@ -51,6 +53,7 @@ class Wanted:
     otel: bool = False
     heartbeat: float = 10.0
     events: str = "notable"
+    max_memory: int = 0
 
     @property
     def imported(self) -> tuple[str, ...]:
@@ -65,6 +68,11 @@ class Wanted:
     def serving(self, queues: tuple[str, ...]) -> "Wanted":
         """The same for these queues."""
         return replace(self, queues=queues)
+
+    @property
+    def leave_s(self) -> float:
+        """How long one that was asked to stop may take: tasks have the grace, then threads that they left behind."""
+        return 2 * self.grace + _FAREWELL_S
 
     def endless(self) -> "Wanted":
         """The same until it is stopped."""
@@ -83,7 +91,9 @@ class Wanted:
 @click.option("--burst", is_flag=True, help="Ends when nothing is waiting or pending.")
 @click.option("--drain", is_flag=True, help="Ends when nothing is scheduled either.")
 @click.option("--max-tasks", type=click.IntRange(min=0), default=0, metavar="N",
-              help="Ends after N tasks of a process; 0: never.")  # fmt: skip
+              help="Ends a process after N tasks; with --processes another takes its place; 0: never.")  # fmt: skip
+@click.option("--max-memory", type=size, default="0", metavar="SIZE",
+              help="The same when its resident memory is above SIZE (512MB, 1.5GB); 0: never.")  # fmt: skip
 @click.option("--grace", type=duration, default="25", show_default=True, metavar="S",
               help="How long running tasks may finish after SIGTERM or Ctrl-C.")  # fmt: skip
 @click.option("--heartbeat", type=duration, default="10", show_default=True, metavar="S",
@@ -98,7 +108,7 @@ class Wanted:
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="Where that listens; 0.0.0.0: everywhere.")  # fmt: skip
 @click.option("--otel", is_flag=True, help="Sends OpenTelemetry spans; OTEL_… variables say where.")
-@click.option("--lifeline", type=int, hidden=True, help="A descriptor whose end asks to stop; for the supervisor.")
+@click.option("--lifeline", type=int, hidden=True, help="A descriptor of the supervisor's.")
 @with_shared_options
 def work(
     shared: Shared, modules: tuple[str, ...], processes: int, reload: bool, lifeline: int | None,
@@ -107,7 +117,8 @@ def work(
     """Runs the tasks of queues until stopped.
 
     MODULEs declare the jobs; without one, those of [tool.jobrunner] in pyproject.toml. SIGTERM or Ctrl-C once: takes
-    no more, finishes what runs within the grace period, hands back the rest; twice: hands back all at once.
+    no more, finishes what runs within the grace period, hands back the rest; twice: hands back all at once. SIGHUP:
+    begins anew with the code as it is now; with --processes one process after the other.
     """
     chosen = modules_or_configured(modules)
     if not chosen:
@@ -121,15 +132,16 @@ def work(
     log_to_stderr(wanted.log_format)
     if processes > 1 or reload:
         return _supervise(shared, wanted, processes, metrics, watched=Path.cwd() if reload else None)
+    renewal = Renewal()
     load_modules(wanted.imported)  # first, as a module may configure the client
     for pipeline in all_pipelines():
         pipeline.check()
-    return work_here(shared, wanted, lifeline, chosen_client(shared), metrics)
+    return work_here(shared, wanted, lifeline, chosen_client(shared), renewal, metrics)
 
 
 def _supervise(shared: Shared, wanted: Wanted, processes: int, metrics: Served, watched: Path | None) -> int:
     command = [sys.executable, "-m", "jobrunner", "work", *words(shared, wanted)]
-    supervisor = Supervisor([command] * processes, watched=watched)
+    supervisor = Supervisor([command] * processes, watched=watched, leave_s=wanted.leave_s)
     if metrics.port is None:
         return supervisor.run()
     client = chosen_client(shared)
@@ -140,7 +152,7 @@ def _supervise(shared: Shared, wanted: Wanted, processes: int, metrics: Served, 
 def words(shared: Shared, wanted: Wanted) -> list[str]:
     """The words of the command line that ask one process for this."""
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
-    for name in ("concurrency", "executor", "max_tasks", "grace", "heartbeat", "events", "log_format"):
+    for name in ("concurrency", "executor", "max_tasks", "max_memory", "grace", "heartbeat", "events", "log_format"):
         found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
     for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):
@@ -156,9 +168,10 @@ def chosen_client(shared: Shared, otherwise: Client | None = None) -> Client:
 
 
 def work_here(
-    shared: Shared, wanted: Wanted, lifeline: int | None, client: Client, metrics: Served = NOWHERE
+    shared: Shared, wanted: Wanted, lifeline: int | None, client: Client, renewal: Renewal, metrics: Served = NOWHERE
 ) -> int:
     """A worker in this process, until it is stopped; returns the exit code. Its modules are loaded."""
+    supervisor = None if lifeline is None else Lifeline(lifeline)
     worker = Worker(
         wanted.imported,
         wanted.queues or None,
@@ -168,31 +181,29 @@ def work_here(
         executor=wanted.executor,
         grace=wanted.grace,
         max_tasks=wanted.max_tasks,
+        max_memory=wanted.max_memory,
         heartbeat=wanted.heartbeat,
         events=wanted.events,
+        tell=None if supervisor is None else supervisor.tell,
     )
     IDENTITY.worker = worker.id
-    ask_at_stop_signals(worker.ask_to_stop)
-    if lifeline is not None:
-        ask_at_end_of(lifeline, worker.ask_to_stop)
+    if supervisor is None:
+        ask_at_signals(lambda: renewal.stop(worker.ask_to_stop), lambda: renewal.ask(worker.ask_to_stop))
+    else:
+        ask_at_signals(worker.ask_to_stop, lambda: supervisor.tell(WORN))
+        supervisor.ask_at_end(worker.ask_to_stop)
     with metrics.serving(client, worker.health):
         summary = worker.run(burst=wanted.burst, drain=wanted.drain)
     if shared.as_json:
         click.echo(json.dumps(asdict(summary)))
     worker.client.close()
-    return _leave(summary, wanted.grace)
+    return _leave(summary, wanted.grace, renewal)
 
 
-def _leave(summary: WorkerSummary, grace_s: float) -> int:
+def _leave(summary: WorkerSummary, grace_s: float, renewal: Renewal) -> int:
     # The interpreter waits for threads that jobs left behind, and nothing can end those. What was handed back runs on
     # for certain; other threads get as long as tasks get.
-    end = threading.Timer(0 if summary.released else grace_s, _end_at_once)
+    end = threading.Timer(0 if summary.released else grace_s, renewal.leave)
     end.daemon = True
     end.start()
     return 0
-
-
-def _end_at_once() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

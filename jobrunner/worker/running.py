@@ -17,7 +17,6 @@ from jobrunner.jobs.registry import all_jobs
 MOST = 50
 """Attempts that are named; how many there are in all is said beside."""
 _LONGEST_NAMES = 4096
-_STATUS = Path("/proc/self/statm")
 
 
 def running(held: Iterable[Attempt], batches: Iterable[tuple[str, BatchAtHand]] = ()) -> bytes:
@@ -48,9 +47,12 @@ def known_types() -> str:
     return names if len(names) <= _LONGEST_NAMES else TOO_MANY
 
 
-def resident_bytes() -> int:
-    """How much memory this process has now; where the system does not tell, the most it ever had."""
+def resident_bytes(pid: int | None = None) -> int:
+    """How much memory a process has now, by default this one; where the system does not tell, the most that this one
+    ever had, and 0 of another."""
     with suppress(OSError, IndexError, ValueError):
-        return int(_STATUS.read_text().split()[1]) * resource.getpagesize()
+        return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * resource.getpagesize()
+    if pid is not None:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

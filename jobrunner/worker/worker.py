@@ -3,7 +3,7 @@
 import os
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,7 @@ from jobrunner.worker.settle import settlements
 from jobrunner.worker.stock import Stock
 from jobrunner.worker.turns import Turns
 from jobrunner.worker.wakeup import Wakeup
+from jobrunner.worker.wear import Wear
 
 _log = OwnLog("jobrunner.worker")
 _IDLE_LOOK_S = 0.02
@@ -71,8 +72,9 @@ class Worker:
     1. loads its modules, checks that the server is safe for tasks;
     2. starts the lease keeper, then its loops: fetching, wake-up, coordination, presence; then the drivers of queues
        that have one, which it does not reserve from itself;
-    3. works until told to stop, or until there is nothing left (`burst`), or `max_tasks` are finished, or a driver
-       cannot go on;
+    3. works until told to stop, or until there is nothing left (`burst`), or `max_tasks` are finished, or it takes
+       more than `max_memory`, or a driver cannot go on; with `tell` it does not end for its tasks or its memory, but
+       says `worn`, as it says `ready` before, to whoever replaces it;
     4. stops reserving, hands back what it has not begun, waits for what runs (`grace`), hands back the rest;
     5. gives up leadership, leaves the list of workers, ends its connections.
     """
@@ -85,6 +87,7 @@ class Worker:
         client: Client | None = None,
         *,
         allow_eviction: bool = False,
+        tell: Callable[[str], object] | None = None,
         **options: Any,
     ) -> None:
         check_options(options, WorkerSettings.__slots__, "worker option")
@@ -94,6 +97,7 @@ class Worker:
         self.id = new_worker_id()
         self._given_queues = queues
         self._allow_eviction = allow_eviction
+        self._wear = Wear(self.settings, tell)
         self._stops_asked = 0
         self._asked = Signal()
         self._stopping = threading.Lock()
@@ -105,17 +109,16 @@ class Worker:
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
         """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues;
         with `drain`, until nothing is scheduled either. Raises DriverFailed when a driver cannot go on, NewerFormat
-        when a newer version took the prefix over."""
+        when a newer version took the prefix over, InvalidOption when `max_memory` is too little to begin."""
         began = monotonic()
         self.start()
         try:
+            self._wear.begin()
             if burst or drain:
                 self._wait_until_done(drain)
-            elif self.settings.max_tasks:
-                self._wait_for_tasks()
             else:
                 while self._goes_on():
-                    self._asked.wait(_DRIVERS_LOOK_S if self._drivers.queues else _LONG_S)
+                    self._asked.wait(min(self._wear.look_s, _DRIVERS_LOOK_S if self._drivers.queues else _LONG_S))
             if (failure := self.failure) is not None:
                 raise failure
         finally:
@@ -197,7 +200,8 @@ class Worker:
         return self._refused or self._drivers.failure
 
     def _goes_on(self) -> bool:
-        return not self._stops_asked and self.failure is None
+        worn = self._wear.is_over(self._fetcher.finished_total)
+        return not self._stops_asked and self.failure is None and not worn
 
     def _check_server(self) -> None:
         try:
@@ -233,7 +237,7 @@ class Worker:
             executor=self._executor, finished=self._finished, held=self._held, wakeup=self._wakeup,
             figures=self._figures, worker_id=self.id,
             endings=Endings(self._broker, keys, self.id, tells=settings.events == "all"),
-            max_tasks=settings.max_tasks,
+            max_tasks=self._wear.exact_tasks,
         )  # fmt: skip
         self._coordinator = Coordinator(
             self._broker, keys, self.id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep, served=self._turns.queues,
@@ -325,10 +329,6 @@ class Worker:
         if drain:
             left += sum(found.scheduled for found in counted)
         return not left
-
-    def _wait_for_tasks(self) -> None:
-        while self._goes_on() and self._fetcher.finished_total < self.settings.max_tasks:
-            self._asked.wait(_IDLE_LOOK_S)
 
     def _await_running(self, ends: float) -> None:
         self._fetcher.reserving = False

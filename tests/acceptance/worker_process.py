@@ -7,7 +7,7 @@ import json
 import sys
 
 from jobrunner import Worker, configure
-from jobrunner.cli.stopping import ask_at_stop_signals
+from jobrunner.cli.stopping import ask_at_signals
 from jobrunner.logs import log_to_stderr
 
 
@@ -23,7 +23,7 @@ def main(url: str, prefix: str, modules: list[str], burst: bool = False, **optio
     """Works until it is stopped."""
     log_to_stderr("console")
     worker = Announcing(modules, client=configure(url, prefix), **options)  # type: ignore[arg-type]
-    ask_at_stop_signals(worker.ask_to_stop)
+    ask_at_signals(worker.ask_to_stop, renew=worker.ask_to_stop)
     summary = worker.run(burst=burst)
     print(json.dumps({"finished": summary.finished, "released": summary.released}), flush=True)
 

@@ -71,7 +71,7 @@ def test_a_password_is_never_shown() -> None:
     assert "s3cret" not in repr(client) + str(client.endpoint)
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"executor": "gevent"}, {"max_tasks": -1}])
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"executor": "gevent"}, {"max_tasks": -1}, {"max_memory": -1}])
 def test_wrong_settings_of_a_worker_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InvalidOption):
         WorkerSettings(**options)  # type: ignore[arg-type]

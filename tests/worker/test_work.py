@@ -16,6 +16,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidName, ModuleNotLoadable, ServerUnavailable, UnknownOption, UnsafeServer
 from jobrunner.jobs.build import NOW
 from jobrunner.worker.fetcher import Fetcher
+from jobrunner.worker.running import resident_bytes
 from tests.acceptance.fleet import children_of
 from tests.conftest import Server, wait_for
 from tests.worker.conftest import Start
@@ -256,6 +257,30 @@ def test_no_more_tasks_are_run_than_asked_for(current: Client, most_tasks: int, 
     summary = Worker(queues=["w"], client=current, max_tasks=most_tasks).run()
     assert summary.finished == most_tasks == len(order)
     assert audit("w") == {"waiting": 40 - most_tasks, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
+
+
+def test_a_burst_ends_after_so_many_tasks_too(current: Client, audit: Audit) -> None:
+    step.enqueue_many([step.bind(str(n)) for n in range(5)])
+    assert Worker(queues=["w"], client=current, max_tasks=2).run(burst=True).finished == 2
+    assert audit("w") == {"waiting": 3, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
+
+
+def test_a_worker_ends_when_it_takes_too_much_memory_and_spends_no_attempt(current: Client, audit: Audit) -> None:
+    kept: list[bytearray] = []
+    limit = resident_bytes() + 64 * 2**20
+    gated.enqueue("first")
+    worker = Worker(queues=["w"], client=current, concurrency=1, max_memory=limit)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    wait_for(lambda: order == ["first"])
+    step.enqueue_many([step.bind(str(n)) for n in range(5)])
+    kept.append(bytearray(b"x" * (96 * 2**20)))
+    wait_for(lambda: worker.health()[1].get("problem") == "stopped")
+    gates["first"].set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert order == ["first"], "it finished what it had in hand, and took no more"
+    assert audit("w") == {"waiting": 5, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
 def test_a_worker_is_stopped_from_another_thread(current: Client) -> None:

@@ -41,7 +41,8 @@ def build_executor(
         )  # fmt: skip
 
     if settings.executor == "processes":
-        return ThreadExecutor(settings.concurrency, ProcessSlots(greeting(), runner, is_stopped), finished)
+        children = ProcessSlots(greeting(), runner, is_stopped, settings.max_memory)
+        return ThreadExecutor(settings.concurrency, children, finished)
     with within(client):
         slots = Alone(Deadlines(runner), greeting, runner, is_stopped)
         plain = ThreadExecutor(settings.concurrency, slots, finished)

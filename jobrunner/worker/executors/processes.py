@@ -1,8 +1,8 @@
 """Attempts in processes: for CPU-bound jobs and for timeouts that nothing can resist.
 
 A slot is a thread of the worker with a child process of its own. The child is started once and used for many
-attempts; it is killed when an attempt runs out of time, and replaced when it died. A crash costs the attempt it ran
-and no other.
+attempts; it is killed when an attempt runs out of time, or when it takes too much memory after one, and replaced when
+it died. A crash costs the attempt it ran and no other.
 """
 
 import math
@@ -18,13 +18,16 @@ from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
 from jobrunner.jobs.registry import definition_for
+from jobrunner.logs import OwnLog
 from jobrunner.outcome import Outcome, Released
 from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.handover import RunAttempt
 from jobrunner.worker.executors.wire import HEAD, frame, read_outcome, write_attempt
 from jobrunner.worker.runner import Runner
+from jobrunner.worker.running import resident_bytes
 from jobrunner.worker.verdict import out_of_time
 
+_log = OwnLog("jobrunner.processes")
 _START_S = 30.0
 _LOOK_S = 0.25
 _LATE_S = 1.0
@@ -32,17 +35,21 @@ _LAST_WORDS_S = 0.2
 
 
 class ProcessSlots:
-    """The slots of one executor. `greeting` is the first message to each child."""
+    """The slots of one executor. `greeting` is the first message to each child; one that has more than `max_memory`
+    bytes after an attempt is replaced (0: no limit)."""
 
-    def __init__(self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool]) -> None:
+    def __init__(
+        self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool], max_memory: int = 0
+    ) -> None:
         self._greeting = greeting
         self._runner = runner
         self._is_stopped = is_stopped
+        self._max_memory = max_memory
         self._slots: list[ProcessSlot] = []
 
     def new_run(self) -> RunAttempt:
         """Runs an attempt in the child of a new slot."""
-        slot = ProcessSlot(self._greeting, self._runner, self._is_stopped)
+        slot = ProcessSlot(self._greeting, self._runner, self._is_stopped, self._max_memory)
         self._slots.append(slot)
         return slot.run
 
@@ -55,10 +62,13 @@ class ProcessSlots:
 class ProcessSlot:
     """Runs one attempt after the other in a child. Called by one thread, but for `close`."""
 
-    def __init__(self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool]) -> None:
+    def __init__(
+        self, greeting: bytes, runner: Runner, is_stopped: Callable[[str], bool], max_memory: int = 0
+    ) -> None:
         self._greeting = greeting
         self._runner = runner
         self._is_stopped = is_stopped
+        self._max_memory = max_memory
         self._child: ChildProcess | None = None
         self._lock = threading.Lock()
         self._running = self._closed = False
@@ -70,7 +80,9 @@ class ProcessSlot:
                 return Released()
             self._running = True
         try:
-            return self._run(attempt)
+            outcome = self._run(attempt)
+            self._end_large_child()
+            return outcome
         finally:
             with self._lock:
                 self._running = False
@@ -144,6 +156,14 @@ class ProcessSlot:
             raise EOFError(f"cannot start: {complaint.decode('utf-8', 'replace')}")
         return child
 
+    def _end_large_child(self) -> None:
+        child = self._child
+        if not self._max_memory or child is None or (taken := child.resident_bytes) <= self._max_memory:
+            return
+        _log.info("child is replaced for its memory", memory_mb=round(taken / 2**20))
+        child.kill()
+        self._end_child()
+
     def _end_child(self) -> str:
         with self._lock:
             child, self._child = self._child, None
@@ -207,6 +227,11 @@ class ChildProcess:
     def has_ended(self) -> bool:
         """Whether the child died, or was killed."""
         return self._process.poll() is not None
+
+    @property
+    def resident_bytes(self) -> int:
+        """How much memory it has; 0 where the system does not tell."""
+        return resident_bytes(self._process.pid)
 
     def stop(self, token: str) -> None:
         """Tells the child, once, that an attempt should stop."""

@@ -12,12 +12,14 @@ from tests.reliability.rows import (
     refusals,
     replies,
     server,
+    supervisors,
     versions,
     workers,
 )
 from tests.reliability.scenario import Scenario
 
 _MODULES = (
-    workers, network, server, replies, refusals, leaders, limits, points, poison, payloads, races, versions, hostile,
+    workers, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races, versions,
+    hostile,
 )  # fmt: skip
 SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}

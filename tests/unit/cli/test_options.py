@@ -6,7 +6,7 @@ import click
 import pytest
 
 from jobrunner.cli.boundary import Refusal
-from jobrunner.cli.options import confirm, duration, duration_text
+from jobrunner.cli.options import confirm, duration, duration_text, size
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,19 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_a_duration_is_shown_as_it_could_be_given(length_s: float, text: str) -> None:
     assert duration_text(length_s) == text
     assert duration(text) == length_s
+
+
+@pytest.mark.parametrize(
+    ("text", "length"), [("800", 800), ("64KB", 65536), ("512 MB", 2**29), ("1.5GiB", 3 * 2**29), ("2g", 2**31)]
+)
+def test_a_size_has_a_unit_or_is_in_bytes(text: str, length: int) -> None:
+    assert size(text) == length
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1e9", "five MB", "1TB", "512 MB each"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no size; write 800, 64KB, 512MB"):
+        size(text)
 
 
 def test_without_a_person_nothing_is_deleted_unless_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,9 +242,12 @@ def test_outcomes_come_through_the_wire_as_they_went_in(outcome: Outcome) -> Non
 def children(server: Server, client: Client) -> Iterator[Callable[..., ProcessSlots]]:
     made: list[ProcessSlots] = []
 
-    def start(*modules: str, is_stopped: Callable[[str], bool] = lambda token: False) -> ProcessSlots:
+    def start(
+        *modules: str, is_stopped: Callable[[str], bool] = lambda token: False, max_memory: int = 0
+    ) -> ProcessSlots:
         greeting = write_greeting(server.url, client.keys.prefix, modules)
-        made.append(ProcessSlots(greeting, Runner(client.broker, client.keys, is_stopped), is_stopped))
+        runner = Runner(client.broker, client.keys, is_stopped)
+        made.append(ProcessSlots(greeting, runner, is_stopped, max_memory))
         return made[-1]
 
     yield start
@@ -263,6 +266,16 @@ def test_a_child_is_used_again(children: Any) -> None:
     first, second = (run(attempt_at("child.pid")) for _ in range(2))
     assert isinstance(first, Succeeded)
     assert first == second
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory another process has")
+def test_a_child_that_has_too_much_memory_after_an_attempt_is_replaced(children: Any) -> None:
+    run = children(MODULE, max_memory=1).new_run()
+    first, second = (run(attempt_at("child.pid")) for _ in range(2))
+    assert isinstance(first, Succeeded)
+    assert first != second
+    assert not is_alive(int(first.result))
+    assert not is_alive(int(second.result))
 
 
 def test_a_child_that_died_while_it_had_nothing_to_do_costs_no_attempt(children: Any) -> None:

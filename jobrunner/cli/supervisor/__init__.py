@@ -1,0 +1,1 @@
+"""Several worker processes, and the one that looks after them."""

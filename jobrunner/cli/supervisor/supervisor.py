@@ -1,0 +1,205 @@
+"""The supervisor of `work --processes N`, `work --reload` and `pipeline run`: it runs worker processes and does no work
+itself."""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from jobrunner.cli.boundary import DONE, MISUSE, NO
+from jobrunner.cli.source_files import SourceFiles
+from jobrunner.cli.stopping import on_signals
+from jobrunner.cli.supervisor.processes import ENDED, Slot, WorkerProcess, told
+from jobrunner.cli.supervisor.replacing import Replacing
+from jobrunner.clock import monotonic, sleep
+from jobrunner.errors import ServerError
+from jobrunner.logs import OwnLog
+from jobrunner.worker.wear import READY, WORN
+
+_log = OwnLog("jobrunner.supervisor")
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_SETTLED_S = 10.0
+_CRASHES = 5
+_LEAVE_S = 120.0
+_LOOK_EVERY_S = 1.0
+_ASK_EVERY_S = 0.5
+
+
+class Supervisor:
+    """Keeps worker processes running. Its duties:
+
+    1. starts them (see WorkerProcess);
+    2. leaves alone what ended well: its work is done, or it was told to stop, by the dashboard or a signal of its own;
+    3. starts one that crashed again, after a pause that doubles; one that crashes five times in a row within 10 s of
+       its start, or says that it is misused, is given up, and all with it, unless it worked before and others work now;
+    4. replaces them one after the other at SIGHUP, and one that is worn (see Replacing);
+    5. passes on what it is asked: once to stop, twice at once; at the third time it kills;
+    6. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
+    7. with `until`, stops them gracefully when that answers yes; it is asked twice a second;
+    8. ends when they have: 0 when all ended well, 2 when one says that it is misused, else 1: one was given up, waited
+       for its next start after a crash, or did not end well when it was asked to stop. What crashed and was made up for
+       does not count.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        *,
+        watched: Path | None = None,
+        until: Callable[[], bool] | None = None,
+        leave_s: float = _LEAVE_S,
+    ) -> None:
+        self._slots = [Slot(number, command) for number, command in enumerate(commands, 1)]
+        self._watched = watched
+        self._until = until
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._replacing = Replacing(self._slots, self._launch, leave_s)
+        self._asked = 0
+        self._code = DONE
+
+    def health(self) -> tuple[bool, dict[str, object]]:
+        """Whether all processes run that should, and what to say of that. For any thread."""
+        wanted = [slot for slot in self._slots if not slot.over]
+        running = sum(slot.process is not None for slot in wanted)
+        said: dict[str, object] = {"processes": len(self._slots), "running": running}
+        if self._asked:
+            said["problem"] = "stopping"
+        elif running < len(wanted):
+            said["problem"] = "a worker process does not run"
+        return "problem" not in said, said
+
+    def run(self) -> int:
+        """Supervises in the calling thread, which must be the main one; returns the exit code."""
+        on_signals(stop=lambda: self._events.put(self._ask_to_stop), renew=lambda: self._events.put(self._roll))
+        if self._watched is not None:
+            files = SourceFiles(self._watched)
+            threading.Thread(target=self._watch, args=(files,), name="jobrunner-reload", daemon=True).start()
+        if self._until is not None:
+            threading.Thread(target=self._wait_for, args=(self._until,), name="jobrunner-until", daemon=True).start()
+        while self._goes_on():
+            if not self._asked:
+                self._start_due()
+                self._replacing.step()
+            self._take_event()
+        return self._code
+
+    def _goes_on(self) -> bool:
+        if any(one for slot in self._slots for one in slot):
+            return True
+        waits = self._watched is not None or any(slot.start_at is not None for slot in self._slots)
+        return waits and not self._asked
+
+    def _start_due(self) -> None:
+        for slot in self._slots:
+            if slot.start_at is not None and slot.start_at <= monotonic() and not slot.process:
+                slot.process, slot.start_at, slot.over = self._launch(slot), None, False
+
+    def _take_event(self) -> None:
+        due = [slot.start_at for slot in self._slots if slot.start_at is not None and not slot.process]
+        pause_s = max(min([*due, self._replacing.deadline]) - monotonic(), 0.0)
+        with suppress(queue.Empty):
+            self._events.get(timeout=None if self._asked else min(pause_s, threading.TIMEOUT_MAX))()
+
+    def _launch(self, slot: Slot) -> WorkerProcess:
+        def hear(process: WorkerProcess, word: str) -> None:
+            self._events.put(lambda: self._heard(slot, process, word))
+
+        return WorkerProcess(slot.command, f"process-{slot.number}", hear)
+
+    def _heard(self, slot: Slot, process: WorkerProcess, word: str) -> None:
+        if word == ENDED:
+            self._ended(slot, process)
+        elif word == READY:
+            process.works = slot.has_worked = True
+            if process is slot.heir and process.is_wanted:
+                self._replacing.came_up(slot)
+        elif word == WORN and process is slot.process and not self._asked:
+            self._replacing.add(slot)
+
+    def _ended(self, slot: Slot, process: WorkerProcess) -> None:
+        process.close()
+        was_heir, was_leaver = process is slot.heir, process is slot.leaver
+        slot.forget(process)
+        if self._asked:
+            self._code = max(self._code, DONE if process.ended_well else NO)
+        elif was_heir:
+            self._replacing.failed(slot, process)
+        elif was_leaver:
+            self._replacing.went(slot, process)
+        elif slot.start_at is None:  # else it was stopped to be started again
+            self._incumbent_ended(slot, process)
+
+    def _incumbent_ended(self, slot: Slot, process: WorkerProcess) -> None:
+        code = process.code
+        if code == DONE:
+            slot.over = True
+            if slot.heir is not None:
+                slot.heir.ask()
+            left = sum(not one.over for one in self._slots)
+            _log.info("worker ended well and is not started again", process=slot.number, others=left)
+        elif self._watched is not None:
+            _log.warning("worker ended; the next change starts it again", process=slot.number, how=told(code))
+        elif slot.heir is not None:
+            _log.warning("worker crashed; its successor is on the way", process=slot.number, how=told(code))
+            self._replacing.inherit(slot)
+        else:
+            self._after_crash(slot, process)
+
+    def _after_crash(self, slot: Slot, process: WorkerProcess) -> None:
+        how = told(process.code)
+        slot.crashes = slot.crashes + 1 if monotonic() - process.began < _SETTLED_S else 1
+        is_hopeless = process.code == MISUSE or slot.crashes >= _CRASHES
+        if is_hopeless and not (slot.has_worked and any(one.works for one in self._slots)):
+            _log.error("worker is given up", process=slot.number, how=how, crashes=slot.crashes)
+            self._give_up(MISUSE if process.code == MISUSE else NO)
+            return
+        pause = _LONGEST_PAUSE_S if is_hopeless else min(_FIRST_PAUSE_S * 2 ** (slot.crashes - 1), _LONGEST_PAUSE_S)
+        say = _log.error if is_hopeless else _log.warning
+        say("worker crashed; starting another", process=slot.number, how=how, pause_s=pause)
+        slot.start_at = monotonic() + pause
+
+    def _give_up(self, code: int) -> None:
+        self._code = max(self._code, code)
+        if not self._asked:
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        self._asked += 1
+        if self._asked == 1:
+            self._replacing.cancel()
+            if any(slot.crashes and slot.process is None for slot in self._slots):
+                self._code = max(self._code, NO)
+        for slot in self._slots:
+            for process in slot:
+                process.ask(self._asked)
+
+    def _roll(self) -> None:
+        if not self._asked:
+            self._replacing.roll()
+
+    def _watch(self, files: SourceFiles) -> None:
+        while True:
+            sleep(_LOOK_EVERY_S)
+            if paths := files.changed():
+                self._events.put(lambda paths=paths: self._begin_again(paths))  # type: ignore[misc]
+
+    def _wait_for(self, over: Callable[[], bool]) -> None:
+        while True:
+            sleep(_ASK_EVERY_S)
+            with suppress(ServerError):
+                if over():
+                    self._events.put(self._ask_to_stop)
+                    return
+
+    def _begin_again(self, paths: list[str]) -> None:
+        if self._asked:
+            return
+        _log.info("starting again", changed=paths[0], files=len(paths))
+        self._replacing.cancel()
+        for slot in self._slots:
+            if slot.start_at is None:
+                slot.start_at = 0.0
+                if slot.process is not None:
+                    slot.process.ask()

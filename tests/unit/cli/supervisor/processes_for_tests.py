@@ -1,0 +1,78 @@
+"""Commands for a supervisor that are up in some milliseconds, and the signals it is sent."""
+
+import queue
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_PRELUDE = """
+import os, signal, sys, time
+folder, lifeline = sys.argv[1], int(sys.argv[3])
+os.chdir(folder)
+
+def note(line):
+    with open("said", "a") as file:
+        file.write(line + "\\n")
+
+def tell(word):
+    os.write(lifeline, f"{word}\\n".encode())
+
+def leave(code=0):
+    note(f"end {number}")
+    os._exit(code)
+
+def await_file(name):
+    while not os.path.exists(name):
+        time.sleep(0.005)
+
+def which_start():
+    number = 1
+    while True:
+        try:
+            os.mkdir(f"start-{number}")
+        except FileExistsError:
+            number += 1
+        else:
+            return number
+
+number = which_start()
+signal.signal(signal.SIGTERM, lambda *_: leave())
+note(f"start {number}")
+
+def work():
+    note(f"works {number}")
+    tell("ready")
+    while True:
+        signal.pause()
+"""
+
+
+def a_worker(folder: Path, act: str) -> list[str]:
+    """A worker process that does what `act` says, with note, tell, leave, work and await_file; `number` is which start
+    it is."""
+    return [sys.executable, "-I", "-S", "-c", _PRELUDE + act, str(folder)]
+
+
+class Signals:
+    """Stands in for the signals that the supervisor listens for."""
+
+    def __init__(self) -> None:
+        self._known: queue.SimpleQueue[tuple[Callable[[], object], Callable[[], object]]] = queue.SimpleQueue()
+        self._actions: tuple[Callable[[], object], Callable[[], object]] | None = None
+
+    def listen(self, stop: Callable[[], object], renew: Callable[[], object]) -> None:
+        """In place of `on_signals`."""
+        self._known.put((stop, renew))
+
+    def send_stop(self) -> None:
+        """SIGTERM."""
+        self._listener()[0]()
+
+    def send_hup(self) -> None:
+        """SIGHUP."""
+        self._listener()[1]()
+
+    def _listener(self) -> tuple[Callable[[], object], Callable[[], object]]:
+        if self._actions is None:
+            self._actions = self._known.get(timeout=10)
+        return self._actions
