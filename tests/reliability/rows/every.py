@@ -19,7 +19,7 @@ from tests.reliability.rows import (
 from tests.reliability.scenario import Scenario
 
 _MODULES = (
-    workers, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races, versions,
-    hostile,
+    workers, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races,
+    versions, hostile,
 )  # fmt: skip
 SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 _TTL_S = 2.0
 _DAY_S = 86_400
 _LINE = "line"
+_DELAY_S = 0.5
 
 
 @scenario("R25", short={"schedules": 10, "faults": 3}, full={"schedules": 100, "faults": 50})
@@ -75,11 +77,10 @@ def clocks(stage: Stage, findings: Findings, tasks: int, steps: int) -> None:
     early_s, late_s = 0.0, 0.0
     line: list[str] = []
     for step in range(steps):
-        delayed = [Work(n=n).enqueue(in_=0.5) for n in range(tasks // steps // 4)]
-        due_at = time.monotonic() + 0.5
+        delayed = dict(_delayed() for _ in range(tasks // steps // 4))
         wait_for(lambda delayed=delayed: _all_begun(stage, delayed), timeout_s=30)
-        at = [entry.at for entry in stage.ledger.entries("start") if entry.task in {task.id for task in delayed}]
-        early_s, late_s = max(early_s, due_at - min(at)), max(late_s, max(at) - due_at)
+        off_s = [entry.at - delayed[entry.task] for entry in stage.ledger.entries("start") if entry.task in delayed]
+        early_s, late_s = max(early_s, -min(off_s)), max(late_s, max(off_s))
         stage.client.queue(_LINE).pause()
         line += _enqueue_in_line(stage, tasks // steps // 2)
         _step(offset, -5 * (step + 1))
@@ -87,7 +88,7 @@ def clocks(stage: Stage, findings: Findings, tasks: int, steps: int) -> None:
         stage.client.queue(_LINE).resume()
         ticks = stage.ledger.count("tick")
         wait_for(lambda ticks=ticks: stage.ledger.count("tick") >= ticks + 3, timeout_s=30)
-        stage.acknowledged.update(task.id for task in delayed)
+        stage.acknowledged.update(delayed)
     end_ticks(stage, 3, environment=stage.tamper(server_clock=str(offset)), queues=[QUEUE, _LINE], **options)
     stage.drain(_LINE)
 
@@ -99,9 +100,15 @@ def clocks(stage: Stage, findings: Findings, tasks: int, steps: int) -> None:
     findings.at_most("s that a delayed task was late", round(late_s, 3), 1)
 
 
-def _all_begun(stage: Stage, tasks: list[object]) -> bool:
+def _delayed() -> tuple[str, float]:
+    """The id of a new task, and when it is due at the earliest."""
+    asked_at = time.monotonic()
+    return Work().enqueue(in_=_DELAY_S).id, asked_at + _DELAY_S
+
+
+def _all_begun(stage: Stage, tasks: Iterable[str]) -> bool:
     begun = stage.ledger.times("start")
-    return all(begun[task.id] for task in tasks)  # type: ignore[attr-defined]
+    return all(begun[task] for task in tasks)
 
 
 def _enqueue_in_line(stage: Stage, count: int) -> list[str]:

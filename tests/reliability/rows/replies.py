@@ -16,7 +16,7 @@ from tests.reliability.checker import judge
 from tests.reliability.jobs import Step, single
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
-from tests.reliability.stage import Stage
+from tests.reliability.stage import QUEUE, Stage
 from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 
 _KEEPALIVE_S = 120.0
@@ -184,6 +184,7 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
         proxy.lose_replies(script, times=times, every=3)
     quick = {"leader_ttl": 1.0, "sweep": 0.5, "heartbeat": 0.5}
     options = {"modules": [JOBS, "tests.reliability.jobs", declare_ticks(stage, 2)], "concurrency": SLOTS, **quick}
+    stage.client.queue(QUEUE).configure(max_attempts=0)  # what a lost reply to a reserve had taken has spent one
     stage.fleet.start(2, url=proxy.url, **options)
     stage.enqueue(tasks, seconds=0.01)
     stage.enqueue(SLOTS * 2, seconds=_LONG_TASK_S)
