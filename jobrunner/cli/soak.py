@@ -45,6 +45,8 @@ _ABANDONED = 130
 @click.option("--workers", type=click.IntRange(2, 1000), default=4, show_default=True,
               help="Worker processes; the first one is never killed.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Of each worker.")
+@click.option("--task-time", type=duration, default="5ms", show_default=True, metavar="TIME",
+              help="What a task takes, on average.")  # fmt: skip
 @click.option("--keepalive", type=duration, default="6", show_default=True, metavar="S", help="Length of a lease.")
 @click.option("--faults", metavar="KIND,…", help=f"Only these: {', '.join(KINDS)}.")
 @click.option("--no-faults", is_flag=True, help="Only works.")
@@ -56,6 +58,7 @@ _ABANDONED = 130
 @click.option("--keep", is_flag=True, help="Keeps the folder with ledger and logs, and on your server the keys.")
 @click.option("--url", metavar="URL", help="Your server, instead of one of its own in a temporary folder.")
 @click.option("--prefix", metavar="NAME", help="What the name of its fresh prefix begins with.")
+@click.option("--patience", type=duration, default="60", hidden=True, help="Of the drain, when nothing moves.")
 @click.option("--debug", is_flag=True, help="Shows the traceback of an error.")
 def soak(length: float | None, minutes: float | None, seed: int | None, **options: Any) -> int:
     """Works under random faults, and says whether anything was lost.
@@ -95,11 +98,13 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> Wish:
         rate=options["rate"],
         workers=options["workers"],
         concurrency=options["concurrency"],
+        task_s=max(options["task_time"], 0.0001),
         every_s=options["every"],
         keepalive_s=options["keepalive"],
         url=url,
         prefix=fresh_prefix(options["prefix"]),
         keep=options["keep"],
+        patience_s=options["patience"],
     )
 
 

@@ -12,7 +12,7 @@ from jobrunner.client.client import Client
 STATES = ("waiting", "scheduled", "pending", "dead")
 WAYS_OUT = ("succeeded", "cancelled", "dropped", "orphaned", "purged", "trimmed", "moved_out")
 _KNOWN = ("queues", "format", "pipelines", "events", "operations", "audit", "job:")
-_KNOWN_SHARED = ("{/}:", "{figures}:")
+_KNOWN_SHARED = ("{/",)
 _OWN = ("waiting", "scheduled", "pending", "dead", "done", "died", "leases", "settings", "bucket", "counters", "types",
         "arrival", "wake", "room", "batches", "closing", "turn")  # fmt: skip
 _OWN_OF_KEYS = ("bucket:", "keyed:", "ring:", "held:", "periodic:")

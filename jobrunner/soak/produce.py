@@ -18,7 +18,7 @@ from jobrunner.errors import JobrunnerError, QueueFull
 from jobrunner.jobs.build import Placement, build_task
 from jobrunner.jobs.job import definition_of
 from jobrunner.soak.ledger import line_of, write
-from jobrunner.soak.side import asked_to_stop, settings_here
+from jobrunner.soak.side import SideSettings, asked_to_stop, settings_here
 from jobrunner.soak.work import HAND, IN, LEDGER, Doomed, Limited, Noted, Short, Single
 from jobrunner.task import Task, new_id
 
@@ -31,9 +31,9 @@ _SHARES = {"short": 70, "failing": 5, "delayed": 10, "limited": 3, "hand": 10, "
 class Producer:
     """Enqueues a mix at a rate until it is asked to stop."""
 
-    def __init__(self, client: Client, rate: float, stop: threading.Event, draw: Random) -> None:
+    def __init__(self, client: Client, told: SideSettings, stop: threading.Event, draw: Random) -> None:
         self._client = client
-        self._rate = rate
+        self._told = told
         self._stop = stop
         self._draw = draw
         self._ledger = os.environ[LEDGER]
@@ -41,7 +41,7 @@ class Producer:
 
     def burst(self) -> None:
         """Some seconds' worth more in the next turn."""
-        self._more += self._rate * _BURST_S
+        self._more += self._told.rate * _BURST_S
 
     def run(self) -> None:
         """Turn by turn; what an outage held up is not made up for."""
@@ -49,7 +49,7 @@ class Producer:
         due = 0.0
         while not self._stop.wait(_TURN_S):
             now = monotonic()
-            due += min(now - last, 1.0) * self._rate + self._more
+            due += min(now - last, 1.0) * self._told.rate + self._more
             last, self._more = now, 0.0
             self._turn(int(due))
             due -= int(due)
@@ -84,7 +84,7 @@ class Producer:
             return
 
     def _task(self, kind: str) -> Task:
-        seconds = round(self._draw.expovariate(1 / 0.005), 4)
+        seconds = round(self._draw.expovariate(1 / self._told.task_s), 4)
         known: dict[str, tuple[type[Noted], dict[str, Any]]] = {
             "short": (Short, {"seconds": seconds}),
             "failing": (Short, {"seconds": seconds, "fails": self._draw.randint(1, 2)}),
@@ -104,7 +104,7 @@ def main() -> None:
     """Until it is asked to stop."""
     stop = asked_to_stop()
     with Client() as client:
-        producer = Producer(client, settings_here().rate, stop, Random())
+        producer = Producer(client, settings_here(), stop, Random())
         signal.signal(signal.SIGUSR1, lambda *_: producer.burst())
         producer.run()
 

@@ -53,7 +53,6 @@ _WINDOW_S = 10.0
 _GRACE_S = 10.0
 _START_S = 60.0
 _DEAD_KEPT = 200
-_PATIENCE_S = 60.0
 _QUIET_S = 2.0
 _SAMPLES = 360
 _HOLDS_S = 30
@@ -68,6 +67,8 @@ class Wish:
     rate: float = 200.0
     workers: int = 4
     concurrency: int = 8
+    task_s: float = 0.005
+    """How long a task takes, on average."""
     kinds: Sequence[str] = ()
     every_s: float = 10.0
     seed: int = 0
@@ -75,6 +76,8 @@ class Wish:
     url: str | None = None
     prefix: str
     keep: bool = False
+    patience_s: float = 60.0
+    """How long the drain waits when nothing moves."""
 
     @property
     def sample_s(self) -> float:
@@ -138,13 +141,14 @@ class Soak:
         self._await_workers()
         elder = self.crew.elder.name
         self._load()
+        worked_s = self.elapsed_s
         self._drain()
         is_own_server = self._server is not None
         return [
             *of_ledger(self.tally),
             *of_server(self.client, self.tally),
             *of_limits(self.peaks, LIMIT),
-            *of_ticks(self.client, self.tally),
+            *of_ticks(self.client, self.tally, worked_s),
             *of_processes(self.crew.lost),
             *of_growth(self.samples, elder, is_own_server=is_own_server),
             *(of_prefix(self.client) if is_own_server else ()),
@@ -170,7 +174,7 @@ class Soak:
         return url if self._server is None else f"unix://{self._server.socket}"
 
     def _environment(self) -> dict[str, str]:
-        settings = SideSettings(rate=self.wish.rate, keepalive=self.wish.keepalive_s)
+        settings = SideSettings(rate=self.wish.rate, keepalive=self.wish.keepalive_s, task_s=self.wish.task_s)
         return {
             "JOBRUNNER_PREFIX": self.client.keys.prefix,
             LEDGER: str(self._folder / "ledger"),
@@ -210,7 +214,7 @@ class Soak:
                 self.client.disable_periodic(name)
         self.crew.end([one for one in self.crew.members if one.role == "produce"], patience_s=_GRACE_S)
         moved_at, quiet_since, done = monotonic(), monotonic(), -1
-        while monotonic() < moved_at + _PATIENCE_S + self.wish.keepalive_s:
+        while monotonic() < moved_at + self.wish.patience_s + self.wish.keepalive_s:
             side = self._look()
             if side is None or side.left:
                 quiet_since = monotonic()

@@ -77,7 +77,7 @@ def server_side(client: Client) -> ServerSide:
 
 def key_count(client: Client) -> int:
     """How many keys are below the prefix, without the figures of minutes and hours, which are kept for a set time."""
-    figures = f"{client.keys.prefix}:{{figures}}:".encode()
+    figures = client.keys.figures_total.removesuffix(b"total")
     return sum(not key.startswith(figures) for key in all_keys(client))
 
 

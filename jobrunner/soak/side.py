@@ -19,6 +19,8 @@ class SideSettings:
     """Tasks a second."""
     keepalive: float
     """Seconds of a lease."""
+    task_s: float
+    """Seconds that a task takes, on average."""
 
     def text(self) -> str:
         """As the variable holds it."""

@@ -6,7 +6,8 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-_WARM_SHARE = 0.25
+_WARM_SHARE, _WARM_S = 0.25, 15.0
+_SHOWN = 3
 _LEAST_JUDGED = 8
 _MOST_PAIRED = 300
 _MIB = 1 << 20
@@ -25,6 +26,12 @@ class Check:
 def equals(name: str, value: Any, wanted: Any) -> Check:
     """The figure must be exactly that."""
     return Check(name=name, value=value, bound=f"= {wanted}", holds=bool(value == wanted))
+
+
+def none_of(name: str, found: Sequence[str]) -> Check:
+    """Nothing of the kind was found; some of what was is shown."""
+    more = f", and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+    return Check(name=name, value=", ".join(found[:_SHOWN]) + more or "none", bound="none", holds=not found)
 
 
 def at_most(name: str, value: float, most: float) -> Check:
@@ -48,7 +55,7 @@ KEYS = Tolerance(amount=200, share=0.10)
 
 
 def flat(name: str, times: Sequence[float], values: Sequence[float | None], tolerance: Tolerance) -> Check:
-    """That something did not grow after the first quarter of a run.
+    """That something did not grow after the first quarter of a run, or in a short one after 15 s or its first half.
 
     The growth is the slope of Theil and Sen, the median of the slopes of all pairs, times the length of what is
     judged: neither a burst nor the dip after a restart makes it up. (H. Theil, "A rank-invariant method of linear and
@@ -57,7 +64,8 @@ def flat(name: str, times: Sequence[float], values: Sequence[float | None], tole
     """
     known = [(at, value) for at, value in zip(times, values, strict=True) if value is not None]
     end = times[-1] if times else 0.0
-    judged = [(at, value) for at, value in known if at >= _WARM_SHARE * end]
+    warm_s = max(_WARM_SHARE * end, min(_WARM_S, end / 2))
+    judged = [(at, value) for at, value in known if at >= warm_s]
     if len(judged) < _LEAST_JUDGED:
         return Check(name=name, value="too few samples", bound="not judged", holds=None)
     most = max(tolerance.amount, tolerance.share * median(value for _, value in judged))
