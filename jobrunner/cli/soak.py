@@ -3,10 +3,12 @@
 import json
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
 from types import FrameType
@@ -26,7 +28,7 @@ from jobrunner.soak.place import fresh_prefix, target_of
 from jobrunner.soak.plan import KINDS, kinds_of
 from jobrunner.soak.plot import plotted
 from jobrunner.soak.run import Soak, Wish
-from jobrunner.soak.shown import Lines, verdict_lines
+from jobrunner.soak.shown import Lines, Look, verdict_lines
 from jobrunner.soak.verdict import Check
 
 _EXAMPLES = """\b
@@ -45,7 +47,7 @@ _ABANDONED = 130
 @click.option("--workers", type=click.IntRange(2, 1000), default=4, show_default=True,
               help="Worker processes; the first one is never killed.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Of each worker.")
-@click.option("--task-time", type=duration, default="5ms", show_default=True, metavar="TIME",
+@click.option("--task-time", type=duration, default="20ms", show_default=True, metavar="TIME",
               help="What a task takes, on average.")  # fmt: skip
 @click.option("--keepalive", type=duration, default="6", show_default=True, metavar="S", help="Length of a lease.")
 @click.option("--faults", metavar="KIND,…", help=f"Only these: {', '.join(KINDS)}.")
@@ -120,12 +122,11 @@ def _check_server(url: str) -> None:
 
 
 def _played(wish: Wish, folder: Path, options: dict[str, Any]) -> int:
-    lines = Lines(talk)
-    soak = Soak(wish, folder, show=lines.show)
+    soak = Soak(wish, folder)
     try:
         talk(_beginning(soak))
-        with _stopped_by_signals(soak):
-            checks = soak.run()
+        with _looked_at() as look, _stopped_by_signals(soak, look.say):
+            checks = soak.run(look.show)
     except KeyboardInterrupt:
         talk("ended at once; nothing is judged")
         return _ABANDONED
@@ -162,14 +163,26 @@ def _written(soak: Soak, checks: list[Check]) -> dict[str, Any]:
 
 
 @contextmanager
-def _stopped_by_signals(soak: Soak) -> Iterator[None]:
+def _looked_at() -> Iterator[Look]:
+    """A picture when a person looks and rich is there, else lines."""
+    if not sys.stderr.isatty() or find_spec("rich") is None:
+        yield Lines(talk)
+        return
+    from jobrunner.soak.picture import opened
+
+    with opened() as picture:
+        yield picture
+
+
+@contextmanager
+def _stopped_by_signals(soak: Soak, say: Callable[[str], None]) -> Iterator[None]:
     """The first SIGINT or SIGTERM ends the work, the second one all."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if soak.stop.is_set():
             raise KeyboardInterrupt
         soak.stop.set()
-        talk("ends early; once more: at once")
+        say("ends early; once more: at once")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

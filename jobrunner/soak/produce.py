@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.clock import monotonic
@@ -97,7 +99,10 @@ class Producer:
         definition = definition_of(job)
         delay_s = round(self._draw.uniform(0.2, 5), 3) if kind == "delayed" else None
         placement = Placement(in_=delay_s, id=new_id(definition.options.queue))
-        return build_task(definition, job(**parameters), placement)
+        task = build_task(definition, job(**parameters), placement)
+        # One half says itself how long its lease is, the other leaves it to its queue.
+        own_ms = round(self._told.keepalive * 1000) if self._draw.random() < 0.5 else None
+        return replace(task, keepalive_ms=own_ms)
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ class Wish:
     rate: float = 200.0
     workers: int = 4
     concurrency: int = 8
-    task_s: float = 0.005
+    task_s: float = 0.02
     """How long a task takes, on average."""
     kinds: Sequence[str] = ()
     every_s: float = 10.0
@@ -95,14 +95,14 @@ class Soak:
     5. on `close` ends whatever runs and deletes what was written.
     """
 
-    def __init__(self, wish: Wish, folder: Path, *, show: Callable[["Soak"], None]) -> None:
+    def __init__(self, wish: Wish, folder: Path) -> None:
         self.wish = wish
         self.plan: list[Fault] = faults_of(wish.seed, wish.kinds, every_s=wish.every_s, length_s=wish.length_s)
         self.samples: list[Sample] = []
         self.phase = "starts"
         self.began = monotonic()
         self.stop = threading.Event()
-        self._show = show
+        self._show: Callable[[Soak], None] = lambda _: None
         self._folder = folder
         self._ends = ExitStack()
         self._server: OwnServer | None = None
@@ -133,8 +133,9 @@ class Soak:
         """Those that were carried out."""
         return self.striker.done
 
-    def run(self) -> list[Check]:
-        """All of it; returns the verdict."""
+    def run(self, show: Callable[["Soak"], None]) -> list[Check]:
+        """All of it; returns the verdict. `show` is called at each look."""
+        self._show = show
         self._configure()
         for role in ("worker",) * self.wish.workers + ("produce", "hands"):
             self.crew.start(role)

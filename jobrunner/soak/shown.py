@@ -1,6 +1,7 @@
 """The figures of a soak as lines of text: one each ten seconds while it runs, and the verdict at its end."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from jobrunner.soak.run import Soak
 from jobrunner.soak.samples import Sample
@@ -11,11 +12,21 @@ _MIB = 1 << 20
 _MARKS = {True: "ok ", False: "NOT", None: " - "}
 
 
+class Look(Protocol):
+    """How a person sees a soak."""
+
+    def show(self, soak: Soak) -> None:
+        """Called at each look."""
+
+    def say(self, told: str) -> None:
+        """Something happened."""
+
+
 class Lines:
     """Says a line each ten seconds, and one when the phase changes."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+        self.say = say
         self._phase = ""
         self._next_s = 0.0
 
@@ -23,21 +34,22 @@ class Lines:
         """Called at each look."""
         if soak.phase != self._phase:
             self._phase = soak.phase
-            self._say(f"{clock(soak.elapsed_s)}  {self._phase}")
+            self.say(f"{clock(soak.elapsed_s)}  {self._phase}")
             self._next_s = soak.elapsed_s + _EVERY_S
         elif soak.elapsed_s >= self._next_s and soak.samples:
             self._next_s = soak.elapsed_s + _EVERY_S
-            self._say(line_of(soak.elapsed_s, soak.samples[-1]) if soak.phase == "works" else _left(soak))
+            self.say(line_of(soak.elapsed_s, soak.samples[-1]) if soak.phase == "works" else _left(soak))
 
 
 def line_of(at_s: float, sample: Sample) -> str:
     """A sample in a line."""
     memory = max(sample.memory.values(), default=0) / _MIB
+    keys = "?" if sample.keys is None else f"{sample.keys:,}"
     return (
         f"{clock(at_s)}  {sample.finished:,} done, {sample.per_s:,.0f}/s, {sample.open:,} open, "
         f"p50 {milliseconds(sample.p50_ms)}, p99 {milliseconds(sample.p99_ms)}, oldest {sample.oldest_s:.1f} s, "
         f"{sample.retries:,} retries, {sample.extra:,} begun again, {sum(sample.faults.values()):,} faults, "
-        f"{memory:.0f} MiB, {sample.keys if sample.keys is not None else '?':,} keys"
+        f"{memory:.0f} MiB, {keys} keys"
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
-from jobrunner.errors import ServerError
+from jobrunner.errors import JobrunnerError, ServerError
 from jobrunner.soak.cable import Cable
 from jobrunner.soak.crew import Crew, Member
 from jobrunner.soak.place import OwnServer
@@ -54,7 +54,11 @@ class Striker:
 
     def strike(self, fault: Fault) -> None:
         """Does it, and notes what was done; nothing is done when there is nobody to do it to."""
-        told = getattr(self, f"_{fault.kind}")(fault)
+        try:
+            told = getattr(self, f"_{fault.kind}")(fault)
+        except JobrunnerError as error:  # the server did not come back
+            self._crew.lost.append(f"{fault.kind}: {error}")
+            told = "failed"
         if told:
             self.counts[fault.kind] += 1
             self.done.append(Struck(at_s=round(monotonic() - self.began, 2), kind=fault.kind, told=told))
