@@ -93,10 +93,13 @@ class Crew:
         command = [sys.executable, "-m", "jobrunner", *self._words, f"--lifeline={ours}"]
         if role != "worker":
             command = [sys.executable, "-m", f"jobrunner.soak.{role}"]
+        # Ignored from the first instruction on: asked for a burst before it listens, a producer would end.
+        before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         with self._log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own program
                 command, env=environment, pass_fds=[ours], stdin=ours, stdout=log, stderr=log, process_group=0
             )
+        signal.signal(signal.SIGUSR1, before)
         os.close(ours)
         member = Member(role, f"{role}-{self._count}", process, theirs, proxied)
         self.members.append(member)

@@ -121,11 +121,10 @@ class Striker:
         return f"{victim.name} asked to end"
 
     def _bursts(self, _: Fault) -> str:
-        for producer in self._crew.of("produce"):
-            if monotonic() - producer.began > _BACK_S:  # it listens by then; before, the signal would end it
-                producer.send(signal.SIGUSR1)
-                return f"{producer.name} asked for more"
-        return ""
+        producers = self._crew.of("produce")
+        for producer in producers:
+            producer.send(signal.SIGUSR1)
+        return ", ".join(f"{one.name} asked for more" for one in producers)
 
     def _cuts(self, _: Fault) -> str:
         if self._cable is None:

@@ -107,7 +107,7 @@ def _leak(size: int) -> None:
     exchange, leaked = Broker._exchange, []
 
     def leaking(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
-        leaked.append((bytes([1]) * size, os.dup(2) if len(leaked) % 10 == 0 else -1))
+        leaked.append((bytes([1]) * size, os.dup(2) if len(leaked) % 5 == 0 else -1))
         return exchange(self, connection, calls)
 
     Broker._exchange = leaking  # type: ignore[method-assign]
