@@ -31,8 +31,8 @@ from jobrunner.cli.boundary import guarded
 from jobrunner.cli.main import jobrunner
 from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
+from jobrunner.soak.cable import Cable
 from tests.books import census, problems
-from tests.cable import Cable
 from tests.said import Said
 
 # Hundreds of processes of these tests import the package, and each test process rewrites the tests: half of the time

@@ -10,20 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
 from jobrunner.clock import perf_counter, sleep
 from jobrunner.jobs.declare import job
 from jobrunner.jobs.registry import forget
+from jobrunner.soak.books import delete_all
 from jobrunner.task import Task, new_id
 from jobrunner.worker.worker import Worker
 
 QUEUE, NOOP = "bench", "jobrunner.bench"
 _LOOK_S = 0.02
 _PATIENT_S = 60.0
-_DELETED_AT_ONCE = 1000
 
 Tell = Callable[[int], None] | None
 """Told how many are done by now."""
@@ -156,30 +154,11 @@ def throw_away_prefix(stem: str) -> str:
     return f"{stem[:100]}-bench-{secrets.token_hex(4)}"
 
 
-def delete_all(client: Client) -> int:
-    """Deletes every key below the prefix of the client; returns how many."""
-    return sum(_delete_all(client, node) for node in client.broker.nodes())
-
-
-def _delete_all(client: Client, node: Broker) -> int:
-    gone, cursor = 0, b"0"
-    while True:
-        cursor, keys = node.run(_scan(client.keys.prefix, cursor))
-        gone += sum(client.broker.run_many([command("UNLINK", key, read=int) for key in keys])) if keys else 0
-        if cursor == b"0":
-            return gone
-
-
 def spread(took_ms: Sequence[float]) -> Spread:
     """Of at least one time."""
     ordered = sorted(took_ms)
     at = [ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.95)]
     return Spread(p50=round(at[0], 3), p95=round(at[1], 3), max=round(ordered[-1], 3))
-
-
-def _scan(prefix: str, cursor: bytes) -> Call[tuple[bytes, list[bytes]]]:
-    words = ("SCAN", cursor, "MATCH", f"{prefix}:*", "COUNT", _DELETED_AT_ONCE)
-    return command(*words, read=lambda reply: (reply[0], reply[1]))
 
 
 def _task() -> Task:

@@ -21,6 +21,7 @@ COMMANDS = {
     "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, runs one now, switches one off and on."),
     "events": ("jobrunner.cli.events:events", "Shows what happened, and follows what happens."),
     "bench": ("jobrunner.cli.bench:bench", "Measures how fast this set-up is."),
+    "soak": ("jobrunner.cli.soak:soak", "Works for hours under random faults, and says whether anything was lost."),
     "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),
     "redis": ("jobrunner.cli.redis:redis", "Shows or stops the embedded server of this folder."),
     "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serves the dashboard: queues, tasks, workers in a browser."),

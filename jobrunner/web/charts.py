@@ -7,7 +7,6 @@ stretched to any width and stays readable; everything that came from outside is 
 Reads best beside Tufte, "The Visual Display of Quantitative Information" (1983): little ink that is no figure.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +14,8 @@ from html import escape
 
 from markupsafe import Markup
 
-Values = Sequence[float | None]
+from jobrunner.web.curves import Values, area, nice_top, number, path, runs
+
 _WIDTH, _HEIGHT = 600.0, 160.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 24.0
 _DAY_S = 86_400
@@ -55,11 +55,11 @@ def lines(starts: Sequence[datetime], drawn: Sequence[Line], *, title: str, unit
     top = nice_top(max(found, default=0.0))
     xs = _middles(len(starts))
     parts = []
-    for number, line in enumerate(drawn):
-        for points in _runs(xs, line.values, top, _HEIGHT):
-            if number == 0 and len(points) > 1:
-                parts.append(f'<path class="area {line.look}" d="{_area(points, _HEIGHT)}"/>')
-            parts.append(f'<path class="line {line.look}" d="{_path(points)}"/>')
+    for nth, line in enumerate(drawn):
+        for points in runs(xs, line.values, top, _HEIGHT):
+            if nth == 0 and len(points) > 1:
+                parts.append(f'<path class="area {line.look}" d="{area(points, _HEIGHT)}"/>')
+            parts.append(f'<path class="line {line.look}" d="{path(points)}"/>')
     return _figure(starts, drawn, parts, title=title, unit=unit, top=top)
 
 
@@ -68,10 +68,10 @@ def sparkline(values: Values, *, label: str, look: str = "waiting") -> Markup:
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     xs = [at * _SPARK_WIDTH / max(len(values) - 1, 1) for at in range(len(values))]
     parts = []
-    for points in _runs(xs, values, top, _SPARK_HEIGHT - 2):
+    for points in runs(xs, values, top, _SPARK_HEIGHT - 2):
         lowered = [(x, y + 1) for x, y in points]
-        parts.append(f'<path class="area {look}" d="{_area(lowered, _SPARK_HEIGHT)}"/>')
-        parts.append(f'<path class="line {look}" d="{_path(lowered)}"/>')
+        parts.append(f'<path class="area {look}" d="{area(lowered, _SPARK_HEIGHT)}"/>')
+        parts.append(f'<path class="line {look}" d="{path(lowered)}"/>')
     return safe(
         f'<svg class="sparkline" viewBox="0 0 {_SPARK_WIDTH:.0f} {_SPARK_HEIGHT:.0f}" preserveAspectRatio="none" '
         f'role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
@@ -97,25 +97,9 @@ def shares(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
     )
 
 
-def nice_top(most: float) -> float:
-    """The end of an axis that holds `most`, with a short half: 1, 2, 3, 4, 6 or 8 times a power of ten, at least 1."""
-    if most <= 1 or not math.isfinite(most):
-        return 1.0
-    magnitude: float = 10.0 ** math.floor(math.log10(most))
-    return next(factor * magnitude for factor in (1, 2, 3, 4, 6, 8, 10) if factor * magnitude >= most * 0.999999)
-
-
 def safe(drawn: str) -> Markup:
     """Tells templates that this text is HTML. Only for what was made here, with every name in it escaped."""
     return Markup(drawn)  # noqa: S704
-
-
-def number(value: float) -> str:
-    """A figure for a label: `1,204`, `12.5k`, `3.1M`; below ten with one digit where it is not whole."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 10 * size or (unit == "M" and abs(value) >= size):
-            return f"{value / size:.1f}".removesuffix(".0") + unit
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
 def _figure(
@@ -192,29 +176,6 @@ def _most(line: Line) -> float:
 
 def _middles(count: int) -> list[float]:
     return [(at + 0.5) * _WIDTH / count for at in range(count)]
-
-
-def _runs(xs: Sequence[float], values: Values, top: float, height: float) -> list[list[tuple[float, float]]]:
-    runs: list[list[tuple[float, float]]] = [[]]
-    for x, value in zip(xs, values, strict=True):
-        if value is None:
-            runs.append([])
-        else:
-            runs[-1].append((x, height - value / top * height))
-    return [_seen(run) for run in runs if run]
-
-
-def _seen(run: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    # A run of one point has no length: it gets a dash, or nobody would see it.
-    return run if len(run) > 1 else [(run[0][0] - 2, run[0][1]), (run[0][0] + 2, run[0][1])]
-
-
-def _path(points: list[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-
-
-def _area(points: list[tuple[float, float]], floor: float) -> str:
-    return f"{_path(points)}L{points[-1][0]:.1f} {floor:.0f}L{points[0][0]:.1f} {floor:.0f}Z"
 
 
 def _rect(look: str, x: float, y: float, width: float, height: float) -> str:

@@ -15,7 +15,8 @@ from jobrunner.client.client import Client
 from jobrunner.clock import utc_now
 from jobrunner.inspector.overview import shown_url
 from jobrunner.settings import RateLimit
-from jobrunner.web.charts import number, safe, shares, sparkline
+from jobrunner.web.charts import safe, shares, sparkline
+from jobrunner.web.curves import number
 
 
 def whole(value: int | None) -> str:

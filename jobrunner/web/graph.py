@@ -12,7 +12,8 @@ from html import escape
 
 from markupsafe import Markup
 
-from jobrunner.web.charts import number, safe
+from jobrunner.web.charts import safe
+from jobrunner.web.curves import number
 from jobrunner.web.filters import rate as rate_of
 
 _WIDE, _TALL = 196, 84

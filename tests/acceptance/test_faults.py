@@ -13,6 +13,7 @@ import redis
 from jobrunner import Client
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import use
+from jobrunner.soak.cable import Cable
 from tests.acceptance.fleet import Fleet, wait_ended
 from tests.acceptance.jobs_for_tests import (
     BlockLoop,
@@ -28,7 +29,6 @@ from tests.acceptance.jobs_for_tests import (
     nap,
 )
 from tests.acceptance.ledger import Ledger
-from tests.cable import Cable
 from tests.conftest import Server, wait_for
 
 Audit = Callable[..., dict[str, int]]

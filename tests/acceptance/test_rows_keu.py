@@ -18,6 +18,7 @@ from jobrunner import Backoff, Client, Item, Lease, Queue
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, OutcomeUnknown, QueueFull, TaskGone, UsageError
+from jobrunner.soak.cable import Cable
 from tests.acceptance.row_children import take_and_commit
 from tests.acceptance.row_queues import (
     HOUR_MS,
@@ -30,7 +31,6 @@ from tests.acceptance.row_queues import (
     states,
     take,
 )
-from tests.cable import Cable
 from tests.conftest import Clock, Server, wait_for
 from tests.contents import content
 

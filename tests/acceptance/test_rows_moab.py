@@ -30,6 +30,7 @@ from jobrunner.errors import (
     UnsafeServer,
     UsageError,
 )
+from jobrunner.soak.cable import Cable
 from tests.acceptance.fleet import Fleet, WorkerProcess, wait_ended
 from tests.acceptance.row_children import (
     JOBS,
@@ -44,7 +45,6 @@ from tests.acceptance.row_children import (
     take_and_commit,
     take_until_empty,
 )
-from tests.cable import Cable
 from tests.conftest import Clock, Server, wait_for
 
 Audit = Callable[..., dict[str, int]]

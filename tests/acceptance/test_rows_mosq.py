@@ -24,11 +24,11 @@ from jobrunner.client.current import forget as forget_client
 from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidOption, OutcomeUnknown
 from jobrunner.jobs import registry
+from jobrunner.soak.cable import Cable
 from tests.acceptance import rows_jobs
 from tests.acceptance.fleet import ROOT, Fleet, WorkerProcess
 from tests.acceptance.ledger import VARIABLE, Entry, Ledger
 from tests.acceptance.rows_jobs import Point
-from tests.cable import Cable
 from tests.conftest import Clock, Server, wait_for
 
 Audit = Callable[..., dict[str, int]]

@@ -28,11 +28,11 @@ from jobrunner.errors import (
     ServerRefused,
     TaskTimeout,
 )
+from jobrunner.soak.cable import Cable
 from jobrunner.task import Task, new_id
 from tests.acceptance import rows_jobs
 from tests.acceptance.ledger import VARIABLE, Ledger
 from tests.acceptance.row_children import Child, push_priorities
-from tests.cable import Cable
 from tests.conftest import Clock, Server, wait_for
 
 Audit = Callable[..., dict[str, int]]

@@ -1,27 +1,22 @@
-"""A TCP way to a server that can be slow, fall silent, break, lose chosen replies, or answer with errors itself."""
+"""A TCP way to a server that can break, lose chosen replies, or answer with errors itself."""
 
 import socket
 import threading
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
 from jobrunner.broker.scripts import load
-from tests.cable import Cable
+from jobrunner.soak.cable import Cable
 
 _REQUEST = "cut_request"
 
 
 class Proxy(Cable):
-    """A cable with more faults. `latency_s` delays every piece in both directions; `silence` lets nothing pass.
-
-    What arrives in a silence is kept and passed on when it ends, as a network does that drops packets for a while and
-    has them sent again. While `error` is set no command arrives: each is answered with that, and `refused` counts round
-    trips.
+    """A cable that loses the replies of chosen scripts. While `error` is set no command arrives: each is answered with
+    that, and `refused` counts round trips.
     """
 
     def __init__(self, target: Path) -> None:
-        self.latency_s = 0.0
         self.resets = 0
         self.error = b""
         self.refused = 0
@@ -31,13 +26,7 @@ class Proxy(Cable):
         self._doomed: dict[socket.socket, str] = {}
         self._parsers: dict[socket.socket, _Commands] = defaultdict(_Commands)
         self._lock = threading.Lock()
-        self._open = threading.Event()
-        self._open.set()
         super().__init__(target)
-
-    def silence(self, is_silent: bool) -> None:
-        """Begins or ends one."""
-        (self._open.clear if is_silent else self._open.set)()
 
     def lose_replies(self, script: str, *, times: int = 1, every: int = 1) -> None:
         """The connection breaks in place of the reply to every so many-th call of a script, which was applied."""
@@ -56,15 +45,7 @@ class Proxy(Cable):
         thread.start()
         return thread
 
-    def close(self) -> None:
-        """Breaks all connections and takes no more."""
-        self._open.set()
-        super().close()
-
     def _passes(self, data: bytes, source: socket.socket, sink: socket.socket, name: str) -> bytes:
-        if self.latency_s:
-            time.sleep(self.latency_s)
-        self._open.wait()
         if name == _REQUEST:
             return self._request(data, source, sink)
         if source in self._doomed and not data.startswith(b"-NOSCRIPT"):

@@ -38,6 +38,7 @@ FAULTS = {
         "call_sliced('ZREM', pending, over)",
         "for _, id in ipairs(over) do redis.call('ZADD', pending, 9e15, id) end",
     ),
+    "hoards": ("if redis.call('PEXPIRE', key, keep_ms) == 0", "if redis.call('EXISTS', key) == 0"),  # what is finished
 }
 
 
@@ -55,6 +56,8 @@ def install() -> None:
         _shift_server_clock(Path(file))
     if fault := os.environ.get(f"{TAMPER}FAULT"):
         _break(*FAULTS[fault])
+    if size := os.environ.get(f"{TAMPER}LEAK"):
+        _leak(int(size))
 
 
 def _role() -> str:
@@ -93,6 +96,21 @@ def _trace(file: Path) -> None:
         return exchange(self, connection, calls)
 
     Broker._exchange = traced  # type: ignore[method-assign]
+
+
+def _leak(size: int) -> None:
+    """So many bytes and a descriptor at each round trip of a worker."""
+    if "jobrunner work" not in " ".join(sys.orig_argv):
+        return
+    from jobrunner.broker.broker import Broker
+
+    exchange, leaked = Broker._exchange, []
+
+    def leaking(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
+        leaked.append((bytes([1]) * size, os.dup(2) if len(leaked) % 5 == 0 else -1))
+        return exchange(self, connection, calls)
+
+    Broker._exchange = leaking  # type: ignore[method-assign]
 
 
 def _shift_wall_clock(seconds: float) -> None:

@@ -7,8 +7,8 @@ import pytest
 from tests.reliability.rows.workers import killed
 from tests.reliability.scenario import Findings
 from tests.reliability.stage import Stage
-from tests.reliability.tampering import FAULTS
 
+# What is hoarded is for the soak to find: tests/acceptance/test_soak.py.
 CAUGHT_BY = {
     "loses": "acknowledged tasks lost",
     "doubles": "attempts beyond one for each task",
@@ -17,7 +17,7 @@ CAUGHT_BY = {
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("fault", [None, *FAULTS])
+@pytest.mark.parametrize("fault", [None, *CAUGHT_BY])
 def test_a_build_with_a_fault_is_caught(fault: str | None, tmp_path: Path) -> None:
     findings = Findings()
     stage = Stage(tmp_path, patience_s=5)

@@ -12,6 +12,7 @@ from tests.reliability.rows import (
     refusals,
     replies,
     server,
+    soak,
     supervisors,
     versions,
     workers,
@@ -20,6 +21,6 @@ from tests.reliability.scenario import Scenario
 
 _MODULES = (
     workers, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races,
-    versions, hostile,
+    versions, hostile, soak,
 )  # fmt: skip
 SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}

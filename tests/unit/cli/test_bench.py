@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from jobrunner.cli.bench_steps import Bench, delete_all, prepared, spread, throw_away_prefix
+from jobrunner.cli.bench_steps import Bench, prepared, spread, throw_away_prefix
 from jobrunner.client.client import Client
 from jobrunner.jobs.registry import all_jobs
+from jobrunner.soak.books import delete_all
 
 
 def test_it_measures_says_what_it_writes_and_leaves_nothing(

@@ -73,6 +73,7 @@ TESTED_ELSEWHERE = {
     "demo": "tests/unit/cli/test_demo.py",
     "dashboard": "tests/unit/web",
     "events": "tests/unit/cli/test_events.py",
+    "soak": "tests/unit/cli/test_soak.py",
 }
 """Commands that go on until stopped, run Spark, or look at a folder: where they are tested."""
 

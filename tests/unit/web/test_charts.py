@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobrunner.web.charts import Line, bars, lines, nice_top, number, shares, sparkline, ticks
+from jobrunner.web.charts import Line, bars, lines, shares, sparkline, ticks
+from jobrunner.web.curves import nice_top, number
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 

@@ -17,9 +17,9 @@ from jobrunner.broker.keys import Keys
 from jobrunner.broker.scripts import load
 from jobrunner.client.lease import Lease
 from jobrunner.clock import monotonic
+from jobrunner.soak.cable import Cable
 from jobrunner.worker import keeper as module
 from jobrunner.worker.keeper import Keeper, is_suspended
-from tests.cable import Cable
 from tests.conftest import Server, wait_for
 
 

@@ -11,8 +11,8 @@ import redis
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.soak.cable import Cable
 from jobrunner.worker.wakeup import Wakeup
-from tests.cable import Cable
 from tests.conftest import wait_for
 
 

@@ -1,0 +1,192 @@
+"""`jobrunner soak`: mixed work under random faults for minutes or hours, live figures, and a verdict."""
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from random import SystemRandom
+from types import FrameType
+from typing import Any
+
+import click
+
+from jobrunner.broker.calls.server import facts
+from jobrunner.cli.answer import talk
+from jobrunner.cli.boundary import DONE, NO
+from jobrunner.cli.options import duration
+from jobrunner.client.client import Client
+from jobrunner.errors import UnsafeServer
+from jobrunner.inspector.overview import shown_url
+from jobrunner.logs import warnings_to_stderr
+from jobrunner.soak.place import fresh_prefix, target_of
+from jobrunner.soak.plan import KINDS, kinds_of
+from jobrunner.soak.plot import plotted
+from jobrunner.soak.run import Soak, Wish
+from jobrunner.soak.shown import Lines, Look, verdict_lines
+from jobrunner.soak.verdict import Check
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner soak --minutes 3
+  jobrunner soak --duration 1h --rate 200 --json soak.json --plot soak.svg
+  jobrunner soak --url redis://localhost --faults kills,cuts,silences --seed 7
+"""
+_ABANDONED = 130
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--minutes", type=click.FloatRange(0.05), metavar="N", help="How long to work.")
+@click.option("--duration", "length", type=duration, metavar="TIME", help="The same as 90s, 60m, 8h; default 60m.")
+@click.option("--rate", type=click.FloatRange(1, 100_000), default=200, show_default=True, help="Tasks a second.")
+@click.option("--workers", type=click.IntRange(2, 1000), default=4, show_default=True,
+              help="Worker processes; the first one is never killed.")  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Of each worker.")
+@click.option("--task-time", type=duration, default="20ms", show_default=True, metavar="TIME",
+              help="What a task takes, on average.")  # fmt: skip
+@click.option("--keepalive", type=duration, default="6", show_default=True, metavar="S", help="Length of a lease.")
+@click.option("--faults", metavar="KIND,…", help=f"Only these: {', '.join(KINDS)}.")
+@click.option("--no-faults", is_flag=True, help="Only works.")
+@click.option("--every", type=duration, default="10", show_default=True, metavar="S", help="Mean between faults.")
+@click.option("--seed", type=int, metavar="N", help="Of the plan of faults; the same seed gives the same plan.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draws it as SVG.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Writes samples, faults and verdict there.")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Keeps the folder with ledger and logs, and on your server the keys.")
+@click.option("--url", metavar="URL", help="Your server, instead of one of its own in a temporary folder.")
+@click.option("--prefix", metavar="NAME", help="What the name of its fresh prefix begins with.")
+@click.option("--patience", type=duration, default="60", hidden=True, help="Of the drain, when nothing moves.")
+@click.option("--debug", is_flag=True, help="Shows the traceback of an error.")
+def soak(length: float | None, minutes: float | None, seed: int | None, **options: Any) -> int:
+    """Works under random faults, and says whether anything was lost.
+
+    It runs on a private server, which it kills as well, or on yours, below a fresh prefix; there it does nothing that
+    harms others, and deletes its keys at the end, also after Ctrl-C. Ctrl-C once: ends early, drains and judges; twice:
+    ends at once. Exit code: 0 held, 1 did not hold, 2 misuse.
+    """
+    if minutes is not None and length is not None:
+        raise click.UsageError("--minutes and --duration say the same; leave one out")
+    length_s = length if length is not None else (minutes or 60.0) * 60
+    seed = SystemRandom().randrange(10**6) if seed is None else seed
+    wish = _wish(length_s, seed, options)
+    warnings_to_stderr()
+    if wish.url is not None:
+        _check_server(wish.url)
+    folder = Path(tempfile.mkdtemp(prefix="jobrunner-soak-"))
+    try:
+        return _played(wish, folder, options)
+    finally:
+        if options["keep"]:
+            talk(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wish(length_s: float, seed: int, options: dict[str, Any]) -> Wish:
+    if options["no_faults"] and options["faults"]:
+        raise click.UsageError("--faults and --no-faults exclude each other; leave one out")
+    url = options["url"]
+    has_proxy = url is None or target_of(url) is not None
+    faults = "" if options["no_faults"] else options["faults"]
+    return Wish(
+        length_s=length_s,
+        seed=seed,
+        kinds=kinds_of(faults, is_own_server=url is None, has_proxy=has_proxy),
+        rate=options["rate"],
+        workers=options["workers"],
+        concurrency=options["concurrency"],
+        task_s=max(options["task_time"], 0.0001),
+        every_s=options["every"],
+        keepalive_s=options["keepalive"],
+        url=url,
+        prefix=fresh_prefix(options["prefix"]),
+        keep=options["keep"],
+        patience_s=options["patience"],
+    )
+
+
+def _check_server(url: str) -> None:
+    """Raises ServerError when it is away, UnsafeServer when it may delete tasks."""
+    with Client(url, patience=0.5) as client:
+        told = client.broker.run(facts())
+    if told.evicts:
+        raise UnsafeServer(
+            f"the server may delete tasks to make room (maxmemory-policy {told.maxmemory_policy}): "
+            "set maxmemory-policy noeviction"
+        )
+
+
+def _played(wish: Wish, folder: Path, options: dict[str, Any]) -> int:
+    soak = Soak(wish, folder)
+    try:
+        talk(_beginning(soak))
+        with _looked_at() as look, _stopped_by_signals(soak, look.say):
+            checks = soak.run(look.show)
+    except KeyboardInterrupt:
+        talk("ended at once; nothing is judged")
+        return _ABANDONED
+    finally:
+        soak.close()
+    if options["json_file"] is not None:
+        options["json_file"].write_text(json.dumps(_written(soak, checks), indent=1, default=str) + "\n")
+    if options["plot"] is not None:
+        options["plot"].write_text(plotted(soak.samples, soak.faults))
+    for line in verdict_lines(checks, soak.striker.counts, soak.tally.totals.extra):
+        click.echo(line)
+    return NO if any(check.holds is False for check in checks) else DONE
+
+
+def _beginning(soak: Soak) -> str:
+    wish = soak.wish
+    struck = ", ".join(wish.kinds) or "none"
+    return (
+        f"{wish.rate:g} tasks/s for {wish.length_s:g} s on {shown_url(soak.client)} below {soak.client.keys.prefix}:, "
+        f"{wish.workers} workers; faults: {struck}; seed {wish.seed}, {len(soak.plan)} planned"
+    )
+
+
+def _written(soak: Soak, checks: list[Check]) -> dict[str, Any]:
+    totals = asdict(soak.tally.totals)
+    return {
+        "held": not any(check.holds is False for check in checks),
+        "wish": asdict(soak.wish) | {"url": shown_url(soak.client)},
+        "checks": [asdict(check) for check in checks],
+        "totals": totals,
+        "faults": [asdict(one) for one in soak.faults],
+        "samples": [asdict(one) for one in soak.samples],
+    }
+
+
+@contextmanager
+def _looked_at() -> Iterator[Look]:
+    """A picture when a person looks and rich is there, else lines."""
+    if not sys.stderr.isatty() or find_spec("rich") is None:
+        yield Lines(talk)
+        return
+    from jobrunner.soak.picture import opened
+
+    with opened() as picture:
+        yield picture
+
+
+@contextmanager
+def _stopped_by_signals(soak: Soak, say: Callable[[str], None]) -> Iterator[None]:
+    """The first SIGINT or SIGTERM ends the work, the second one all."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if soak.stop.is_set():
+            raise KeyboardInterrupt
+        soak.stop.set()
+        say("ends early; once more: at once")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,277 @@
+"""A soak from its beginning to its verdict.
+
+What must hold: whatever happens, the processes end, and what was written is deleted unless it is to be kept.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobrunner.client.client import Client
+from jobrunner.clock import monotonic, sleep
+from jobrunner.errors import JobrunnerError
+from jobrunner.retry import Backoff
+from jobrunner.soak.books import delete_all
+from jobrunner.soak.cable import Cable
+from jobrunner.soak.crew import Crew
+from jobrunner.soak.judge import (
+    Peaks,
+    of_growth,
+    of_ledger,
+    of_limits,
+    of_prefix,
+    of_processes,
+    of_server,
+    of_ticks,
+)
+from jobrunner.soak.ledger import Tail
+from jobrunner.soak.place import OwnServer, target_of, url_through
+from jobrunner.soak.plan import OF_PROXY, Fault, faults_of
+from jobrunner.soak.samples import (
+    Sample,
+    ServerSide,
+    descriptors,
+    key_count,
+    resident_bytes,
+    server_side,
+    share,
+    used_memory,
+    waits_since,
+)
+from jobrunner.soak.side import SETTINGS, SideSettings
+from jobrunner.soak.strike import Striker, Struck
+from jobrunner.soak.tally import Excuses, Tally
+from jobrunner.soak.verdict import Check
+from jobrunner.soak.work import DOOMED, LEDGER, LIMITED, QUEUES, TICK_S, WORK
+
+LIMIT = 5
+"""Of the limited queue at a time."""
+_LOOK_S = 0.2
+_WINDOW_S = 10.0
+_GRACE_S = 10.0
+_START_S = 60.0
+_DEAD_KEPT = 200
+_QUIET_S = 2.0
+_SAMPLES = 360
+_HOLDS_S = 30
+"""So many seconds of tasks may wait; then the queue is full, and who enqueues has to wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is asked for. Times in seconds; without `url` on a server of its own."""
+
+    length_s: float
+    rate: float = 200.0
+    workers: int = 4
+    concurrency: int = 8
+    task_s: float = 0.02
+    """How long a task takes, on average."""
+    kinds: Sequence[str] = ()
+    every_s: float = 10.0
+    seed: int = 0
+    keepalive_s: float = 6.0
+    url: str | None = None
+    prefix: str
+    keep: bool = False
+    patience_s: float = 60.0
+    """How long the drain waits when nothing moves."""
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds between two samples."""
+        return min(max(self.length_s / _SAMPLES, 0.5), 10.0)
+
+
+class Soak:
+    """One run in a folder of its own. Its life:
+
+    1. starts a server, unless it was told one, and a proxy for faults that need it;
+    2. starts the processes, which work until `length_s` have passed or `stop` is set;
+    3. strikes as planned, reads the ledger, looks at the server, takes samples, and tells `show` of each look;
+    4. ends all faults, lets the work drain, ends the processes, and judges;
+    5. on `close` ends whatever runs and deletes what was written.
+    """
+
+    def __init__(self, wish: Wish, folder: Path) -> None:
+        self.wish = wish
+        self.plan: list[Fault] = faults_of(wish.seed, wish.kinds, every_s=wish.every_s, length_s=wish.length_s)
+        self.samples: list[Sample] = []
+        self.phase = "starts"
+        self.began = monotonic()
+        self.stop = threading.Event()
+        self._show: Callable[[Soak], None] = lambda _: None
+        self._folder = folder
+        self._ends = ExitStack()
+        self._server: OwnServer | None = None
+        if wish.url is None:
+            self._server = OwnServer(folder / "server")
+            self._ends.callback(self._server.remove)
+        url = wish.url or self._server.url  # type: ignore[union-attr]
+        self.client = Client(url, wish.prefix, patience=5)
+        self._ends.callback(self.client.close)
+        self.tail = Tail(folder / "ledger")
+        self.excuses = Excuses()
+        self.tally = Tally(self.excuses)
+        self.peaks = Peaks()
+        cable = self._laid()
+        urls = [url] if cable is None else [url, url_through(cable, self._url_to_pass(url))]
+        self.crew = Crew(urls, self._environment(), folder, concurrency=wish.concurrency, grace_s=_GRACE_S)
+        self.striker = Striker(
+            self.client, self.crew, self.excuses, keepalive_s=wish.keepalive_s, cable=cable, server=self._server
+        )
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the beginning."""
+        return monotonic() - self.began
+
+    @property
+    def faults(self) -> list[Struck]:
+        """Those that were carried out."""
+        return self.striker.done
+
+    def run(self, show: Callable[["Soak"], None]) -> list[Check]:
+        """All of it; returns the verdict. `show` is called at each look."""
+        self._show = show
+        self._configure()
+        for role in ("worker",) * self.wish.workers + ("produce", "hands"):
+            self.crew.start(role)
+        self._await_workers()
+        elder = self.crew.elder.name
+        self._load()
+        worked_s = self.elapsed_s
+        self._drain()
+        is_own_server = self._server is not None
+        return [
+            *of_ledger(self.tally),
+            *of_server(self.client, self.tally),
+            *of_limits(self.peaks, LIMIT),
+            *of_ticks(self.client, self.tally, worked_s),
+            *of_processes(self.crew.lost),
+            *of_growth(self.samples, elder, is_own_server=is_own_server),
+            *(of_prefix(self.client) if is_own_server else ()),
+        ]
+
+    def close(self) -> None:
+        """Ends all and deletes what was written."""
+        self.crew.kill_all()
+        if not self.wish.keep and self._server is None:
+            delete_all(self.client)
+        self._ends.close()
+
+    def _laid(self) -> Cable | None:
+        if not OF_PROXY & set(self.wish.kinds):
+            return None
+        target = self._server.socket if self._server is not None else target_of(self.wish.url or "")
+        assert target is not None, "kinds_of() has refused them"
+        cable = Cable(target)
+        self._ends.callback(cable.close)
+        return cable
+
+    def _url_to_pass(self, url: str) -> str:
+        return url if self._server is None else f"unix://{self._server.socket}"
+
+    def _environment(self) -> dict[str, str]:
+        settings = SideSettings(rate=self.wish.rate, keepalive=self.wish.keepalive_s, task_s=self.wish.task_s)
+        return {
+            "JOBRUNNER_PREFIX": self.client.keys.prefix,
+            LEDGER: str(self._folder / "ledger"),
+            SETTINGS: settings.text(),
+        }
+
+    def _configure(self) -> None:
+        for name in QUEUES:
+            self.client.queue(name).configure(keepalive=self.wish.keepalive_s, max_attempts=0, backoff=Backoff(base=1))
+        self.client.queue(WORK).configure(max_size=int(max(self.wish.rate * _HOLDS_S, 1000)))
+        self.client.queue(LIMITED).configure(max_inflight=LIMIT)
+        self.client.queue(DOOMED).configure(dead_max=_DEAD_KEPT)
+
+    def _await_workers(self) -> None:
+        """Returns when all of them work, or that takes too long: then the figures tell."""
+        until = monotonic() + _START_S
+        while monotonic() < until and len(self.client.workers()) < self.wish.workers:
+            self._show(self)
+            sleep(_LOOK_S)
+
+    def _load(self) -> None:
+        self.phase = "works"
+        self.began = self.striker.began = monotonic()
+        left = list(self.plan)
+        while self.elapsed_s < self.wish.length_s and not self.stop.is_set():
+            if left and left[0].at_s <= self.elapsed_s:
+                self.striker.strike(left.pop(0))
+            self._look()
+            sleep(_LOOK_S)
+
+    def _drain(self) -> None:
+        """Returns when nothing is left, or nothing moved for long: what is left then is for the checks to find."""
+        self.phase = "drains"
+        self.striker.end_all()
+        for name in TICK_S:
+            with suppress(JobrunnerError):
+                self.client.disable_periodic(name)
+        self.crew.end([one for one in self.crew.members if one.role == "produce"], patience_s=_GRACE_S)
+        moved_at, quiet_since, done = monotonic(), monotonic(), -1
+        while monotonic() < moved_at + self.wish.patience_s + self.wish.keepalive_s:
+            side = self._look()
+            if side is None or side.left:
+                quiet_since = monotonic()
+            elif monotonic() > quiet_since + _QUIET_S:
+                break
+            if self.tally.totals.finished + self.tally.totals.retries > done:
+                moved_at, done = monotonic(), self.tally.totals.finished + self.tally.totals.retries
+            sleep(_LOOK_S)
+        self.phase = "ends"
+        self.crew.end(list(self.crew.members), patience_s=3 * _GRACE_S)
+        self.tally.take(self.tail.new())
+
+    def _look(self) -> ServerSide | None:
+        self.striker.look()
+        self.crew.look()
+        self.tally.take(self.tail.new())
+        side = None
+        with suppress(JobrunnerError):
+            side = server_side(self.client)
+            self.peaks.note(side)
+        if self.phase == "works" and (not self.samples or self.elapsed_s >= self.samples[-1].at_s + self.wish.sample_s):
+            self.samples.append(self._sample(side))
+        self._show(self)
+        return side
+
+    def _sample(self, side: ServerSide | None) -> Sample:
+        totals, now = self.tally.totals, monotonic()
+        waits = waits_since(list(self.tally.waits), now - _WINDOW_S)
+        workers = self.crew.workers()
+        before = next((one for one in self.samples if one.at_s >= self.elapsed_s - _WINDOW_S), None)
+        span_s = self.elapsed_s - before.at_s if before else 0.0
+        memory = {one.name: size for one in workers if (size := resident_bytes(one.pid)) is not None}
+        opened = {one.name: count for one in workers if (count := descriptors(one.pid)) is not None}
+        server_memory = keys = None
+        with suppress(JobrunnerError):
+            server_memory, keys = used_memory(self.client), key_count(self.client)
+        return Sample(
+            at_s=round(self.elapsed_s, 2),
+            acked=totals.acked,
+            finished=totals.finished,
+            open=len(self.tally.open),
+            in_flight=side.in_flight if side else None,
+            retries=totals.retries,
+            dead=side.dead if side else None,
+            extra=totals.extra,
+            oldest_s=round(self.tally.oldest_s(now), 2),
+            per_s=round((totals.finished - before.finished) / span_s, 1) if before and span_s > 0 else 0.0,
+            p50_ms=_rounded(share(waits, 0.5)),
+            p99_ms=_rounded(share(waits, 0.99)),
+            faults=dict(self.striker.counts),
+            memory=memory,
+            descriptors=opened,
+            server_memory=server_memory,
+            keys=keys,
+        )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

@@ -1,0 +1,125 @@
+"""What a soak looks like at one moment: work, waits, faults, memory and descriptors of processes, the server, keys."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobrunner.broker.call import command
+from jobrunner.broker.calls.server import facts
+from jobrunner.client.client import Client
+from jobrunner.soak.books import all_keys
+from jobrunner.soak.work import LIMITED, QUEUES, SINGLE
+
+_WINDOW_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One moment. Times in seconds, sizes in bytes; None where it could not be measured then."""
+
+    at_s: float
+    acked: int = 0
+    finished: int = 0
+    open: int = 0
+    in_flight: int | None = None
+    retries: int = 0
+    dead: int | None = None
+    extra: int = 0
+    oldest_s: float = 0.0
+    per_s: float = 0.0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    faults: Mapping[str, int] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Resident bytes by the name of the worker."""
+    descriptors: Mapping[str, int] = field(default_factory=dict)
+    server_memory: int | None = None
+    keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSide:
+    """What the queues held at one look."""
+
+    in_flight: int
+    dead: int
+    limited: int
+    """In hand of the limited queue."""
+    singles: int
+    """Unique tasks that were there."""
+    left: int
+    """Waiting, scheduled or in hand."""
+
+
+def server_side(client: Client) -> ServerSide:
+    """One look, in a round trip. Raises ServerError."""
+    states = ("waiting", "scheduled", "pending")
+    calls = [
+        command("ZCARD", getattr(client.keys.queue(queue), state), read=int) for queue in QUEUES for state in states
+    ]
+    doomed = [command("HGET", client.keys.queue(queue).counters, "dead", read=_number) for queue in QUEUES]
+    found = client.broker.run_many([*calls, *doomed])
+    sizes = {
+        (queue, state): found[at * len(states) + nth]
+        for at, queue in enumerate(QUEUES)
+        for nth, state in enumerate(states)
+    }
+    return ServerSide(
+        in_flight=sum(sizes[queue, "pending"] for queue in QUEUES),
+        dead=sum(found[len(calls) :]),
+        limited=sizes[LIMITED, "pending"],
+        singles=sum(sizes[SINGLE, state] for state in states),
+        left=sum(sizes.values()),
+    )
+
+
+def key_count(client: Client) -> int:
+    """How many keys are below the prefix, without the figures of minutes and hours, which are kept for a set time."""
+    figures = client.keys.figures_total.removesuffix(b"total")
+    return sum(not key.startswith(figures) for key in all_keys(client))
+
+
+def used_memory(client: Client) -> int:
+    """Of the whole server."""
+    return client.broker.run(facts()).used_memory
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Of a process; None for one that is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except FileNotFoundError:
+        return None if Path("/proc").is_dir() else _resident_by_ps(pid)
+    except (OSError, IndexError):
+        return None
+
+
+def descriptors(pid: int) -> int | None:
+    """How many a process has open; None where that cannot be told."""
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return None
+
+
+def share(ordered: list[float], part: float) -> float | None:
+    """The value below which that part of ordered ones is; None of none."""
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else None
+
+
+def waits_since(waits: list[tuple[float, float]], since: float) -> list[float]:
+    """The waits of what began since then, ordered, in milliseconds."""
+    return sorted(wait * 1000 for at, wait in waits if at >= since)
+
+
+def _resident_by_ps(pid: int) -> int | None:
+    told = subprocess.run(  # noqa: S603 - a number is no word of a stranger
+        ["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return int(told) * 1024 if told.isdigit() else None
+
+
+def _number(reply: bytes | None) -> int:
+    return int(reply or 0)

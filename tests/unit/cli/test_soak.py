@@ -1,0 +1,32 @@
+"""`jobrunner soak`: what it refuses before anything starts. That it works is in tests/acceptance/test_soak.py."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--faults kill", "choose of kills"),
+        ("--faults kills --no-faults", "exclude each other"),
+        ("--minutes 1 --duration 60s", "leave one out"),
+        ("--url redis://127.0.0.1:1 --faults restarts", "not ours to kill"),
+        ("--url rediss://127.0.0.1:1 --faults cuts", "the proxy leads to"),
+        ("--workers 1", "2<=x"),
+        ("--duration soon", "no length of time"),
+    ],
+)
+def test_misuse_is_told_in_one_line_and_starts_nothing(says: Callable[..., Any], words: str, told: str) -> None:
+    said = says("soak", *words.split())
+
+    assert said.code == 2
+    assert told in said.talk
+
+
+def test_a_server_that_is_away_is_told(says: Callable[..., Any]) -> None:
+    said = says("soak", "--url", "redis://127.0.0.1:1", "--minutes", "1")
+
+    assert said.code == 1
+    assert "127.0.0.1:1" in said.talk
