@@ -64,27 +64,39 @@ def stalls(server: Server, raw: redis.Redis) -> Iterator[Stalls]:
         process.join()
 
 
+@contextmanager
+def right_of_way(pid: int) -> Iterator[None]:
+    """This thread and that process go before all others of the machine, where that is allowed: what is measured then is
+    theirs. Only for bodies that wait most of the time."""
+    threads = (0, pid)
+    with suppress(PermissionError):
+        for thread in threads:
+            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(1))
+    yield
+    with suppress(PermissionError):
+        for thread in threads:
+            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+
+
 def _watch(socket: str, pid: int, over: Path, said: Path) -> None:
-    with suppress(PermissionError):  # where it may, it goes before all others: it notes an answer as soon as it is there
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     server_s, answer_s, machine_s, asked = 0.0, 0.0, 0.0, 0
-    with redis.Redis(unix_socket_path=socket, protocol=2) as connection:
+    with redis.Redis(unix_socket_path=socket, protocol=2) as connection, right_of_way(0):
         connection.ping()
         said.touch()
         while not over.exists():
             slept_from = time.perf_counter()
             time.sleep(_LOOK_S)
-            ran_s, began = _ran_s(pid), time.perf_counter()
+            ran_before_s, began = ran_s(pid), time.perf_counter()
             machine_s = max(machine_s, began - slept_from - _LOOK_S)
             connection.ping()
             took_s = time.perf_counter() - began
             answer_s = max(answer_s, took_s)
-            server_s = max(server_s, min(_ran_s(pid) - ran_s, took_s))
+            server_s = max(server_s, min(ran_s(pid) - ran_before_s, took_s))
             asked += 1
     spans = [round(seconds * 1000, 2) for seconds in (server_s, answer_s, machine_s)]
     said.write_text(json.dumps([*spans, asked]))
 
 
-def _ran_s(pid: int) -> float:
+def ran_s(pid: int) -> float:
     """For how long the thread of the server that answers has had a processor."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
