@@ -123,15 +123,16 @@ class Damager:
         """The whole key becomes one of another type."""
         kept, lives_ms = self._raw.dump(key), self._raw.pttl(key)
         other = self._chance.choice([one for one in ("string", "list", "set", "zset", "hash") if one != kind.type])
-        before = self._raw.type(key)
         self._set_type(key, other)
 
         def repair() -> None:
             if self._raw.type(key).decode() not in (other, "none"):
                 return  # whoever needs it has made it anew
-            self._raw.delete(key)
-            if kept is not None and before != b"none":
-                self._raw.restore(key, max(lives_ms, 0), kept)
+            pipeline = self._raw.pipeline(transaction=True)
+            pipeline.delete(key)
+            if kept is not None:
+                pipeline.restore(key, max(lives_ms, 0), kept)
+            pipeline.execute()
 
         return Damage(kind.name, f"{kind.type} -> {other}", key, repair)
 

@@ -87,7 +87,7 @@ def test_a_reply_is_read_and_an_error_is_raised_or_returned():
 def test_what_cannot_be_read_is_told_with_its_key(read):
     call = command("GET", b"p:{mail}:mail:arrival", read=read)
 
-    with pytest.raises(DamagedData, match="p:{mail}:mail:arrival"):
+    with pytest.raises(DamagedData, match=r"p:\{mail\}:mail:arrival"):
         interpret(call, b"\xff")
     assert isinstance(attempt_to_interpret(call, b"\xff"), DamagedData)
 
