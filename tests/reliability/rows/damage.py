@@ -55,6 +55,7 @@ class _Run:
         self._neighbours: set[str] = set()
         self._refused = 0
         self._calls: list[float] = []
+        self._busiest: list[str] = []
         self._cpu: list[float] = []
         self._slowest_s = 0.0
         self._life = life(stage)
@@ -98,6 +99,8 @@ class _Run:
         self._slowest_s = max(self._slowest_s, time.monotonic() - began)
         time.sleep(0.1)
         calls, cpu = self._measured(_WINDOW_S)
+        if calls >= max(self._calls, default=0):
+            self._busiest = [f"{one.kind} {one.how}" for one in made]
         self._calls.append(calls)
         self._cpu.append(cpu)
         seen = len(self._people.unforeseen)
@@ -227,6 +230,7 @@ class _Run:
     def _note(self) -> None:
         self.findings.note("calls of scripts a second and processors before", [
             round(self._quiet_calls), round(self._quiet_cpu, 2)])  # fmt: skip
+        self.findings.note("most calls after damage of", self._busiest)
         self.findings.note("refused to the producer", self._refused)
         self.findings.note("answers", dict(self._people.answers))
         self.findings.note("pages that said they could not be shown", dict(self._people.refused))
