@@ -62,7 +62,7 @@ def read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
     for token, (task_id, type_, payload, enqueue_time, more) in enumerate(tasks, lease):
         attempt = Attempt(
             queue,
-            task_id.decode(),
+            task_id.decode("utf-8", "replace"),
             str(token),
             usual_end_ms,
             usual_keepalive_ms,

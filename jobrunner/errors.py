@@ -25,6 +25,7 @@
     │   ├── OutcomeUnknown              it was reached, but the reply was lost: done or not done
     │   ├── ServerRefused               it answered with an error (ACL, READONLY, LOADING, ...)
     │   ├── ServerFull                  it is at maxmemory; nothing was written
+    │   ├── DamagedData                 what is stored there cannot be read
     │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
     │   ├── NewerFormat                 a newer version wrote what this one cannot read
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
@@ -143,6 +144,10 @@ class ServerRefused(ServerError):
 
 class ServerFull(ServerRefused):
     """The server is at maxmemory; nothing was written."""
+
+
+class DamagedData(ServerError):
+    """What is stored on the server cannot be read: somebody else changed it; the message names the key."""
 
 
 class UnsafeServer(ServerError):

@@ -23,7 +23,7 @@ from redis.exceptions import (
 
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.scripts import Script, load
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerFull, ServerRefused
+from jobrunner.errors import DamagedData, JobrunnerError, OutcomeUnknown, ServerFull, ServerRefused
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -173,7 +173,16 @@ def interpret(call: Call[T], reply: object) -> T:
         if call.may_fail:
             return call.read(None)
         raise server_error(reply) from reply
-    return call.read(reply)
+    try:
+        return call.read(reply)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise _damage(call, error) from error
+
+
+def _damage(call: Call[Any], error: Exception) -> DamagedData:
+    key = (key_of(call) or b"?")[:200].decode("utf-8", "replace")
+    what = f"{type(error).__name__}: {error}"[:200]
+    return DamagedData(f"what is stored at {key!r}, or beside it, cannot be read ({what}); mend or delete it")
 
 
 def attempt_to_interpret(call: Call[T], reply: object) -> T | JobrunnerError:

@@ -119,6 +119,15 @@ def split_queue(name: object) -> tuple[str, str]:
     return tag, queue
 
 
+def is_queue(name: str) -> bool:
+    """Whether that can be the full name of a queue."""
+    try:
+        split_queue(name)
+    except InvalidName:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
     """The keys of one queue. Attributes are named like the variables that scripts take them into."""

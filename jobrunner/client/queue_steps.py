@@ -51,14 +51,14 @@ def _popped(
 ) -> Popped:
     found: Any
     try:
-        bound = Bound(raw_id.decode(), (type_ or b"").decode("utf-8", "replace"), line.keys.tag)
+        bound = Bound(raw_id.decode("utf-8", "replace"), (type_ or b"").decode("utf-8", "replace"), line.keys.tag)
         opened = (raw, encoding) if line.keys.seal is None and not encoding else open_payload(
             line.keys.seal, raw or b"", encoding, bound
         )
         found = read_payload(*opened)
     except SealError as error:
         found = error
-    return Popped(raw_id.decode(), read_headers(headers), raw or b"", found)
+    return Popped(raw_id.decode("utf-8", "replace"), read_headers(headers), raw or b"", found)
 
 
 def delete(line: Line, task_id: str) -> Steps[bool]:

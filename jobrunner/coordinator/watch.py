@@ -78,7 +78,7 @@ class Watch:
 
 
 def _counts(reply: list[bytes]) -> dict[str, int]:
-    return {name.decode(): _whole(count) for name, count in zip(reply[::2], reply[1::2], strict=True)}
+    return {name.decode("utf-8", "replace"): _whole(count) for name, count in zip(reply[::2], reply[1::2], strict=True)}
 
 
 def _whole(reply: bytes | None) -> int:

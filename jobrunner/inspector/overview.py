@@ -96,8 +96,12 @@ def leader(client: Client) -> str | None:
 
 
 def leader_call(client: Client) -> Call[str | None]:
-    """What asks for it."""
-    return command("HGET", client.keys.leader, "worker", read=lambda reply: reply.decode() if reply else None)
+    """What asks for it; damage is nobody."""
+    return command("HGET", client.keys.leader, "worker", read=_text, may_fail=True)
+
+
+def _text(reply: bytes | None) -> str | None:
+    return reply.decode("utf-8", "replace") if reply else None
 
 
 def queue_views(client: Client, workers: list[WorkerRecord]) -> list[QueueView]:

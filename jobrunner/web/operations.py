@@ -172,9 +172,7 @@ def read_operation(client: Client, operation_id: str) -> Operation | None:
 
 def recent(client: Client, *, limit: int = 20) -> list[Operation]:
     """The latest operations, the newest first."""
-    call = command(
-        "ZREVRANGE", client.keys.operations, 0, limit - 1, read=lambda reply: [raw.decode() for raw in reply]
-    )
+    call = command("ZREVRANGE", client.keys.operations, 0, limit - 1, read=_ids)
     found = client.broker.run(call)
     read = client.broker.run_many([command("HGETALL", client.keys.operation(one), read=_texts) for one in found])
     return [_operation(one, fields, unix_ms()) for one, fields in zip(found, read, strict=True) if fields]
@@ -251,3 +249,7 @@ def delete(client: Client, queue: str, ids: list[str]) -> int:
 
 
 _CHANGES: dict[str, Callable[[Client, str, list[str]], int]] = {"requeue": requeue, "cancel": cancel, "delete": delete}
+
+
+def _ids(reply: list[bytes]) -> list[str]:
+    return [raw.decode("utf-8", "replace") for raw in reply]

@@ -37,7 +37,7 @@ def _child(attempt: Attempt, place: int, child: Moved, queue: QueueKeys) -> Move
     payload, encoding = child.payload, child.encoding
     if payload is None:
         raw, read_as = opened(attempt, queue)
-        payload, encoding = raw or b"", (read_as or b"").decode()
+        payload, encoding = raw or b"", (read_as or b"").decode("utf-8", "replace")
     bound = Bound(derived_id(attempt.id, place, queue.tag), attempt.type, queue.tag)
     return _moved(child, payload, encoding, bound, queue)
 

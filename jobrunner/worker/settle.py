@@ -112,7 +112,7 @@ def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Word]:
     """What a child has of its own, or else of its parent."""
     payload, encoding, headers = child.payload, child.encoding, child.headers
     if payload is None:
-        payload, encoding = attempt.payload or b"", (attempt.encoding or b"").decode()
+        payload, encoding = attempt.payload or b"", (attempt.encoding or b"").decode("utf-8", "replace")
     if headers is None:
         headers = attempt.headers
     fields: list[Word] = ["type", attempt.type, "payload", payload, "encoding", encoding]

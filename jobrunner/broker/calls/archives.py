@@ -23,7 +23,7 @@ def hold(keys: Keys, digest: str, holder: str, *, ttl_ms: int) -> Call[bool]:
 
 def holder(keys: Keys, digest: str) -> Call[str]:
     """Who writes this archive; empty for nobody."""
-    return command("GET", keys.archive(digest) + b":holder", read=lambda reply: (reply or b"").decode())
+    return command("GET", keys.archive(digest) + b":holder", read=lambda raw: (raw or b"").decode("utf-8", "replace"))
 
 
 def keep(keys: Keys, digest: str, *, ttl_ms: int) -> Call[bool]:

@@ -170,11 +170,13 @@ def _begun(batch_id: str, reply: list[Any]) -> Claimed:
     )
 
 
+def _ids(reply: list[bytes]) -> list[str]:
+    return [raw.decode("utf-8", "replace") for raw in reply]
+
+
 def foremost(keys: QueueKeys, index: str, count: int) -> Call[list[str]]:
     """Ids of the batches that are due first. `index`: 'batches', or 'closing' for what needs no driver to finish."""
-    return command(
-        "ZRANGE", getattr(keys, index), 0, count - 1, read=lambda reply: [raw.decode() for raw in reply]
-    )
+    return command("ZRANGE", getattr(keys, index), 0, count - 1, read=_ids)
 
 
 def are_closing(keys: QueueKeys) -> Call[bool]:
@@ -294,5 +296,5 @@ def members(keys: QueueKeys, root: str, first: int, count: int) -> Call[list[str
     """Ids of members by their position in the list of batch `root`."""
     key = keys.batch + root.encode() + b":members"
     return command(
-        "LRANGE", key, first, first + count - 1, read=lambda reply: [raw.decode() for raw in reply]
+        "LRANGE", key, first, first + count - 1, read=_ids
     )

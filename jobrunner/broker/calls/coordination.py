@@ -24,7 +24,7 @@ def _leadership(reply: list[Any]) -> Leadership:
 
 
 def _pairs(reply: list[bytes]) -> dict[str, bytes]:
-    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    return {name.decode("utf-8", "replace"): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
 
 
 _lead = Verb("lead", _leadership)
@@ -140,7 +140,7 @@ def orders(keys: Keys, worker_id: str) -> Call[dict[str, bytes]]:
 
 def worker_ids(keys: Keys) -> Call[list[str]]:
     """Ids of the workers that ever gave a sign of life and did not retire."""
-    return command("ZRANGE", keys.workers, 0, -1, read=lambda reply: [raw.decode() for raw in reply])
+    return command("ZRANGE", keys.workers, 0, -1, read=lambda reply: [raw.decode("utf-8", "replace") for raw in reply])
 
 
 def worker_description(keys: Keys, worker_id: str) -> Call[dict[str, bytes]]:

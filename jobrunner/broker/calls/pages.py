@@ -12,7 +12,7 @@ def _page(reply: list[int | list[bytes]]) -> Page | None:
     first, found = reply
     assert isinstance(first, int)
     assert isinstance(found, list)
-    return first, [raw.decode() for raw in found]
+    return first, [raw.decode("utf-8", "replace") for raw in found]
 
 
 _read_page = Verb("page", _page)

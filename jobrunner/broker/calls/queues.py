@@ -1,12 +1,15 @@
 """Calls about whole queues: counts, configure, upkeep, purge, and the registry of all queues."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.calls.formats import note
-from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.keys import Keys, QueueKeys, is_queue
+
+_WHOLE = re.compile(rb"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,13 @@ class Upkeep:
 
 def _counts(reply: list[Any]) -> QueueCounts:
     waiting, scheduled, pending, dead, done, paused, *totals = reply
-    pairs = zip(totals[::2], totals[1::2], strict=True)
-    return QueueCounts(
-        waiting, scheduled, pending, dead, done, bool(paused), {name.decode(): int(total) for name, total in pairs}
-    )
+    return QueueCounts(waiting, scheduled, pending, dead, done, bool(paused), read_totals(totals))
+
+
+def read_totals(words: Sequence[bytes]) -> dict[str, int]:
+    """Totals by name. What is no whole number is damage and left out."""
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return {_text(name): int(total) for name, total in pairs if _WHOLE.fullmatch(total)}
 
 
 def _upkeep_done(reply: list[Any]) -> Upkeep:
@@ -85,13 +91,13 @@ def settings(keys: QueueKeys) -> Call[dict[str, bytes]]:
 def ids(keys: QueueKeys, state: str, *, start: int, count: int) -> Call[list[str]]:
     """Ids of one state by rank, first in line first, at most `count`."""
     return command(
-        "ZRANGE", getattr(keys, state), start, start + count - 1, read=lambda reply: [raw.decode() for raw in reply]
+        "ZRANGE", getattr(keys, state), start, start + count - 1, read=_texts
     )
 
 
 def newest(keys: QueueKeys, state: str, *, count: int) -> Call[list[str]]:
     """Ids of one state, the highest score first, at most `count`."""
-    return command("ZREVRANGE", getattr(keys, state), 0, count - 1, read=lambda reply: [raw.decode() for raw in reply])
+    return command("ZREVRANGE", getattr(keys, state), 0, count - 1, read=_texts)
 
 
 def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
@@ -118,9 +124,17 @@ def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]
 
 
 def registered(keys: Keys) -> Call[list[str]]:
-    """Full names of all queues ever used, sorted."""
-    return command("SMEMBERS", keys.queues, read=lambda reply: sorted(raw.decode() for raw in reply))
+    """Full names of all queues ever used, sorted. What can be no name of a queue is damage and left out."""
+    return command("SMEMBERS", keys.queues, read=lambda reply: sorted(filter(is_queue, map(_text, reply))))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _texts(reply: list[bytes]) -> list[str]:
+    return [_text(raw) for raw in reply]
 
 
 def _pairs(reply: list[bytes]) -> dict[str, bytes]:
-    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    return {name.decode("utf-8", "replace"): value for name, value in zip(reply[::2], reply[1::2], strict=True)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.broker.call import Call, Verb
-from jobrunner.broker.calls.queues import QueueCounts
+from jobrunner.broker.calls.queues import QueueCounts, read_totals
 from jobrunner.broker.keys import Keys, QueueKeys
 
 MOST_AT_ONCE = 50
@@ -33,12 +33,11 @@ def _surveyed(replies: list[Any]) -> list[QueueSurvey | str]:
 
 def _stands(reply: list[Any]) -> QueueSurvey:
     waiting, scheduled, pending, dead, done, paused, oldest, limits, *totals = reply
-    pairs = zip(totals[::2], totals[1::2], strict=True)
     return QueueSurvey(
         counts=QueueCounts(
             *(waiting, scheduled, pending, dead, done),
             paused=bool(paused),
-            totals={name.decode("utf-8", "replace"): int(total) for name, total in pairs},
+            totals=read_totals(totals),
         ),
         pause_ends_ms=_finite(paused) if paused not in (b"", b"1") else None,
         oldest_due_ms=_finite(oldest),
@@ -55,9 +54,13 @@ def _finite(raw: bytes) -> float | None:
 
 def _crew_said(reply: list[Any]) -> list[tuple[str, dict[str, bytes]]]:
     return [
-        (raw.decode(), {name.decode(): value for name, value in zip(said[::2], said[1::2], strict=True)})
+        (_text(raw), {_text(name): value for name, value in zip(said[::2], said[1::2], strict=True)})
         for raw, said in reply
     ]
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 _survey = Verb("survey", _surveyed, divisible=True)

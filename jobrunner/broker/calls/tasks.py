@@ -23,10 +23,11 @@ def _texts(reply: list[bytes]) -> list[str]:
     return [word.decode() for word in reply]
 
 
-def _record(seal: Seal | None, tag: str, reply: list[bytes]) -> TaskRecord | None:
+def _record(seal: Seal | None, tag: str, task_id: str, reply: list[bytes]) -> TaskRecord | None:
     if not reply:
         return None
     fields = {name.decode("utf-8", "replace"): value for name, value in zip(reply[2::2], reply[3::2], strict=True)}
+    fields["id"] = task_id.encode()  # whatever the hash says: by this one it is found
     return read_record(reply[0].decode(), reply[1].decode(), fields, seal=seal, tag=tag)
 
 
@@ -95,7 +96,7 @@ def sealed(keys: QueueKeys, task: Task) -> Task:
 def _placed(queue: str, reply: list[bytes] | bytes) -> tuple[str, str]:
     if isinstance(reply, bytes):
         raise full(queue, 1)
-    return reply[0].decode(), reply[1].decode()
+    return reply[0].decode("utf-8", "replace"), reply[1].decode("utf-8", "replace")
 
 
 _MORE = ("keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "encoding", "headers", "then")
@@ -162,7 +163,7 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
         id=task_id,
         **{"await": "1" if awaited else ""},
     )
-    return replace(call, read=partial(_record, keys.seal, tag))
+    return replace(call, read=partial(_record, keys.seal, tag, task_id))
 
 
 def headers(keys: QueueKeys, task_id: str) -> Call[bytes | None]:

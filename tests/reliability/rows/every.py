@@ -1,6 +1,8 @@
 """All scenarios, by row."""
 
 from tests.reliability.rows import (
+    damage,
+    depth,
     hostile,
     leaders,
     limits,
@@ -21,6 +23,6 @@ from tests.reliability.scenario import Scenario
 
 _MODULES = (
     workers, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races,
-    versions, hostile, soak,
+    versions, hostile, soak, damage, depth,
 )  # fmt: skip
 SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}

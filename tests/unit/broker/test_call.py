@@ -26,7 +26,7 @@ from jobrunner.broker.call import (
     wire_words,
 )
 from jobrunner.broker.keys import Keys
-from jobrunner.errors import ServerFull, ServerRefused
+from jobrunner.errors import DamagedData, ServerFull, ServerRefused
 
 MAIL = Keys("p").queue("mail")
 PURGE = Verb("purge", int)
@@ -81,6 +81,15 @@ def test_a_reply_is_read_and_an_error_is_raised_or_returned():
         interpret(call, ResponseError("ERR no"))
     assert isinstance(attempt_to_interpret(call, ResponseError("ERR no")), ServerRefused)
     assert attempt_to_interpret(call, b"7") == 7
+
+
+@pytest.mark.parametrize("read", [int, lambda reply: reply.decode(), lambda reply: {}[reply], lambda _: 1 / 0])
+def test_what_cannot_be_read_is_told_with_its_key(read):
+    call = command("GET", b"p:{mail}:mail:arrival", read=read)
+
+    with pytest.raises(DamagedData, match=r"p:\{mail\}:mail:arrival"):
+        interpret(call, b"\xff")
+    assert isinstance(attempt_to_interpret(call, b"\xff"), DamagedData)
 
 
 @pytest.mark.parametrize(

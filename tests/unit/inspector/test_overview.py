@@ -37,6 +37,33 @@ def test_a_queue_that_is_damaged_says_so_and_the_others_are_counted(client: Clie
     assert (maths.waiting, maths.problem) == (1, "")
 
 
+def test_names_and_totals_that_are_damage_are_left_out(client: Client, raw: Any) -> None:
+    client.queue("mail").push(1)
+    raw.sadd(client.keys.queues, b"\xff\xfe", "", "a/b/c", "{mail}", "x" * 20_000)
+    raw.hset(client.keys.queue("mail").counters, mapping={b"\xff": "7", "failed": "many", "dead": b"\xff"})
+
+    (mail,) = overview(client).queues
+
+    assert (mail.name, mail.waiting, mail.totals["enqueued"]) == ("mail", 1, 1)
+    assert not {"failed", "dead"} & mail.totals.keys()
+    assert client.queue("mail").totals() == mail.totals
+
+
+def test_a_damaged_lock_is_nobodys(client: Client, raw: Any) -> None:
+    raw.set(client.keys.leader, "damage")
+
+    assert overview(client).leader is None
+
+
+def test_a_damaged_member_hides_no_other(client: Client, raw: Any) -> None:
+    here = client.queue("mail").push("x")
+    raw.zadd(client.keys.queue("mail").waiting, {b"\xff\xfe": 1, b"": 2})
+    raw.hset(client.keys.queue("mail").task(here), mapping={"id": "", "type": b"\xff"})
+
+    assert [record.id for record in list_tasks(client, "mail")] == [here]
+    assert here in client.queue("mail").ids("waiting")
+
+
 def test_the_leader_is_the_worker_that_took_the_lock(client: Client) -> None:
     assert overview(client).leader is None
 

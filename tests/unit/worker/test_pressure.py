@@ -92,6 +92,16 @@ def test_a_fan_out_makes_children_with_ids_derived_from_the_parent(bench: Bench,
     assert client.task(parent.id).state is TaskState.SUCCEEDED
 
 
+def test_a_damaged_encoding_does_not_stop_the_reports(bench: Bench, client: Client) -> None:
+    (parent,) = begun(bench, client, 1)
+    parent.encoding = b"\xff"
+
+    end(bench, [parent], Spread(children=(ON,)))
+
+    assert client.task(parent.id).state is TaskState.SUCCEEDED
+    assert client.queue(CLEAN).counts()["waiting"] == 1
+
+
 def test_a_fan_out_of_nothing_is_a_success(bench: Bench, client: Client) -> None:
     (parent,) = begun(bench, client, 1)
 
