@@ -175,6 +175,8 @@ def interpret(call: Call[T], reply: object) -> T:
         raise server_error(reply) from reply
     try:
         return call.read(reply)
+    except JobrunnerError:
+        raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise _damage(call, error) from error
 

@@ -8,12 +8,18 @@ from tests.reliability.scenario import Scenario
 
 _EVERYDAY = ("R15",)
 """Rows that take no longer than other tests."""
+_OF_TOPOLOGIES = ("R21", "R22")
 
 
 def _played() -> list[object]:
     short = [one for one in SCENARIOS.values() if one.short is not None]
-    marks = {one.row: [] if one.row in _EVERYDAY else [pytest.mark.reliability] for one in short}
-    return [pytest.param(one, id=one.row, marks=marks[one.row]) for one in short]
+    return [pytest.param(one, id=one.row, marks=_marks(one.row)) for one in short]
+
+
+def _marks(row: str) -> list[pytest.MarkDecorator]:
+    if row in _EVERYDAY:
+        return []
+    return [pytest.mark.topology if row in _OF_TOPOLOGIES else pytest.mark.reliability]
 
 
 @pytest.mark.timeout(300)

@@ -16,6 +16,7 @@ from tests.reliability.rows import (
     server,
     soak,
     supervisors,
+    topologies,
     versions,
     workers,
 )
@@ -23,6 +24,6 @@ from tests.reliability.scenario import Scenario
 
 _MODULES = (
     workers, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races,
-    versions, hostile, soak, damage, depth,
+    versions, hostile, soak, damage, depth, topologies,
 )  # fmt: skip
 SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}
