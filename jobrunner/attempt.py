@@ -10,6 +10,8 @@ from jobrunner.clock import from_ms
 
 _BAND = 2.0**42
 """See lua/lib/place.lua."""
+_LONGEST_LEASE_MS = 31_536_000_000
+"""See lua/lib/number.lua."""
 
 
 class Attempt(msgspec.Struct, gc=False):
@@ -98,7 +100,7 @@ def _add_more(
     attempt.number = attempt.retry_count + 1
     attempt.max_attempts = _whole(max_attempts, attempt.max_attempts)
     if keepalive_ms is not None:
-        attempt.keepalive_ms = _decimal(keepalive_ms, attempt.keepalive_ms)
+        attempt.keepalive_ms = _lease_length(keepalive_ms, attempt.keepalive_ms)
         attempt.deadline_ms = now_ms + attempt.keepalive_ms
     attempt.expiries = _whole(expiries, 0)
     attempt.headers = headers
@@ -111,6 +113,11 @@ def _add_more(
 def due_ms(place: bytes, priority: bytes | None) -> float:
     """When a task was due that has this place in line, Unix ms."""
     return max(_decimal(place, 0.0) - (1 - min(max(_whole(priority, 1), 0), 2)) * _BAND, 0.0)
+
+
+def _lease_length(raw: bytes, default: float) -> float:
+    read = _decimal(raw, default)
+    return read if 0 < read <= _LONGEST_LEASE_MS else default
 
 
 def _whole(raw: bytes | None, default: int) -> int:

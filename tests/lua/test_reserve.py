@@ -351,3 +351,15 @@ def test_a_task_that_is_tried_again_was_due_when_its_delay_ended(mail, clock):
     due = {attempt.id: attempt.due_ms for attempt in mail.reserve(2)}
 
     assert due == {"failed": pytest.approx(began + 2000, abs=1), "snoozed": pytest.approx(began + 3000, abs=1)}
+
+
+@pytest.mark.parametrize("damage", [b"-1", b"0", b"1e308", b"9" * 40, b"nan"])
+def test_a_damaged_length_of_a_lease_counts_as_none(mail, raw, damage):
+    mail.enqueue("a", "b")
+    raw.hset(mail.keys.settings, "keepalive_ms", damage)
+    raw.hset(mail.keys.task("b"), mapping={"keepalive_ms": damage, "more": 1})
+
+    reservation = mail.run(leases.reserve(mail.keys, 2, token="t"))
+
+    assert [attempt.keepalive_ms for attempt in reservation.attempts] == [30_000, 30_000]
+    assert set(mail.scores("pending").values()) == {reservation.now_ms + 30_000}

@@ -33,7 +33,7 @@ FAULTS = {
         "redis.call('ZADD', waiting, number(task[4]) or now, id)",
         "redis.call('UNLINK', key) redis.call('HINCRBY', counters, 'purged', 1)",
     ),
-    "doubles": ("now + (number(more[3]) or keepalive)", "now + 1"),  # leases end while tasks run
+    "doubles": ("now + (lease_length(more[3]) or keepalive)", "now + 1"),  # leases end while tasks run
     "leaks": (  # a place under the cap, for every finished task
         "call_sliced('ZREM', pending, over)",
         "for _, id in ipairs(over) do redis.call('ZADD', pending, 9e15, id) end",

@@ -35,7 +35,7 @@ local function hand_out(ids)
     local is_damaged = not (type or payload)
     local in_doubt = is_damaged or more or defaults.expires_in
     if not (in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, now, defaults)) then
-      ends[at + 1], ends[at + 2] = more and more[3] and now + (number(more[3]) or keepalive) or usual_end, id
+      ends[at + 1], ends[at + 2] = more and more[3] and now + (lease_length(more[3]) or keepalive) or usual_end, id
       numbers[at + 1], numbers[at + 2], at = lease, id, at + 2
       reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = id, type, payload, enqueue_time
       reply[last + 5], lease, last = more, lease + 1, last + 5

@@ -13,7 +13,7 @@ local function read_defaults(now)
   return {
     paused = set[1] and (not resumes or resumes > now),
     resumes = resumes,
-    keepalive = number(set[2]) or DEFAULT_KEEPALIVE_MS,
+    keepalive = lease_length(set[2]) or DEFAULT_KEEPALIVE_MS,
     max_attempts = number(set[3]) or DEFAULT_MAX_ATTEMPTS,
     dead_ttl = number(set[4]) or DEFAULT_DEAD_TTL_MS,
     dead_max = number(set[5]) or DEFAULT_DEAD_MAX,
