@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from jobrunner.soak.ledger import Entry
 
 _FORGOTTEN_S = 300.0
-_DOOMED = "Doomed"
+_DOOMED = "soak.Doomed"
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
     ClientClosed,
+    DamagedData,
     OutcomeUnknown,
     ServerFull,
     ServerRefused,
@@ -133,7 +134,7 @@ def test_a_full_server_has_an_error_of_its_own(connect, start_server, mail):
 
 def test_a_reader_that_raises_leaves_the_connection_usable(connect, cable):
     driver = connect(cable.url)
-    with pytest.raises(ValueError, match="invalid"):
+    with pytest.raises(DamagedData, match="invalid"):
         driver.run(command("ECHO", "x", read=int))
 
     assert driver.run(command("ECHO", "7", read=int)) == 7

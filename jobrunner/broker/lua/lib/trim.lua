@@ -1,6 +1,4 @@
--- What is moved costs more than what is deleted, and all workers may be at it one behind the other.
 local SLICE = 500
-local MOVED = 100
 
 -- Deletes a bounded slice of what stands in a set since `before` or longer, and beyond that of the oldest when there
 -- are more than `most` (0 = any number), index and hash together. Returns how many, and the score of the newest.

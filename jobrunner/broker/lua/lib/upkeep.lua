@@ -3,7 +3,7 @@
 local UNREPORTED = ' ended without a report: its worker died, hung or was cut off'
 
 local function promote(now)
-  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, MOVED)
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, SLICE)
   if #due == 0 then return 0 end
   local places, ids = {}, {}
   for i = 1, #due, 2 do
@@ -35,7 +35,7 @@ local function recover_one(now, id, lease, defaults)
 end
 
 local function recover(now, defaults)
-  local expired = redis.call('ZRANGEBYSCORE', pending, '-inf', exact(now), 'LIMIT', 0, MOVED)
+  local expired = redis.call('ZRANGEBYSCORE', pending, '-inf', exact(now), 'LIMIT', 0, SLICE)
   if #expired == 0 then return 0 end
   write_even_when_full()
   local held = redis.call('ZMSCORE', leases, unpack(expired))
@@ -62,7 +62,7 @@ local function upkeep(now)
   local defaults = read_defaults(now)
   local promoted = promote(now)
   -- What stands behind a full slice of overdue tasks would overtake the rest of these: no more is handed out.
-  defaults.at_most = defaults.paused and 0 or promoted == MOVED and MOVED or math.huge
+  defaults.at_most = defaults.paused and 0 or promoted == SLICE and SLICE or math.huge
   local moved = promoted + recover(now, defaults)
   if moved > 0 then wake_one(wake) end
   defaults.history = read_history()
