@@ -49,8 +49,9 @@ def _in_database(broker: Broker, number: int | None) -> Iterator[Neighbour]:
     with suppress(JobrunnerError):  # this user may not scan, or not look there
         prefixes = _prefixes(broker)
     for prefix in sorted(prefixes):
-        with suppress(JobrunnerError, UnicodeDecodeError):  # a key of somebody else that only looks like ours
-            yield _look(broker, Keys(prefix), number)
+        with suppress(JobrunnerError):  # a key of somebody else that only looks like ours
+            if (found := _look(broker, Keys(prefix), number)) is not None:
+                yield found
 
 
 def _prefixes(broker: Broker) -> set[str]:
@@ -72,8 +73,10 @@ def _scan(cursor: bytes) -> Call[tuple[bytes, list[bytes]]]:
     return command(*words, read=lambda reply: (reply[0], reply[1]))
 
 
-def _look(broker: Broker, keys: Keys, number: int | None) -> Neighbour:
+def _look(broker: Broker, keys: Keys, number: int | None) -> Neighbour | None:
     names = broker.run(queues.registered(keys))[:_QUEUES_COUNTED]
+    if not names:
+        return None
     sets = [getattr(keys.queue(name), state) for name in names for state in ("waiting", "scheduled", "pending")]
     alive = command("ZCOUNT", keys.workers, unix_ms() - _ALIVE_MS, "+inf", read=int)
     workers, *counts = broker.run_many([alive, *(command("ZCARD", key, read=int) for key in sets)])

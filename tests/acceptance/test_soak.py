@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ SHORT = ("--keepalive", "1.5", "--workers", "2", "--rate", "60", "--seed", "1")
 BROKEN = ("--duration", "24s", "--faults", "kills", "--every", "4s", "--workers", "3", "--task-time", "100ms",
           "--patience", "4")  # fmt: skip
 
+_slow = partial(pytest.param, marks=pytest.mark.slow)
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(240)]
 
 
@@ -73,10 +75,10 @@ def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
     ("tampering", "caught"),
     [
         ({"fault": "loses"}, {"acknowledged tasks lost"}),
-        ({"fault": "doubles"}, {"begun again without a fault that explains it"}),
-        ({"fault": "leaks"}, {"still there after the drain"}),
-        ({"fault": "hoards"}, {"keys", "keys that should be gone"}),
-        ({"leak": "200000"}, {"memory of the worker that was never killed", "its descriptors"}),
+        _slow({"fault": "doubles"}, {"begun again without a fault that explains it"}),
+        _slow({"fault": "leaks"}, {"still there after the drain"}),
+        _slow({"fault": "hoards"}, {"keys", "keys that should be gone"}),
+        _slow({"leak": "200000"}, {"memory of the worker that was never killed", "its descriptors"}),
     ],
     ids=["loses", "doubles", "leaks", "hoards", "grows"],
 )
@@ -104,6 +106,7 @@ def test_on_a_server_of_others_it_touches_its_own_keys_alone_also_when_it_is_int
     assert raw.keys() == [b"theirs"]
 
 
+@pytest.mark.slow
 def test_interrupted_twice_it_ends_at_once_and_leaves_nothing(
     folder: Path, server: Server, raw: redis.Redis
 ) -> None:
