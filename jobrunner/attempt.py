@@ -38,8 +38,6 @@ class Attempt(msgspec.Struct, gc=False):
     """When it began here (performance counter)."""
     run_s: float = -1.0
     """How long it ran; negative: it did not."""
-    expiries: int = 0
-    """Leases of the task that ended without a report, as they do when a process dies."""
 
     @property
     def deadline(self) -> datetime:
@@ -94,7 +92,6 @@ def _add_more(
     then: bytes | None,
     place: bytes | None = None,
     priority: bytes | None = None,
-    expiries: bytes | None = None,
 ) -> None:
     attempt.retry_count = _whole(retry_count, 0)
     attempt.number = attempt.retry_count + 1
@@ -102,7 +99,6 @@ def _add_more(
     if keepalive_ms is not None:
         attempt.keepalive_ms = _lease_length(keepalive_ms, attempt.keepalive_ms)
         attempt.deadline_ms = now_ms + attempt.keepalive_ms
-    attempt.expiries = _whole(expiries, 0)
     attempt.headers = headers
     attempt.encoding = encoding
     attempt.then = then

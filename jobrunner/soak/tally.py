@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from jobrunner.soak.ledger import Entry
 
 _FORGOTTEN_S = 300.0
-_DOOMED = "soak.Doomed"
+_DOOMED = "SoakDoomed"
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ SERVED = (WORK, DOOMED, LIMITED, SINGLE, TICKS)
 HAND = "hand"
 IN, OUT = f"{HAND}/in", f"{HAND}/out"
 QUEUES = (*SERVED, IN, OUT)
-TICK_S = {"soak.Ticking": 1, "soak.Tocking": 5}
+TICK_S = {"SoakTicking": 1, "SoakTocking": 5}
 """Seconds between the ticks of periodic jobs."""
 KEEP_S = 5
 _SOON = Backoff(base=0.2, factor=2, cap=2, jitter=0.1)
@@ -48,22 +48,22 @@ class Noted(Job):
         note("end", task, attempt)
 
 
-@job(name="soak.Short", queue=WORK, **_ENDLESS)
+@job(name="SoakShort", queue=WORK, **_ENDLESS)
 class Short(Noted):
     """Is done in the end."""
 
 
-@job(name="soak.Limited", queue=LIMITED, **_ENDLESS)
+@job(name="SoakLimited", queue=LIMITED, **_ENDLESS)
 class Limited(Noted):
     """Only some run at a time."""
 
 
-@job(name="soak.Single", queue=SINGLE, unique=Unique(by=[], ttl=3600), **_ENDLESS)
+@job(name="SoakSingle", queue=SINGLE, unique=Unique(by=[], ttl=3600), **_ENDLESS)
 class Single(Noted):
     """At most one is there."""
 
 
-@job(name="soak.Doomed", queue=DOOMED, max_attempts=2, keep=KEEP_S, backoff=_SOON)
+@job(name="SoakDoomed", queue=DOOMED, max_attempts=2, keep=KEEP_S, backoff=_SOON)
 class Doomed(Noted):
     """Fails twice and is dead."""
 
@@ -72,7 +72,7 @@ def _tick(periodic: PeriodicJob) -> None:
     note("tick", periodic.task.id, periodic.task.attempt, type(periodic).__name__)
 
 
-@job(name="soak.Ticking", queue=TICKS, every=timedelta(seconds=1), catch_up=1000, overlap="allow", **_ENDLESS)
+@job(name="SoakTicking", queue=TICKS, every=timedelta(seconds=1), catch_up=1000, overlap="allow", **_ENDLESS)
 class Ticking(PeriodicJob):
     """Every second."""
 
@@ -81,7 +81,7 @@ class Ticking(PeriodicJob):
         _tick(self)
 
 
-@job(name="soak.Tocking", queue=TICKS, every=timedelta(seconds=5), catch_up=1000, overlap="allow", **_ENDLESS)
+@job(name="SoakTocking", queue=TICKS, every=timedelta(seconds=5), catch_up=1000, overlap="allow", **_ENDLESS)
 class Tocking(PeriodicJob):
     """Every five seconds."""
 

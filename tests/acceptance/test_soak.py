@@ -95,7 +95,7 @@ def test_on_a_server_of_others_it_touches_its_own_keys_alone_also_when_it_is_int
 ) -> None:
     raw.set("theirs", 1)
     process = soak(folder, "--url", server.url, "--duration", "60s", "--every", "1s", "--prefix", "mine")
-    wait_for(lambda: raw.keys("mine-soak-*:*periodic:soak.Ticking"), timeout_s=60)
+    wait_for(lambda: raw.keys("mine-soak-*:*periodic:SoakTicking"), timeout_s=60)
 
     process.send_signal(signal.SIGINT)
     code, said, talk = ended(process)

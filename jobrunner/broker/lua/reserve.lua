@@ -8,7 +8,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
 --       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then, place,
---       priority, expiries}
+--       priority}
 -- In a queue that keeps history the hash says with `started_at` when it was last handed out.
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
 -- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim upkeep
@@ -23,7 +23,7 @@ local lease, last = tonumber(first_lease), #reply
 
 local function read_more(id)
   return redis.call('HMGET', tasks .. id, 'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding',
-    'expires_in_ms', 'then', 'place', 'priority', 'expiries')
+    'expires_in_ms', 'then', 'place', 'priority')
 end
 
 local function hand_out(ids)

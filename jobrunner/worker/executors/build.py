@@ -1,12 +1,11 @@
 """From settings to an executor."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from jobrunner.client.client import Client
 from jobrunner.client.current import within
 from jobrunner.logs import IDENTITY
 from jobrunner.settings import WorkerSettings
-from jobrunner.worker.executors.alone import Alone, is_suspect
 from jobrunner.worker.executors.by_kind import ByKind
 from jobrunner.worker.executors.coroutines import CoroutineExecutor
 from jobrunner.worker.executors.deadlines import Deadlines
@@ -28,27 +27,23 @@ def build_executor(
     is_stopped: Callable[[str], bool],
     finished: Finished,
 ) -> Executor:
-    """Threads or processes for plain jobs, and an event loop for coroutine jobs; suspects run alone.
+    """Threads or processes for plain jobs, and an event loop for coroutine jobs.
 
     `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
     """
     runner = Runner(client.broker, client.keys, is_stopped)
-
-    def greeting(more: Iterable[str] = ()) -> bytes:
-        return write_greeting(
-            client.endpoint.shared_url(), client.keys.prefix, (*modules, *more), IDENTITY.worker, IDENTITY.log_format,
+    if settings.executor == "processes":
+        greeting = write_greeting(
+            client.endpoint.shared_url(), client.keys.prefix, modules, IDENTITY.worker, IDENTITY.log_format,
             {name: getattr(client.settings, name) for name in _SHARED},
         )  # fmt: skip
-
-    if settings.executor == "processes":
-        children = ProcessSlots(greeting(), runner, is_stopped, settings.max_memory)
+        children = ProcessSlots(greeting, runner, is_stopped, settings.max_memory)
         return ThreadExecutor(settings.concurrency, children, finished)
     with within(client):
-        slots = Alone(Deadlines(runner), greeting, runner, is_stopped)
-        plain = ThreadExecutor(settings.concurrency, slots, finished)
+        plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished)
 
     def coroutines() -> CoroutineExecutor:
         with within(client):
             return CoroutineExecutor(settings.concurrency, runner.run_async, finished)
 
-    return ByKind(plain, coroutines, is_suspect)
+    return ByKind(plain, coroutines)

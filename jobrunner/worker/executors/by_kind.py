@@ -8,19 +8,10 @@ from jobrunner.worker.executors.handover import Executor
 
 
 class ByKind:
-    """Hands each attempt to the executor of its job or station. The event loop starts with the first coroutine job.
+    """Hands each attempt to the executor of its job or station. The event loop starts with the first coroutine job."""
 
-    Coroutines that are `plainly` to be run go with the others, whose slots can do that.
-    """
-
-    def __init__(
-        self,
-        plain: Executor,
-        new_coroutines: Callable[[], Executor],
-        plainly: Callable[[Attempt], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, plain: Executor, new_coroutines: Callable[[], Executor]) -> None:
         self._plain = plain
-        self._plainly = plainly
         self._new_coroutines = new_coroutines
         self._coroutines: Executor | None = None
 
@@ -31,7 +22,7 @@ class ByKind:
 
     def submit(self, attempts: list[Attempt]) -> None:
         """Takes attempts, in order within each kind."""
-        waiting_for_loop = [attempt for attempt in attempts if self._is_for_loop(attempt)]
+        waiting_for_loop = [attempt for attempt in attempts if _is_async(attempt)]
         if not waiting_for_loop:
             self._plain.submit(attempts)
             return
@@ -39,10 +30,7 @@ class ByKind:
             self._coroutines = self._new_coroutines()
         self._coroutines.submit(waiting_for_loop)
         if len(waiting_for_loop) < len(attempts):
-            self._plain.submit([attempt for attempt in attempts if not self._is_for_loop(attempt)])
-
-    def _is_for_loop(self, attempt: Attempt) -> bool:
-        return _is_async(attempt) and not (attempt.expiries and self._plainly(attempt))
+            self._plain.submit([attempt for attempt in attempts if not _is_async(attempt)])
 
     def nudge(self) -> None:
         """Puts more slots to work."""
