@@ -133,13 +133,14 @@ def _note_stalls(findings: Findings, found: Stalls, idle: Stalls) -> None:
 
 
 @scenario(
-    "R24", short={"tasks": 100_000, "queues": 1_000, "reserves": 5_000},
-    full={"tasks": 10_000_000, "queues": 1_000, "reserves": 50_000},
+    "R24", short={"tasks": 100_000, "queues": 1_000, "reserves": 5_000, "most_ms": 6},
+    full={"tasks": 10_000_000, "queues": 1_000, "reserves": 50_000, "most_ms": 2},
 )  # fmt: skip
-def deep(stage: Stage, findings: Findings, tasks: int, queues: int, reserves: int) -> None:
+def deep(stage: Stage, findings: Findings, tasks: int, queues: int, reserves: int, most_ms: float) -> None:
     """So many tasks of 100 B wait in 1 000 queues.
 
-    99 of 100 reserves are ≤ 2 ms of work for server and caller; a task takes ≤ 600 B beside its payload; all are there.
+    99 of 100 reserves are ≤ 2 ms (in the short run 6) of work for server and caller; a task takes ≤ 600 B beside its
+    payload; all are there.
     """
     names = [f"q{n}" for n in range(queues)]
     before, began = stage.raw.info("memory")["used_memory"], time.monotonic()
@@ -157,7 +158,8 @@ def deep(stage: Stage, findings: Findings, tasks: int, queues: int, reserves: in
         took = list(_reserve(stage, names, reserves))
     worked, clock = (sorted(times) for times in zip(*took, strict=True))
     findings.equals("reserved", len(took), reserves)
-    findings.at_most("ms that server and caller work for a reserve, p99", round(worked[len(took) * 99 // 100], 3), 2)
+    p99 = round(worked[len(took) * 99 // 100], 3)
+    findings.at_most("ms that server and caller work for a reserve, p99", p99, most_ms)
     findings.note("the same, p50 and longest", f"{worked[len(took) // 2]:.3f}, {worked[-1]:.3f}")
     quantiles = (clock[len(took) // 2], clock[len(took) * 99 // 100], clock[-1])
     findings.note("ms of reserve by the clock, p50, p99, longest", ", ".join(f"{ms:.3f}" for ms in quantiles))
