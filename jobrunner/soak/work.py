@@ -69,7 +69,7 @@ class Doomed(Noted):
 
 
 def _tick(periodic: PeriodicJob) -> None:
-    note("tick", periodic.task.id, periodic.task.attempt, type(periodic).definition.name)
+    note("tick", periodic.task.id, periodic.task.attempt, f"Soak{type(periodic).__name__}")
 
 
 @job(name="SoakTicking", queue=TICKS, every=timedelta(seconds=1), catch_up=1000, overlap="allow", **_ENDLESS)
