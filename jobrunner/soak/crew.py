@@ -16,6 +16,8 @@ from jobrunner.clock import monotonic, sleep
 from jobrunner.soak.work import SERVED
 
 _LOOK_S = 0.02
+_STARTS_S = 20.0
+"""A worker that gave up looking for its server has ended by then, on a busy machine too."""
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class Crew:
             f"--grace={grace_s:g}", "--heartbeat=2",
         ]  # fmt: skip
         self._count = 0
+        self._out_of_reach_until = {"all": 0.0, "proxied": 0.0}
 
     @property
     def elder(self) -> Member:
@@ -110,6 +113,10 @@ class Crew:
         self._forget(member)
         return self.start(member.role, proxied=member.proxied)
 
+    def note_outage(self, whose: str, until: float) -> None:
+        """The server is out of reach until then, for "all" or for those that are "proxied"."""
+        self._out_of_reach_until[whose] = max(self._out_of_reach_until[whose], until)
+
     def look(self) -> None:
         """Notes who ended: those that were to leave, and those that were not, who are replaced."""
         for member in [one for one in self.members if not one.alive]:
@@ -119,10 +126,16 @@ class Crew:
                 if member.process.returncode not in (0, -signal.SIGTERM):
                     self.lost.append(f"{member.name} left with {member.process.returncode}")
                 continue
-            self.lost.append(f"{member.name} ended with {member.process.returncode}")
+            if not self._found_no_server(member):
+                self.lost.append(f"{member.name} ended with {member.process.returncode}")
             at = self.members.index(member)
             self.members.insert(at, self.replace(member))
             self.members.pop()
+
+    def _found_no_server(self, member: Member) -> bool:
+        """Whether it ended as one does that cannot reach its server as it starts."""
+        until = max(self._out_of_reach_until[whose] for whose in ("all", *["proxied"] * member.proxied))
+        return member.process.returncode == 1 and member.began <= until and monotonic() < member.began + _STARTS_S
 
     def end(self, members: Sequence[Member], *, patience_s: float) -> None:
         """Has these end by SIGTERM, or by SIGKILL when that takes too long."""

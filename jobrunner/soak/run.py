@@ -245,7 +245,8 @@ class Soak:
         totals, now = self.tally.totals, monotonic()
         waits = waits_since(list(self.tally.waits), now - _WINDOW_S)
         workers = self.crew.workers()
-        before = next((one for one in self.samples if one.at_s >= self.elapsed_s - _WINDOW_S), None)
+        window_s = max(_WINDOW_S, 1.5 * self.wish.sample_s)  # there is always a sample in it
+        before = next((one for one in self.samples if one.at_s >= self.elapsed_s - window_s), None)
         span_s = self.elapsed_s - before.at_s if before else 0.0
         memory = {one.name: size for one in workers if (size := resident_bytes(one.pid)) is not None}
         opened = {one.name: count for one in workers if (count := descriptors(one.pid)) is not None}

@@ -145,6 +145,7 @@ class Striker:
         length_s = 0.5 + fault.size * 2 * self._keepalive_s
         now = monotonic()
         self._silent_until = now + length_s
+        self._crew.note_outage("proxied", self._silent_until)
         if self._may_cost_leases(length_s):
             self._excuses.add([one.pid for one in self._crew.members if one.proxied], now, now + length_s + _BACK_S)
         cable = self._cable
@@ -156,6 +157,7 @@ class Striker:
         if self._server is None:
             return ""
         began, back = self._server.kill(fault.size * _LONGEST_AWAY_S)
+        self._crew.note_outage("all", back)
         if self._may_cost_leases(back - began):
             self._excuses.add(None, began, back + _BACK_S)
         return f"away for {back - began:.2f} s"
