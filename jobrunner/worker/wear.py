@@ -47,13 +47,16 @@ class Wear:
             return _COUNT_EVERY_S
         return _LOOK_EVERY_S if self._most_tasks or self._most_bytes else _SELDOM_S
 
-    def begin(self) -> None:
-        """To be called when the worker works. Raises InvalidOption."""
+    def check(self) -> None:
+        """To be called before the worker takes any work. Raises InvalidOption."""
         if self._most_bytes and (taken := resident_bytes()) >= self._most_bytes:
             raise InvalidOption(
                 f"max_memory is {self._most_bytes / _MB:.0f} MB, and the process takes {taken / _MB:.0f} MB before any "
                 "work; give more"
             )
+
+    def begin(self) -> None:
+        """To be called when the worker works."""
         if self._tell is not None:
             self._tell(READY)
 

@@ -111,6 +111,7 @@ class Worker:
         with `drain`, until nothing is scheduled either. Raises DriverFailed when a driver cannot go on, NewerFormat
         when a newer version took the prefix over, InvalidOption when `max_memory` is too little to begin."""
         began = monotonic()
+        self._wear.check()
         self.start()
         try:
             self._wear.begin()

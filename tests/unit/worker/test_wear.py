@@ -31,6 +31,7 @@ class Process:
         return self._begun(Wear(WorkerSettings(**settings), self.said.append))
 
     def _begun(self, begun: Wear) -> Wear:
+        begun.check()
         begun.begin()
         return begun
 
