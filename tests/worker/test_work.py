@@ -385,6 +385,7 @@ def test_what_it_said_of_itself_is_back_after_the_server_lost_it(
 def test_workers_that_were_killed_long_ago_are_forgotten(start: Start, raw: redis.Redis, keys: Keys) -> None:
     now_ms = raw.time()[0] * 1000
     raw.zadd(keys.workers, {"killed yesterday": now_ms - 86_500_000, "at work": now_ms - 1_000})
+    raw.hset(keys.worker("at work"), "host", "another")
     worker = start(queues=["w"])
     assert raw.zrange(keys.workers, 0, -1) == [b"at work", worker.id.encode()]
 
