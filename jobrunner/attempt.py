@@ -57,23 +57,20 @@ def read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
     """
     now_ms, usual_end_ms, usual_keepalive_ms = float(reply[0]), float(reply[2]), float(reply[3])
     usual_limit = int(reply[4])
-    attempts = []
+    attempts, types = [], {b"": "", None: ""}
     tasks = zip(reply[5::5], reply[6::5], reply[7::5], reply[8::5], reply[9::5], strict=True)
-    for token, (task_id, type_, payload, enqueue_time, more) in enumerate(tasks, lease):
+    for token, (raw_id, raw_type, payload, enqueue_time, more) in enumerate(tasks, lease):
+        try:
+            task_id = raw_id.decode()
+        except UnicodeDecodeError:
+            task_id = raw_id.decode("utf-8", "replace")
+        type_ = types.get(raw_type)
+        if type_ is None:
+            type_ = types[raw_type] = raw_type.decode("utf-8", "replace")
         attempt = Attempt(
-            queue,
-            task_id.decode("utf-8", "replace"),
-            str(token),
-            usual_end_ms,
-            usual_keepalive_ms,
-            type_.decode("utf-8", "replace") if type_ else "",
-            payload,
-            1,
-            0,
-            _decimal(enqueue_time, 0.0),
-            usual_limit,
-            None,
-        )
+            queue, task_id, str(token), usual_end_ms, usual_keepalive_ms, type_, payload, 1, 0,
+            _decimal(enqueue_time, 0.0), usual_limit, None,
+        )  # fmt: skip
         if more is not None:
             _add_more(attempt, now_ms, *more)
         attempts.append(attempt)

@@ -1,23 +1,20 @@
-"""Logs of a process that works: lines for people or lines of JSON, all on stderr, with the ids of what they tell of.
+"""The lines that this package and its jobs log, with the ids of what they tell of. `log_setup.py` says where they go.
 
 A line that is written while an attempt runs, by whatever logger, names worker, queue, task and attempt, and the job
 where there is one. Programs that set structlog up themselves put `add_ids` among their processors. What must hold,
 whoever set it up: a line of this package's own that cannot be written is lost, and nothing else.
+
+structlog is imported with the first line: that takes a quarter of the time in which a command starts, and most commands
+log nothing.
 """
 
-import logging
-import os
-import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, TextIO
-
-import structlog
+from typing import Any
 
 from jobrunner.attempt import Attempt
 
-FORMATS = ("console", "json")
 RUNNING: ContextVar[Attempt | None] = ContextVar("jobrunner_running", default=None)
 """The attempt that runs here."""
 
@@ -36,7 +33,7 @@ class OwnLog:
     """The log of one part of this package, by structlog as it is set up when a line is written."""
 
     def __init__(self, name: str) -> None:
-        self._log = structlog.get_logger(name)
+        self._name = name
 
     def info(self, event: str, **said: Any) -> None:
         """What went as it should."""
@@ -56,7 +53,14 @@ class OwnLog:
 
     def _write(self, level: str, event: str, said: dict[str, Any]) -> None:
         with suppress(Exception):  # a closed stream, a full disk, a processor that fails
-            getattr(self._log, level)(event, **said)
+            getattr(logger(self._name), level)(event, **said)
+
+
+def logger(name: str) -> Any:
+    """A structlog logger, as that is set up when a line is written."""
+    import structlog
+
+    return structlog.get_logger(name)
 
 
 def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -72,60 +76,3 @@ def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> Mu
     if line.get("job") == "":  # an item of a station has none; its queue says which station
         del line["job"]
     return line
-
-
-def log_to_stderr(form: str) -> None:
-    """Sets up structlog, and standard logging for programs that use that. A user's module may set up its own after."""
-    steps: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        add_ids,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    last = _renderer(form)
-    IDENTITY.log_format = form
-    structlog.configure(
-        processors=[*steps, *last],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        # One write for each line: the lines of several processes on one stderr do not mix.
-        logger_factory=structlog.WriteLoggerFactory(file=_Steady(sys.stderr)),  # type: ignore[arg-type]
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*steps, structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder()],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
-        )
-    )
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-
-
-def warnings_to_stderr() -> None:
-    """Lets only warnings and what is worse through, for a command that talks to a person itself."""
-    log_to_stderr("console")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-
-
-class _Steady:
-    """A stream whose troubles (a closed pipe, a full disk) cost lines of the log and nothing else."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
-
-
-def _renderer(form: str) -> list[Any]:
-    if form == "json":
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
-    colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    # The plain one: it shows no local variables, which may hold secrets.
-    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]

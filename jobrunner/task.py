@@ -20,7 +20,8 @@ error, died_at      text of the last failure; time of death
 failures            the last ten attempts that failed or whose lease expired, a line each: Unix ms, number of the
                     attempt, failed or expired, worker (see Failure), first line of the error; separated by tabs
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
-finished_at, outcome, result   of a finished task that is kept for a while; no outcome: succeeded; no result: None
+finished_at, outcome, result   of a finished task that is kept for a while, as its end of life tells; no outcome:
+                    succeeded; no result: None; no time: `keep` before the end of life, if that is a minute
 attempts            of a task that was cancelled before it ran
 total_attempts, hops           lifetime figures across moves; a child of a task has its hops and one more
 cancel_requested               flag

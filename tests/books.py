@@ -5,12 +5,9 @@ from collections.abc import Iterable, Iterator
 import redis
 
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.soak.books import OWN, OWN_OF_KEYS, STATES, WAYS_OUT, in_pieces
 
-STATES = ("waiting", "scheduled", "pending", "dead")
-WAYS_OUT = ("succeeded", "cancelled", "dropped", "orphaned", "purged", "trimmed", "moved_out")
-_OWN = ("waiting", "scheduled", "pending", "dead", "done", "leases", "settings", "bucket", "counters", "types",
-        "arrival", "wake", "room", "died", "batches", "closing", "turn")  # fmt: skip
-_OWN_OF_KEYS = ("bucket:", "keyed:", "ring:", "held:", "periodic:")
+_PIECE = 1000
 _OF_TAG = ("task:", "unique:", "join:", "batch:")
 
 
@@ -58,7 +55,7 @@ def strays(raw: redis.Redis, queue: QueueKeys) -> list[str]:
         rest = key[len(queue.base) :].decode(errors="backslashreplace")
         if key.startswith(own):
             rest = key[len(own) :].decode(errors="backslashreplace")
-            known = rest in _OWN or rest.startswith(_OWN_OF_KEYS)
+            known = rest in OWN or rest.startswith(OWN_OF_KEYS)
         else:
             known = rest in ("outbox", "awaited") or rest.startswith(_OF_TAG)
         if not known or (rest.startswith(("unique:", "join:")) and raw.ttl(key) < 0):
@@ -68,24 +65,15 @@ def strays(raw: redis.Redis, queue: QueueKeys) -> list[str]:
 
 def _live(raw: redis.Redis, queue: QueueKeys) -> Iterator[str]:
     name = queue.name.encode()
-    for some in _in_pieces(raw.scan_iter(match=_escaped(queue.tasks) + b"*", count=1000)):
+    for some in in_pieces(raw.scan_iter(match=_escaped(queue.tasks) + b"*", count=_PIECE), _PIECE):
         pipeline = raw.pipeline(transaction=False)
         for key in some:
-            pipeline.hmget(key, "queue", "finished_at")
-        for key, (owner, finished) in zip(some, pipeline.execute(), strict=True):
-            if owner == name and finished is None:
+            pipeline.hget(key, "queue")
+            pipeline.pttl(key)
+        found = pipeline.execute()
+        for key, owner, left in zip(some, found[::2], found[1::2], strict=True):
+            if owner == name and left == -1:
                 yield key[len(queue.tasks) :].decode()
-
-
-def _in_pieces(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
-    piece: list[bytes] = []
-    for key in keys:
-        piece.append(key)
-        if len(piece) == 1000:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
 
 
 def _escaped(key: bytes) -> bytes:

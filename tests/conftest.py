@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Tells all processes of the run, before the first one starts a server."""
     os.environ[_SERVER] = config.getoption("--server")
+    if hasattr(config, "workerinput"):  # what tests start must hear signals also when nohup or `&` started the run
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def server_binary() -> Path:
@@ -81,7 +85,8 @@ class Server:
 
     def start(self) -> None:
         """Returns when the server answers."""
-        words = [word for name, value in self._options.items() for word in (f"--{name}", value)]
+        options = self._options.items()  # Redis 6.2 takes no two words as one
+        words = [word for name, value in options for word in (f"--{name}", *(value.split() or [""]))]
         command = [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
         # The shell waits for the end of its input: the server ends with this process, even a killed one.
         self._process = subprocess.Popen(
@@ -110,6 +115,11 @@ class Server:
         """Ends it for good."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def version_of(raw: redis.Redis) -> tuple[int, ...]:
+    """Of Redis, (7, 0, 15); of Valkey the version of Redis that it is compatible with."""
+    return tuple(map(int, raw.info("server")["redis_version"].split(".")))
 
 
 class Clock:

@@ -13,10 +13,9 @@ from jobrunner.broker.call import (
     confirmed,
     interpret,
     is_unknown_script,
-    pack,
+    pack_calls,
     raise_if_loading,
     server_error,
-    wire_words,
 )
 from jobrunner.broker.connect import Endpoint, Idle, has_died_async
 from jobrunner.broker.nodes import AsyncNodes
@@ -152,7 +151,7 @@ class AsyncBroker:
         if self._greeting is None:
             return
         try:
-            await connection.send_packed_command([pack(wire_words(self._greeting, b""))], check_health=False)
+            await connection.send_packed_command([pack_calls([self._greeting], b"")], check_health=False)
             reply = await read_reply_async(connection)
             raise_if_loading([reply])
             interpret(self._greeting, reply)
@@ -162,14 +161,13 @@ class AsyncBroker:
 
     async def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         now_ms = self.now_ms()
-        packed = [pack(wire_words(call, now_ms)) for call in calls]
-        await connection.send_packed_command(packed, check_health=False)
+        await connection.send_packed_command([pack_calls(calls, now_ms)], check_health=False)
         replies = [await read_reply_async(connection) for _ in calls]
         raise_if_loading(replies)
         for position, reply in enumerate(replies):
             if is_unknown_script(reply):
-                words = wire_words(calls[position], now_ms, with_source=True)
-                await connection.send_packed_command([pack(words)], check_health=False)
+                packed = pack_calls([calls[position]], now_ms, with_source=True)
+                await connection.send_packed_command([packed], check_health=False)
                 replies[position] = await read_reply_async(connection)
         if self._has_sentinels:
             raise_if_demoted(calls, replies)

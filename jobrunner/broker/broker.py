@@ -14,14 +14,13 @@ from jobrunner.broker.call import (
     confirmed,
     interpret,
     is_unknown_script,
-    pack,
+    pack_calls,
     raise_if_loading,
     server_error,
-    wire_words,
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.connect import Endpoint, Idle, has_died
-from jobrunner.broker.nodes import Nodes
+from jobrunner.broker.nodes import Nodes, nothing
 from jobrunner.broker.patience import BROKEN, Demoted, Patience, may_repeat, raise_if_demoted, read_reply
 from jobrunner.errors import ClientClosed
 
@@ -79,9 +78,13 @@ class Broker:
             return self.run_many(calls)
         return confirmed(self.run_each([*calls, self._confirmation]))
 
-    def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Like run_many, but a call that was refused has its error in place of a value."""
-        return [attempt_to_interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
+    def run_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
+        """Like run_many, but a call that was refused has its error in place of a value.
+
+        `meanwhile` is done while the server works, again when the calls have to be sent again.
+        """
+        replies = self._replies(calls, meanwhile)
+        return [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     def connect(self) -> None:
         """Opens a connection when none rests. On a slow way that takes several round trips, which a caller who counts
@@ -115,7 +118,7 @@ class Broker:
     def _node(self, endpoint: Endpoint) -> "Broker":
         return Broker(endpoint, patience_s=0, now_ms=self.now_ms)
 
-    def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
         patience = Patience(self._patience_s, str(self.endpoint))
         while True:
             if self._closed:
@@ -134,7 +137,7 @@ class Broker:
             except RedisError as error:
                 raise server_error(error) from error
             try:
-                return self._exchange(connection, calls)
+                return self._exchange(connection, calls, meanwhile)
             except (BusyLoadingError, Demoted) as error:
                 connection.disconnect()
                 patience.wait_to_connect(error)
@@ -165,7 +168,7 @@ class Broker:
         if self._greeting is None:
             return
         try:
-            connection.send_packed_command([pack(wire_words(self._greeting, b""))], check_health=False)
+            connection.send_packed_command([pack_calls([self._greeting], b"")], check_health=False)
             reply = read_reply(connection)
             raise_if_loading([reply])
             interpret(self._greeting, reply)
@@ -173,17 +176,16 @@ class Broker:
             connection.disconnect()
             raise
 
-    def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+    def _exchange(self, connection: Any, calls: Sequence[Call[Any]], meanwhile: Callable[[], object]) -> list[Any]:
         now_ms = self.now_ms()
-        connection.send_packed_command(
-            [pack(wire_words(call, now_ms)) for call in calls], check_health=False
-        )
+        connection.send_packed_command([pack_calls(calls, now_ms)], check_health=False)
+        meanwhile()
         replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
         for position, reply in enumerate(replies):
             if is_unknown_script(reply):
-                words = wire_words(calls[position], now_ms, with_source=True)
-                connection.send_packed_command([pack(words)], check_health=False)
+                packed = pack_calls([calls[position]], now_ms, with_source=True)
+                connection.send_packed_command([packed], check_health=False)
                 replies[position] = read_reply(connection)
         if self._has_sentinels:
             raise_if_demoted(calls, replies)

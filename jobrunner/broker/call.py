@@ -151,6 +151,11 @@ else:
         return packed
 
 
+def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes, *, with_source: bool = False) -> bytes:
+    """Calls in one piece: each piece would be a packet of its own, and a turn of its own for the server."""
+    return b"".join([pack(wire_words(call, now_ms, with_source=with_source)) for call in calls])
+
+
 def is_unknown_script(reply: object) -> bool:
     """Whether the server has to be sent the script's source."""
     return isinstance(reply, NoScriptError)
@@ -202,7 +207,8 @@ def confirmed(values: Sequence[Any]) -> list[Any]:
         if isinstance(value, JobrunnerError):
             raise value
     if isinstance(confirmation, ServerRefused):
-        raise OutcomeUnknown(f"written, but the server cannot say how safely: {confirmation}") from confirmation
+        needs = "; that needs Redis 7.2 or Valkey" if "unknown command" in str(confirmation).lower() else ""
+        raise OutcomeUnknown(f"written, but the server cannot say how safely: {confirmation}{needs}") from confirmation
     if isinstance(confirmation, JobrunnerError):
         raise confirmation
     return written

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -16,6 +16,10 @@ from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable
 
 _FAILED = (ServerUnavailable, OutcomeUnknown)
+
+
+def nothing() -> None:
+    """What a caller does while the server works, who has nothing to do."""
 
 
 class Node(Protocol):
@@ -32,23 +36,40 @@ class AsyncNode(Protocol):
     async def close(self) -> None: ...
 
 
-class Nodes:
-    """For threads."""
+AnyNode = TypeVar("AnyNode")
+
+
+class _Opened(Generic[AnyNode]):
+    """A driver for each node that was asked so far."""
 
     def __init__(
         self, endpoint: Endpoint, cluster: Cluster, patience_s: float, confirmation: Call[None] | None,
-        open_node: Callable[[Endpoint], Node],
+        open_node: Callable[[Endpoint], AnyNode],
     ) -> None:  # fmt: skip
         self._endpoint = endpoint
         self._cluster = cluster
         self._patience_s = patience_s
         self._confirmation = confirmation
         self._open_node = open_node
-        self._nodes: dict[Address, Node] = {}
+        self._nodes: dict[Address, AnyNode] = {}
         self._closed = False
 
-    def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """A reply, or an error, for each call. Raises ServerError when none was answered."""
+    def _node(self, address: Address) -> AnyNode:
+        known = self._nodes.get(address)
+        if known is None:
+            known = self._nodes[address] = self._open_node(self._endpoint.at(address))
+        return known
+
+
+class Nodes(_Opened[Node]):
+    """For threads."""
+
+    def replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
+        """A reply, or an error, for each call. Raises ServerError when none was answered.
+
+        Several nodes are asked one after the other, so `meanwhile` is done before.
+        """
+        meanwhile()
         if not calls:
             return []
         parts = Parts(calls, self._cluster, self._confirmation)
@@ -86,12 +107,6 @@ class Nodes:
                 parts.failed(group, error)
         return parts.trouble
 
-    def _node(self, address: Address) -> Node:
-        known = self._nodes.get(address)
-        if known is None:
-            known = self._nodes[address] = self._open_node(self._endpoint.at(address))
-        return known
-
     def close(self) -> None:
         """Disconnects from all; further calls raise ClientClosed."""
         self._closed = True
@@ -99,20 +114,8 @@ class Nodes:
             node.close()
 
 
-class AsyncNodes:
+class AsyncNodes(_Opened[AsyncNode]):
     """For asyncio: the nodes are asked at the same time."""
-
-    def __init__(
-        self, endpoint: Endpoint, cluster: Cluster, patience_s: float, confirmation: Call[None] | None,
-        open_node: Callable[[Endpoint], AsyncNode],
-    ) -> None:  # fmt: skip
-        self._endpoint = endpoint
-        self._cluster = cluster
-        self._patience_s = patience_s
-        self._confirmation = confirmation
-        self._open_node = open_node
-        self._nodes: dict[Address, AsyncNode] = {}
-        self._closed = False
 
     async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """A reply, or an error, for each call. Raises ServerError when none was answered."""
@@ -146,15 +149,9 @@ class AsyncNodes:
 
     async def _ask(self, group: Group) -> list[Any] | JobrunnerError:
         try:
-            return await self._node(group).replies(group.calls)
+            return await self._node(group.address).replies(group.calls)
         except _FAILED as error:
             return error
-
-    def _node(self, group: Group) -> AsyncNode:
-        known = self._nodes.get(group.address)
-        if known is None:
-            known = self._nodes[group.address] = self._open_node(self._endpoint.at(group.address))
-        return known
 
     async def close(self) -> None:
         """Disconnects from all; further calls raise ClientClosed."""

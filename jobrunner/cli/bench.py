@@ -2,21 +2,27 @@
 
 import os
 import platform
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
+import msgspec
 
 from jobrunner.cli.answer import answer_json, table, talk
 from jobrunner.cli.bar import rising
+from jobrunner.cli.bench_advice import Figures, advice, verdict
 from jobrunner.cli.bench_steps import Bench, Spread, Tell, prepared, throw_away_prefix
 from jobrunner.cli.options import Shared, connected, with_shared_options
 from jobrunner.client.client import Client
+from jobrunner.errors import PayloadTooLarge, UsageError
 from jobrunner.inspector.overview import server_facts, shown_url
-from jobrunner.logs import warnings_to_stderr
+from jobrunner.inspector.server_checks import check_server
+from jobrunner.inspector.setup_checks import parser_check
+from jobrunner.log_setup import warnings_to_stderr
 
 _EXAMPLES = """\b
 Examples:
@@ -29,46 +35,87 @@ _ONE_BY_ONE = 10
 _LATENCIES = 50
 _ROUND_TRIPS = 200
 _BYTES_A_TASK = 400
+_LOCAL = re.compile(r"^unix:|@?(localhost|127\.0\.0\.1|\[::1\])(?=[:/]|$)")
+_DOCTORED = ("protocol", "version", "role", "eviction", "durability", "fsync")
+"""What the doctor looks at that matters here."""
 
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--tasks", type=click.IntRange(100, 10_000_000), default=10_000, show_default=True, metavar="N",
               help="Enqueued in bulk and run; a tenth of them are enqueued one by one as well.")  # fmt: skip
+@click.option("--payload", type=click.File("rb"), metavar="FILE",
+              help="JSON that each task brings along, as yours do; - reads stdin. Default: nothing.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=10, show_default=True, help="Of the worker.")
 @with_shared_options
-def bench(shared: Shared, tasks: int, concurrency: int) -> None:
+def bench(shared: Shared, tasks: int, payload: BinaryIO | None, concurrency: int) -> None:
     """Measures how fast this set-up is: round trips, enqueueing, running tasks that do nothing, and the wait for a
-    worker that is idle.
+    worker that is idle. Says what holds it back, and what would help.
 
     It writes to the server that the other commands use, below a prefix of its own, and deletes all of that at the end,
     also after Ctrl-C. A figure of a busy machine says little: measure twice.
     """
     warnings_to_stderr()
+    brought = _json(payload)
     with connected(shared) as settled:
         prefix = throw_away_prefix(settled.keys.prefix)
+        if len(brought) > settled.settings.payload_limit:
+            limit = settled.settings.payload_limit
+            raise PayloadTooLarge(f"--payload: {len(brought)} bytes, the limit is {limit}; raise payload_limit")
     with closing(Client(settled.settings.url, prefix)) as client, _ended_by_sigterm():
         talk(
-            f"writes {tasks + tasks // _ONE_BY_ONE + _LATENCIES:,} small tasks, about "
-            f"{tasks * _BYTES_A_TASK / 2**20:.0f} MiB, to {shown_url(client)} below {prefix}:, and deletes them"
+            f"writes {tasks + tasks // _ONE_BY_ONE + _LATENCIES:,} tasks, about "
+            f"{tasks * (_BYTES_A_TASK + len(brought)) / 2**20:.0f} MiB, to {shown_url(client)} below {prefix}:, "
+            "and deletes them"
         )
-        measures = Bench(client, concurrency)
+        measures = Bench(client, concurrency, brought)
         with prepared(measures):
-            found = _measured(measures, tasks)
-        found = {**_conditions(client, tasks, concurrency), **found}
+            figures = _measured(measures, tasks, len(brought))
+        checks = [check for check in (parser_check(), *check_server(client)) if check.what in _DOCTORED]
+        found = {
+            **_conditions(client, tasks, concurrency), **_rounded(figures), "verdict": verdict(figures),
+            "advice": list(advice(figures, checks)),
+        }  # fmt: skip
     if shared.as_json:
         answer_json(found)
     else:
         click.echo(_shown(found))
 
 
-def _measured(bench: Bench, tasks: int) -> dict[str, Any]:
-    alone = tasks // _ONE_BY_ONE
-    found: dict[str, Any] = {"round_trip_ms": bench.round_trips(_ROUND_TRIPS)}
-    found["enqueue_per_s"] = _watched(alone, "Enqueueing", lambda tell: bench.one_by_one(alone, tell))
-    found["bulk_per_s"] = _watched(tasks, "In bulk", lambda tell: bench.in_bulk(tasks, tell))
-    found["drain_per_s"] = _watched(tasks + alone, "Running", lambda tell: bench.drain(tasks + alone, tell))
-    found["idle_latency_ms"] = _watched(_LATENCIES, "Waiting", lambda tell: bench.idle_latency(_LATENCIES, tell))
-    return {name: round(value, 1) if isinstance(value, float) else value for name, value in found.items()}
+def _json(payload: BinaryIO | None) -> bytes:
+    if payload is None:
+        return b"null"
+    try:
+        return msgspec.json.encode(msgspec.json.decode(payload.read()))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--payload {payload.name}: {error}; give one JSON value") from error
+
+
+def _measured(bench: Bench, tasks: int, payload_bytes: int) -> Figures:
+    alone, client = tasks // _ONE_BY_ONE, bench.client
+    return Figures(
+        round_trip_ms=bench.round_trips(_ROUND_TRIPS),
+        enqueue_per_s=_watched(alone, "Enqueueing", lambda tell: bench.one_by_one(alone, tell)),
+        bulk_per_s=_watched(tasks, "In bulk", lambda tell: bench.in_bulk(tasks, tell)),
+        drained=_watched(tasks + alone, "Running", lambda tell: bench.drain(tasks + alone, tell)),
+        idle_latency_ms=_watched(_LATENCIES, "Waiting", lambda tell: bench.idle_latency(_LATENCIES, tell)),
+        payload_bytes=payload_bytes,
+        cores=os.cpu_count() or 1,
+        is_local=client.endpoint.embedded is not None or _LOCAL.search(client.settings.url or "") is not None,
+    )
+
+
+def _rounded(figures: Figures) -> dict[str, Any]:
+    drained = figures.drained
+    return {
+        "payload_bytes": figures.payload_bytes,
+        "round_trip_ms": figures.round_trip_ms,
+        "enqueue_per_s": round(figures.enqueue_per_s, 1),
+        "bulk_per_s": round(figures.bulk_per_s, 1),
+        "drain_per_s": round(drained.per_s, 1),
+        "worker_us_per_task": round(drained.worker_us, 1),
+        "server_us_per_task": round(drained.server_us, 1),
+        "idle_latency_ms": figures.idle_latency_ms,
+    }
 
 
 def _watched(total: int, label: str, measure: Callable[[Tell], Any]) -> Any:
@@ -97,7 +144,8 @@ def _shown(found: dict[str, Any]) -> str:
         ("enqueue to start, idle worker", _times(found["idle_latency_ms"])),
     ]
     where = f"{found['server'] or 'server'} at {found['url']}; Python {found['python']}, {found['cores']} cores"
-    return f"{table(('MEASURE', 'FOUND'), rows)}\n\n{where}"
+    advices = "".join(f"\n- {line}" for line in found["advice"])
+    return f"{table(('MEASURE', 'FOUND'), rows)}\n\n{where}\n\nVerdict: {found['verdict']}.{advices}"
 
 
 def _times(times: Spread) -> str:

@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from jobrunner.broker.calls.server import ping
+from jobrunner.broker.calls.server import ping, processor_time
 from jobrunner.client.client import Client
-from jobrunner.clock import perf_counter, sleep
+from jobrunner.clock import perf_counter, process_time, sleep
 from jobrunner.jobs.declare import job
 from jobrunner.jobs.registry import forget
 from jobrunner.soak.books import delete_all
@@ -36,6 +37,18 @@ class Spread:
     max: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """A queue that was run empty. Shares are of one core, times those of a processor for one task, in microseconds."""
+
+    per_s: float
+    worker_share: float
+    worker_us: float
+    server_share: float
+    """With what others asked of it meanwhile."""
+    server_us: float
+
+
 class _Runs:
     """When the first task ran since this was made."""
 
@@ -50,10 +63,12 @@ class _Runs:
 
 
 class Bench:
-    """Measures one set-up. Its job notes when it runs; it is known while the block of `prepared` lasts."""
+    """Measures one set-up. Its job notes when it runs; it is known while the block of `prepared` lasts. `payload` is
+    JSON, what a task brings along."""
 
-    def __init__(self, client: Client, concurrency: int) -> None:
+    def __init__(self, client: Client, concurrency: int, payload: bytes = b"null") -> None:
         self.client = client
+        self._payload = b'{"payload":' + payload + b"}"
         self._concurrency = concurrency
         self._runs = _Runs()
 
@@ -70,7 +85,7 @@ class Bench:
         """Tasks enqueued a second, each in a round trip of its own."""
         began = perf_counter()
         for done in range(1, count + 1):
-            self.client.enqueue(_task())
+            self.client.enqueue(self._task())
             if tell is not None and done % 50 == 0:
                 tell(done)
         return count / (perf_counter() - began)
@@ -79,20 +94,28 @@ class Bench:
         """Tasks enqueued a second, a thousand in each round trip."""
         began = perf_counter()
         for at in range(0, count, 1000):
-            self.client.enqueue_many([_task() for _ in range(min(1000, count - at))])
+            self.client.enqueue_many([self._task() for _ in range(min(1000, count - at))])
             if tell is not None:
                 tell(min(at + 1000, count))
         return count / (perf_counter() - began)
 
-    def drain(self, count: int, tell: Tell) -> float:
-        """Tasks run a second by one worker process: from the first that runs until none is left on the server."""
+    def drain(self, count: int, tell: Tell) -> Drained:
+        """Has one worker process run what was enqueued: from the first that runs until none is left on the server."""
         self._runs = _Runs()
         with self.working():
-            while (left := self._left()) or self._runs.first_s is None:
+            self._runs.had_one.wait(_PATIENT_S)
+            own_s, servers_s = process_time(), self.client.broker.run(processor_time())
+            while left := self._left():
                 if tell is not None:
                     tell(count - left)
                 sleep(_LOOK_S)
-            return count / max(perf_counter() - self._runs.first_s, 0.001)
+            took_s = max(perf_counter() - (self._runs.first_s or 0.0), 0.001)
+            own_s = process_time() - own_s
+            servers_s = self.client.broker.run(processor_time()) - servers_s
+        return Drained(
+            per_s=count / took_s, worker_share=own_s / took_s, worker_us=own_s / count * 1e6,
+            server_share=servers_s / took_s, server_us=servers_s / count * 1e6,
+        )  # fmt: skip
 
     def idle_latency(self, count: int, tell: Tell) -> Spread:
         """From just before an enqueue to the first line of the job, with a worker that has nothing to do."""
@@ -121,9 +144,12 @@ class Bench:
     def _enqueue_and_wait(self) -> float:
         self._runs = _Runs()
         began = perf_counter()
-        self.client.enqueue(_task())
+        self.client.enqueue(self._task())
         self._runs.had_one.wait(_PATIENT_S)
         return ((self._runs.first_s or perf_counter()) - began) * 1000
+
+    def _task(self) -> Task:
+        return Task(id=new_id(QUEUE), queue=QUEUE, type=NOOP, payload=self._payload)
 
     def _left(self) -> int:
         counts = self.client.queue(QUEUE).counts()
@@ -135,7 +161,7 @@ def prepared(bench: Bench) -> Iterator[None]:
     """The job is known, and what was written is deleted at the end, also of an interrupted run."""
 
     @job(name=NOOP, queue=QUEUE)
-    def noop() -> None:
+    def noop(payload: Any) -> None:  # noqa: ARG001 - its tasks bring it along
         bench.run()
 
     try:
@@ -159,10 +185,6 @@ def spread(took_ms: Sequence[float]) -> Spread:
     ordered = sorted(took_ms)
     at = [ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.95)]
     return Spread(p50=round(at[0], 3), p95=round(at[1], 3), max=round(ordered[-1], 3))
-
-
-def _task() -> Task:
-    return Task(id=new_id(QUEUE), queue=QUEUE, type=NOOP, payload=b"{}")
 
 
 def _timed(call: Callable[[], object]) -> float:

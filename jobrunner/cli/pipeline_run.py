@@ -17,7 +17,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.etl.progress import Emptied
 from jobrunner.jobs.registry import load_modules
-from jobrunner.logs import FORMATS, log_to_stderr
+from jobrunner.log_setup import FORMATS, log_to_stderr
 
 MASTER, REMOTE = "JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE"
 _EXAMPLES = """\b

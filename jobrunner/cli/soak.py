@@ -23,7 +23,7 @@ from jobrunner.cli.options import duration
 from jobrunner.client.client import Client
 from jobrunner.errors import UnsafeServer
 from jobrunner.inspector.overview import shown_url
-from jobrunner.logs import warnings_to_stderr
+from jobrunner.log_setup import warnings_to_stderr
 from jobrunner.soak.place import fresh_prefix, target_of
 from jobrunner.soak.plan import KINDS, kinds_of
 from jobrunner.soak.plot import plotted

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from jobrunner.broker.replies import texts
 from jobrunner.settings import client_settings, file_settings
 
 _WITHIN_S = 0.25
@@ -99,14 +100,11 @@ def _asked(ctx: click.Context, verb: str, key: str) -> list[str]:
         endpoint = Endpoint(f"unix://{status.socket}", timeout_s=_WITHIN_S)
     broker = Broker(endpoint, patience_s=0)
     try:
-        names: list[str] = broker.run(command(verb, getattr(Keys(settings.prefix), key), read=_texts))
+        names: list[str] = broker.run(command(verb, getattr(Keys(settings.prefix), key), read=texts))
         return names
     finally:
         broker.close()
 
-
-def _texts(reply: list[bytes]) -> list[str]:
-    return [raw.decode() for raw in reply]
 
 
 def _sources(ctx: click.Context) -> Iterator[str]:

@@ -21,7 +21,8 @@ from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.jobs.registry import load_modules
-from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
+from jobrunner.log_setup import FORMATS, log_to_stderr
+from jobrunner.logs import IDENTITY
 from jobrunner.settings import EVENTS
 from jobrunner.worker.wear import WORN
 from jobrunner.worker.worker import Worker, WorkerSummary

@@ -121,6 +121,7 @@ class Buffer:
     def _send_all(self) -> None:
         pause, sent = _FIRST_PAUSE_S, 0
         told: type[Exception] | None = None
+        known: set[str] = set()
         while True:
             with self._changed:
                 if not self._tasks or self._closed:
@@ -128,7 +129,10 @@ class Buffer:
                     break
                 part = list(islice(self._tasks, _AT_ONCE))
             try:
-                self._broker.write(Batch(self._keys, part, self._settings.payload_limit).calls)
+                batch = Batch(self._keys, part, self._settings.payload_limit, known)
+                self._broker.run_many(batch.before)
+                known |= batch.new_queues
+                self._broker.write([call for _, call in batch.written])
             except Exception as error:  # whatever it is, nobody else would send them
                 if not isinstance(error, _AWAY) and type(error) is not told:
                     told = type(error)
@@ -136,6 +140,7 @@ class Buffer:
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
+                known.clear()  # another server may answer now
                 continue
             pause, sent = _FIRST_PAUSE_S, sent + len(part)
             self._forget_first(part)

@@ -53,11 +53,6 @@ class Batch:
         parts = [*together.values(), *([sent[position]] for position in self._unique)]
         self.written = [(keys.queue(part[0].queue), enqueue_call(keys, part, limit)) for part in parts]
 
-    @property
-    def calls(self) -> list[Call[Any]]:
-        """All of it."""
-        return [*self.before, *(call for _, call in self.written)]
-
     def ids(self, replies: list[Any]) -> list[str]:
         """Beside the tasks, the ids of those that are there now. Raises DuplicateTask."""
         ids = [task.id for task in self._sent]

@@ -123,13 +123,13 @@ def send(flow: Flow, keys: Keys, limit: int) -> Steps[None]:
     After an error nothing of it fires: a join waits for members that never come, and expires.
     """
     flow.check(limit)
-    names = sorted({join.task.queue for join in flow.joins if join.task is not None})
+    names = {task.queue for task in flow.prepared}
     if names:
-        yield queues.register(keys, names)
+        yield queues.register(keys, sorted(names))
     for calls in _sliced([flows.prepare(keys.queue(join.queue), join) for join in flow.joins]):
         yield Durable(calls)
     for heads in batches(flow.heads):
-        yield Durable(Batch(keys, heads, limit).calls)
+        yield Durable([call for _, call in Batch(keys, heads, limit, names).written])
     yield from relaying(keys, ended=flow.signals)
 
 

@@ -11,6 +11,7 @@ from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.survey import crew
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.replies import whole
 from jobrunner.client.steps import Steps, ask
 from jobrunner.clock import from_ms
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
@@ -116,21 +117,21 @@ def read_stats(keys: Keys) -> Steps[dict[str, QueueCounts]]:
 
 def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
     text = {name: value.decode("utf-8", "replace") for name, value in fields.items()}
-    started = _whole(fields.get("started"))
+    started = whole(fields.get("started"))
     return WorkerRecord(
         id=worker_id,
         host=text.get("host", ""),
-        pid=_whole(fields.get("pid")),
+        pid=whole(fields.get("pid")),
         started=from_ms(started) if started else None,
         queues=tuple(name for name in text.get("queues", "").split(",") if name),
-        concurrency=_whole(fields.get("concurrency")),
+        concurrency=whole(fields.get("concurrency")),
         executor=text.get("executor", ""),
-        in_hand=_whole(fields.get("in_hand")),
-        finished=_whole(fields.get("finished")),
+        in_hand=whole(fields.get("in_hand")),
+        finished=whole(fields.get("finished")),
         leads=text.get("leads") == "1",
         quiet=text.get("quiet") == "1",
         stopping=text.get("stopping") == "1",
-        memory=_whole(fields.get("memory")),
+        memory=whole(fields.get("memory")),
         running=_running(fields.get("running", b"[]")),
         types=_types(text.get("types")),
     )
@@ -153,7 +154,7 @@ def _periodic(
     definition: PeriodicDefinition, state: Mapping[str, bytes], now: datetime, *, served: bool
 ) -> PeriodicRecord:
     schedule = definition.parsed()
-    last_ms, fired, skipped = (_whole(state.get(name)) for name in ("last", "fired", "skipped"))
+    last_ms, fired, skipped = (whole(state.get(name)) for name in ("last", "fired", "skipped"))
     counted_from = from_ms(last_ms) if last_ms else None
     return PeriodicRecord(
         name=definition.name,
@@ -176,7 +177,3 @@ def _next(schedule: Schedule, last: datetime | None, now: datetime) -> datetime:
         return first_tick(schedule, now)
     passed = schedule.ticks_between(last, now, 1)
     return schedule.next_after(passed[-1] if passed else last)
-
-
-def _whole(raw: bytes | None) -> int:
-    return int(raw) if raw is not None and raw.isdigit() else 0

@@ -23,24 +23,25 @@ _log = OwnLog("jobrunner.relay")
 
 def relay(
     broker: Broker, keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = (), looks: float = math.inf
-) -> bool:
+) -> frozenset[str]:
     """Carries `relaying` out in this thread. Raises ServerError."""
     return run_steps(broker, relaying(keys, ended=ended, tags=tags, looks=looks))
 
 
 def relaying(
     keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = (), looks: float = math.inf
-) -> Steps[bool]:
+) -> Steps[frozenset[str]]:
     """Tells what `ended` and what is in the outboxes of `tags`, and what follows from that.
 
-    One look takes up to SLICE entries of each outbox; returns whether there is more after so many `looks`.
+    One look takes up to SLICE entries of each outbox; returns the tags in whose outboxes there may be more after so
+    many `looks`.
     """
     left, unread = list(ended), dict.fromkeys(tags)
     stuck: set[str] = set()
     while left or unread:
         if not left:
             if looks <= 0:
-                return True
+                return frozenset(unread)
             looks -= 1
             found = yield from _read(keys, list(unread))
             unread = {tag: None for tag, entries in found.items() if len(entries) == SLICE}
@@ -50,7 +51,7 @@ def relaying(
         posted, untold = yield from _tell(keys, batch)
         stuck.update(entry.tag for entry in untold)
         unread = dict.fromkeys(tag for tag in (*unread, *posted) if tag not in stuck)
-    return False
+    return frozenset()
 
 
 def _read(keys: Keys, tags: Sequence[str]) -> Steps[dict[str, list[Ended]]]:

@@ -9,6 +9,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.decided import Decided
 from jobrunner.coordinator.fire import Fire
+from jobrunner.coordinator.look import Look
 from jobrunner.coordinator.outboxes import Outboxes
 from jobrunner.coordinator.sample import Sample
 from jobrunner.coordinator.sweep import Sweep
@@ -38,14 +39,17 @@ class Coordinator:
         self._asked_at = _NEVER
         self._fire = Fire(broker, keys, late)
         self._sweep = Sweep(broker, keys, sweep_s, served)
-        watch = Watch(broker, keys, sweep_s, lambda: self._sweep.queues)
+        self._watch = Watch(broker, keys)
+        outboxes, decided = Outboxes(broker, keys), Decided(broker, keys)
+        takers = (self._watch.take, outboxes.take, decided.take)
         sample = Sample(broker, keys, lambda: self._sweep.queues)
         self._chores: tuple[Callable[[], float], ...] = (
             self._sweep.step,
-            Outboxes(broker, keys, sweep_s, lambda: self._sweep.tags).step,
-            Decided(broker, keys, sweep_s, lambda: self._sweep.queues).step,
+            Look(broker, keys, sweep_s, lambda: self._sweep.queues, takers).step,
+            self._tell,
+            outboxes.step,
+            decided.step,
             lambda: sample.step(self._server_now_ms()),
-            watch.step,
             lambda: self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms())),
         )
 
@@ -83,6 +87,10 @@ class Coordinator:
             raise refused
         return until_next
 
+    def _tell(self) -> float:
+        # One that was suspended since it looked must not tell what the next leader told meanwhile.
+        return self._watch.step() if self.leads else self._ttl_s
+
     def _lead(self) -> None:
         before = self._leadership
         asked_at = monotonic()
@@ -90,6 +98,7 @@ class Coordinator:
         self._asked_at = asked_at
         if self._leadership.epoch != before.epoch:
             self._fire.forget()
+            self._watch.forget()
             if epoch := self._leadership.epoch:
                 self._broker.run(events.note(self._keys, "leader_changed", worker=self._worker_id, epoch=epoch))
         if self._leadership.version != before.version:

@@ -74,9 +74,8 @@ class Fire:
             return _REFUSED_PAUSE_S
 
     def _read_definitions(self, now_ms: float) -> None:
-        published, seen = self._broker.run_many(
-            [coordination.periodics(self._keys), coordination.periodics_seen(self._keys)]
-        )
+        published = self._broker.run(coordination.periodics(self._keys))
+        seen = self._broker.run(coordination.periodics_seen(self._keys)) if published else {}
         self._definitions = {}
         for name, raw in published.items():
             unseen_ms = now_ms - seen.get(name, 0.0)

@@ -19,7 +19,3 @@ class Interval:
             return left
         self._began_at = monotonic()
         return 0.0
-
-    def end(self) -> None:
-        """Ends the interval now: there is more to do."""
-        self._began_at = _NEVER

@@ -1,32 +1,34 @@
-"""Looks into every outbox for ends of tasks that nobody told: a worker was killed between a report and the relay."""
+"""Tells the ends of tasks that nobody told: a worker was killed between a report and the relay."""
 
-from collections.abc import Callable, Collection
+import math
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls.glance import Glance
 from jobrunner.broker.keys import Keys
 from jobrunner.client.relay import relay
-from jobrunner.coordinator.interval import Interval
 
 _LOOKS = 10
 
 
 class Outboxes:
-    """The chore of the leader: the outboxes of all hash tags, every `every_s`. One look is one round trip.
+    """The chore of the leader: the outboxes in which its look found anything, of all hash tags.
 
-    A turn takes a bounded number of looks: other chores, and leadership itself, must not wait for a large backlog.
+    A turn takes a bounded number of looks into them: other chores, and leadership itself, must not wait for a large
+    backlog.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, every_s: float, tags: Callable[[], Collection[str]]) -> None:
+    def __init__(self, broker: Broker, keys: Keys) -> None:
         self._broker = broker
         self._keys = keys
-        self._looks = Interval(every_s)
-        self._tags = tags
+        self._posted: frozenset[str] = frozenset()
+
+    def take(self, found: Glance) -> None:
+        """Hears what a look found."""
+        self._posted = self._posted.union(found.posted)
 
     def step(self) -> float:
-        """Tells what is left, when a look is due; returns the seconds to the next."""
-        if pause := self._looks.begin():
-            return pause
-        if relay(self._broker, self._keys, tags=self._tags(), looks=_LOOKS):
-            self._looks.end()
-            return 0.0
-        return self._looks.every_s
+        """Tells what is there; returns 0.0 when there is more, else infinity."""
+        posted, self._posted = self._posted, frozenset()
+        if posted:
+            self._posted = relay(self._broker, self._keys, tags=posted, looks=_LOOKS)
+        return 0.0 if self._posted else math.inf

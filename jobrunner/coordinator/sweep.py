@@ -25,8 +25,6 @@ class Sweep:
         self._served = frozenset(served)
         self._due: dict[str, float] = {}
         self._listed_at = -_LIST_EVERY_S
-        self.tags: frozenset[str] = frozenset()
-        """The hash tags of all queues, as of the last listing."""
         self.queues: frozenset[str] = frozenset()
         """The names of all queues, served or not."""
 
@@ -44,7 +42,6 @@ class Sweep:
     def _list(self) -> None:
         registered = self._broker.run(queues.registered(self._keys))
         self.queues = frozenset(registered)
-        self.tags = frozenset(self._keys.queue(queue).tag for queue in registered)
         self._due = {queue: self._due.get(queue, 0.0) for queue in registered if queue not in self._served}
         self._listed_at = monotonic()
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-import structlog
-
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import coordination, flows, leases
@@ -17,6 +15,7 @@ from jobrunner.client.task_steps import gone
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 from jobrunner.errors import ServerError
+from jobrunner.logs import logger
 from jobrunner.seal import open_values
 
 _PROGRESS_PAUSE_S = 0.1
@@ -90,19 +89,12 @@ class Metadata:
 
 
 class Run:
-    """One run of a job, in the hands of the executor. Built for every task, so everything costly is made on demand."""
+    """One run of a job, in the hands of the executor. Built for every task, so everything costly is made on demand,
+    and what few runs change is a default of the class. `is_stopped(token)` tells whether the attempt should stop."""
 
-    __slots__ = (
-        "_broker",
-        "_cancelled",
-        "_job",
-        "_keys",
-        "_noted_at",
-        "_received",
-        "_told_to_stop",
-        "attempt",
-        "deadline",
-    )
+    _noted_at = -1.0
+    _told_to_stop = False
+    _received: Received | None = None
 
     def __init__(
         self,
@@ -110,7 +102,7 @@ class Run:
         job: str,
         broker: Broker,
         keys: Keys,
-        cancelled: Callable[[], bool],
+        is_stopped: Callable[[str], bool],
         deadline: datetime | None = None,
     ) -> None:
         self.attempt = attempt
@@ -118,10 +110,7 @@ class Run:
         self._job = job
         self._broker = broker
         self._keys = keys
-        self._cancelled = cancelled
-        self._noted_at = -1.0
-        self._told_to_stop = False
-        self._received: Received | None = None
+        self._is_stopped = is_stopped
 
     @property
     def task(self) -> RunningTask:
@@ -154,7 +143,7 @@ class Run:
     @property
     def log(self) -> Any:
         """A structlog logger bound to job, queue, task and attempt."""
-        return structlog.get_logger("jobrunner.job").bind(
+        return logger("jobrunner.job").bind(
             job=self._job, queue=self.attempt.queue, task=self.attempt.id, attempt=self.attempt.number
         )
 
@@ -166,7 +155,7 @@ class Run:
     @property
     def cancelled(self) -> bool:
         """Whether the job should stop: someone cancelled the task, or this attempt lost its lease."""
-        return self._told_to_stop or self._cancelled()
+        return self._told_to_stop or self._is_stopped(self.attempt.token)
 
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Shows how far the run has come; written at most ten times a second, and always when done.

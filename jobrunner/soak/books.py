@@ -13,9 +13,9 @@ STATES = ("waiting", "scheduled", "pending", "dead")
 WAYS_OUT = ("succeeded", "cancelled", "dropped", "orphaned", "purged", "trimmed", "moved_out")
 _KNOWN = ("queues", "format", "pipelines", "events", "operations", "audit", "job:")
 _KNOWN_SHARED = ("{/",)
-_OWN = ("waiting", "scheduled", "pending", "dead", "done", "died", "leases", "settings", "bucket", "counters", "types",
-        "arrival", "wake", "room", "batches", "closing", "turn")  # fmt: skip
-_OWN_OF_KEYS = ("bucket:", "keyed:", "ring:", "held:", "periodic:")
+OWN = ("waiting", "scheduled", "pending", "dead", "done", "died", "leases", "settings", "bucket", "counters", "types",
+       "arrival", "wake", "room", "batches", "closing", "turn")  # fmt: skip
+OWN_OF_KEYS = ("bucket:", "keyed:", "ring:", "held:", "periodic:")
 _OF_TAG = ("task:", "unique:", "join:", "batch:", "outbox", "awaited")
 _PIECE = 500
 _DELETED_AT_ONCE = 1000
@@ -30,7 +30,7 @@ def all_keys(client: Client) -> Iterator[bytes]:
 def delete_all(client: Client) -> int:
     """Deletes every key below the prefix of the client; returns how many."""
     gone = 0
-    for some in _in_pieces(all_keys(client), _DELETED_AT_ONCE):
+    for some in in_pieces(all_keys(client), _DELETED_AT_ONCE):
         gone += sum(client.broker.run_many([command("UNLINK", key, read=int) for key in some]))
     return gone
 
@@ -81,7 +81,7 @@ def strays(client: Client, queues: Iterable[str], *, kept: Iterable[str]) -> lis
 def _is_known(key: bytes, prefix: str, own: Iterable[bytes], bases: Iterable[bytes]) -> bool:
     for start in own:
         rest = key.removeprefix(start).decode(errors="replace")
-        if key.startswith(start) and (rest in _OWN or rest.startswith(_OWN_OF_KEYS)):
+        if key.startswith(start) and (rest in OWN or rest.startswith(OWN_OF_KEYS)):
             return True
     for base in bases:
         if key.startswith(base):
@@ -110,13 +110,14 @@ def _members(client: Client, key: bytes) -> list[str]:
 
 def _without_hash(client: Client, keys: QueueKeys, ids: list[str]) -> list[str]:
     found: list[str] = []
-    for some in _in_pieces(ids, _PIECE):
+    for some in in_pieces(ids, _PIECE):
         there = client.broker.run_many([command("EXISTS", keys.task(task), read=int) for task in some])
         found += [task for task, is_there in zip(some, there, strict=True) if not is_there]
     return found
 
 
-def _in_pieces(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def in_pieces(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of up to `size` of them."""
     piece: list[Any] = []
     for value in values:
         piece.append(value)

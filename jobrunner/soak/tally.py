@@ -1,8 +1,9 @@
 """What the ledger says, added up while it grows: what is not finished yet, and what began more often than it had to.
 
-A start is *extra* when the task had begun before and that attempt did not fail on purpose. It is *excused* when a fault
-that may cost a lease struck one of the two processes in between, and else it is a fault of jobrunner. What was settled
-long ago is forgotten, so memory does not grow with the run; if such a task runs again, that is excused by nothing.
+A start is *extra* when the task had begun before and the last attempt did not fail on purpose. It is *excused* when a
+fault that may cost a lease struck one of the two processes in between, or when the reply to its enqueue was lost for
+longer than results are kept and the call was made again; and else it is a fault of jobrunner. What was settled long ago
+is forgotten, so memory does not grow with the run; if such a task runs again, that is excused by nothing.
 """
 
 from bisect import insort
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from jobrunner.soak.ledger import Entry
+from jobrunner.soak.work import KEEP_S
 
 _FORGOTTEN_S = 300.0
 _DOOMED = "SoakDoomed"
@@ -27,11 +29,21 @@ class Known:
     pid: int = 0
     """Of its last start."""
     starts: int = 0
-    fails: int = 0
+    attempt: int = 0
+    """Of its last start."""
+    has_failed: bool = False
+    """Whether that attempt did, on purpose."""
     excused: int = 0
     """Starts too many that a fault explains; each may come to an end of its own."""
     ends: int = 0
-    acked: bool = False
+    ended_at: float = 0.0
+    acked_at: float = 0.0
+    """0: it was not."""
+
+    def is_forgotten(self, now: float) -> bool:
+        """Whether the call that enqueues it was open for so long after its end that the server knew it no more: what is
+        sent again then, under the same id, is a new task."""
+        return self.ends > 0 and (self.acked_at or now) - self.ended_at >= KEEP_S
 
 
 class Excuses:
@@ -128,9 +140,9 @@ class Tally:
 
     def _ack(self, entry: Entry) -> None:
         known = self._known.get(entry.task)
-        if known is None or known.acked:
+        if known is None or known.acked_at:
             return  # a unique task that was there already
-        known.acked = True
+        known.acked_at = entry.at
         self.totals.acked += 1
         if known.kind == _DOOMED:
             self.totals.acked_doomed += 1
@@ -143,9 +155,9 @@ class Tally:
             self.totals.unknown += 1
             self._note_wrong(f"{entry.task} began, which nobody offered, or which was over for long")
             known = self._known[entry.task] = Known(offered_at=entry.at, due_at=entry.at)
-        if known.starts > known.fails:
+        if known.starts and not known.has_failed:
             self.totals.extra += 1
-            if self._excuses.excuse((known.pid, entry.pid), known.first_at, entry.at):
+            if known.is_forgotten(entry.at) or self._excuses.excuse((known.pid, entry.pid), known.first_at, entry.at):
                 known.excused += 1
             else:
                 self.totals.extra_unexcused += 1
@@ -156,12 +168,12 @@ class Tally:
             known.first_at = entry.at
             self.waits.append((entry.at, max(entry.at - known.due_at, 0.0)))
         known.starts += 1
-        known.pid = entry.pid
+        known.pid, known.attempt, known.has_failed = entry.pid, entry.attempt, False
 
     def _fail(self, entry: Entry) -> None:
         known = self._known.get(entry.task)
         if known is not None:
-            known.fails = min(known.fails + 1, known.starts)
+            known.has_failed |= entry.attempt == known.attempt
             if known.kind == _DOOMED:
                 self._settled.append((entry.at, entry.task))
 
@@ -170,6 +182,7 @@ class Tally:
         if known is None:
             return
         known.ends += 1
+        known.ended_at = entry.at
         if known.ends > 1:
             self.totals.ended_again += 1
             if known.ends > 1 + known.excused:

@@ -135,7 +135,7 @@ def _one_by_one(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[A
     for task_id, row in zip(ids, rows, strict=True):
         payload, encoding, finished_at = row[0], row[1], row[6]
         if finished_at is not None:
-            continue  # it was deleted meanwhile, and is history
+            continue  # it was deleted meanwhile, and is history; a member ends in no other way and keeps its hash
         if encoding == b"json":
             try:
                 check(payload)

@@ -103,8 +103,8 @@ class _NotingRunner(Runner):
 
     error: BaseException | None = None
 
-    def prepare(self, attempt: Attempt) -> tuple[Definition, Any] | Failed:
-        found = super().prepare(attempt)
+    def prepare(self, attempt: Attempt, definition: Definition | None = None) -> tuple[Definition, Any] | Failed:
+        found = super().prepare(attempt, definition)
         if not isinstance(found, Failed):
             _, job = found
             for name in ("before", "run"):

@@ -1,6 +1,6 @@
 """A client without a server: what is enqueued stays in this process. `inline` runs it, `enqueued` records it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn
@@ -9,6 +9,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.nodes import nothing
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
@@ -140,7 +141,8 @@ class MemoryBroker(Broker):
     def write(self, calls: Iterable[Call[Any]]) -> list[Any]:
         return self.run_many(calls)
 
-    def run_each(self, calls: Iterable[Call[Any]]) -> list[Any]:
+    def run_each(self, calls: Iterable[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
+        meanwhile()
         return self.run_many(calls)
 
     def open_blocking(self, key: bytes) -> NoReturn:  # noqa: ARG002 - the face of a Broker

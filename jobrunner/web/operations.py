@@ -18,6 +18,7 @@ import msgspec
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import check_name
+from jobrunner.broker.replies import text_fields, texts
 from jobrunner.client.client import Client
 from jobrunner.client.relay import relay
 from jobrunner.client.task_steps import KEEP_CANCELLED_MS
@@ -161,20 +162,15 @@ class _Run:
 def read_operation(client: Client, operation_id: str) -> Operation | None:
     """How far an operation is; None for one that never was or has expired."""
     check_name(operation_id, "operation")
-    fields, now_ms = client.broker.run_many(
-        [
-            command("HGETALL", client.keys.operation(operation_id), read=_texts),
-            command("PING", read=lambda _: unix_ms()),
-        ]
-    )
-    return _operation(operation_id, fields, now_ms) if fields else None
+    fields = client.broker.run(command("HGETALL", client.keys.operation(operation_id), read=text_fields))
+    return _operation(operation_id, fields, unix_ms()) if fields else None
 
 
 def recent(client: Client, *, limit: int = 20) -> list[Operation]:
     """The latest operations, the newest first."""
-    call = command("ZREVRANGE", client.keys.operations, 0, limit - 1, read=_ids)
+    call = command("ZREVRANGE", client.keys.operations, 0, limit - 1, read=texts)
     found = client.broker.run(call)
-    read = client.broker.run_many([command("HGETALL", client.keys.operation(one), read=_texts) for one in found])
+    read = client.broker.run_many([command("HGETALL", client.keys.operation(one), read=text_fields) for one in found])
     return [_operation(one, fields, unix_ms()) for one, fields in zip(found, read, strict=True) if fields]
 
 
@@ -221,10 +217,6 @@ def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Oper
     )
 
 
-def _texts(reply: list[bytes]) -> dict[str, str]:
-    words = [raw.decode("utf-8", "replace") for raw in reply]
-    return dict(zip(words[::2], words[1::2], strict=True))
-
 
 def requeue(client: Client, queue: str, ids: list[str]) -> int:
     """Puts dead tasks back; returns how many."""
@@ -249,7 +241,3 @@ def delete(client: Client, queue: str, ids: list[str]) -> int:
 
 
 _CHANGES: dict[str, Callable[[Client, str, list[str]], int]] = {"requeue": requeue, "cancel": cancel, "delete": delete}
-
-
-def _ids(reply: list[bytes]) -> list[str]:
-    return [raw.decode("utf-8", "replace") for raw in reply]

@@ -10,13 +10,12 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.keys import Keys
-from jobrunner.client.relay import relay
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
 from jobrunner.holder import LeaseNumbers
-from jobrunner.join import Ended
 from jobrunner.logs import OwnLog
 from jobrunner.outcome import Acknowledged, Failed, Released
+from jobrunner.worker.aftermath import Aftermath
 from jobrunner.worker.backoffs import QueueBackoffs
 from jobrunner.worker.endings import Endings
 from jobrunner.worker.executors.handover import Executor, Finished
@@ -24,7 +23,7 @@ from jobrunner.worker.figures import Figures
 from jobrunner.worker.leases import Leases
 from jobrunner.worker.pressure import Pressure
 from jobrunner.worker.sealing import sealed
-from jobrunner.worker.settle import Report, Settlement, ended, settlements, tell, too_many_hops
+from jobrunner.worker.settle import Report, Settlement, settlements, too_many_hops
 from jobrunner.worker.stock import Stock
 from jobrunner.worker.turns import Turns
 from jobrunner.worker.wakeup import Wakeup
@@ -59,14 +58,13 @@ class Fetcher:
         self._held = held
         self._wakeup = wakeup
         self._figures = figures
-        self._endings = endings
+        self._aftermath = Aftermath(broker, keys, held, figures, endings)
         self._max_tasks = max_tasks
         self._worker_id = worker_id
         self._numbers = LeaseNumbers(worker_id)
         self._backoffs = QueueBackoffs(broker, keys)
         self._pressure = Pressure(turns)
         self._unsettled: list[Report] = []
-        self._untold: list[Ended] = []
         self._refusals = 0
         self._heard_at = 0.0
         self._leases_are_short = False
@@ -81,7 +79,7 @@ class Fetcher:
     @property
     def in_hand(self) -> int:
         """Attempts reserved and not yet reported, and ends that flows were not yet told of."""
-        return self._stock.in_hand + len(self._unsettled) + len(self._pressure) + len(self._untold)
+        return self._stock.in_hand + len(self._unsettled) + len(self._pressure) + len(self._aftermath)
 
     @property
     def unsettled(self) -> set[str]:
@@ -107,9 +105,13 @@ class Fetcher:
         queue, wanted = self._plan() if reserving else (None, 0)
         refused = self._exchange(settling, queue, wanted)
         self.quiet = not reserving
+        pause = self._pause()
+        if refused is not None or pause > 0 or not reserving:
+            self._aftermath.note()
+        self._aftermath.pass_on()
         if refused is not None:
             raise refused
-        return self._pause()
+        return pause
 
     def _settlements(self) -> list[Settlement]:
         return settlements(self._keys, self._unsettled, singly=self._refusals > 0, worker=self._worker_id)
@@ -123,23 +125,10 @@ class Fetcher:
             return None
         self._broker.connect()
         asked_at, began = monotonic(), perf_counter()
-        replies = self._broker.run_each(calls)
+        replies = self._broker.run_each(calls, meanwhile=self._aftermath.note)
         self._figures.round_trip(perf_counter() - began)
         refused = self._take_in(queue, wanted, replies[-1], asked_at) if queue is not None else None
-        refused = self._settled(settling, replies) or refused
-        self._tell_flows()
-        self._endings.send()
-        return refused
-
-    def _tell_flows(self) -> None:
-        """Takes ends of tasks of flows on. They are in their outboxes: what goes wrong here the leader makes up for."""
-        if self._untold:
-            try:
-                relay(self._broker, self._keys, ended=self._untold)
-            except JobrunnerError as error:
-                _log.warning("flows go on at the leader's next look", ends=len(self._untold), error=str(error))
-            finally:
-                self._untold = []
+        return self._settled(settling, replies) or refused
 
     def _release_backlog(self) -> None:
         self._finished.add_all(self._executor.take_back(), Released())
@@ -225,11 +214,7 @@ class Fetcher:
             elif settlement.targets:
                 changed += self._moved(settlement, reply)
             else:
-                self._held.drop(attempt for attempt, _ in settlement.reports)
-                self._figures.observe(settlement.reports, reply)
-                self._endings.observe(settlement.reports, reply)
-                tell(settlement, reply)
-                self._untold += ended(self._keys, settlement, reply)
+                self._aftermath.take(settlement, reply)
         self._refusals = self._refusals + 1 if kept else 0
         if self._refusals >= _REFUSALS:
             _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))
@@ -254,10 +239,7 @@ class Fetcher:
         if over:
             self._wake(settlement.targets)
         self._held.drop(over)
-        self._figures.observe(settlement.reports, verdicts)
-        self._endings.observe(settlement.reports, verdicts)
-        tell(settlement, verdicts)
-        self._untold += ended(self._keys, settlement, verdicts)
+        self._aftermath.take(settlement, verdicts)
         return changed
 
     def _wake(self, queues: Iterable[str]) -> None:
@@ -311,6 +293,8 @@ class Fetcher:
             if wanted and self._turns.until_next() == 0.0:
                 return 0.0
             self._executor.nudge()
+            if self._stock.has_free_slots and wanted and self._turns.queues:
+                self._wakeup.arm()  # what comes now can begin at once
             return _BUSY_PAUSE_S
         self._finished.notify_at = 1
         if len(self._finished):

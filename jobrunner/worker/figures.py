@@ -14,7 +14,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.figures import BUCKETS, bucket, field_of, observe
 from jobrunner.broker.keys import Keys
-from jobrunner.clock import perf_counter, unix_ms
+from jobrunner.clock import monotonic, perf_counter, unix_ms
 from jobrunner.jobs.driver import BatchEnd
 from jobrunner.outcome import (
     Acknowledged,
@@ -29,6 +29,8 @@ from jobrunner.outcome import (
 )
 
 FLUSH_EVERY_S = 5.0
+LONE_EVERY_S = 60.0
+"""Round trips beside which nothing was counted: an idle worker has hardly anything to say."""
 _MOST_LINES = 1000
 _LONGEST_NAME = 128
 COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
@@ -55,6 +57,7 @@ class Figures:
         self._unsent: list[Call[int]] = []
         self._reports = 0
         self._server_ahead_ms: float | None = None
+        self._sent_at = -LONE_EVERY_S
 
     def synchronize(self, server_ms: float) -> None:
         """Notes the server's clock, as an answer that just came said it."""
@@ -64,9 +67,13 @@ class Figures:
         """Counts reports by what the server answered. Reports that stand together are mostly of one job."""
         ahead_ms = self._server_ahead_ms
         line, queue, job = None, "", ""
+        ran_ms: list[float] = []
+        waited_ms: list[float] = []
         with self._lock:
             for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
                 if line is None or attempt.type != job or attempt.queue != queue:
+                    if line is not None:
+                        line.note(ran_ms, waited_ms)
                     queue, job = attempt.queue, attempt.type
                     line = self._line(queue, job)
                 if verdict == "ok" and type(outcome) is Succeeded:
@@ -74,10 +81,12 @@ class Figures:
                 elif not line.count(COUNTED.get((type(outcome), verdict)), verdict):
                     continue
                 if (run_s := attempt.run_s) >= 0.0:
-                    line.run.note(run_s * 1000)
+                    ran_ms.append(run_s * 1000)
                     due_ms = attempt.due_ms or attempt.enqueue_time_ms
                     if due_ms and ahead_ms is not None:
-                        line.wait.note(attempt.began_s * 1000 + ahead_ms - due_ms)
+                        waited_ms.append(attempt.began_s * 1000 + ahead_ms - due_ms)
+            if line is not None:
+                line.note(ran_ms, waited_ms)
 
     def round_trip(self, seconds: float) -> None:
         """Notes how long an exchange with the server took."""
@@ -102,12 +111,22 @@ class Figures:
                 line.wait.note(ms, items)
 
     def step(self) -> float:
-        """Sends what was counted. Raises ServerError; what was not sent is sent by the next step."""
+        """Sends what was counted, unless it can wait. Raises ServerError; what was not sent is sent by the next."""
+        if self._unsent or not self._can_wait():
+            self.flush()
+        return FLUSH_EVERY_S
+
+    def flush(self) -> None:
+        """Sends what was counted. Raises ServerError."""
         with self._flushing:
             self._send()
             self._unsent = self._take()
             self._send()
-            return FLUSH_EVERY_S
+            self._sent_at = monotonic()
+
+    def _can_wait(self) -> bool:
+        with self._lock:
+            return self._lines.keys() <= {_ROUND_TRIP} and monotonic() - self._sent_at < LONE_EVERY_S
 
     def _send(self) -> None:
         while self._unsent:
@@ -157,6 +176,13 @@ class _Times:
         else:
             self.buckets[0] += count
 
+    def note_all(self, times_ms: list[float]) -> None:
+        """So many times at once, for half the price."""
+        buckets = self.buckets
+        for ms in times_ms:
+            buckets[bucket(ms) if ms > 0.0 else 0] += 1
+        self.total += sum([ms for ms in times_ms if ms > 0.0])
+
     def changes(self, kind: str, to_us: int) -> dict[str, int]:
         """As figures."""
         found = {f"{kind}:{n}": by for n, by in enumerate(self.buckets) if by}
@@ -176,6 +202,13 @@ class _Line:
     def add(self, what: str, by: int) -> None:
         """Counts something."""
         self._counts[what] = self._counts.get(what, 0) + by
+
+    def note(self, ran_ms: list[float], waited_ms: list[float]) -> None:
+        """Takes in what attempts ran and waited, and empties the lists."""
+        self.run.note_all(ran_ms)
+        self.wait.note_all(waited_ms)
+        ran_ms.clear()
+        waited_ms.clear()
 
     def count(self, counted: tuple[str, ...] | None, verdict: str) -> bool:
         """Counts the end of an attempt; returns whether it was one."""

@@ -3,7 +3,7 @@
 Usage: ``python -m jobrunner.worker.keeper``, with JSON lines on standard input::
 
     ["serve", url, prefix]                                   first: the server; not an argument, as `ps` shows those
-    ["hold", queue, since_s, [[id, token, keepalive_s]…]]    held since then, by the monotonic clock of this machine
+    ["hold", queue, since_s, keepalive_s, [token…], [id…]]   held since then, by the monotonic clock of this machine
     ["drop", [token…]]                                       these are over
 
 and lines on standard output: ``R`` (ready), ``S token`` (someone asked the task to stop) and ``L token`` (its lease is
@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,15 +40,21 @@ _LONGEST_AFTER_ERROR_S = 1.0
 _SLICE = 500
 
 
-@dataclass(slots=True)
-class Held:
-    """A lease and when it was last known to be renewed, on the monotonic clock."""
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Leases that were taken at once and are as long, and when they were last known to be renewed, on the monotonic
+    clock. A worker of short tasks tells of thousands a second, so a lease on its own is an entry of a dictionary."""
 
     queue: str
-    id: str
-    token: str
     keepalive_s: float
     renewed: float
+    ids: dict[str, str]
+    """By token, of those that are held still."""
+
+    @property
+    def due(self) -> float:
+        """When a third has passed."""
+        return self.renewed + self.keepalive_s * _SHARE
 
 
 class Keeper:
@@ -58,7 +64,8 @@ class Keeper:
         self._broker = broker
         self._keys = keys
         self._tell = tell
-        self._held: dict[str, Held] = {}
+        self._batches: set[Batch] = set()
+        self._batch_of: dict[str, Batch] = {}
         self._asked: set[str] = set()
         self._next_turn = 0.0
         self._lock = threading.Lock()
@@ -78,57 +85,88 @@ class Keeper:
         elif word == "drop":
             self._drop(*rest)
 
-    def _hold(self, queue: str, since: float, held: list[tuple[str, str, float]]) -> None:
+    def _hold(self, queue: str, since: float, keepalive_s: float, tokens: list[str], ids: list[str]) -> None:
         sooner = False
         with self._lock:
-            for task_id, token, keepalive_s in held:
-                self._held[token] = Held(queue, task_id, token, keepalive_s, since)
-                sooner = sooner or since + keepalive_s * _SHARE < self._next_turn
+            for first in range(0, len(tokens), _SLICE):
+                some = tokens[first : first + _SLICE]
+                batch = Batch(queue, keepalive_s, since, dict(zip(some, ids[first : first + _SLICE], strict=True)))
+                self._batches.add(batch)
+                self._batch_of.update(dict.fromkeys(some, batch))
+                sooner = sooner or batch.due < self._next_turn
         if sooner:
             self.changed.set()
 
     def _drop(self, tokens: list[str]) -> None:
         with self._lock:
             for token in tokens:
-                self._held.pop(token, None)
+                self._forget(token)
             self._asked.difference_update(tokens)
+
+    def _forget(self, token: str) -> bool:
+        """Lets go of a lease; returns whether it was held. Called with the lock."""
+        batch = self._batch_of.pop(token, None)
+        if batch is None:
+            return False
+        del batch.ids[token]
+        if not batch.ids:
+            self._batches.discard(batch)
+        return True
 
     def step(self) -> float:
         """Renews what is due; returns the seconds until something is due again."""
         now = monotonic()
         with self._lock:
-            due = [held for held in self._held.values() if now - held.renewed >= held.keepalive_s * _SHARE]
-        by_queue: dict[str, list[Held]] = {}
-        for held in due:
-            by_queue.setdefault(held.queue, []).append(held)
-        for queue, some in by_queue.items():
-            for first in range(0, len(some), _SLICE):
-                self._extend(queue, some[first : first + _SLICE])
+            due = [batch for batch in self._batches if batch.due <= now]
+        by_queue: dict[str, list[Batch]] = {}
+        for batch in due:
+            by_queue.setdefault(batch.queue, []).append(batch)
+        for queue, batches in by_queue.items():
+            for some in _slices(batches):
+                self._extend(queue, some)
         return self._pause()
 
-    def _extend(self, queue: str, some: list[Held]) -> None:
-        reports = [(held.id, held.token, round(held.keepalive_s * 1000)) for held in some]
+    def _extend(self, queue: str, batches: list[Batch]) -> None:
         now = monotonic()
+        with self._lock:
+            reports = [
+                (task_id, token, round(batch.keepalive_s * 1000))
+                for batch in batches
+                for token, task_id in batch.ids.items()
+            ]
         verdicts = self._broker.run(leases.extend(self._keys.queue(queue), reports))
-        for held, verdict in zip(some, verdicts, strict=True):
+        for batch in batches:
+            batch.renewed = now
+        for (_, token, _), verdict in zip(reports, verdicts, strict=True):
             if verdict in ("gone", "not_reserved", "lost"):
                 with self._lock:
-                    known = self._held.pop(held.token, None)
-                if known is not None and verdict != "gone":
-                    self._tell(f"L {held.token}")
-                continue
-            held.renewed = now
-            if verdict.startswith("!") and held.token not in self._asked:
-                self._asked.add(held.token)
-                self._tell(f"S {held.token}")
+                    was_held = self._forget(token)
+                if was_held and verdict != "gone":
+                    self._tell(f"L {token}")
+            elif verdict.startswith("!") and token not in self._asked:
+                self._asked.add(token)
+                self._tell(f"S {token}")
 
     def _pause(self) -> float:
         now = monotonic()
         with self._lock:
-            waits = [held.renewed + held.keepalive_s * _SHARE - now for held in self._held.values()]
+            waits = [batch.due - now for batch in self._batches]
             pause = min(max(min(waits, default=_LONGEST_PAUSE_S), _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
             self._next_turn = now + pause
         return pause
+
+
+def _slices(batches: list[Batch]) -> Iterator[list[Batch]]:
+    """As many whole batches at a time as one call renews."""
+    some: list[Batch] = []
+    count = 0
+    for batch in batches:
+        if count + len(batch.ids) > _SLICE and some:
+            yield some
+            some, count = [], 0
+        some.append(batch)
+        count += len(batch.ids)
+    yield some
 
 
 def is_suspended(pid: int) -> bool:

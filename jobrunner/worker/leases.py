@@ -62,7 +62,7 @@ class Leases:
         """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock)."""
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
-            self._tell(_hold_line(attempts[0].queue, since_s, attempts))
+            self._tell(_hold_lines(since_s, attempts))
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
         """Attempts that are over."""
@@ -128,11 +128,7 @@ class Leases:
         return self._keeper
 
     def _tell_all(self) -> None:
-        by_queue: dict[str, list[Attempt]] = {}
-        for attempt in self._held.values():
-            by_queue.setdefault(attempt.queue, []).append(attempt)
-        for queue, attempts in by_queue.items():
-            self._write(_hold_line(queue, _LONG_AGO, attempts))
+        self._write(_hold_lines(_LONG_AGO, self._held.values()))
 
     def _tell(self, line: bytes) -> None:
         if self._ready.is_set():
@@ -165,9 +161,15 @@ def _serve_line(url: str, prefix: str) -> bytes:
     return msgspec.json.encode(["serve", url, prefix]) + b"\n"
 
 
-def _hold_line(queue: str, since_s: float, attempts: Iterable[Attempt]) -> bytes:
-    held = [(attempt.id, attempt.token, attempt.keepalive_ms / 1000) for attempt in attempts]
-    return msgspec.json.encode(["hold", queue, since_s, held]) + b"\n"
+def _hold_lines(since_s: float, attempts: Iterable[Attempt]) -> bytes:
+    alike: dict[tuple[str, float], list[Attempt]] = {}
+    for attempt in attempts:
+        alike.setdefault((attempt.queue, attempt.keepalive_ms), []).append(attempt)
+    lines = [
+        ["hold", queue, since_s, ms / 1000, [attempt.token for attempt in some], [attempt.id for attempt in some]]
+        for (queue, ms), some in alike.items()
+    ]
+    return b"".join([msgspec.json.encode(line) + b"\n" for line in lines])
 
 
 def _drop_line(tokens: list[str]) -> bytes:

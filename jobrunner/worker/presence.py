@@ -4,18 +4,16 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Word
-from jobrunner.broker.calls import coordination, events, formats
-from jobrunner.broker.calls.queues import register_if_room
+from jobrunner.broker.call import Call, Word
+from jobrunner.broker.calls import coordination, events
+from jobrunner.broker.calls.queues import enlist
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.definitions import published
 from jobrunner.holder import new_mark
 from jobrunner.jobs.registry import all_jobs
-
-_ORDERS = 4
-"""Which of its calls asks for orders."""
 
 
 def new_worker_id() -> str:
@@ -27,8 +25,8 @@ def new_worker_id() -> str:
 class Presence:
     """Announces the worker every `heartbeat_s`; it counts as gone after three of them in silence.
 
-    In the same round trip it reads what the worker was told to do (`quiet`, `stop`), and hands that to `obey`.
-    It also looks whether a newer version of jobrunner took the prefix over; then `step` raises NewerFormat.
+    The answer is what the worker was told to do (`quiet`, `stop`), and is handed to `obey`. In the same round trip it
+    looks whether a newer version of jobrunner took the prefix over; then `step` raises NewerFormat.
     All it says is said again each time, so a server that lost it (a restart, an older snapshot) has it back soon.
     """
 
@@ -56,18 +54,17 @@ class Presence:
         """One sign of life."""
         ttl_ms = round(self._heartbeat_s * 3000)
         periodics = [job for job in all_jobs() if job.periodic is not None]
-        calls = [
-            *register_if_room(self._keys, sorted(self._queues.union(job.options.queue for job in periodics))),
-            formats.check(self._keys),
+        calls: list[Call[Any]] = [
+            enlist(self._keys, sorted(self._queues.union(job.options.queue for job in periodics))),
             coordination.announce(self._keys, self._worker_id, self._describe(), ttl_ms=ttl_ms),
-            coordination.orders(self._keys, self._worker_id),
         ]
         if periodics:
             calls.append(coordination.define_periodics(self._keys, published(periodics)))
         if not self._has_started:
             words = {"queues": ",".join(sorted(self._queues)), "worker": self._worker_id}
             calls.append(events.note(self._keys, "worker_started", **words))
-        self._obey(self._broker.run_many(calls)[_ORDERS])
+        _, orders, *_ = self._broker.run_many(calls)
+        self._obey(orders)
         self._has_started = True
         return self._heartbeat_s
 

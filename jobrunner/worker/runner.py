@@ -43,11 +43,11 @@ class Runner:
         self._keys = keys
         self._is_stopped = is_stopped
 
-    def run(self, attempt: Attempt) -> Outcome:
-        """Runs a job whose `run` is a plain function."""
+    def run(self, attempt: Attempt, definition: Definition | None = None) -> Outcome:
+        """Runs a job whose `run` is a plain function. `definition`: what runs it, where the caller knows."""
         before = RUNNING.set(attempt)
         try:
-            found = self.prepare(attempt)
+            found = self.prepare(attempt, definition)
             if isinstance(found, Failed):
                 return found
             definition, job = found
@@ -81,11 +81,12 @@ class Runner:
         outcome = self._after_error(attempt, definition, job, error)
         return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
 
-    def prepare(self, attempt: Attempt) -> tuple[Definition, Any] | Failed:
+    def prepare(self, attempt: Attempt, definition: Definition | None = None) -> tuple[Definition, Any] | Failed:
         """What runs an attempt, built from it, with its definition; or why that cannot be."""
-        definition = definition_for(attempt)
         if definition is None:
-            return _unknown(attempt)
+            definition = definition_for(attempt)
+            if definition is None:
+                return _unknown(attempt)
         if attempt.encoding or self._keys.seal is not None:
             try:
                 attempt = opened_attempt(attempt, self._keys)
@@ -97,7 +98,7 @@ class Runner:
             definition.name,
             self._broker,
             self._keys,
-            lambda: self._is_stopped(attempt.token),
+            self._is_stopped,
             None if timeout_s is None else _from_now(timeout_s),
         )
         try:

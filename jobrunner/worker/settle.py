@@ -1,5 +1,6 @@
 """From outcomes to calls: one table, one call for each verb and queue, and for each target of moves."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,15 +38,11 @@ def settlements(
 ) -> list[Settlement]:
     """The calls that report these outcomes: one for each verb, queue and target, or for each report (`singly`).
     `worker`: id of the one that reports."""
-    grouped: dict[tuple[Any, ...], list[Report]] = {}
+    grouped: defaultdict[tuple[Any, ...], list[Report]] = defaultdict(list)
     for report in reports:
         attempt, outcome = report
         verb: Any = "commit" if type(outcome) is Succeeded else _verb(attempt, outcome)
-        key = (attempt.queue, verb, attempt.token if singly else "")
-        group = grouped.get(key)
-        if group is None:
-            group = grouped[key] = []
-        group.append(report)
+        grouped[attempt.queue, verb, attempt.token if singly else ""].append(report)
     return [_settlement(keys, made, queue, verb, worker) for (queue, verb, _), made in grouped.items()]
 
 
@@ -64,8 +61,8 @@ def _settlement(
     keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], worker: str
 ) -> Settlement:
     if isinstance(verb, str):
-        if verb == "commit" and len(made) > 1:
-            made.sort(key=_type_of)  # reports that say the same are sent as one when they stand together
+        if verb == "commit":
+            return _commit(keys, made, queue)
         words = [_words(attempt, outcome) for attempt, outcome in made]
         if verb == "fail":
             return Settlement(leases.fail(keys.queue(queue), words, worker=worker), made)
@@ -78,8 +75,19 @@ def _settlement(
     return Settlement(_spread(keys, *made[0]), made, targets_of(made[0][1]))
 
 
-def _type_of(report: Report) -> str:
-    return report[0].type
+def _commit(keys: Keys, made: list[Report], queue: str) -> Settlement:
+    """Reports that say the same are sent as one, so they are put in that order."""
+    groups: defaultdict[tuple[Any, ...], list[Report]] = defaultdict(list)
+    for report in made:
+        attempt, outcome = report
+        result = outcome.result if type(outcome) is Succeeded else b""
+        groups[attempt.type, type(outcome), result, attempt.then].append(report)
+    said = []
+    for (type_, kind, result, then), group in groups.items():
+        leases_of = [word for attempt, _ in group for word in (attempt.id, attempt.token)]
+        said.append(((keep_ms(group[0][0]), _COMMITTED[kind], result, then or b"", type_), leases_of))
+    call = leases.commit_groups(keys.queue(queue), said)
+    return Settlement(call, [report for group in groups.values() for report in group])
 
 
 def _move(attempt: Attempt, moved: Moved) -> leases.MoveReport:
@@ -120,21 +128,17 @@ def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Word]:
 
 
 def _words(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
-    if isinstance(outcome, Succeeded):
-        kept_ms, then = keep_ms(attempt), attempt.then or b""
-        return attempt.id, attempt.token, kept_ms, "succeeded", outcome.result, then, attempt.type
     if isinstance(outcome, Failed):
         fate = "retry" if outcome.retry else "dead"
         return attempt.id, attempt.token, round((outcome.delay_s or 0.0) * 1000), fate, outcome.error
     if isinstance(outcome, Snoozed):
         return attempt.id, attempt.token, round(outcome.delay_s * 1000)
-    if type(outcome) in _WORDS:
-        kept_ms, then = keep_ms(attempt), attempt.then or b""
-        return attempt.id, attempt.token, kept_ms, _WORDS[type(outcome)], b"", then, attempt.type
     return attempt.id, attempt.token, ""
 
 
-_WORDS: dict[type, str] = {Cancelled: "cancelled", Dropped: "dropped", Spread: "succeeded"}
+_COMMITTED: dict[type, str] = {
+    Succeeded: "succeeded", Cancelled: "cancelled", Dropped: "dropped", Spread: "succeeded",
+}  # fmt: skip
 
 
 def ended(keys: Keys, settlement: Settlement, verdicts: list[str]) -> list[Ended]:

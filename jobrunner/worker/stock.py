@@ -49,10 +49,15 @@ class Stock:
         """How many to hold beyond those that run."""
         return int(self._rate * self._prefetch_s)
 
+    @property
+    def has_free_slots(self) -> bool:
+        """Whether all that is in hand can run at once, and more could."""
+        return self.in_hand < self._concurrency
+
     def wanted(self, backlog: int) -> int:
-        """How many to reserve now; 0 while the backlog is more than half full."""
+        """How many to reserve now; 0 while the backlog is more than half full, unless slots are free all the same."""
         free = self._concurrency + self.depth - self.in_hand
-        if free <= 0 or (backlog > 0 and backlog > self.depth // 2):
+        if free <= 0 or (backlog > 0 and backlog > self.depth // 2 and not self.has_free_slots):
             return 0
         return min(free, self._batch_max)
 

@@ -9,8 +9,9 @@ from jobrunner.logs import OwnLog
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.running import resident_bytes
 
-READY, WORN = "ready", "worn"
-"""What a supervised worker says: that it works, and that another should take its place."""
+TAKES, READY, WORN = "takes", "ready", "worn"
+"""What a supervised worker says: that it takes tasks from now on, that it works, and that another should take its
+place."""
 _COUNT_EVERY_S = 0.02
 _LOOK_EVERY_S = 0.25
 _SAY_EVERY_S = 60.0
@@ -54,6 +55,11 @@ class Wear:
                 f"max_memory is {self._most_bytes / _MB:.0f} MB, and the process takes {taken / _MB:.0f} MB before any "
                 "work; give more"
             )
+
+    def take(self) -> None:
+        """To be called before the worker takes its first task, which may be its end."""
+        if self._tell is not None:
+            self._tell(TAKES)
 
     def begin(self) -> None:
         """To be called when the worker works."""

@@ -74,7 +74,7 @@ class Worker:
        that have one, which it does not reserve from itself;
     3. works until told to stop, or until there is nothing left (`burst`), or `max_tasks` are finished, or it takes
        more than `max_memory`, or a driver cannot go on; with `tell` it does not end for its tasks or its memory, but
-       says `worn`, as it says `ready` before, to whoever replaces it;
+       says `worn`, as it says `takes` and `ready` before, to whoever replaces it;
     4. stops reserving, hands back what it has not begun, waits for what runs (`grace`), hands back the rest;
     5. gives up leadership, leaves the list of workers, ends its connections.
     """
@@ -145,6 +145,7 @@ class Worker:
         except BaseException:
             self._shut_down()
             raise
+        self._wear.take()
         for loop in self._loops:
             loop.start()
         self._wakeup.start()
@@ -350,7 +351,7 @@ class Worker:
         self._wakeup.close()
         for loop in self._loops:
             loop.stop(1.0)
-        for farewell in (self._figures.step, self._coordinator.resign, self._presence.retire):
+        for farewell in (self._figures.flush, self._coordinator.resign, self._presence.retire):
             try:
                 farewell()
             except JobrunnerError as error:

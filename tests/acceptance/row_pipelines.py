@@ -7,7 +7,7 @@ from typing import Any
 from jobrunner import Client, Worker, configure
 from jobrunner.client.current import within
 from jobrunner.etl import Drop, Pipeline, To
-from jobrunner.logs import log_to_stderr
+from jobrunner.log_setup import log_to_stderr
 from jobrunner.worker.runner import Runner
 from jobrunner.worker.settle import settlements
 

@@ -41,12 +41,12 @@ class FlowNote(Job):
 KILLER = """
 import os, signal
 import flow_jobs
-import jobrunner.worker.fetcher
+import jobrunner.worker.aftermath
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
-jobrunner.worker.fetcher.relay = die
+jobrunner.worker.aftermath.relay = die
 """
 
 

@@ -8,7 +8,7 @@ import sys
 
 from jobrunner import Worker, configure
 from jobrunner.cli.stopping import ask_at_signals
-from jobrunner.logs import log_to_stderr
+from jobrunner.log_setup import log_to_stderr
 
 
 class Announcing(Worker):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.call import command
 from jobrunner.task import Task, new_id
 from tests.browser.conftest import Served
 from tests.browser.test_actions import confirm, told
@@ -91,6 +91,7 @@ def test_a_worker_process_is_quieted_resumed_and_stopped(
     assert process.wait(30) == 0
     assert (second.state, second.result(timeout=1)) == ("succeeded", "second")
     assert third.state == "waiting"
-    assert site.client.broker.run(coordination.orders(site.client.keys, worker.id)) == {}, "orders end with it"
+    orders = site.client.keys.orders(worker.id)
+    assert not site.client.broker.run(command("EXISTS", orders, read=int)), "orders end with it"
     tab.locator("#workers", has_text="No worker is at work").wait_for()
     tab.locator("#unserved", has_text="No worker serves work").wait_for()

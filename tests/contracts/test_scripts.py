@@ -8,6 +8,7 @@ from importlib.resources import files
 import pytest
 
 from jobrunner.broker.scripts import load
+from jobrunner.jobs.options import DEFAULT_KEEP_S
 from jobrunner.settings import QueueSettings
 
 FOLDER = files("jobrunner.broker") / "lua"
@@ -171,6 +172,11 @@ def test_the_defaults_of_a_queue_are_those_of_its_settings():
         "DEFAULT_DEAD_TTL_MS": defaults.dead_ttl * 1000,
         "DEFAULT_DEAD_MAX": defaults.dead_max,
     }
+
+
+def test_the_usual_time_to_keep_a_task_is_the_default_of_jobs():
+    (said,) = re.findall(r"^local USUAL_KEEP_MS = '(\d+)'$", library("over"), re.MULTILINE)
+    assert int(said) == DEFAULT_KEEP_S * 1000
 
 
 def test_every_script_is_the_verb_of_one_call():

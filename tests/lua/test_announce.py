@@ -1,6 +1,7 @@
 """announce: a sign of life of a worker, with what it says of itself."""
 
 from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls.survey import crew
 
 
 def test_a_worker_is_listed_with_what_it_says_until_it_falls_silent(broker, keys, clock, raw):
@@ -8,8 +9,7 @@ def test_a_worker_is_listed_with_what_it_says_until_it_falls_silent(broker, keys
 
     broker.run(coordination.announce(keys, "w1", {"host": "h", "pid": 7}, ttl_ms=5000))
 
-    assert broker.run(coordination.worker_ids(keys)) == ["w1"]
-    assert broker.run(coordination.worker_description(keys, "w1")) == {"host": b"h", "pid": b"7"}
+    assert broker.run(crew(keys)) == [("w1", {"host": b"h", "pid": b"7"})]
     assert 4000 < raw.pttl(keys.worker("w1")) <= 5000
     assert raw.zscore(keys.workers, "w1") == clock.ms
 
@@ -20,17 +20,16 @@ def test_the_next_sign_replaces_what_it_names_and_lasts_anew(broker, keys, clock
     clock.advance(10)
     broker.run(coordination.announce(keys, "w1", {"busy": 2}, ttl_ms=9000))
 
-    assert broker.run(coordination.worker_description(keys, "w1")) == {"host": b"h", "busy": b"2"}
+    assert broker.run(crew(keys)) == [("w1", {"host": b"h", "busy": b"2"})]
     assert raw.pttl(keys.worker("w1")) > 5000
     assert raw.zscore(keys.workers, "w1") == clock.ms
 
 
-def test_a_worker_that_retires_is_off_the_list(broker, keys):
+def test_a_worker_that_retires_is_off_the_list(broker, keys, raw):
     broker.run(coordination.announce(keys, "w1", {"host": "h"}, ttl_ms=5000))
     broker.run_many(coordination.retire(keys, "w1"))
 
-    assert broker.run(coordination.worker_ids(keys)) == []
-    assert broker.run(coordination.worker_description(keys, "w1")) == {}
+    assert not raw.exists(keys.workers, keys.worker("w1"))
 
 
 def test_a_full_server_lists_a_new_worker(broker, keys, raw):
@@ -39,4 +38,11 @@ def test_a_full_server_lists_a_new_worker(broker, keys, raw):
         broker.run(coordination.announce(keys, "w1", {"host": "h"}, ttl_ms=5000))
     finally:
         raw.config_set("maxmemory", 0)
-    assert broker.run(coordination.worker_ids(keys)) == ["w1"]
+    assert [name for name, _ in broker.run(crew(keys))] == ["w1"]
+
+
+def test_the_worker_is_told_what_it_is_to_do(broker, keys):
+    assert broker.run(coordination.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)) == {}
+    broker.run_many(coordination.order(keys, "w1", "quiet", "1", ttl_ms=5000))
+
+    assert broker.run(coordination.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)) == {"quiet": b"1"}

@@ -204,3 +204,17 @@ def test_the_servers_clock_is_used_unless_one_is_given(mail, clock):
     seconds, microseconds = mail.raw.time()
     enqueued = float(mail.hash("a")["enqueue_time"])
     assert 0 <= seconds * 1000 + microseconds / 1000 - enqueued < 5000
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": 2}, {"delay_ms": 5}, {"priority": 0, "delay_ms": 0.25}])
+@pytest.mark.parametrize("headers", [None, b"{}"])
+def test_what_a_task_says_of_itself_is_told_apart_from_what_it_does_not_say(mail, clock, options, headers):
+    plain = Task(id="plain", queue="mail", payload=b"1")
+    own = Task(id="own", queue="mail", payload=b"  2", headers=headers, **options)
+    assert mail.run(tasks.enqueue(mail.keys, [plain, own, Task(id="last", queue="mail", payload=b"")])) == [True] * 3
+
+    found = [mail.hash(one) for one in ("plain", "own", "last")]
+    assert [one["payload"] for one in found] == [b"1", b"  2", b""]
+    assert ["headers" in one for one in found] == [False, bool(headers), False]
+    assert found[1].get("priority") == (b"%d" % options["priority"] if "priority" in options else None)
+    assert mail.scores("scheduled").keys() == ({"own"} if "delay_ms" in options else set())

@@ -40,11 +40,11 @@ def test_a_due_task_waits_at_its_due_place_and_one_worker_is_woken(mail, clock):
 
 
 def test_every_task_of_one_instant_is_due_at_that_instant(mail, clock):
-    mail.enqueue(*(f"{n:03d}" for n in range(400)), delay_ms=100)
+    mail.enqueue(*(f"{n:02d}" for n in range(90)), delay_ms=100)
     clock.advance(99.999)
     assert kept_up(mail).moved == 0
     clock.advance(0.001)
-    assert kept_up(mail).moved == 400
+    assert kept_up(mail).moved == 90
 
 
 def test_a_lease_that_ended_counts_as_a_failed_attempt_and_keeps_its_place(mail, clock):
@@ -198,8 +198,11 @@ def test_the_dead_are_kept_a_month_unless_told_otherwise(mail, clock):
     assert mail.ids("dead") == []
 
 
-@pytest.mark.parametrize("state", ["scheduled", "pending", "dead"])
-def test_each_kind_is_done_in_slices(mail, clock, state):
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("scheduled", [100] * 12), ("pending", [500, 500, 200]), ("dead", [500, 500, 200])],
+)
+def test_each_kind_is_done_in_slices(mail, clock, state, expected):
     ids = [f"{n:04d}" for n in range(1200)]
     mail.enqueue(*ids, **({"delay_ms": 10} if state == "scheduled" else {}))
     if state != "scheduled":
@@ -213,7 +216,7 @@ def test_each_kind_is_done_in_slices(mail, clock, state):
         slices.append(done.moved)
         assert done.next_event_ms is None or done.next_event_ms > clock.ms or sum(slices) < 1200
 
-    assert slices == [500, 500, 200]
+    assert slices == expected
 
 
 def test_due_leases_and_dead_in_one_turn(mail, clock):

@@ -1,7 +1,7 @@
 """Writes the figures of full runs into docs/reliability.md: ``python -m tests.reliability.document FILE.json …``.
 
 A file is what ``python -m tests.reliability ROW … --full --json FILE.json`` has written; of a row that is in several,
-the last one counts.
+the last one counts, and one that is in none keeps what the page says of it.
 """
 
 import json
@@ -17,8 +17,11 @@ from tests.reliability.scenario import Scenario
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 _BETWEEN = re.compile(r"(<!-- figures -->\n).*?(<!-- end -->)", re.DOTALL)
+_LINE = re.compile(r"^\| (\w+) \|.*$", re.MULTILINE)
+_DETAILS = re.compile(r"^<details[^>]*><summary>(\w+):.*?^</details>\n", re.MULTILINE | re.DOTALL)
 _LOST = "acknowledged tasks lost"
 _LONGEST_CELL = 200
+_HEAD = "| row | what happens | size | lost | checks that hold | minutes |"
 
 Played = dict[str, Any]
 
@@ -28,19 +31,30 @@ def main() -> int:
     played: dict[str, Played] = {}
     for name in sys.argv[1:]:
         played |= json.loads(Path(name).read_text("utf-8"))
-    text = PAGE.read_text("utf-8")
-    PAGE.write_text(_BETWEEN.sub(lambda found: found[1] + tables(played) + found[2], text), "utf-8")
-    missing = [row for row in SCENARIOS if row not in played]
-    print(f"{len(played)} rows written" + (f"; not played: {', '.join(missing)}" if missing else ""))
+    PAGE.write_text(with_figures(PAGE.read_text("utf-8"), played), "utf-8")
+    print(f"{len(played)} rows written")
     return 0
 
 
-def tables(played: dict[str, Played]) -> str:
-    """A line for each row that was played, and behind it every figure."""
-    rows = [(one, played[row]) for row, one in SCENARIOS.items() if row in played]
-    lines = ["| row | what happens | size | lost | checks that hold | minutes |", "|---|---|---|---|---|---|"]
-    lines += [_line(one, result) for one, result in rows]
-    return "\n".join([*lines, "", *(_details(one, result) for one, result in rows)])
+def with_figures(page: str, played: dict[str, Played]) -> str:
+    """The page with a line for each row, and behind it every figure."""
+    found = _BETWEEN.search(page)
+    if found is None:
+        raise SystemExit(f"{PAGE} has no figures between <!-- figures --> and <!-- end -->")
+    table = found[0].partition("<details")[0]
+    lines = {one[1]: one[0] for one in _LINE.finditer(table) if one[1] in SCENARIOS}
+    details = {one[1]: one[0] for one in _DETAILS.finditer(found[0])}
+    for row, result in played.items():
+        lines[row], details[row] = _line(SCENARIOS[row], result), _details(SCENARIOS[row], result)
+    rows = sorted(lines, key=_place)
+    shown = [_HEAD, "|---|---|---|---|---|---|", *(lines[row] for row in rows)]
+    text = "\n".join([*shown, "", *(details[row] for row in rows)])
+    return page[: found.start()] + found[1] + text + found[2] + page[found.end() :]
+
+
+def _place(row: str) -> tuple[bool, int, str]:
+    number = row[1:].rstrip("sw")
+    return (not number.isdigit(), int(number) if number.isdigit() else 0, row)
 
 
 def _line(one: Scenario, result: Played) -> str:

@@ -70,13 +70,13 @@ def _die_at(when: str, script: str, nth: int) -> None:
 
     exchange, count, mark = Broker._exchange, itertools.count(1), Path(os.environ[f"{TAMPER}CRASHED"])
 
-    def dying(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
+    def dying(self: Broker, connection: Any, calls: Sequence[Any], *rest: Any) -> list[Any]:
         is_it = any(call.script and call.script.name == script for call in calls) and next(count) == nth
         if not is_it or mark.exists():
-            return exchange(self, connection, calls)
+            return exchange(self, connection, calls, *rest)
         mark.touch()
         if when == "after":
-            exchange(self, connection, calls)
+            exchange(self, connection, calls, *rest)
         os._exit(EXIT_CODE)
 
     Broker._exchange = dying  # type: ignore[method-assign]
@@ -87,13 +87,13 @@ def _trace(file: Path) -> None:
 
     exchange, known = Broker._exchange, set[str]()
 
-    def traced(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
+    def traced(self: Broker, connection: Any, calls: Sequence[Any], *rest: Any) -> list[Any]:
         new = {call.script.name for call in calls if call.script} - known
         if new:
             known.update(new)
             with file.open("a") as lines:
                 lines.write("".join(f"{_role()} {name}\n" for name in new))
-        return exchange(self, connection, calls)
+        return exchange(self, connection, calls, *rest)
 
     Broker._exchange = traced  # type: ignore[method-assign]
 
@@ -106,9 +106,9 @@ def _leak(size: int) -> None:
 
     exchange, leaked = Broker._exchange, []
 
-    def leaking(self: Broker, connection: Any, calls: Sequence[Any]) -> list[Any]:
+    def leaking(self: Broker, connection: Any, calls: Sequence[Any], *rest: Any) -> list[Any]:
         leaked.append((bytes([1]) * size, os.dup(2) if len(leaked) % 5 == 0 else -1))
-        return exchange(self, connection, calls)
+        return exchange(self, connection, calls, *rest)
 
     Broker._exchange = leaking  # type: ignore[method-assign]
 

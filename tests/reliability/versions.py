@@ -23,7 +23,8 @@ class OtherVersion:
         self.commit = commit
         packed = _git("archive", "--format=tar", commit, "jobrunner")
         with tarfile.open(fileobj=BytesIO(packed)) as files:
-            files.extractall(folder, filter="data")
+            files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later have it
+            files.extractall(folder)
 
     def command(self, words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[str]":
         """Starts a command of that version; the jobs of the tests are there, too."""

@@ -11,13 +11,15 @@ from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import coordination, leases, queues, tasks
+from jobrunner.broker.calls.formats import FORMAT
+from jobrunner.broker.calls.glance import Glance, glance
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.calls.survey import survey
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.wakeup import WakeListener
-from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable
 from jobrunner.task import Task
 from tests.conftest import wait_for
 from tests.topologies.servers import Spread
@@ -81,6 +83,31 @@ def test_one_call_about_many_queues_is_divided_and_put_together(broker: Broker) 
     (found,) = broker.run_many(survey(LINES))
 
     assert [one.counts.waiting for one in found] == list(range(12))
+
+
+def test_the_leader_looks_at_all_queues_and_workers_in_one_call(broker: Broker) -> None:
+    for n, line in enumerate(LINES):
+        broker.run(command("HSET", line.counters, "dead", n, read=int))
+    broker.run(command("HSET", LINES[3].outbox, "x", "y", read=int))
+    broker.run(command("ZADD", LINES[8].closing, 1, "x", read=int))
+    broker.run(command("ZADD", KEYS.workers, 1, "gone", read=int))
+
+    (found,) = broker.run_many(glance(KEYS, LINES))
+
+    assert found == Glance(
+        posted=["q3"], closing=["q8"], silent=["gone"], dead={line.name: n for n, line in enumerate(LINES)}
+    )
+
+
+def test_format_and_registry_are_looked_after_wherever_they_are(broker: Broker) -> None:
+    assert slot_of(KEYS.format) != slot_of(KEYS.queues)
+    for _ in range(2):
+        broker.run(queues.enlist(KEYS, ["q0", "q1"]))
+    assert broker.run(queues.registered(KEYS)) == ["q0", "q1"]
+
+    broker.run(command("SET", KEYS.format, FORMAT + 1, read=bytes))
+    with pytest.raises(NewerFormat):
+        broker.run(queues.enlist(KEYS, ["q0"]))
 
 
 def test_what_scripts_name_together_is_in_one_slot(broker: Broker) -> None:

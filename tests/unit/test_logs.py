@@ -7,7 +7,8 @@ import pytest
 import structlog
 
 from jobrunner.attempt import Attempt
-from jobrunner.logs import OwnLog, log_to_stderr
+from jobrunner.log_setup import log_to_stderr
+from jobrunner.logs import OwnLog
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
 from jobrunner.worker.executors.handover import Finished, RunAttempt

@@ -16,6 +16,7 @@ from jobrunner.broker.calls.queues import register
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.queue import Queue
+from jobrunner.coordinator.look import Look
 from jobrunner.coordinator.watch import Watch
 from jobrunner.errors import InvalidOption
 from jobrunner.events import KINDS
@@ -97,6 +98,13 @@ def test_what_is_to_be_told_is_one_of_two_words() -> None:
         Worker(events="some")
 
 
+def look_once(broker: Broker, keys: Keys, queues: list[str]) -> None:
+    """As a leader that was just elected."""
+    watch = Watch(broker, keys)
+    Look(broker, keys, 5.0, lambda: queues, [watch.take]).step()
+    watch.step()
+
+
 @pytest.fixture
 def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
     """One look of the leader, a second later."""
@@ -105,7 +113,7 @@ def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
 
     def look() -> None:
         clock.advance(1000)
-        Watch(broker, keys, 5.0, lambda: ["q", "shop/raw", "shop/odd"]).step()
+        look_once(broker, keys, ["q", "shop/raw", "shop/odd"])
 
     look()
     return look
@@ -219,7 +227,7 @@ def test_what_died_before_the_first_worker_came_is_told_too(
     kill(current, 2)
     clock.advance(10_000)
 
-    Watch(broker, keys, 5.0, lambda: ["q"]).step()
+    look_once(broker, keys, ["q"])
 
     assert len(told(current, "task_died")) == 2
 

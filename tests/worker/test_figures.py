@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 
 from jobrunner import Backoff, Client, Worker, job
 from jobrunner.broker.broker import Broker
@@ -224,3 +225,27 @@ def test_a_stopped_worker_left_nothing_behind(current: Client) -> None:
     worker.stop()
 
     assert series(current).total.succeeded == 50
+
+
+def test_an_idle_worker_tells_of_its_round_trips_once_a_minute(
+    broker: Broker, keys: Keys, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = [1000.0]
+    monkeypatch.setattr("jobrunner.worker.figures.monotonic", lambda: at[0])
+    counted = Figures(broker, keys, "w1")
+
+    def told() -> int:
+        counted.round_trip(0.001)
+        counted.step()
+        return sum(int(by) for name, by in raw.hgetall(keys.figures_total).items() if b"round_trip:" in name)
+
+    assert told() == 1
+    at[0] += 59
+    assert told() == 1
+    at[0] += 1
+    assert told() == 3
+    counted.observe([(attempt_at("t"), Succeeded())], ["ok"])
+    assert told() == 4
+    counted.round_trip(0.001)
+    counted.flush()
+    assert told() == 5

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
+from jobrunner.broker.calls.glance import Glance
 from jobrunner.client.current import forget, use
 from jobrunner.coordinator.outboxes import Outboxes
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
@@ -403,7 +404,9 @@ def test_a_member_that_expires_in_line_is_told_of_by_the_leader(client: Client) 
     group(expiring.bind(), on_dead=Note(name=name)).enqueue()
     wait_for(lambda: not [lease.release() for lease in client.queue("unserved2").reserve(1)])
     assert name not in seen
-    Outboxes(client.broker, client.keys, 5.0, lambda: ["unserved2"]).step()
+    outboxes = Outboxes(client.broker, client.keys)
+    outboxes.take(Glance(posted=["unserved2"]))
+    outboxes.step()
     wait_for(lambda: name in seen)
 
 

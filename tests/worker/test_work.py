@@ -15,7 +15,7 @@ from jobrunner import Backoff, Client, Worker, chain, job
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidName, ModuleNotLoadable, ServerUnavailable, UnknownOption, UnsafeServer
 from jobrunner.jobs.build import NOW
-from jobrunner.worker.fetcher import Fetcher
+from jobrunner.worker.aftermath import Aftermath
 from jobrunner.worker.running import resident_bytes
 from tests.acceptance.fleet import children_of
 from tests.conftest import Server, wait_for
@@ -83,14 +83,14 @@ def test_a_burst_does_not_end_between_two_steps_of_a_flow(
     run: Run, current: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the report of the first step and before the second is enqueued no queue has anything."""
-    tell_flows = Fetcher._tell_flows
+    pass_on = Aftermath.pass_on
 
-    def tell_late(fetcher: Fetcher) -> None:
-        if fetcher._untold:
+    def pass_on_late(aftermath: Aftermath) -> None:
+        if len(aftermath):
             time.sleep(0.2)  # a burst looks ten times meanwhile
-        tell_flows(fetcher)
+        pass_on(aftermath)
 
-    monkeypatch.setattr(Fetcher, "_tell_flows", tell_late)
+    monkeypatch.setattr(Aftermath, "pass_on", pass_on_late)
     chain(step.bind("first"), step.bind("second")).enqueue()
     assert run(queues=["w"]).finished == 2
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import QueueKeys, check_name
+from jobrunner.broker.replies import texts
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 from jobrunner.holder import number_from
 
@@ -170,18 +171,10 @@ def _begun(batch_id: str, reply: list[Any]) -> Claimed:
     )
 
 
-def _ids(reply: list[bytes]) -> list[str]:
-    return [raw.decode("utf-8", "replace") for raw in reply]
-
 
 def foremost(keys: QueueKeys, index: str, count: int) -> Call[list[str]]:
     """Ids of the batches that are due first. `index`: 'batches', or 'closing' for what needs no driver to finish."""
-    return command("ZRANGE", getattr(keys, index), 0, count - 1, read=_ids)
-
-
-def are_closing(keys: QueueKeys) -> Call[bool]:
-    """Whether there are batches of the queue that need no driver to finish, due or not."""
-    return command("EXISTS", keys.closing, read=bool)
+    return command("ZRANGE", getattr(keys, index), 0, count - 1, read=texts)
 
 
 def claim(keys: QueueKeys, batch_id: str, *, lease_ms: int) -> Call[Claimed | bool]:
@@ -296,5 +289,5 @@ def members(keys: QueueKeys, root: str, first: int, count: int) -> Call[list[str
     """Ids of members by their position in the list of batch `root`."""
     key = keys.batch + root.encode() + b":members"
     return command(
-        "LRANGE", key, first, first + count - 1, read=_ids
+        "LRANGE", key, first, first + count - 1, read=texts
     )

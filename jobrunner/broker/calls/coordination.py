@@ -6,6 +6,7 @@ from typing import Any
 
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.replies import fields, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,11 @@ def _leadership(reply: list[Any]) -> Leadership:
     return Leadership(float(reply[0]), *reply[1:])
 
 
-def _pairs(reply: list[bytes]) -> dict[str, bytes]:
-    return {name.decode("utf-8", "replace"): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
-
 
 _lead = Verb("lead", _leadership)
-_announce = Verb("announce", int)
+_announce = Verb("announce", fields)
 _define = Verb("define", int)
-_fire = Verb("fire", lambda reply: reply.decode())
+_fire = Verb("fire", text)
 
 
 def lead(keys: Keys, worker_id: str, *, ttl_ms: int, resign: bool = False) -> Call[Leadership]:
@@ -74,7 +72,7 @@ def fire(
 
 def periodic_state(keys: QueueKeys, name: str) -> Call[dict[str, bytes]]:
     """What is remembered of a periodic job: last, task, fired, skipped."""
-    return command("HGETALL", keys.periodic(name), read=_pairs)
+    return command("HGETALL", keys.periodic(name), read=fields)
 
 
 def define_periodics(keys: Keys, definitions: Mapping[str, bytes]) -> Call[int]:
@@ -90,14 +88,14 @@ def forget_periodic(keys: Keys, name: str) -> list[Call[int]]:
 
 def periodics(keys: Keys) -> Call[dict[str, bytes]]:
     """All definitions by name."""
-    return command("HGETALL", keys.periodics, read=_pairs)
+    return command("HGETALL", keys.periodics, read=fields)
 
 
 def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
     """When a worker last said that it knows each periodic job, Unix ms."""
     return command(
         "ZRANGE", keys.periodics_seen, 0, -1, "WITHSCORES",
-        read=lambda reply: {name: float(ms) for name, ms in _pairs(reply).items()},
+        read=lambda reply: {name: float(ms) for name, ms in fields(reply).items()},
     )  # fmt: skip
 
 
@@ -113,10 +111,11 @@ def start_periodic(keys: QueueKeys, name: str, start_ms: int) -> Call[int]:
     return command("HSETNX", keys.periodic(name), "last", start_ms, read=int)
 
 
-def announce(keys: Keys, worker_id: str, description: Mapping[str, Word], *, ttl_ms: int) -> Call[int]:
-    """A sign of life of a worker, with what it says of itself."""
+def announce(keys: Keys, worker_id: str, description: Mapping[str, Word], *, ttl_ms: int) -> Call[dict[str, bytes]]:
+    """A sign of life of a worker, with what it says of itself. Reply: what it was told to do."""
     words = [word for pair in description.items() for word in pair]
-    return _announce.with_keys((keys.worker(worker_id), keys.workers), rest=words, id=worker_id, ttl_ms=ttl_ms)
+    picked = (keys.worker(worker_id), keys.workers, keys.orders(worker_id))
+    return _announce.with_keys(picked, rest=words, id=worker_id, ttl_ms=ttl_ms)
 
 
 def retire(keys: Keys, worker_id: str) -> list[Call[Any]]:
@@ -133,21 +132,6 @@ def order(keys: Keys, worker_id: str, name: str, value: str, *, ttl_ms: int) -> 
     return [command("HSET", place, name, value, read=int), command("PEXPIRE", place, ttl_ms, read=int)]
 
 
-def orders(keys: Keys, worker_id: str) -> Call[dict[str, bytes]]:
-    """What a worker was told to do."""
-    return command("HGETALL", keys.orders(worker_id), read=_pairs)
-
-
-def worker_ids(keys: Keys) -> Call[list[str]]:
-    """Ids of the workers that ever gave a sign of life and did not retire."""
-    return command("ZRANGE", keys.workers, 0, -1, read=lambda reply: [raw.decode("utf-8", "replace") for raw in reply])
-
-
-def worker_description(keys: Keys, worker_id: str) -> Call[dict[str, bytes]]:
-    """What a worker says of itself; empty when it fell silent."""
-    return command("HGETALL", keys.worker(worker_id), read=_pairs)
-
-
 def metadata_get(keys: Keys, job: str, field: str) -> Call[bytes | None]:
     """One field of a job's metadata."""
     return command("HGET", keys.job(job), field, read=lambda reply: reply)
@@ -155,7 +139,7 @@ def metadata_get(keys: Keys, job: str, field: str) -> Call[bytes | None]:
 
 def metadata_all(keys: Keys, job: str) -> Call[dict[str, bytes]]:
     """All of a job's metadata."""
-    return command("HGETALL", keys.job(job), read=_pairs)
+    return command("HGETALL", keys.job(job), read=fields)
 
 
 def metadata_set(keys: Keys, job: str, field: str, value: Word) -> Call[int]:

@@ -10,13 +10,14 @@ and `round_trip_us`.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.replies import text_fields
 
 BUCKETS = 51
 BOUNDS_MS: tuple[float, ...] = tuple(2 ** (n / 2) for n in range(BUCKETS - 1))
@@ -37,7 +38,7 @@ _HASHES_AT_ONCE = 8
 
 _observe = Verb("observe", int)
 _sample = Verb("sample", int)
-_figures = Verb("figures", lambda reply: [_pairs(one) for one in reply])
+_figures = Verb("figures", lambda reply: [text_fields(one) for one in reply])
 
 
 def field_of(queue: str, type: str, what: str) -> str:  # noqa: A002 - the word of this package
@@ -93,14 +94,9 @@ def read(hashes: Sequence[bytes], queue: str = "", type: str = "") -> list[Call[
 
 def by_type(keys: QueueKeys) -> Call[dict[str, str]]:
     """Totals of a queue by type: ``<type> <outcome>`` → how many."""
-    return command("HGETALL", keys.types, read=_pairs)
+    return command("HGETALL", keys.types, read=text_fields)
 
 
 def totals(keys: Keys) -> Call[dict[str, str]]:
     """The figures since the prefix exists."""
-    return command("HGETALL", keys.figures_total, read=_pairs)
-
-
-def _pairs(reply: Iterable[bytes]) -> dict[str, str]:
-    words = [raw.decode("utf-8", "replace") for raw in reply]
-    return dict(zip(words[::2], words[1::2], strict=True))
+    return command("HGETALL", keys.figures_total, read=text_fields)

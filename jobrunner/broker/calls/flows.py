@@ -7,6 +7,7 @@ from itertools import chain
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.calls.tasks import due_word, sealed, task_fields
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.replies import text
 from jobrunner.join import Ended, Join
 
 
@@ -20,13 +21,10 @@ class Tally:
     cancelled: int
 
 
-def _text(reply: bytes) -> str:
-    return reply.decode()
-
 
 _prepare = Verb("prepare", bool)
-_arrive = Verb("arrive", _text)
-_abandon = Verb("abandon", _text)
+_arrive = Verb("arrive", text)
+_abandon = Verb("abandon", text)
 
 
 def prepare(keys: QueueKeys, join: Join) -> Call[bool]:

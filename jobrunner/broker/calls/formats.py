@@ -6,6 +6,7 @@ work side by side during a deploy.
 """
 
 import re
+from functools import partial
 
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.keys import Keys, QueueKeys
@@ -18,16 +19,17 @@ _WHOLE = re.compile(rb"[0-9]{1,9}")
 
 def check(keys: Keys) -> Call[None]:
     """Its reply is read as NewerFormat when a newer version wrote here. A user who may not look is not told."""
+    return command("GET", keys.format, read=partial(refuse_newer, keys), may_fail=True)
 
-    def read(found: bytes | None) -> None:
-        if found is not None and not (_WHOLE.fullmatch(found) and int(found) <= FORMAT):
-            raise NewerFormat(
-                f"the keys below prefix {keys.prefix!r} have format {found[:40].decode('utf-8', 'replace')}, this "
-                f"version of jobrunner knows up to format {FORMAT}; nothing was changed: install the version that "
-                "the others here have, or choose another prefix"
-            )
 
-    return command("GET", keys.format, read=read, may_fail=True)
+def refuse_newer(keys: Keys, found: bytes | None) -> None:
+    """Raises NewerFormat when that is the format of a newer version; None: there is none, or nobody may look."""
+    if found is not None and not (_WHOLE.fullmatch(found) and int(found) <= FORMAT):
+        raise NewerFormat(
+            f"the keys below prefix {keys.prefix!r} have format {found[:40].decode('utf-8', 'replace')}, this "
+            f"version of jobrunner knows up to format {FORMAT}; nothing was changed: install the version that "
+            "the others here have, or choose another prefix"
+        )
 
 
 def note(keys: Keys | QueueKeys) -> Call[None]:

@@ -15,6 +15,7 @@ from typing import Any
 from jobrunner.attempt import Attempt, read_attempts
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.replies import text, texts
 from jobrunner.holder import number_from
 
 
@@ -29,19 +30,16 @@ class Reservation:
     attempts: list[Attempt]
 
 
-def _texts(reply: list[bytes]) -> list[str]:
-    return [word.decode() for word in reply]
-
 
 _reserve = Verb("reserve", lambda reply: reply, repeatable=False)
 _pop = Verb("pop", lambda reply: reply, repeatable=False)
 _commit = Verb("commit", lambda reply: reply)
-_fail = Verb("fail", _texts)
-_release = Verb("release", _texts)
-_extend = Verb("extend", _texts)
-_progress = Verb("progress", lambda reply: reply.decode())
-_move = Verb("move", _texts)
-_spread = Verb("spread", lambda reply: [reply.decode()])
+_fail = Verb("fail", texts)
+_release = Verb("release", texts)
+_extend = Verb("extend", texts)
+_progress = Verb("progress", text)
+_move = Verb("move", texts)
+_spread = Verb("spread", lambda reply: [text(reply)])
 
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
@@ -70,6 +68,8 @@ CommitReport = (
 )
 
 
+CommitGroup = tuple[tuple[Word, ...], list[str]]
+"""What reports say alike (keep_ms, outcome, result, then, type), and their ids and tokens in turn."""
 _NO_MORE = (b"", b"")
 
 
@@ -79,11 +79,19 @@ def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
     The outcome is 'succeeded', 'cancelled' or 'dropped'; the last is shown as cancelled and counted on its own.
     Reply: 'ok', or why it was refused.
     """
+    groups: list[CommitGroup] = [
+        ((*said, *_NO_MORE[len(said) - 3 :]), [word for report in group for word in report[:2]])
+        for said, group in groupby(reports, itemgetter(slice(2, None)))
+    ]
+    return commit_groups(keys, groups)
+
+
+def commit_groups(keys: QueueKeys, groups: Iterable[CommitGroup]) -> Call[list[str]]:
+    """As `commit`, of reports that are grouped by what they say."""
     words: list[Word] = []
     total = 0
-    for said, group in groupby(reports, itemgetter(slice(2, None))):
-        leases = [word for report in group for word in report[:2]]
-        words += (len(leases) // 2, *said, *_NO_MORE[len(said) - 3 :], *leases)
+    for said, leases in groups:
+        words += (len(leases) // 2, *said, *leases)
         total += len(leases) // 2
     call = _commit.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, finished=keys.finished)
     return replace(call, read=partial(_commit_verdicts, total))

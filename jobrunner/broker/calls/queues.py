@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jobrunner.broker.call import Call, Verb, Word, command
-from jobrunner.broker.calls.formats import note
+from jobrunner.broker.calls.formats import FORMAT, note, refuse_newer
 from jobrunner.broker.keys import Keys, QueueKeys, is_queue
+from jobrunner.broker.replies import fields, text, texts
 
 _WHOLE = re.compile(rb"-?[0-9]{1,18}")
 
@@ -42,7 +43,7 @@ def _counts(reply: list[Any]) -> QueueCounts:
 def read_totals(words: Sequence[bytes]) -> dict[str, int]:
     """Totals by name. What is no whole number is damage and left out."""
     pairs = zip(words[::2], words[1::2], strict=True)
-    return {_text(name): int(total) for name, total in pairs if _WHOLE.fullmatch(total)}
+    return {text(name): int(total) for name, total in pairs if _WHOLE.fullmatch(total)}
 
 
 def _upkeep_done(reply: list[Any]) -> Upkeep:
@@ -54,6 +55,7 @@ _upkeep = Verb("upkeep", _upkeep_done)
 _configure = Verb("configure", lambda _: None)
 _purge = Verb("purge", int)
 _want = Verb("want", int)
+_enlist: Verb[Any] = Verb("enlist", lambda reply: reply, divisible=True)
 
 
 def counts(keys: QueueKeys) -> Call[QueueCounts]:
@@ -85,19 +87,19 @@ def purge(keys: QueueKeys, state: str, *, count: int = 1000) -> Call[int]:
 
 def settings(keys: QueueKeys) -> Call[dict[str, bytes]]:
     """The settings hash: what was configured, nothing for defaults."""
-    return command("HGETALL", keys.settings, read=_pairs)
+    return command("HGETALL", keys.settings, read=fields)
 
 
 def ids(keys: QueueKeys, state: str, *, start: int, count: int) -> Call[list[str]]:
     """Ids of one state by rank, first in line first, at most `count`."""
     return command(
-        "ZRANGE", getattr(keys, state), start, start + count - 1, read=_texts
+        "ZRANGE", getattr(keys, state), start, start + count - 1, read=texts
     )
 
 
 def newest(keys: QueueKeys, state: str, *, count: int) -> Call[list[str]]:
     """Ids of one state, the highest score first, at most `count`."""
-    return command("ZREVRANGE", getattr(keys, state), 0, count - 1, read=_texts)
+    return command("ZREVRANGE", getattr(keys, state), 0, count - 1, read=texts)
 
 
 def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
@@ -123,18 +125,23 @@ def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]
     return [replace(call, read=lambda _: None, may_fail=True) for call in register(keys, names)]
 
 
+def enlist(keys: Keys, names: Sequence[str]) -> Call[None]:
+    """Notes the format and adds queues to the registry where that is missing, unless the server takes no more.
+
+    Its reply is read as NewerFormat when a newer version wrote here.
+    """
+
+    def read(reply: list[Any] | None) -> None:
+        found = reply[0] if reply else None
+        if isinstance(found, list) and found:  # else what went wrong: a user who may not look is not told
+            refuse_newer(keys, found[0])
+
+    call = _enlist.with_keys((keys.format, keys.queues), rest=names, number=FORMAT)
+    return replace(call, read=read, may_fail=True)
+
+
 def registered(keys: Keys) -> Call[list[str]]:
     """Full names of all queues ever used, sorted. What can be no name of a queue is damage and left out."""
-    return command("SMEMBERS", keys.queues, read=lambda reply: sorted(filter(is_queue, map(_text, reply))))
+    return command("SMEMBERS", keys.queues, read=lambda reply: sorted(filter(is_queue, map(text, reply))))
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
-def _texts(reply: list[bytes]) -> list[str]:
-    return [_text(raw) for raw in reply]
-
-
-def _pairs(reply: list[bytes]) -> dict[str, bytes]:
-    return {name.decode("utf-8", "replace"): value for name, value in zip(reply[::2], reply[1::2], strict=True)}

@@ -86,6 +86,11 @@ def server_time() -> Call[float]:
     return command("TIME", read=lambda reply: int(reply[0]) * 1000 + int(reply[1]) / 1000)
 
 
+def processor_time() -> Call[float]:
+    """Seconds of processor time that the server has used since it runs; of a cluster all primaries together."""
+    return command("INFO", "cpu", read=_processor_time, everywhere=True)
+
+
 def ping() -> Call[bool]:
     """Whether it answers."""
     return command("PING", read=lambda reply: reply == b"PONG")
@@ -119,6 +124,11 @@ def _facts_of_all(reply: bytes | list[bytes]) -> ServerFacts:
         nodes=len(said),
         fullest=max(one.share_used for one in said),
     )
+
+
+def _processor_time(reply: bytes | list[bytes]) -> float:
+    said = b"\n".join(reply) if isinstance(reply, list) else reply
+    return sum(float(used) for used in re.findall(rb"^used_cpu_(?:user|sys):([0-9.]+)", said, re.MULTILINE))
 
 
 def _numbers(version: str) -> list[int]:

@@ -25,12 +25,8 @@ def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[l
 
 
 def existing(keys: QueueKeys, ids: Sequence[str]) -> list[Call[bool]]:
-    """For each id whether there is a task of it that is not over: history keeps the hashes of those."""
-
-    def read(reply: Any) -> bool:
-        return reply[0] is not None and reply[1] is None
-
-    return [command("HMGET", keys.task(one), "id", "finished_at", read=read) for one in ids]
+    """For each id whether there is a task of it that is not over: only the hashes of those have an end of life."""
+    return [command("PTTL", keys.task(one), read=lambda left: left == -1) for one in ids]
 
 
 def _key(keys: QueueKeys, batch_id: str, of: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 from jobrunner.broker.call import Call, Verb
 from jobrunner.broker.calls.queues import QueueCounts, read_totals
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.replies import fields, text
 
 MOST_AT_ONCE = 50
 """Queues of one call: it keeps the server for about a millisecond then."""
@@ -53,14 +54,7 @@ def _finite(raw: bytes) -> float | None:
 
 
 def _crew_said(reply: list[Any]) -> list[tuple[str, dict[str, bytes]]]:
-    return [
-        (_text(raw), {_text(name): value for name, value in zip(said[::2], said[1::2], strict=True)})
-        for raw, said in reply
-    ]
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+    return [(text(raw), fields(said)) for raw, said in reply]
 
 
 _survey = Verb("survey", _surveyed, divisible=True)

@@ -10,17 +10,10 @@ from msgspec import structs
 from jobrunner.attempt import due_ms
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
+from jobrunner.broker.replies import text, texts
 from jobrunner.errors import QueueFull
 from jobrunner.seal import Bound, Seal
 from jobrunner.task import Task, TaskRecord, read_record
-
-
-def _text(reply: bytes) -> str:
-    return reply.decode()
-
-
-def _texts(reply: list[bytes]) -> list[str]:
-    return [word.decode() for word in reply]
 
 
 def _record(seal: Seal | None, tag: str, task_id: str, reply: list[bytes]) -> TaskRecord | None:
@@ -34,11 +27,11 @@ def _record(seal: Seal | None, tag: str, task_id: str, reply: list[bytes]) -> Ta
 _enqueue = Verb("enqueue", lambda reply: reply)
 _unique = Verb("unique", lambda reply: reply)
 _show = Verb("show", lambda reply: reply)
-_cancel = Verb("cancel", _text)
-_requeue = Verb("requeue", _texts)
-_delete = Verb("delete", _text)
-_remove = Verb("remove", _texts)
-_hasten = Verb("hasten", _texts)
+_cancel = Verb("cancel", text)
+_requeue = Verb("requeue", texts)
+_delete = Verb("delete", text)
+_remove = Verb("remove", texts)
+_hasten = Verb("hasten", texts)
 
 
 def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
@@ -53,11 +46,16 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
     shared = task_fields(sent[0]) if alike else []
     words: list[Word] = ["queue", keys.name, *shared]
     for task in sent:
-        words += (task.id, task.payload, "" if task.priority is None else task.priority, due_word(task))
         own = [] if alike else task_fields(task)
-        words += (len(own), *own)
+        words += (task.id, task.payload, _wishes(task, len(own)), *own)
     call = _enqueue.on(keys, rest=words, tasks=keys.tasks, shared=2 + len(shared))
     return replace(call, read=partial(_are_new, keys.name, len(sent)))
+
+
+def _wishes(task: Task, own: int) -> str:
+    """Priority, due time and the number of words of its own; '' for a task that has none of these, as most."""
+    priority, due = "" if task.priority is None else task.priority, due_word(task)
+    return f"{priority} {due} {own}" if own or priority != "" or due != "" else ""
 
 
 def enqueue_unique(keys: QueueKeys, task: Task) -> Call[tuple[str, str]]:

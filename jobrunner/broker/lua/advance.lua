@@ -9,7 +9,7 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 -- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
 -- Works on a server that is full.
 -- include number clock place join wake batch full limits drop post typed bury
--- include trimmed history awaited lease members size held
+-- include trimmed history awaited over lease members size held
 -- include capped lines more move_on newcomers ending conclude apply rest hold rows finish
 
 local NONCES = 100

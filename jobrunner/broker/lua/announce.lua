@@ -1,9 +1,9 @@
-local worker, workers = unpack(KEYS)
+local worker, workers, orders = unpack(KEYS)
 local now_ms, id, ttl_ms = unpack(ARGV, 1, 3)
 -- announce: a sign of life of a worker, with what it says of itself. Forgets workers that were silent for a day.
--- KEYS  worker: hash, expires when the worker falls silent · workers: zset worker id → Unix ms
+-- KEYS  worker: hash, expires when the worker falls silent · workers: zset worker id → Unix ms · orders: hash
 -- ARGV  now_ms: Unix ms or '' · id: of the worker · ttl_ms: how long the sign lasts · then field, value, ...
--- reply 1
+-- reply {order, value, ...}: what the worker is told to do
 -- Works on a server that is full.
 -- include clock
 
@@ -12,4 +12,4 @@ redis.call('ZREMRANGEBYSCORE', workers, '-inf', exact(now - 86400000))
 redis.call('HSET', worker, unpack(ARGV, 4))
 redis.call('PEXPIRE', worker, ttl_ms)
 redis.call('ZADD', workers, exact(now), id)
-return 1
+return redis.call('HGETALL', orders)

@@ -8,51 +8,51 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 --       ('' = none, or not known), and for each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full.
--- include number clock batch full lease awaited trimmed history wake capped post ending typed
+-- include number clock batch full over lease awaited trimmed history wake capped post ending typed
 
 local now = read_clock(now_ms)
 local ended = exact(now)
 
-local ids, numbers, groups, reports, is_of_flow = {}, {}, {}, 0, false
-local at = 5
+local ids, numbers, groups, reports, at = {}, {}, {}, 0, 5
 while ARGV[at] do
   local behind = at + 6 + 2 * ARGV[at]
   for i = at + 6, behind - 1, 2 do
     reports = reports + 1
-    ids[reports], numbers[reports], groups[reports] = ARGV[i], ARGV[i + 1], at
+    ids[reports], numbers[reports] = ARGV[i], ARGV[i + 1]
   end
-  if ARGV[at + 4] ~= '' then is_of_flow = true end
+  groups[#groups + 1], groups[#groups + 2] = at, reports
   at = behind
 end
 local refused, live = judge(ids, numbers, now, queue)
 
--- A station that drops an item cancels it, as others see it; only the count tells the two apart.
-local function shown(outcome) return outcome == 'dropped' and 'cancelled' or outcome end
-
 if #live > 0 then write_even_when_full() end
 local someone_waits, history = redis.call('EXISTS', awaited) == 1, read_history()
-local doomed, kept, totals, sizes = {}, {}, {}, {}
-for _, n in ipairs(live) do
-  local id, group = ids[n], groups[n]
-  local keep_ms, outcome, result = keep_for(ARGV[group + 1], history), ARGV[group + 2], ARGV[group + 3]
-  kept[#kept + 1] = id
-  if end_one(id, keep_ms, shown(outcome), result, ended, someone_waits) then doomed[#doomed + 1] = tasks .. id end
-  totals[outcome], sizes[group] = (totals[outcome] or 0) + 1, (sizes[group] or 0) + 1
-end
-unlink(doomed)
-if is_of_flow then
-  for _, n in ipairs(live) do post(ARGV[groups[n] + 4], shown(ARGV[groups[n] + 2]), ARGV[groups[n] + 3]) end
-end
-if history then note_done(kept, now, history) end
-for outcome, total in pairs(totals) do redis.call('HINCRBY', counters, outcome, total) end
-local by_type = {}
-for group, size in pairs(sizes) do
-  local type, outcome = ARGV[group + 5], ARGV[group + 2]
+local doomed, totals, by_type, seen = {}, {}, {}, 0
+
+-- Ends those of a group that are live: the first that was not seen yet, and on to the group's `last`.
+local function end_group(last, keep_ms, outcome, result, onward, type)
+  -- A station that drops an item cancels it, as others see it; only the count tells the two apart.
+  local first, shown = seen, outcome == 'dropped' and 'cancelled' or outcome
+  local is_usual = ends_as_usual(keep_ms, shown, result, history)
+  keep_ms = keep_for(keep_ms, history)
+  while seen < #live and live[seen + 1] <= last do
+    seen = seen + 1
+    local id = ids[live[seen]]
+    if end_one(id, keep_ms, shown, result, ended, someone_waits, is_usual) then doomed[#doomed + 1] = tasks .. id end
+    if onward ~= '' then post(onward, shown, result) end
+  end
+  local size = seen - first
+  if size == 0 then return end
   by_type[outcome] = by_type[outcome] or {}
-  by_type[outcome][type] = (by_type[outcome][type] or 0) + size
+  totals[outcome], by_type[outcome][type] = (totals[outcome] or 0) + size, (by_type[outcome][type] or 0) + size
 end
-for outcome, of in pairs(by_type) do
-  for type, size in pairs(of) do count_typed(type, outcome, size) end
+
+for n = 1, #groups, 2 do end_group(groups[n + 1], unpack(ARGV, groups[n] + 1, groups[n] + 5)) end
+unlink(doomed)
+if history then note_done(at_positions(ids, live), now, history) end
+for outcome, total in pairs(totals) do
+  redis.call('HINCRBY', counters, outcome, total)
+  for type, size in pairs(by_type[outcome]) do count_typed(type, outcome, size) end
 end
 end_leases(ids, live)
 wake_if_capped(wake)

@@ -5,7 +5,8 @@ local now_ms, tasks = unpack(ARGV)
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {waiting, scheduled, pending, dead, done, paused ('1' or ''), counter, total, counter, total, ...}
--- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim upkeep
+-- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
+-- include promote upkeep
 
 local defaults = upkeep(read_clock(now_ms))
 local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),

@@ -4,19 +4,19 @@ local now_ms, tasks, id = unpack(ARGV)
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id
 -- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and nobody holds it: nothing changed)
--- include number clock batch trimmed history wake capped post
+-- include number clock over batch trimmed history wake capped post
 
 local now = read_clock(now_ms)
 local key = tasks .. id
-local task = redis.pcall('HMGET', key, 'id', 'finished_at', 'then')
-if task.err or not task[1] or task[2] then return 'gone' end
+local task = redis.pcall('HMGET', key, 'id', 'then')
+if task.err or not task[1] or is_over(key) then return 'gone' end
 local lease_end = redis.call('ZSCORE', pending, id)
 if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end
 local history = read_history()
 if history then retire({id}, now, history) else redis.call('UNLINK', key) end
 redis.call('ZREM', pending, id)
 redis.call('ZREM', leases, id)
-post(task[3], 'succeeded', '')
+post(task[2], 'succeeded', '')
 redis.call('HINCRBY', counters, 'succeeded', 1)
 wake_if_capped(wake)
 return 'ok'

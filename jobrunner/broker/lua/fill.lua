@@ -9,8 +9,8 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 -- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'} (nothing changed)
 -- In a queue that keeps history the hash of a member says with `started_at` when it was handed out.
 -- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
--- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim upkeep
--- include line bucket keyed rooms room walk held
+-- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
+-- include promote upkeep line bucket keyed rooms room walk held
 
 local HOLD_MS = 604800000
 local now = read_clock(now_ms)
@@ -20,7 +20,8 @@ if is_new and had ~= '0' or not is_new and not (is_held(read, epoch, now) and re
   return {'lost'}
 end
 if not is_new and read.size ~= had then return {tonumber(read.size), read.ends} end
-local defaults = upkeep(now)
+count = tonumber(count)
+local defaults = upkeep(now, count)
 local hold, members = exact(now + HOLD_MS), batch .. ':members'
 
 local function hand_out(ids)
@@ -41,7 +42,6 @@ local function hand_out(ids)
   return #taken
 end
 
-count = tonumber(count)
 local room = defaults.max_inflight > 0 and defaults.max_inflight - redis.call('ZCARD', pending) or math.huge
 local taken = walk(defaults, math.min(count, defaults.at_most, room), hand_out, now, true)
 if taken == 0 then return {tonumber(had), read.ends or ''} end

@@ -8,7 +8,7 @@ local now_ms, tasks, queue, to_queue, max_hops, over = unpack(ARGV, 1, 6)
 --       of its lease, priority ('' = as it was), delay_ms (0 = now), count of words, field, value, ... to set
 -- reply list beside the reports: 'ok', or 'gone', 'not_reserved', 'lost', 'hops', 'full' (nothing changed)
 -- Attempts, failures and expiries start anew; total_attempts and hops go on.
--- include number clock place wake batch lease size capped
+-- include number clock place wake batch over lease size capped
 
 local now = read_clock(now_ms)
 local ids, numbers, starts, at = {}, {}, {}, 7

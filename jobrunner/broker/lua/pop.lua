@@ -5,11 +5,12 @@ local now_ms, tasks, count = unpack(ARGV)
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
 -- reply list of {id, type, payload, headers, encoding}; empty when nothing waits, the queue is paused or has no tokens
--- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim upkeep
--- include line bucket keyed rooms room walk
+-- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
+-- include promote upkeep line bucket keyed rooms room walk
 
+count = tonumber(count)
 local now = read_clock(now_ms)
-local defaults = upkeep(now)
+local defaults = upkeep(now, count)
 local reply, history = {}, read_history()
 
 local function take_out(ids)

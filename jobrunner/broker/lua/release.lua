@@ -6,7 +6,7 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 --       then for each report: id, number of its lease, delay_ms ('' = back to its place)
 -- reply list beside the reports: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place wake batch full drop lease
+-- include number clock place wake batch full drop over lease
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(4, 3)

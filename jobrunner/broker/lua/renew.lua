@@ -7,7 +7,7 @@ local now_ms, tasks, id, epoch, lease_ms = unpack(ARGV)
 --       lease_ms: its length
 -- reply end of the lease, Unix ms, or 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock batch full lease members held hold
+-- include number clock batch full over lease members held hold
 
 local now = read_clock(now_ms)
 local read = read_batch()

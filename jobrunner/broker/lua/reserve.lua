@@ -11,11 +11,12 @@ local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 --       priority}
 -- In a queue that keeps history the hash says with `started_at` when it was last handed out.
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
--- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim upkeep
--- include event line bucket keyed rooms room walk
+-- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
+-- include promote upkeep event line bucket keyed rooms room walk
 
 local now = read_clock(now_ms)
-local defaults = upkeep(now)
+count = tonumber(count)
+local defaults = upkeep(now, count)
 local keepalive = number(keepalive_ms) or defaults.keepalive
 local usual_end = exact(now + keepalive)
 local reply = {exact(now), '', usual_end, exact(keepalive), exact(defaults.max_attempts)}
@@ -48,7 +49,6 @@ local function hand_out(ids)
   return at / 2
 end
 
-count = tonumber(count)
 local room = defaults.max_inflight > 0 and defaults.max_inflight - redis.call('ZCARD', pending) or math.huge
 local taken, is_cut_short, lifts = walk(defaults, math.min(count, defaults.at_most, room), hand_out, now, true)
 if is_cut_short then

@@ -5,7 +5,7 @@ local now_ms, base, tag, id, await = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · base: what the keys of its tag begin with · tag · id ·
 --       await: '1' notes that the end of a task that is not finished is awaited
 -- reply {} when there is no such task, else {state or '', score (Unix ms) or '', field, value, ...}
--- include clock
+-- include clock over
 
 local reply = {'', ''}
 local fields = redis.pcall('HGETALL', task)
@@ -15,8 +15,9 @@ for i = 1, #fields, 2 do
   values[fields[i]] = fields[i + 1]
   reply[i + 2], reply[i + 3] = fields[i], fields[i + 1]
 end
-if values.finished_at then
-  reply[1], reply[2] = values.outcome or 'succeeded', values.finished_at
+local ended = values.finished_at or over_since(task)
+if ended then
+  reply[1], reply[2] = values.outcome or 'succeeded', ended
   return reply
 end
 

@@ -12,7 +12,7 @@ local now_ms, tasks, queue, finished, id, lease, keep_ms, onward, max_hops = unp
 -- reply 'ok', 'gone', 'not_reserved', 'lost', 'hops' or 'full' (all but 'ok' changed nothing)
 -- A child whose id exists is left as it is; one has the parent's key and its hops and one more. A queue that is empty
 -- is never full: what is more than it may hold would wait for ever.
--- include number clock place wake batch size targets lease awaited trimmed history capped post ending
+-- include number clock place wake batch size targets over lease awaited trimmed history capped post ending
 
 local now = read_clock(now_ms)
 local refused = judge({id}, {lease}, now, queue)
@@ -53,7 +53,10 @@ end
 fill_targets(targets)
 
 local someone_waits, history = redis.call('EXISTS', awaited) == 1, read_history()
-if end_one(id, keep_for(keep_ms, history), 'succeeded', '', exact(now), someone_waits) then unlink({tasks .. id}) end
+local is_usual = ends_as_usual(keep_ms, 'succeeded', '', history)
+if end_one(id, keep_for(keep_ms, history), 'succeeded', '', exact(now), someone_waits, is_usual) then
+  unlink({tasks .. id})
+end
 post(onward, 'succeeded', '')
 if history then note_done({id}, now, history) end
 redis.call('HINCRBY', counters, 'succeeded', 1)

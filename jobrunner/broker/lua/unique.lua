@@ -15,13 +15,13 @@ local now = read_clock(now_ms)
 local when = read_due(due, now)
 
 local function place_of_holder(holder)
-  local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'finished_at', 'retry_count')
-  if task.err or not task[1] or task[2] then return end
+  local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count')
+  if task.err or not task[1] then return end
   local name = task[1]
   if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
   local line = base .. name .. ':'
   for _, state in ipairs({'waiting', 'scheduled', 'pending'}) do
-    if redis.call('ZSCORE', line .. state, holder) then return line, state, task[3] end
+    if redis.call('ZSCORE', line .. state, holder) then return line, state, task[2] end
   end
 end
 

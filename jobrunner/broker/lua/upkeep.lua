@@ -6,7 +6,7 @@ local now_ms, tasks = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {now, next event or '' (Unix ms), how many tasks were moved}
 -- include number clock place join wake batch full drop limits post failures typed bury
--- include trimmed history trim upkeep event
+-- include trimmed history trim promote upkeep event
 
 local now = read_clock(now_ms)
 local defaults, moved = upkeep(now)

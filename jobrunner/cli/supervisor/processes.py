@@ -13,7 +13,7 @@ from jobrunner.clock import monotonic
 ENDED = "ended"
 """What is heard of a process last."""
 _ASK_TWICE = 2
-_WORD_BYTES = 64
+_LAST_WORDS_S = 0.5
 
 
 class WorkerProcess:
@@ -32,13 +32,18 @@ class WorkerProcess:
             words = [*command, "--lifeline", str(theirs.fileno())]
             self._process = subprocess.Popen(words, pass_fds=[theirs.fileno()], process_group=0)  # noqa: S603 - ours
         self.began = monotonic()
+        self.took = False
+        """Whether it came as far as taking tasks."""
         self.works = False
         """Whether it said that it is ready."""
         self.asked = 0
         """How often it was asked to stop."""
         self._is_killed = False
-        for act in (self._listen, self._wait):
-            threading.Thread(target=act, name=f"jobrunner-{name}", daemon=True).start()
+        self._listening, waiting = (
+            threading.Thread(target=act, name=f"jobrunner-{name}", daemon=True) for act in (self._listen, self._wait)
+        )
+        self._listening.start()
+        waiting.start()
 
     @property
     def pid(self) -> int:
@@ -86,6 +91,7 @@ class WorkerProcess:
 
     def _wait(self) -> None:
         self._process.wait()
+        self._listening.join(_LAST_WORDS_S)  # no longer: something that it forked may hold its end of the lifeline
         self._hear(self, ENDED)
 
 
@@ -105,9 +111,11 @@ class Slot:
     over: bool = False
     """Whether it ended well by itself: its work was done, or it was told to stop."""
     has_worked: bool = False
-    """Whether any process of it came as far as working."""
+    """Whether any process of it came as far as taking tasks."""
     crashes: int = 0
     """In a row, each soon after the start."""
+    failed_starts: int = 0
+    """The last of them, that came before any task was taken."""
 
     def __iter__(self) -> Iterator[WorkerProcess]:
         return (one for one in (self.process, self.heir, self.leaver) if one is not None)
@@ -121,7 +129,7 @@ class Slot:
         """The heir takes the place."""
         assert self.heir is not None
         self.process, self.heir, self.leaver = self.heir, None, self.process
-        self.crashes = 0
+        self.crashes = self.failed_starts = 0
 
     def forget(self, process: WorkerProcess) -> None:
         """A process of it is no more."""

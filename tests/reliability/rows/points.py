@@ -15,8 +15,8 @@ from tests.reliability.tampering import EXIT_CODE
 from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 
 SCRIPTS = {
-    "worker": ("announce", "arrive", "commit", "configure", "counts", "define", "fail", "fire", "lead", "move",
-               "observe", "progress", "release", "reserve", "sample", "spread", "upkeep"),
+    "worker": ("announce", "arrive", "commit", "configure", "counts", "define", "enlist", "fail", "fire", "glance",
+               "lead", "move", "observe", "progress", "release", "reserve", "sample", "spread", "upkeep"),
     "keeper": ("extend",),
 }  # fmt: skip
 """What a worker with all kinds of work sends, its leader's chores too, and its keeper."""

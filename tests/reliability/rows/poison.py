@@ -26,7 +26,7 @@ _IN_WORKERS = ("segfault", "exit", "recursion", "out of memory")
 
 @scenario(
     "R18",
-    short={"poison": 4, "good": 300, "poison_of_threads": 2},
+    short={"poison": 4, "good": 300, "poison_of_threads": 4},
     full={"poison": 20, "good": 10_000, "poison_of_threads": 20},
 )
 def poisoned(stage: Stage, findings: Findings, poison: int, good: int, poison_of_threads: int) -> None:

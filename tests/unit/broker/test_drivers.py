@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+import redis.asyncio.connection
+import redis.connection
 
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
@@ -256,14 +258,16 @@ def test_a_server_that_comes_back_in_time_is_waited_for(connect, start_server, m
 
 
 def test_a_driver_that_was_closed_does_nothing(connect, server, raw, mail):
+    others = {one["id"] for one in raw.client_list()}
     driver = connect(server.url)
     driver.run(queues.counts(mail))
-    mine = {one["id"] for one in raw.client_list() if one["name"] == "jobrunner"}
+    mine = {one["id"] for one in raw.client_list()} - others
     driver.close()
 
     with pytest.raises(ClientClosed, match="closed"):
         driver.run(enqueue(mail, "a"))
     assert not raw.exists(mail.waiting)
+    assert mine
     assert not mine & {one["id"] for one in raw.client_list()}
     driver.close()
 
@@ -369,6 +373,29 @@ def test_a_server_that_is_loading_is_waited_for_even_by_what_may_not_be_repeated
 def test_a_server_that_loads_for_longer_than_patience_is_unavailable(connect, loading, keys):
     with pytest.raises(ServerUnavailable, match="it is loading its data"):
         connect(loading(10**9).url, patience_s=0.1).run(coordination.metadata_increment(keys, "job", "n", 1))
+
+
+def test_calls_of_one_round_trip_leave_in_one_piece(connect, server, mail, monkeypatch):
+    driver, sent = connect(server.url), []
+    driver.run(queues.counts(mail))
+    for kind in (redis.connection.AbstractConnection, redis.asyncio.connection.AbstractConnection):
+
+        def send(connection, packed, *args, original=kind.send_packed_command, **options):
+            sent.append(len(packed))
+            return original(connection, packed, *args, **options)
+
+        monkeypatch.setattr(kind, "send_packed_command", send)
+
+    assert len(driver.run_many([queues.counts(mail)] * 5)) == 5
+    assert sent == [1]
+
+
+def test_something_is_done_while_the_server_works(server, mail):
+    driver, done = Broker(Endpoint(server.url)), []
+
+    assert driver.run_each([queues.counts(mail)] * 2, lambda: done.append(1))[1].waiting == 0
+    assert done == [1]
+    driver.close()
 
 
 def test_threads_share_a_driver(server, keys):

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from jobrunner.cli.bench_steps import Bench, prepared, spread, throw_away_prefix
+from jobrunner.cli.bench_steps import Bench, Drained, prepared, spread, throw_away_prefix
 from jobrunner.client.client import Client
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.soak.books import delete_all
+
+DRAINED = Drained(per_s=1.0, worker_share=1.0, worker_us=1.0, server_share=0.1, server_us=1.0)
 
 
 def test_it_measures_says_what_it_writes_and_leaves_nothing(
@@ -25,7 +27,7 @@ def test_it_measures_says_what_it_writes_and_leaves_nothing(
     said = says("bench", "--tasks", "300", "--json")
 
     assert said.code == 0
-    assert "writes 380 small tasks" in said.talk
+    assert "writes 380 tasks" in said.talk
     assert f"below {client.keys.prefix}-bench-" in said.talk
     for name in ("enqueue_per_s", "bulk_per_s", "drain_per_s"):
         assert said.value[name] > 0, name
@@ -43,6 +45,46 @@ def test_a_person_gets_a_table(says: Callable[..., Any]) -> None:
         *("MEASURE", "round trip", "enqueue, one by one", "enqueue, in bulk", "run, 10 at a time in one process"),
         "enqueue to start, idle worker",
     ]
+
+
+def test_it_says_what_holds_the_set_up_back_and_what_would_help(says: Callable[..., Any]) -> None:
+    said = says("bench", "--tasks", "100", "--json")
+
+    assert "µs of this interpreter and" in said.value["verdict"]
+    assert said.value["worker_us_per_task"] > 0
+    assert any("enqueue_many" in line for line in said.value["advice"])
+    assert "Verdict: " in says("bench", "--tasks", "100").out
+
+
+def test_tasks_bring_along_the_payload_that_is_given(
+    says: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "task.json").write_text('{"user": 17, "text": "é"}')
+    sent: list[bytes] = []
+    monkeypatch.setattr(Client, "enqueue_many", lambda _, tasks: sent.extend(task.payload for task in tasks))
+    monkeypatch.setattr(Bench, "drain", lambda *_: DRAINED)
+
+    said = says("bench", "--tasks", "100", "--payload", tmp_path / "task.json", "--json")
+
+    assert said.code == 0
+    assert set(sent) == {'{"payload":{"user":17,"text":"é"}}'.encode()}
+    assert said.value["payload_bytes"] == len('{"user":17,"text":"é"}'.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(b"{", "give one JSON value"), (b"\xff", "give one JSON value"), (b'"%b"' % (b"x" * 2**20), "limit")],
+)
+def test_a_payload_that_cannot_be_sent_is_refused_before_anything_is(
+    says: Callable[..., Any], tmp_path: Path, raw: Any, text: bytes, told: str
+) -> None:
+    (tmp_path / "task.json").write_bytes(text)
+
+    said = says("bench", "--payload", tmp_path / "task.json")
+
+    assert said.code == 2
+    assert told in said.talk
+    assert raw.keys("*-bench-*") == []
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])

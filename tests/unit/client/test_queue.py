@@ -290,3 +290,11 @@ def test_both_clients_read_the_same(way: Any, client: Any) -> None:
     assert way.stats() == client.stats()
     assert {name: found.waiting for name, found in way.stats().items()} == {"mail": 1, "sums": 1}
     assert (way.workers(), way.periodics()) == ([], [])
+
+
+def test_who_wants_more_than_a_slice_of_overdue_tasks_gets_them_in_their_order(queue: Any, clock: Any) -> None:
+    clock.set()
+    queue.push_many([Item(n, in_=1) for n in range(700)])
+    clock.advance(1_000)
+    assert [item.payload for item in queue.reserve(300)] == list(range(300))
+    assert [item.payload for item in queue.pop(600)] == list(range(300, 700))

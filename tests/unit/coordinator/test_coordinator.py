@@ -12,6 +12,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.coordinator.definitions import published
+from jobrunner.coordinator.look import Look
 from jobrunner.errors import ServerError
 from jobrunner.jobs.registry import forget, lookup
 from tests.conftest import Clock, wait_for
@@ -127,3 +128,54 @@ def test_a_new_definition_is_seen_at_the_next_renewal(elect: Elect, client: Clie
     leader.step()
     publish(broker, keys, "later")
     wait_for(lambda: leader.step() and client.queue("q").counts()["waiting"], timeout_s=TTL_S + 1)
+
+
+def test_deaths_are_told_once_though_leaders_take_turns(broker: Broker, keys: Keys, client: Client) -> None:
+    leaders = [Coordinator(broker, keys, name, ttl_s=60, sweep_s=0.0, served=[]) for name in "ab"]
+    queue = client.queue("q")
+    queue.configure(max_attempts=1)
+    for turn in range(6):
+        queue.push("x", id=f"t{turn}")
+        queue.reserve()[0].rollback(error="no")
+        leader = leaders[turn % 2]
+        wait_for(lambda leader=leader: leader.step() and leader.leads)
+        leader.resign()
+
+    told = [one.task for one in client.events() if one.kind in ("task_died", "tasks_died")]
+    assert told == [f"t{turn}" for turn in range(6)]
+
+
+def test_what_is_told_is_read_once_while_it_leads(broker: Broker, keys: Keys, client: Client, raw: redis.Redis) -> None:
+    client.queue("q").push("x")
+    leader = Coordinator(broker, keys, "a", ttl_s=60, sweep_s=0.0, served=["q"])
+    leader.step()
+    raw.hset(keys.events_told, "q", 7)
+    leader.step()
+    assert raw.hget(keys.events_told, "q") == b"7"
+
+    leader.resign()
+    wait_for(lambda: leader.step() and leader.leads)
+    assert raw.hget(keys.events_told, "q") == b"0"
+
+
+def test_a_leader_that_was_suspended_behind_its_look_tells_nothing(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = client.queue("q")
+    queue.configure(max_attempts=1)
+    queue.push("x", id="t")
+    queue.reserve()[0].rollback(error="no")
+    second = Coordinator(broker, keys, "b", ttl_s=TTL_S, sweep_s=5.0, served=[])
+    step = Look.step
+
+    def suspended(look: Look) -> float:
+        pause = step(look)
+        if not second.leads:
+            wait_for(lambda: second.step() and second.leads, timeout_s=TTL_S + 5)
+        return pause
+
+    monkeypatch.setattr(Look, "step", suspended)
+    first = Coordinator(broker, keys, "a", ttl_s=TTL_S, sweep_s=5.0, served=[])
+    first.step()
+
+    assert [one.kind for one in client.events() if "died" in one.kind] == ["task_died"]

@@ -7,15 +7,28 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import ROWS_AT_ONCE, Batches, BatchLease
 from jobrunner.coordinator.decided import Decided
+from jobrunner.coordinator.look import Look
 from tests.conftest import Clock
 
 RAW, CLEAN = "orders/raw", "orders/clean"
 
 
 @pytest.fixture
-def decided(broker: Broker, keys: Keys, clock: Clock) -> Decided:
+def decided(broker: Broker, keys: Keys, clock: Clock) -> "Looked":
     clock.set()
-    return Decided(broker, keys, 0.0, lambda: [CLEAN, RAW])
+    return Looked(broker, keys)
+
+
+class Looked:
+    """The chore, after a look each."""
+
+    def __init__(self, broker: Broker, keys: Keys) -> None:
+        self._chore = Decided(broker, keys)
+        self._look = Look(broker, keys, 0.0, lambda: [CLEAN, RAW], [self._chore.take])
+
+    def step(self) -> float:
+        self._look.step()
+        return self._chore.step()
 
 
 def taken(broker: Broker, keys: Keys, client: Client, n: int) -> BatchLease:
@@ -29,7 +42,7 @@ def taken(broker: Broker, keys: Keys, client: Client, n: int) -> BatchLease:
 
 
 def test_a_decided_batch_is_finished_when_its_driver_is_gone(
-    decided: Decided, broker: Broker, keys: Keys, client: Client, clock: Clock
+    decided: Looked, broker: Broker, keys: Keys, client: Client, clock: Clock
 ) -> None:
     taken(broker, keys, client, 3).decide(["n"], rest="dropped")
     decided.step()
@@ -43,7 +56,7 @@ def test_a_decided_batch_is_finished_when_its_driver_is_gone(
 
 
 def test_an_open_batch_is_left_for_its_drivers(
-    decided: Decided, broker: Broker, keys: Keys, client: Client, clock: Clock
+    decided: Looked, broker: Broker, keys: Keys, client: Client, clock: Clock
 ) -> None:
     lease = taken(broker, keys, client, 3)
     clock.advance(30_000)
@@ -56,7 +69,7 @@ def test_an_open_batch_is_left_for_its_drivers(
 
 
 def test_a_large_batch_takes_several_turns(
-    decided: Decided, broker: Broker, keys: Keys, client: Client, clock: Clock
+    decided: Looked, broker: Broker, keys: Keys, client: Client, clock: Clock
 ) -> None:
     taken(broker, keys, client, 25_000).decide(["n"], rest="dropped")
     clock.advance(30_000)
@@ -73,7 +86,7 @@ def test_a_large_batch_takes_several_turns(
 
 
 def test_a_full_queue_holds_nothing_else_up(
-    decided: Decided, broker: Broker, keys: Keys, client: Client, clock: Clock
+    decided: Looked, broker: Broker, keys: Keys, client: Client, clock: Clock
 ) -> None:
     client.queue(CLEAN).configure(max_size=2)
     taken(broker, keys, client, 3).decide(["n"], rest="dropped")

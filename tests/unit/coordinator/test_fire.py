@@ -301,3 +301,9 @@ def test_ticks_of_a_job_that_was_switched_off_are_not_made_up_for(fire: Fire, to
     town.broker.run(coordination.enable_periodic(town.keys.queue("q"), "tick", enabled=True))
     fire.step(1, town.at(6))
     assert town.ticks() == [6.0]
+
+
+def test_where_nothing_is_published_one_command_tells(fire: Fire, raw: redis.Redis, start: datetime) -> None:
+    calls = raw.info("commandstats").get("cmdstat_zrange", {}).get("calls", 0)
+    fire.step(1, start)
+    assert raw.info("commandstats").get("cmdstat_zrange", {}).get("calls", 0) == calls

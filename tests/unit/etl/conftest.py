@@ -38,7 +38,7 @@ def visit(current: Any) -> Callable[..., Any]:
             fields.get("headers"), b"json",
         )  # fmt: skip
         return definition.build(
-            attempt, Run(attempt, definition.name, current.broker, current.keys, lambda: False)
+            attempt, Run(attempt, definition.name, current.broker, current.keys, lambda token: False)
         ).run()
 
     return run

@@ -114,9 +114,9 @@ def test_a_look_takes_few_round_trips_however_many_queues_there_are(client: Clie
     trips = []
     exchange = Broker._exchange
 
-    def counting(self: Broker, connection: Any, calls: Any) -> Any:
+    def counting(self: Broker, connection: Any, calls: Any, *rest: Any) -> Any:
         trips.append(len(calls))
-        return exchange(self, connection, calls)
+        return exchange(self, connection, calls, *rest)
 
     monkeypatch.setattr(Broker, "_exchange", counting)
     seen = look(client)

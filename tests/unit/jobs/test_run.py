@@ -24,7 +24,7 @@ class Server:
 
 
 def run_with(server: Server) -> Run:
-    return Run(attempt_at("job"), "job", server, Keys("t"), lambda: False)  # type: ignore[arg-type]
+    return Run(attempt_at("job"), "job", server, Keys("t"), lambda token: False)  # type: ignore[arg-type]
 
 
 def test_a_note_that_cannot_be_written_fails_no_attempt() -> None:

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 from jobrunner.soak.ledger import Entry
 from jobrunner.soak.tally import Excuses, Tally
+from jobrunner.soak.work import KEEP_S
 
 
 def entries(*lines: str) -> Iterator[Entry]:
-    """`at event task pid note`."""
+    """`at event task pid note`; `event#2` is of the second attempt."""
     for line in lines:
         at, event, task, pid, *note = line.split(" ", 4)
-        yield Entry(event, task, 1, int(pid), float(at), note[0] if note else "-")
+        event, _, attempt = event.partition("#")
+        yield Entry(event, task, int(attempt or 1), int(pid), float(at), note[0] if note else "-")
 
 
 ENQUEUED = ("1 offer a 1 Short 0", "2 ack a 1")
@@ -60,6 +62,34 @@ def test_a_start_too_many_is_excused_by_a_fault_in_between_alone() -> None:
         found = tally_of(*lines, excuses=excuses).totals
         assert found.extra_unexcused == 1
         assert "a began again" in found.wrong[0]
+
+
+def test_after_a_start_too_many_an_attempt_that_fails_on_purpose_is_tried_again_as_it_must() -> None:
+    struck = Excuses()
+    struck.add([5], 4, 4)
+    lines = (*ENQUEUED, "3 start#1 a 5", "9 start#2 a 6", "10 fail#2 a 6", "11 start#3 a 7", "12 end#3 a 7")
+
+    found = tally_of(*lines, excuses=struck).totals
+
+    assert (found.extra, found.extra_unexcused, found.retries, found.wrong) == (1, 0, 1, [])
+
+
+def test_a_call_made_again_when_the_task_was_done_and_forgotten_makes_a_new_one() -> None:
+    done = (*ENQUEUED[:1], "3 start a 5", "4 end a 5")
+    acked_soon, acked_late = f"{3.9 + KEEP_S} ack a 1", f"{4 + KEEP_S} ack a 1"
+    again = (f"{5 + KEEP_S} start a 6", f"{6 + KEEP_S} end a 6")
+
+    for lines in ((*done, acked_late, *again), (*done, *again, acked_late)):
+        found = tally_of(*lines).totals
+        assert (found.extra, found.extra_unexcused, found.ended_again_unexcused) == (1, 0, 0)
+    found = tally_of(*done, acked_soon, *again).totals
+    assert (found.extra, found.extra_unexcused, found.ended_again_unexcused) == (1, 1, 1)
+
+
+def test_a_failure_that_is_told_too_late_is_none_of_the_attempt_that_runs() -> None:
+    lines = (*ENQUEUED, "3 start#1 a 5", "9 start#2 a 6", "10 fail#1 a 5", "11 start#3 a 7", "12 end#3 a 7")
+
+    assert tally_of(*lines).totals.extra == 2
 
 
 def test_a_fault_that_struck_all_excuses_every_process() -> None:

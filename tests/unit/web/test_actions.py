@@ -232,7 +232,7 @@ def test_a_worker_that_is_there_can_be_told_and_no_other(admin: Any, client: Cli
     client.broker.run(coordination.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000))
 
     assert do(admin, "/workers/w1/quiet").status_code == 200
-    assert client.broker.run(coordination.orders(client.keys, "w1")) == {"quiet": b"1"}
+    assert client.broker.run(coordination.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000)) == {"quiet": b"1"}
     assert do(admin, "/workers/w2/stop").status_code == 404
 
 

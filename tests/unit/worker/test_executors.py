@@ -78,6 +78,19 @@ def drain(finished: Finished, count: int) -> list[tuple[Attempt, Outcome]]:
     return reports
 
 
+def test_who_waits_for_outcomes_is_woken_once_for_all_that_wait() -> None:
+    woken: list[int] = []
+    finished = Finished(lambda: woken.append(1))
+    finished.notify_at = 3
+    for count in (0, 0, 1, 1, 1):
+        finished.add(attempt_at("job"), Succeeded())
+        assert len(woken) == count
+    assert len(finished.drain()) == 5
+    finished.notify_at = 1
+    finished.add(attempt_at("job"), Succeeded())
+    assert len(woken) == 2
+
+
 def test_all_that_is_submitted_is_run_once(threads: Any, finished: Finished) -> None:
     executor = threads(lambda attempt: Succeeded(attempt.id.encode()))
     attempts = [attempt_at("x") for _ in range(500)]

@@ -78,12 +78,13 @@ class Bench:
     """A fetcher with all that it works with."""
 
     def __init__(
-        self, broker: Any, keys: Keys, *, slots: int = 3, queues: tuple[str, ...] = ("q",), max_tasks: int = 0
-    ) -> None:
+        self, broker: Any, keys: Keys, *, slots: int = 3, queues: tuple[str, ...] = ("q",), max_tasks: int = 0,
+        prefetch_s: float = 0.03,
+    ) -> None:  # fmt: skip
         self.shelf, self.held, self.ear = Shelf(), Held(), Ear()
         self.finished = Finished(lambda: None)
         self.turns = Turns(dict.fromkeys(queues, 1), 15.0)
-        self.stock = Stock(slots, 0.03, 500)
+        self.stock = Stock(slots, prefetch_s, 500)
         self.figures = Figures(broker, keys, "w")
         self.fetcher = Fetcher(
             broker, keys, turns=self.turns, stock=self.stock, executor=self.shelf, finished=self.finished,
@@ -111,8 +112,8 @@ class Unreachable:
     def run(self, call: Any) -> Any:
         return self._broker.run(call)
 
-    def run_each(self, calls: Any) -> list[Any]:
-        replies = self._broker.run_each(calls)
+    def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+        replies = self._broker.run_each(calls, meanwhile)
         if self.losing:
             raise OutcomeUnknown("the connection broke")
         return replies
@@ -142,9 +143,9 @@ def test_reports_and_reserves_go_in_one_round_trip(broker: Broker, keys: Keys, c
     class Counting(Unreachable):
         trips = 0
 
-        def run_each(self, calls: Any) -> list[Any]:
+        def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
             self.trips += 1
-            return self._broker.run_each(calls)
+            return self._broker.run_each(calls, meanwhile)
 
     way = Counting(broker)
     bench = Bench(way, keys)
@@ -156,6 +157,40 @@ def test_reports_and_reserves_go_in_one_round_trip(broker: Broker, keys: Keys, c
     bench.step()
     assert way.trips == 2
     assert client.queue("q").counts() == {"waiting": 1, "scheduled": 1, "pending": 3, "dead": 0, "done": 0}
+
+
+def test_a_busy_worker_takes_note_of_its_reports_while_the_server_works_on_the_next(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(client, 6)
+    first = bench.begun()
+    for attempt in first:
+        bench.finished.add(attempt, Succeeded())
+    monkeypatch.setattr(bench.fetcher, "_pause", lambda: 0.0)
+
+    second = bench.begun()
+    assert set(bench.held.tokens) == {attempt.token for attempt in [*first, *second]}
+    assert bench.fetcher.in_hand == 4, "three that run, and what is not noted yet"
+
+    for attempt in second:
+        bench.finished.add(attempt, Succeeded())
+    bench.step()
+    assert set(bench.held.tokens) == {attempt.token for attempt in second}
+
+    bench.fetcher.reserving = False
+    bench.step()
+    assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
+
+
+@pytest.mark.parametrize(("count", "listens"), [(2, True), (3, False)])
+def test_while_slots_are_free_it_listens_for_what_comes_as_its_tasks_are_about_to_begin(
+    bench: Bench, client: Client, count: int, listens: bool
+) -> None:
+    push(client, count)
+    assert bench.step() == 0.005
+    assert bench.shelf.backlog == count
+    assert bench.ear.is_armed is listens
+    assert bench.finished.notify_at == 256, "what ends is reported together all the same"
 
 
 def test_each_outcome_ends_where_it_should(bench: Bench, client: Client) -> None:
@@ -213,8 +248,8 @@ def test_a_report_whose_reply_was_lost_is_sent_again(broker: Broker, keys: Keys,
 class Refusing(Unreachable):
     """A broker whose server refuses some reports: the first of each call, when told."""
 
-    def run_each(self, calls: Any) -> list[Any]:
-        replies = self._broker.run_each(calls)
+    def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+        replies = self._broker.run_each(calls, meanwhile)
         return [ServerError("refused"), *replies[1:]] if self.losing else replies
 
 
@@ -287,8 +322,8 @@ def test_what_a_reserve_brings_after_the_stop_is_handed_back_unbegun(
     """The stop came while the reply was on its way."""
 
     class Slow(Unreachable):
-        def run_each(self, calls: Any) -> list[Any]:
-            replies = self._broker.run_each(calls)
+        def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+            replies = self._broker.run_each(calls, meanwhile)
             bench.fetcher.reserving = False
             return replies
 
@@ -306,8 +341,8 @@ def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broke
     """A job held the interpreter meanwhile: the tasks are somebody else's by now."""
 
     class Late(Unreachable):
-        def run_each(self, calls: Any) -> list[Any]:
-            replies = self._broker.run_each(calls)
+        def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+            replies = self._broker.run_each(calls, meanwhile)
             for attempt in replies[-1].attempts:
                 attempt.keepalive_ms = 0.0
             return replies
@@ -401,7 +436,7 @@ def test_a_backlog_that_stands_still_goes_back(bench: Bench, client: Client, mon
 
 
 def test_queues_take_turns_by_weight(broker: Broker, keys: Keys, client: Client) -> None:
-    bench = Bench(broker, keys, slots=1, queues=("a", "b"))
+    bench = Bench(broker, keys, slots=1, queues=("a", "b"), prefetch_s=0.0)
     bench.turns = Turns({"a": 3, "b": 1}, 15.0)
     bench.fetcher._turns = bench.turns
     push(client, 50, "a")

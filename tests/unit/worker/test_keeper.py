@@ -55,7 +55,7 @@ def line(*words: Any) -> bytes:
 
 
 def hold(lease: Lease, keepalive_s: float = 30.0, since: float | None = None) -> bytes:
-    return line("hold", "q", monotonic() if since is None else since, [[lease.id, lease.token, keepalive_s]])
+    return line("hold", "q", monotonic() if since is None else since, keepalive_s, [lease.token], [lease.id])
 
 
 @pytest.fixture
@@ -155,11 +155,25 @@ def test_many_leases_are_renewed_in_slices(
     queue.push_many(range(1200))
     leases = queue.reserve(1200, keepalive=30)
     before = dict(raw.zrange(keys.queue("q").pending, 0, -1, withscores=True))
-    keeper.read(line("hold", "q", 0.0, [[lease.id, lease.token, 30.0] for lease in leases]))
+    keeper.read(line("hold", "q", 0.0, 30.0, [lease.token for lease in leases], [lease.id for lease in leases]))
     keeper.step()
     after = dict(raw.zrange(keys.queue("q").pending, 0, -1, withscores=True))
     assert len(after) == 1200
     assert all(after[task_id] > before[task_id] for task_id in before)
+
+
+def test_leases_that_were_taken_one_by_one_are_renewed_together(
+    keeper: Keeper, client: Client, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = client.queue("q")
+    queue.push_many(range(700))
+    for lease in queue.reserve(700, keepalive=30):
+        keeper.read(hold(lease, since=0.0))
+    run, calls = broker.run, []
+    monkeypatch.setattr(broker, "run", lambda call: calls.append(call) or run(call))  # type: ignore[func-returns-value]
+    keeper.step()
+    assert len(calls) == 2
+    assert keeper.step() == pytest.approx(10.0, abs=0.5)
 
 
 def test_a_stopped_process_and_a_dead_one_are_suspended() -> None:

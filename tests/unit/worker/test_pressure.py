@@ -51,9 +51,9 @@ def test_moves_into_one_queue_are_one_call(broker: Broker, keys: Keys, client: C
     class Counting(Unreachable):
         sent: list[str]
 
-        def run_each(self, calls: Any) -> list[Any]:
+        def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
             self.sent = [call.script.name for call in calls]
-            return self._broker.run_each(calls)
+            return self._broker.run_each(calls, meanwhile)
 
     way = Counting(broker)
     bench = Bench(way, keys, slots=10, queues=(RAW,))

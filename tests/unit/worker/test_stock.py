@@ -91,8 +91,14 @@ def test_nothing_more_is_wanted_while_the_backlog_is_more_than_half_full(stock: 
         stock.took(10)
         watch.now += 0.01
         stock.gave(10)
+    stock.took(10)
     assert stock.wanted(stock.depth // 2 + 1) == 0
     assert stock.wanted(stock.depth // 2) > 0
+
+
+def test_slots_that_are_free_are_filled_whatever_is_about_to_begin(stock: Stock) -> None:
+    stock.took(4)
+    assert stock.wanted(4) == 6
 
 
 def test_a_batch_has_an_end(watch: Watch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from jobrunner.errors import InvalidOption
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker import wear
-from jobrunner.worker.wear import READY, WORN, Wear
+from jobrunner.worker.wear import READY, TAKES, WORN, Wear
 
 MB = 2**20
 
@@ -51,6 +51,13 @@ def test_without_limits_nothing_wears(process: Process) -> None:
 
     assert not unlimited.is_over(10**9)
     assert unlimited.look_s > 60
+
+
+def test_a_supervised_worker_says_that_it_takes_tasks_and_a_lone_one_talks_to_nobody(process: Process) -> None:
+    process.supervised().take()
+    process.alone().take()
+
+    assert process.said == [READY, TAKES]
 
 
 def test_alone_it_is_over_after_exactly_so_many_tasks(process: Process) -> None:

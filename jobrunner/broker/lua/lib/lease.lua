@@ -18,9 +18,9 @@ end
 -- Why a report is refused that was not made by the holder of a lease.
 local function reason_of(id, now, queue)
   if not has_ended(id, now) then return 'lost' end
-  local task = redis.pcall('HMGET', tasks .. id, 'id', 'finished_at', 'queue')
-  if task.err or not task[1] or task[2] then return 'gone' end
-  return task[3] == queue and 'not_reserved' or 'lost'
+  local task = redis.pcall('HMGET', tasks .. id, 'id', 'queue')
+  if task.err or not task[1] or is_over(tasks .. id) then return 'gone' end
+  return task[2] == queue and 'not_reserved' or 'lost'
 end
 
 -- Judges reports, given as ids and beside them the numbers of the leases they were made under. Returns beside them why
@@ -55,13 +55,16 @@ local function read_reports(first, width)
   return ids, numbers, starts
 end
 
+local function at_positions(ids, positions)
+  if #positions == #ids then return ids end
+  local found = {}
+  for n, position in ipairs(positions) do found[n] = ids[position] end
+  return found
+end
+
 -- Takes the tasks at the `live` positions out of their leases: the last step of a report.
 local function end_leases(ids, live)
-  local over = ids
-  if #live < #ids then
-    over = {}
-    for n, position in ipairs(live) do over[n] = ids[position] end
-  end
+  local over = at_positions(ids, live)
   call_sliced('ZREM', pending, over)
   call_sliced('ZREM', leases, over)
 end

@@ -14,7 +14,8 @@ end
 
 -- The arrival after `last`: a logical clock that follows the server's clock and never goes back (TITAN-07).
 local function arrival_after(last, now)
-  return math.max(math.floor(now) + HALF, last + STEP)
+  local first, after = now - now % 1 + HALF, last + STEP
+  return after < first and first or after
 end
 
 -- The due time nearest to `due` behind all that were scheduled for the same millisecond before.

@@ -2,21 +2,6 @@
 -- back to their place or to dead, dead tasks past their time are deleted. So no result depends on a sweeper's timing.
 local UNREPORTED = ' ended without a report: its worker died, hung or was cut off'
 
-local function promote(now)
-  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, SLICE)
-  if #due == 0 then return 0 end
-  local places, ids = {}, {}
-  for i = 1, #due, 2 do
-    local place = redis.pcall('HGET', tasks .. due[i], 'place')
-    places[i], places[i + 1] = number(place) or tonumber(due[i + 1]), due[i]
-    ids[#ids + 1] = due[i]
-  end
-  write_even_when_full()
-  redis.call('ZADD', waiting, unpack(places))
-  redis.call('ZREM', scheduled, unpack(ids))
-  return #ids
-end
-
 local function recover_one(now, id, lease, defaults)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_expiries', 'expiries',
@@ -58,11 +43,12 @@ local function trim_done(now, history)
   return gone
 end
 
-local function upkeep(now)
+local function upkeep(now, wanted)
   local defaults = read_defaults(now)
-  local promoted = promote(now)
+  local slice = promoted_at_most(wanted)
+  local promoted = promote(now, slice)
   -- What stands behind a full slice of overdue tasks would overtake the rest of these: no more is handed out.
-  defaults.at_most = defaults.paused and 0 or promoted == SLICE and SLICE or math.huge
+  defaults.at_most = defaults.paused and 0 or promoted == slice and slice or math.huge
   local moved = promoted + recover(now, defaults)
   if moved > 0 then wake_one(wake) end
   defaults.history = read_history()

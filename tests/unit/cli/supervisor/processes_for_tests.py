@@ -41,6 +41,7 @@ note(f"start {number}")
 
 def work():
     note(f"works {number}")
+    tell("takes")
     tell("ready")
     while True:
         signal.pause()

@@ -51,6 +51,33 @@ def test_one_that_crashes_five_times_in_a_row_is_given_up(tmp_path: Path) -> Non
     assert starts(tmp_path) == 5
 
 
+def test_one_that_tasks_bring_down_is_started_again_however_often(
+    tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_LONGEST_PAUSE_AFTER_TASKS_S", 0.001)
+    brought_down = """
+if number < 12:
+    tell("takes")
+    leave(2 if number % 2 else 139)
+work()
+"""
+    supervised = Supervisor([a_worker(tmp_path, brought_down)])
+
+    assert stopped_when(lambda: works(tmp_path, 1), signals, supervised) == 0
+    assert (tmp_path / "start-12").exists()
+
+
+def test_failed_starts_count_when_they_stand_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_LONGEST_PAUSE_AFTER_TASKS_S", 0.001)
+    monkeypatch.setattr(supervisor, "_LONGEST_PAUSE_S", 0.001)
+    now_and_then = 'number in (5, 10) and tell("takes")\nleave(1)'
+
+    assert Supervisor([a_worker(tmp_path, now_and_then)]).run() == 1
+
+    assert (tmp_path / "start-15").exists()
+    assert not (tmp_path / "start-16").exists()
+
+
 def test_misuse_is_not_tried_again(tmp_path: Path) -> None:
     assert Supervisor([a_script(tmp_path, "exit 2")] * 1).run() == 2
 
@@ -176,7 +203,7 @@ def test_one_that_worked_before_is_not_given_up_while_others_work(
     monkeypatch.setattr(supervisor, "_LONGEST_PAUSE_S", 0.001)
     worked_once = """
 if number == 1:
-    tell("ready")
+    tell("takes")
     await_file("start-2")
     leave(9)
 elif 2 < number < 12:

@@ -1,0 +1,20 @@
+-- scheduled → waiting, what is due, to its place in line. Each task promoted may touch memory that the server touches
+-- for the first time, which is dear: a call promotes few, but who wants many promotes as many, as a line would give.
+local PROMOTED_SLICE = 100
+
+local function promoted_at_most(wanted) return math.min(math.max(wanted or 0, PROMOTED_SLICE), SLICE) end
+
+local function promote(now, most)
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, most)
+  if #due == 0 then return 0 end
+  local places, ids = {}, {}
+  for i = 1, #due, 2 do
+    local place = redis.pcall('HGET', tasks .. due[i], 'place')
+    places[i], places[i + 1] = number(place) or tonumber(due[i + 1]), due[i]
+    ids[#ids + 1] = due[i]
+  end
+  write_even_when_full()
+  redis.call('ZADD', waiting, unpack(places))
+  redis.call('ZREM', scheduled, unpack(ids))
+  return #ids
+end

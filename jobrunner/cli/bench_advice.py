@@ -1,0 +1,84 @@
+"""What the figures of `jobrunner bench` mean: what holds this set-up back, and what would help."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from jobrunner.cli.bench_steps import Drained, Spread
+from jobrunner.inspector.check import Check
+
+_BUSY = 0.85
+_FAR_MS = 1.0
+_UNEVEN = 5.0
+_LARGE_BYTES = 16_384
+_WORTH_IT = 1.3
+_FAST_IN_BULK = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What was measured. Times in milliseconds, rates in tasks a second."""
+
+    round_trip_ms: Spread
+    enqueue_per_s: float
+    bulk_per_s: float
+    drained: Drained
+    idle_latency_ms: Spread
+    payload_bytes: int
+    cores: int
+    is_local: bool
+    """Whether the server is on this machine."""
+
+
+def verdict(found: Figures) -> str:
+    """What ends the rate of one worker process."""
+    drained = found.drained
+    took = f"{drained.worker_us:.0f} µs of this interpreter and {drained.server_us:.0f} µs of the server for a task"
+    if drained.worker_share >= _BUSY and drained.worker_share >= drained.server_share:
+        return f"the interpreter of the worker is the limit: {took}"
+    if drained.server_share >= _BUSY:
+        return f"the server is the limit: {took}; of the one core that it works on {drained.server_share:.0%} was taken"
+    shares = f"{drained.worker_share:.0%} and {drained.server_share:.0%} of a core"
+    return (
+        f"neither worker nor server is busy ({shares}): the way between them, or what else this machine does, is the "
+        f"limit; {took}"
+    )
+
+
+def advice(found: Figures, checks: Iterable[Check] = ()) -> Iterator[str]:
+    """What would help, the most important first. `checks`: what the doctor found."""
+    yield from _processes(found)
+    trip = found.round_trip_ms
+    if trip.p50 > _FAR_MS:
+        where = "a server nearer by" if not found.is_local else "the machine at rest"
+        yield (
+            f"a round trip takes {trip.p50:.1f} ms, so one call after the other enqueues at most "
+            f"{1000 / trip.p50:,.0f} tasks/s: enqueue_many needs one for a thousand, AsyncClient has many on the way; "
+            f"or use {where}"
+        )
+    elif found.bulk_per_s > _FAST_IN_BULK * found.enqueue_per_s:
+        times = found.bulk_per_s / found.enqueue_per_s
+        yield f"tasks that are known together go in by enqueue_many, {times:.0f} times as fast as one by one"
+    if trip.p95 > _UNEVEN * trip.p50:
+        yield (
+            f"round trips vary (95 %: {trip.p95 / trip.p50:.0f} times the median): the machine or the network has "
+            "other things to do; measure again when it has not"
+        )
+    if found.payload_bytes > _LARGE_BYTES:
+        yield (
+            f"a payload of {found.payload_bytes:,} bytes travels twice and stays in the server's memory: store it "
+            "elsewhere and enqueue where it is"
+        )
+    yield from (f"{check.what}: {check.found}; {check.advice}" for check in checks if check.advice)
+
+
+def _processes(found: Figures) -> Iterator[str]:
+    drained = found.drained
+    if drained.worker_share < _BUSY or found.cores < 2:
+        return
+    room = min(_BUSY / max(drained.server_share, 0.01), found.cores)
+    if room >= _WORTH_IT:
+        yield (
+            f"work --processes {max(round(room), 2)} uses more cores: the server has room for about {room:.1f} times "
+            f"as many tasks that do nothing; tasks that compute want one process for each of the {found.cores} cores, "
+            "tasks that wait rather a higher --concurrency"
+        )
