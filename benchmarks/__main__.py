@@ -3,26 +3,32 @@
 import argparse
 import importlib.util
 import json
+import signal
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from benchmarks.measures import OURS, PEERS
 from benchmarks.peers.venvs import DEFAULT_FOLDER
 from benchmarks.run import WHAT, WHO, Run
 from benchmarks.server import PrivateServer
+
+_NAMES = (*WHAT, "peers", *WHO)
 
 
 def main() -> int:
     """Exit code: 0 every delivery verified, 1 some figure is void, 2 misuse."""
     options = _options()
-    what, who = _chosen(options.only, WHAT), _chosen(options.only, WHO)
-    if "jobrunner" in who and importlib.util.find_spec("jobrunner") is None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends the workers too
+    what, who = chosen(options.only, WHAT), chosen(options.only, WHO)
+    if OURS in who and importlib.util.find_spec("jobrunner") is None:
         print("no jobrunner here: run from the repository's root, or --only peers,yardstick", file=sys.stderr)
         return 2
     run = Run(what=what, who=who, tasks=options.tasks, rounds=options.rounds, venvs=options.venvs)
     with PrivateServer() as server:
         run.measure(server)
-    print(run.board.table(), *(f"VOID: {line}" for line in run.board.voids), "", run.about, sep="\n")
+    notes = [f"VOID: {line}" for line in run.board.voids] + [f"not measured: {line}" for line in run.board.absences]
+    print(run.board.table(), *notes, "", run.about, sep="\n")
     if options.json:
         written = {"about": run.about, "measures": run.board.as_json()}
         options.json.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
@@ -31,7 +37,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", type=_words, default=(), help=f"some of {','.join(WHAT + WHO)}")
+    parser.add_argument("--only", type=words, default=(), help=f"some of {','.join(_NAMES)}")
     parser.add_argument("--tasks", type=_at_least(1_000), default=100_000, help="of a drain (default 100000)")
     parser.add_argument("--rounds", type=_at_least(1), default=3, help="rounds, interleaved (default 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to FILE")
@@ -39,12 +45,13 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")]
-    unknown = sorted(set(words) - {*WHAT, *WHO})
+def words(text: str) -> list[str]:
+    """The names in `text`, `peers` replaced by theirs. Raises ArgumentTypeError for one that nothing has."""
+    named = [word.strip() for word in text.split(",")]
+    unknown = sorted(set(named) - set(_NAMES))
     if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose of {', '.join(WHAT + WHO)}")
-    return words
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose of {', '.join(_NAMES)}")
+    return [*named, *(PEERS if "peers" in named else ())]
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -56,7 +63,7 @@ def _at_least(least: int) -> Callable[[str], int]:
     return whole
 
 
-def _chosen(only: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:
+def chosen(only: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:
     """Those of `known` that are named; all of them when none is."""
     return tuple(word for word in known if word in only) or known
 

@@ -1,4 +1,4 @@
-"""Processes of the contenders, each in a group of its own, so that it ends with its children."""
+"""Processes of the contenders, each in a session of its own, so that it ends with its children."""
 
 import os
 import signal
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
+
+from benchmarks.processes import members
 
 ROOT = Path(__file__).resolve().parent.parent
 _GRACE_S = 8.0
@@ -17,7 +19,7 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """Runs at the repository's root while the `with` block does; then SIGTERM to the group, then SIGKILL."""
+    """Runs at the repository's root while the `with` block does; then SIGTERM to the group, then SIGKILL to all."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._command = command
@@ -37,6 +39,9 @@ class Child:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
         self._signal(signal.SIGKILL)
+        for pid in members([self.pid]):  # those with a process group of their own
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def check_alive(self) -> None:

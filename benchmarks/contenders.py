@@ -1,22 +1,37 @@
-"""Who drains, beside the peers: jobrunner, and the prototype loop of yardstick.py."""
+"""Who takes part, beside the peers: jobrunner, the prototype loop of yardstick.py, the bare pop and spin."""
 
 import sys
+from collections.abc import Sequence
 
-from benchmarks.drain import Contender
+from benchmarks.contender import Contender
 from benchmarks.server import PrivateServer
+from benchmarks.waits import concurrency
 from benchmarks.yardstick import URL, bare_left
 
-WORK = [sys.executable, "-m", "benchmarks.work"]
+QUEUE = "bench"
+"""Where jobrunner's tasks are."""
+_APP = [sys.executable, "-m", "benchmarks.jobrunner_app"]
 
 
 def jobrunner() -> Contender:
-    """One worker process of ten threads. It works on until it is told to stop, like every other contender."""
+    """A worker process of ten threads and a loop for coroutines, which is what the waits are.
+
+    What computes is in one worker with `executor="processes"`, of as many slots as there may be processes. Tried: that;
+    as many workers of one thread, and of two threads; as many workers of one slot each. All others took more
+    CPU time for a task: 2 to 16 % with 500 to 2 000 tasks, the less the more there were, as two workers start twice.
+    """
+    return Contender(name="jobrunner", produce=_APP, work=_work, left=_left, environment=jobrunner_environment)
+
+
+def jobrunner_threads() -> Contender:
+    """The waits in threads."""
     return Contender(
-        name="jobrunner",
-        fill=[sys.executable, "-m", "benchmarks.enqueue", "fill"],
-        work=WORK,
-        left=lambda server: jobrunner_left(server.url),
-        environment=jobrunner_environment,
+        name="jobrunner, threads",
+        produce=_APP,
+        work=_work,
+        left=_left,
+        environment=lambda server: {**jobrunner_environment(server), "BENCHMARK_WAIT": "threads"},
+        only=("waits",),
     )
 
 
@@ -24,10 +39,35 @@ def prototype() -> Contender:
     """The featureless loop."""
     return Contender(
         name="prototype loop",
-        fill=[sys.executable, "-m", "benchmarks.yardstick", "fill"],
-        work=[sys.executable, "-m", "benchmarks.yardstick", "work"],
+        produce=[sys.executable, "-m", "benchmarks.yardstick"],
+        work=lambda _task, count: [[sys.executable, "-m", "benchmarks.yardstick", "work"]] * count,
         left=lambda server: bare_left(server.redis),
         environment=lambda server: {URL: server.url},
+        only=("drain", "drain2"),
+    )
+
+
+def bare_pop() -> Contender:
+    """A blocking pop."""
+    app = [sys.executable, "-m", "benchmarks.bare_pop"]
+    return Contender(
+        name="bare blocking pop",
+        produce=app,
+        work=lambda _task, _count: [[*app, "pop"]],
+        left=lambda server: int(server.redis.llen("bare:list")),
+        only=("latency", "open1", "open5"),
+    )
+
+
+def bare_spin() -> Contender:
+    """Processes that compute."""
+    app = [sys.executable, "-m", "benchmarks.bare_spin"]
+    return Contender(
+        name="bare processes",
+        produce=app,
+        work=lambda _task, count: [[*app, "work", str(count)]],
+        left=lambda server: int(server.redis.get("bare:spins") or 0),
+        only=("cpu",),
     )
 
 
@@ -41,5 +81,16 @@ def jobrunner_left(url: str) -> int:
     from jobrunner import Client  # the harness also runs without it, for peers and yardsticks alone
 
     with Client(url=url) as client:
-        counts = client.queue("bench").counts()
+        counts = client.queue(QUEUE).counts()
     return sum(counts[state] for state in ("waiting", "scheduled", "pending", "dead"))
+
+
+def _left(server: PrivateServer) -> int:
+    return jobrunner_left(server.url)
+
+
+def _work(task: str, count: int) -> Sequence[Sequence[str]]:
+    program = [sys.executable, "-m", "benchmarks.work"]
+    if task == "spin":
+        return [[*program, str(count), "processes"]]
+    return [[*program, str(concurrency(task, 10)), "threads"]] * count

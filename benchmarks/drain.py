@@ -1,4 +1,4 @@
-"""The drain: a queue filled beforehand, one worker process, and the time until every task is acknowledged.
+"""The drain: a queue filled beforehand, worker processes, and the time until every task is acknowledged.
 
 The clock runs from the first task that ran to the moment the server holds neither a waiting nor an
 unacknowledged task. Both are seen from outside, and the server is asked nothing before the last task ran:
@@ -6,92 +6,74 @@ neither the start of an interpreter nor the harness's own questions are in anybo
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from benchmarks.child import Child, ChildFailed, run_to_end
-from benchmarks.ledger import Ledger
+from benchmarks.child import ChildFailed, run_to_end
+from benchmarks.contender import Contender
+from benchmarks.crew import crew, wait_until
 from benchmarks.server import PrivateServer, Usage
 
-_GLANCE_S = 0.005
-_STALLED_S = 20.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """Somebody who can drain a queue. `fill` gets the number of tasks as its last argument."""
-
-    name: str
-    fill: Sequence[str]
-    work: Sequence[str]
-    left: Callable[[PrivateServer], int]
-    """Tasks on the server that are waiting, unacknowledged or given up."""
-    environment: Callable[[PrivateServer], Mapping[str, str]]
-    share: float = 1.0
-    """The part of --tasks it gets: a slow contender shows its rate on fewer."""
-    about: str = ""
-    """Name and version, of one that is installed for the occasion."""
+class NotDelivered(Exception):
+    """Tasks are missing, doubled or left over: the figure counts for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """One drain. `void` says why the figures count for nothing; None when every task ran exactly once."""
+    """One drain, in which every task ran exactly once. `client_s`: CPU time of the worker, None where unknown."""
 
     tasks: int
-    seconds: float = 0.0
+    seconds: float
     used: Usage = field(default_factory=Usage)
-    void: str | None = None
+    client_s: float | None = None
 
 
-def drain(server: PrivateServer, contender: Contender, tasks: int) -> Drain:
-    """Fills the queue with the tasks 0 to `tasks` - 1, drains it and checks the delivery."""
+def fill(server: PrivateServer, contender: Contender, tasks: int, task: str = "noop") -> Mapping[str, str]:
+    """Empties the server and enqueues the tasks 0 to `tasks` - 1. Returns the environment that was used."""
     server.clear()
     environment = contender.environment(server)
-    try:
-        run_to_end([*contender.fill, str(tasks)], environment)
-        filled = contender.left(server)
-        if filled != tasks:
-            return Drain(tasks=tasks, void=f"filling put {filled} of {tasks} tasks on the server")
-        with TemporaryDirectory(prefix="benchmark-") as folder:
-            return _watch(server, contender, tasks, Path(folder), environment)
-    except ChildFailed as failed:
-        return Drain(tasks=tasks, void=str(failed))
+    run_to_end([*contender.produce, "many", task, str(tasks)], environment)
+    check_arrived(server, contender, tasks)
+    return environment
 
 
-def _watch(
-    server: PrivateServer, contender: Contender, tasks: int, folder: Path, environment: Mapping[str, str]
+def check_arrived(server: PrivateServer, contender: Contender, tasks: int) -> None:
+    """Raises NotDelivered when the server does not hold exactly so many."""
+    arrived = contender.left(server)
+    if arrived != tasks:
+        raise NotDelivered(f"{arrived} of {tasks} tasks arrived on the server")
+
+
+def drain(
+    server: PrivateServer, contender: Contender, tasks: int, *, task: str = "noop", count: int = 1, warm_up: int = 0
 ) -> Drain:
-    ledger = Ledger(folder / "ledger", room=2 * tasks)
+    """Fills the queue, drains it with `count` processes and checks the delivery. The clock runs from the task behind
+    the first `warm_up` on, and what is returned counts from there. Raises NotDelivered, ChildFailed."""
+    environment = fill(server, contender, tasks, task)
     before = server.usage()
-    with Child(contender.work, {**environment, **ledger.environment}, folder / "log") as worker:
-        _wait_for_entries(ledger, 1, worker)
-        started = time.perf_counter()
-        _wait_for_entries(ledger, tasks, worker)
-        _wait_until_acknowledged(lambda: contender.left(server))
-        seconds = time.perf_counter() - started
+    with crew(contender, environment, room=2 * tasks, task=task, count=count) as workers:
+        workers.wait_for_entries(1 + warm_up)
+        started, spent_before = time.perf_counter(), workers.cpu_seconds()
+        workers.wait_for_entries(tasks)
+        wait_until(lambda: not contender.left(server))
+        seconds, spent = time.perf_counter() - started, workers.cpu_seconds()
         used = server.usage() - before
-    complaint = ledger.complaint(tasks)
+    complaint = workers.ledger.complaint(tasks)
     left = contender.left(server)
     if left:
         complaint = f"{complaint or 'all ran'}; {left} were still on the server"
-    return Drain(tasks=tasks, seconds=seconds, used=used, void=complaint)
+    if complaint:
+        raise NotDelivered(complaint)
+    client_s = None if spent is None or spent_before is None else spent - spent_before
+    return Drain(tasks=tasks - warm_up, seconds=seconds, used=used, client_s=client_s)
 
 
-def _wait_for_entries(ledger: Ledger, wanted: int, worker: Child) -> None:
-    """Returns when the ledger has them, or when nothing came for too long: the check will then tell."""
-    seen, since = 0, time.monotonic()
-    while (entries := len(ledger)) < wanted:
-        worker.check_alive()
-        if entries > seen:
-            seen, since = entries, time.monotonic()
-        if time.monotonic() - since > _STALLED_S:
-            return
-        time.sleep(_GLANCE_S)
-
-
-def _wait_until_acknowledged(left: Callable[[], int]) -> None:
-    deadline = time.monotonic() + _STALLED_S
-    while left() and time.monotonic() < deadline:
-        time.sleep(_GLANCE_S)
+def ready(server: PrivateServer, contender: Contender) -> float:
+    """Milliseconds from the start of the worker process to the first of ten tasks that wait. Raises as `drain`."""
+    environment = fill(server, contender, 10)
+    started = time.perf_counter()
+    with crew(contender, environment, room=100) as workers:
+        if not workers.wait_for_entries(1, glance_s=0.001):
+            raise ChildFailed("the worker ran nothing")
+        return 1000 * (time.perf_counter() - started)

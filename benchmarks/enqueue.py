@@ -1,7 +1,7 @@
 """Enqueueing: jobrunner and the bare script calls in turns, in one process, both in the same weather.
 
 `python -m benchmarks.enqueue enqueue|bulk N WHO...` prints {"who": tasks per second}, for tasks sent one by
-one or in bulk; `fill N` fills jobrunner's queue.
+one or in bulk. A peer does it alone, with its own producer.
 """
 
 import json
@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 
 from redis import Redis
 
-from benchmarks.board import OURS
 from benchmarks.child import ChildFailed, run_to_end
+from benchmarks.contender import Contender
 from benchmarks.contenders import jobrunner_environment, jobrunner_left
+from benchmarks.drain import NotDelivered, check_arrived
 from benchmarks.server import PrivateServer
 from benchmarks.yardstick import URL, bare_enqueue, bare_enqueue_many, bare_left
 
@@ -33,6 +34,18 @@ def measure(server: PrivateServer, way: str, tasks: int, who: Sequence[str]) -> 
     arrived = {name: bare_left(server.redis) if name == BARE else jobrunner_left(server.url) for name in who}
     wrong = {name: f"{count} of {tasks} tasks arrived" for name, count in arrived.items() if count != tasks}
     return {**rates, **wrong}
+
+
+def measure_peer(server: PrivateServer, way: str, tasks: int, peer: Contender) -> float | str:
+    """Tasks per second of a peer, without its start, or what is wrong."""
+    server.clear()
+    command = [*peer.produce, {"enqueue": "one", "bulk": "many"}[way], "noop", str(tasks)]
+    try:
+        seconds = float(run_to_end(command, peer.environment(server)))
+        check_arrived(server, peer, tasks)
+    except (ChildFailed, NotDelivered) as failed:
+        return str(failed)
+    return tasks / seconds
 
 
 def _one_by_one(tasks: int, who: Sequence[str]) -> dict[str, float]:
@@ -76,10 +89,7 @@ def _bulk_enqueuer(name: str) -> Callable[[int], object]:
 
 
 def main(way: str, tasks: int, who: Sequence[str]) -> None:
-    if way == "fill":
-        _bulk_enqueuer(OURS)(tasks)
-    else:
-        print(json.dumps({"enqueue": _one_by_one, "bulk": _in_bulk}[way](tasks, who)))
+    print(json.dumps({"enqueue": _one_by_one, "bulk": _in_bulk}[way](tasks, who)))
 
 
 if __name__ == "__main__":

@@ -1,75 +1,91 @@
-"""A worker with nothing to do: what it costs, and how soon it starts what comes.
+"""A worker with nothing to do: what it costs, and how soon it starts what comes."""
 
-`python -m benchmarks.idle N` enqueues N stamps with pauses in which the worker falls idle again.
-"""
-
-import random
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from statistics import median, quantiles
-from tempfile import TemporaryDirectory
+from dataclasses import dataclass
+from statistics import quantiles
 
-from benchmarks.child import Child, ChildFailed, run_to_end
-from benchmarks.contenders import WORK, jobrunner_environment
-from benchmarks.ledger import Ledger
+from benchmarks.child import ChildFailed, run_to_end
+from benchmarks.contender import Contender
+from benchmarks.crew import Crew, crew
 from benchmarks.server import PrivateServer
 
 WARM_UP = 20
 SETTLE_S = 3.0
-_PAUSE_S = (0.02, 0.04)
 
 
-def idle(server: PrivateServer, seconds: float) -> tuple[float, float | None]:
-    """(commands per second that an idle worker sends, per cent of a core it uses or None: unknown)."""
-    with _warm_worker(server) as (worker, _):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """Of all processes of an idle worker. None: unknown on this system."""
+
+    commands_per_s: float
+    cpu_percent: float | None
+    memory_mb: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """Percentiles, in ms."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+def idle(server: PrivateServer, contender: Contender, seconds: float) -> Idle:
+    """What an idle worker costs, after it has run a few tasks. Raises ChildFailed."""
+    with warm_worker(server, contender) as worker:
         time.sleep(SETTLE_S)
-        before = _cpu_seconds(worker.pid)
+        before = worker.cpu_seconds()
         commands = _count_commands(server, seconds)
-        after = _cpu_seconds(worker.pid)
-    return commands / seconds, None if before is None or after is None else 100 * (after - before) / seconds
+        after = worker.cpu_seconds()
+        memory = worker.memory_mb()
+    cpu = None if before is None or after is None else 100 * (after - before) / seconds
+    return Idle(commands_per_s=commands / seconds, cpu_percent=cpu, memory_mb=memory)
 
 
-def latency(server: PrivateServer, tasks: int) -> tuple[float, float]:
-    """(median, 99th percentile) of the ms from the call of enqueue to the first line of the job.
+def latency(server: PrivateServer, contender: Contender, tasks: int) -> Delays:
+    """From the call of enqueue to the first line of the job, of tasks that come one by one to an idle worker.
 
     Raises ChildFailed when not every task started once."""
-    with _warm_worker(server) as (worker, ledger):
-        run_to_end([sys.executable, "-m", "benchmarks.idle", str(tasks)], jobrunner_environment(server))
-        _wait(worker, lambda: len(ledger) >= WARM_UP + tasks)
-        time.sleep(0.2)  # a task that runs twice shows itself a little later
-        delays = [number / 1e6 for number in ledger.numbers()[WARM_UP:]]
+    with warm_worker(server, contender) as worker:
+        warm = Counter(worker.ledger.numbers())
+        run_to_end([*contender.produce, "paced", "stamp", str(tasks)], contender.environment(server))
+        worker.must_run(WARM_UP + tasks)
+        return percentiles(check_starts(worker, warm, tasks))
+
+
+def check_starts(worker: Crew, warm: Counter[int], tasks: int) -> list[float]:
+    """The delays (ms) of so many tasks that are in the ledger beside the `warm` ones. Raises ChildFailed."""
+    time.sleep(0.2)  # a task that runs twice shows itself a little later
+    delays = list((Counter(worker.ledger.numbers()) - warm).elements())
     if len(delays) != tasks:
         raise ChildFailed(f"{len(delays)} starts of {tasks} tasks")
-    return median(delays), quantiles(delays, n=100)[98]
+    return [delay / 1e6 for delay in delays]
+
+
+def percentiles(delays: Sequence[float]) -> Delays:
+    """Of at least two delays, none beyond the longest."""
+    cuts = quantiles(delays, n=100, method="inclusive")
+    return Delays(p50=cuts[49], p95=cuts[94], p99=cuts[98])
 
 
 @contextmanager
-def _warm_worker(server: PrivateServer) -> Iterator[tuple[Child, Ledger]]:
+def warm_worker(server: PrivateServer, contender: Contender, room: int = 10_000) -> Iterator[Crew]:
+    """A worker that ran a few tasks and has nothing to do, with `room` in its ledger. Raises ChildFailed."""
     server.clear()
-    environment = jobrunner_environment(server)
-    with TemporaryDirectory(prefix="benchmark-") as folder:
-        ledger = Ledger(Path(folder) / "ledger", room=10_000)
-        with Child(WORK, {**environment, **ledger.environment}, Path(folder) / "log") as worker:
-            run_to_end([sys.executable, "-m", "benchmarks.idle", str(WARM_UP)], environment)
-            _wait(worker, lambda: len(ledger) >= WARM_UP)
-            yield worker, ledger
-
-
-def _wait(worker: Child, fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not fact():
-        worker.check_alive()
-        if time.monotonic() > deadline:
-            raise ChildFailed(f"the worker did not run its tasks within 20 s: {worker.words()}")
-        time.sleep(0.01)
+    environment = contender.environment(server)
+    with crew(contender, environment, room=room, task="stamp") as worker:
+        run_to_end([*contender.produce, "paced", "stamp", str(WARM_UP)], environment)
+        worker.must_run(WARM_UP)
+        yield worker
 
 
 def _count_commands(server: PrivateServer, seconds: float) -> int:
-    """Commands that clients sent, by MONITOR, which marks those that scripts call."""
+    """Commands that clients send in so many seconds."""
     seen = bytearray()
     deadline = time.monotonic() + seconds
     with socket.create_connection(server.address) as wire:
@@ -80,26 +96,9 @@ def _count_commands(server: PrivateServer, seconds: float) -> int:
                 seen += wire.recv(65536)
             except TimeoutError:
                 break
-    return sum(1 for line in bytes(seen).split(b"\r\n") if b"] " in line and b" lua] " not in line)
+    return sent_commands(bytes(seen))
 
 
-def _cpu_seconds(pid: int) -> float | None:
-    """CPU time so far of a process with all its threads, where the system is Linux.
-
-    The number of another process's clock is made as clock_getcpuclockid(3) makes it; /proc would round to 10 ms.
-    """
-    return time.clock_gettime(~pid << 3 | 2) if sys.platform == "linux" else None
-
-
-def pace(tasks: int) -> None:
-    """Enqueues stamps one after another, with a random pause after each."""
-    from benchmarks.noop_jobs import Stamp
-
-    pauses = random.Random(7)
-    for _ in range(tasks):
-        Stamp(sent_ns=time.time_ns()).enqueue()
-        time.sleep(pauses.uniform(*_PAUSE_S))
-
-
-if __name__ == "__main__":
-    pace(int(sys.argv[1]))
+def sent_commands(monitored: bytes) -> int:
+    """How many lines of MONITOR's are commands that clients sent: it marks those that scripts call."""
+    return sum(1 for line in monitored.split(b"\r\n") if b"] " in line and b" lua] " not in line)

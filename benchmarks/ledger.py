@@ -1,8 +1,9 @@
-"""What a worker ran, written where nothing can lose it: a file mapped into memory, one entry for each call.
+"""What workers ran, written where nothing can lose it: files mapped into memory, one entry for each call.
 
 An entry costs a job a fraction of a microsecond and the server nothing, so every contender can afford it. It
 is visible to the harness at once, survives any end of the worker, and shows a task that ran twice as two
-entries. Only the standard library is used: contenders import this from environments of their own.
+entries. Each process has a file of its own, so processes never meet. Only the standard library is used:
+contenders import this from environments of their own.
 """
 
 import itertools
@@ -12,30 +13,48 @@ import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from tempfile import mkstemp
 
 VARIABLE = "BENCHMARK_LEDGER"
 _ENTRY = struct.Struct("<Q")
 
 
 def recorder() -> Callable[[int], None]:
-    """The function with which a job of this process enters a number; for one worker process at a time.
+    """The function with which a job of this process, or of one forked from it, enters a number.
 
     Numbers are 0 or more. Where the environment names no ledger, entering a number is an error.
     """
-    path = os.environ.get(VARIABLE)
-    if path is None:
+    told = os.environ.get(VARIABLE)
+    if told is None:
         return _refuse
-    with Path(path).open("r+b") as file:
-        room = mmap.mmap(file.fileno(), 0)
-    offsets = itertools.count(0, _ENTRY.size)
+    pages, offsets = _own_pages(told), itertools.count(0, _ENTRY.size)
     pack_into = _ENTRY.pack_into
+
+    def renew() -> None:
+        nonlocal pages, offsets
+        pages, offsets = _own_pages(told), itertools.count(0, _ENTRY.size)
 
     def record(number: int) -> None:
         # next() is atomic under the interpreter's lock: two threads never share an entry. 0 means empty.
-        pack_into(room, next(offsets), number + 1)
+        pack_into(pages, next(offsets), number + 1)
 
+    os.register_at_fork(after_in_child=renew)
     return record
+
+
+def _own_pages(told: str) -> mmap.mmap:
+    file, _ = mkstemp(dir=_folder(told))
+    try:
+        os.ftruncate(file, int(told.partition(":")[0]) * _ENTRY.size)
+        return mmap.mmap(file, 0)
+    finally:
+        os.close(file)
+
+
+def _folder(told: str) -> str:
+    return told.partition(":")[2]
 
 
 def _refuse(number: int) -> None:
@@ -43,22 +62,23 @@ def _refuse(number: int) -> None:
 
 
 class Ledger:
-    """The harness's side: an empty file with room for `room` entries, removed by its directory's owner."""
+    """The harness's side: an empty folder, with room for `room` entries of each process. Its owner removes it."""
 
-    def __init__(self, path: Path, room: int) -> None:
-        path.write_bytes(bytes(room * _ENTRY.size))
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-        self._room = room
-        self.environment = {VARIABLE: str(path)}
+    def __init__(self, folder: Path, room: int) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._maps: dict[str, mmap.mmap] = {}
+        self.environment = {VARIABLE: f"{room}:{folder}"}
 
     def __len__(self) -> int:
         """Number of entries so far; threads that are just writing may be missing."""
-        return bisect_left(range(self._room), True, key=lambda index: self._entry(index) == 0)
+        self.look()
+        return sum(map(_filled, self._maps.values()))
 
     def numbers(self) -> list[int]:
-        """All numbers entered, oldest first."""
-        return [entry - 1 for (entry,) in _ENTRY.iter_unpack(self._map[:]) if entry]
+        """All numbers entered; those of one process oldest first."""
+        self.look()
+        return [entry - 1 for pages in self._maps.values() for (entry,) in _ENTRY.iter_unpack(pages[:]) if entry]
 
     def complaint(self, tasks: int) -> str | None:
         """None if the numbers 0 to `tasks` - 1 were entered exactly once each, else what is wrong."""
@@ -70,6 +90,19 @@ class Ledger:
             return None
         return f"{lost} lost, {doubled} doubled, {strange} never enqueued, of {tasks}"
 
-    def _entry(self, index: int) -> int:
-        (entry,) = _ENTRY.unpack_from(self._map, index * _ENTRY.size)
-        return int(entry)
+    def look(self) -> None:
+        """Takes notice of the files there are; what was seen once stays readable without the folder."""
+        with suppress(FileNotFoundError):
+            for found in os.scandir(self._folder):
+                if found.name not in self._maps and found.stat().st_size:
+                    with Path(found.path).open("rb") as file:
+                        self._maps[found.name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _filled(pages: mmap.mmap) -> int:
+    """Entries of one file: it is filled from its beginning, and 0 is none."""
+    return bisect_left(range(len(pages) // _ENTRY.size), True, key=lambda index: _is_empty(pages, index))
+
+
+def _is_empty(pages: mmap.mmap, index: int) -> bool:
+    return _ENTRY.unpack_from(pages, index * _ENTRY.size) == (0,)

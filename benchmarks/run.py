@@ -1,4 +1,4 @@
-"""One run: the rounds, in which the contenders take turns, and then what needs no rounds."""
+"""One run: rounds, in which the contenders take turns at every measure."""
 
 import os
 import platform
@@ -10,19 +10,21 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks import enqueue
-from benchmarks.board import OURS, Board
+from benchmarks.board import Board
 from benchmarks.child import ChildFailed
-from benchmarks.contenders import jobrunner, prototype
-from benchmarks.drain import Contender, Drain, drain
-from benchmarks.idle import idle, latency
-from benchmarks.peers.dramatiq_peer import dramatiq
-from benchmarks.peers.taskiq_peer import taskiq
+from benchmarks.contender import Contender
+from benchmarks.contenders import bare_pop, bare_spin, jobrunner, jobrunner_threads, prototype
+from benchmarks.drain import NotDelivered
+from benchmarks.measures import OURS, PEERS
+from benchmarks.open_loop import TooSlow
+from benchmarks.peers.roster import ROSTER
+from benchmarks.peers.venvs import NotInstalled
 from benchmarks.server import PrivateServer
+from benchmarks.turns import TURNS
 
-WHAT = ("drain", "enqueue", "bulk", "idle", "latency")
-WHO = ("jobrunner", "peers", "yardstick")
-IDLE_S = 20.0
-STARTS = 200
+ENQUEUEING = ("enqueue", "bulk")
+WHAT = ("drain", "drain2", "waits", "cpu", "enqueue", "bulk", "latency", "open1", "open5", "ready", "idle")
+WHO = ("jobrunner", "yardstick", *PEERS)
 
 
 class Run:
@@ -30,94 +32,99 @@ class Run:
 
     def __init__(self, *, what: Collection[str], who: Collection[str], tasks: int, rounds: int, venvs: Path) -> None:
         self._what, self._who, self._tasks, self._rounds = what, who, tasks, rounds
-        peers = (dramatiq, taskiq) if "peers" in who and "drain" in what else ()
-        self._peers = [install(venvs) for install in peers]
         self.board = Board()
         self.about = ""
+        self._too_slow: set[tuple[str, str]] = set()
+        self._peers = list(self._installed(venvs))
 
     def measure(self, server: PrivateServer) -> None:
         """Takes all figures."""
         versions = [server.version, f"Python {platform.python_version()}", f"redis-py {version('redis')}"]
         machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the run"
         self.about = f"{', '.join(versions + [peer.about for peer in self._peers])}; {machine}"
-        for turn in range(self._rounds):
-            self._round(server, turn)
-        if OURS in self._who:
-            self._resting(server)
+        self._note_absences()
+        for number in range(self._rounds):
+            for what in self._what:
+                if what in ENQUEUEING:
+                    self._enqueue(server, what, number)
+                elif TURNS[what].every_round or number == 0:
+                    self._turn(server, what, number)
 
-    def _round(self, server: PrivateServer, turn: int) -> None:
-        if "drain" in self._what:
-            contenders = self._contenders()
-            first = turn % len(contenders)  # nobody always comes first, or after the same one
-            for contender in contenders[first:] + contenders[:first]:
-                with self._told(f"round {turn + 1}/{self._rounds}, drain, {contender.name}"):
-                    self._drain(server, contender)
-        for way, tasks in (("enqueue", self._tasks // 10), ("bulk", self._tasks)):
-            who = self._enqueuers(turn)
-            if way in self._what and who:
-                with self._told(f"round {turn + 1}/{self._rounds}, {way}, {' and '.join(who)}"):
-                    self._enqueue(server, way, tasks, who)
+    def _turn(self, server: PrivateServer, what: str, number: int) -> None:
+        for contender in _in_turn([one for one in self._contenders() if self._takes_part(one, what)], number):
+            with self._told(number, what, contender.name):
+                self._take(server, what, contender)
 
-    def _drain(self, server: PrivateServer, contender: Contender) -> None:
-        done = drain(server, contender, int(self._tasks * contender.share))
-        for measure, figure in _figures(done).items():
-            if done.void is None:
+    def _takes_part(self, contender: Contender, what: str) -> bool:
+        return contender.takes_part(what) and (what, contender.name) not in self._too_slow
+
+    def _take(self, server: PrivateServer, what: str, contender: Contender) -> None:
+        turn = TURNS[what]
+        try:
+            figures = turn.take(server, contender, contender.tasks(int(self._tasks * turn.part)))
+        except TooSlow as failed:
+            self._too_slow.add((what, contender.name))
+            self.board.absences.append(f"{what}, {contender.name}: {failed}")
+            return
+        except (NotDelivered, ChildFailed) as failed:
+            for measure in turn.measures:
+                self.board.void(measure, contender.name, str(failed))
+            return
+        for measure, figure in figures.items():
+            if figure is not None:
                 self.board.add(measure, contender.name, figure)
-            else:
-                self.board.void(measure, contender.name, done.void)
 
-    def _enqueue(self, server: PrivateServer, way: str, tasks: int, who: list[str]) -> None:
-        for name, outcome in enqueue.measure(server, way, tasks, who).items():
-            if isinstance(outcome, str):
-                self.board.void(way, name, outcome)
-            else:
-                self.board.add(way, name, outcome)
+    def _enqueue(self, server: PrivateServer, way: str, number: int) -> None:
+        tasks = self._tasks // 10 if way == "enqueue" else self._tasks
+        who = self._enqueuers(number)
+        if who:
+            with self._told(number, way, " and ".join(who)):
+                for name, outcome in enqueue.measure(server, way, tasks, who).items():
+                    self._note(way, name, outcome)
+        for peer in _in_turn([peer for peer in self._peers if peer.takes_part(way)], number):
+            with self._told(number, way, peer.name):
+                self._note(way, peer.name, enqueue.measure_peer(server, way, peer.tasks(tasks), peer))
 
-    def _resting(self, server: PrivateServer) -> None:
-        if "idle" in self._what:
-            with self._told(f"idle for {IDLE_S:g} s"), self._void_if_it_fails("idle"):
-                commands, cpu = idle(server, IDLE_S)
-                self.board.add("idle", OURS, commands)
-                if cpu is not None:
-                    self.board.add("idle_cpu", OURS, cpu)
-        if "latency" in self._what:
-            with self._told(f"{STARTS} starts"), self._void_if_it_fails("start", "start_p99"):
-                middle, worst = latency(server, STARTS)
-                self.board.add("start", OURS, middle)
-                self.board.add("start_p99", OURS, worst)
+    def _note(self, measure: str, who: str, outcome: float | str) -> None:
+        if isinstance(outcome, str):
+            self.board.void(measure, who, outcome)
+        else:
+            self.board.add(measure, who, outcome)
+
+    def _note_absences(self) -> None:
+        self.board.absences += [
+            f"{what}, {one.name}: {one.cannot[what]}"
+            for one in self._contenders()
+            for what in self._what
+            if what in one.cannot
+        ]
 
     def _contenders(self) -> list[Contender]:
-        ours = [jobrunner()] if OURS in self._who else []
-        return [*ours, *self._peers, *([prototype()] if "yardstick" in self._who else [])]
+        ours = [jobrunner(), jobrunner_threads()] if OURS in self._who else []
+        return [*ours, *self._peers, *([prototype(), bare_pop(), bare_spin()] if "yardstick" in self._who else [])]
 
-    def _enqueuers(self, turn: int) -> list[str]:
+    def _enqueuers(self, number: int) -> list[str]:
         chosen = (OURS if OURS in self._who else "", enqueue.BARE if "yardstick" in self._who else "")
         who = [name for name in chosen if name]
-        return who[::-1] if turn % 2 else who
+        return who[::-1] if number % 2 else who
+
+    def _installed(self, venvs: Path) -> Iterator[Contender]:
+        for name in PEERS:
+            if name in self._who:
+                try:
+                    yield ROSTER[name](venvs)
+                except NotInstalled as failed:
+                    self.board.absences.append(f"everything, {name}: {failed}")
 
     @contextmanager
-    def _void_if_it_fails(self, *measures: str) -> Iterator[None]:
-        try:
-            yield
-        except ChildFailed as failed:
-            for measure in measures:
-                self.board.void(measure, OURS, str(failed))
-
-    @contextmanager
-    def _told(self, step: str) -> Iterator[None]:
-        print(f"{step} ...", end=" ", flush=True, file=sys.stderr)
+    def _told(self, number: int, what: str, who: str) -> Iterator[None]:
+        print(f"round {number + 1}/{self._rounds}, {what}, {who} ...", end=" ", flush=True, file=sys.stderr)
         started = time.monotonic()
         yield
         print(f"{time.monotonic() - started:.1f} s", file=sys.stderr)
 
 
-def _figures(done: Drain) -> dict[str, float]:
-    """The measures of one drain by their names on the board."""
-    return {
-        "drain": done.tasks / max(done.seconds, 1e-9),
-        "round_trips": done.used.round_trips / done.tasks,
-        "script_calls": done.used.script_calls / done.tasks,
-        "commands": done.used.commands / done.tasks,
-        "command_us": done.used.command_us / done.tasks,
-        "cpu_us": done.used.cpu_us / done.tasks,
-    }
+def _in_turn(contenders: list[Contender], number: int) -> list[Contender]:
+    """Another order in each round: nobody always comes first, or after the same one."""
+    first = number % max(len(contenders), 1)
+    return contenders[first:] + contenders[:first]

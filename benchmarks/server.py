@@ -30,6 +30,9 @@ class Usage:
     script_us: float = 0.0
     plain_us: float = 0.0
     """Time in plain commands, those that scripts call included, by INFO commandstats; microseconds as all times."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    """What clients sent and were sent."""
     cpu_us: float = 0.0
     """All threads of the server, in user and kernel mode: also reading, replying and the file."""
 
@@ -45,6 +48,8 @@ class Usage:
             commands=self.commands - earlier.commands,
             script_us=self.script_us - earlier.script_us,
             plain_us=self.plain_us - earlier.plain_us,
+            bytes_in=self.bytes_in - earlier.bytes_in,
+            bytes_out=self.bytes_out - earlier.bytes_out,
             cpu_us=self.cpu_us - earlier.cpu_us,
         )
 
@@ -89,6 +94,8 @@ class PrivateServer:
             commands=about["total_commands_processed"],
             script_us=in_scripts,
             plain_us=in_all - in_scripts,
+            bytes_in=about["total_net_input_bytes"],
+            bytes_out=about["total_net_output_bytes"],
             cpu_us=(about["used_cpu_user"] + about["used_cpu_sys"]) * 1e6,
         )
 

@@ -5,7 +5,7 @@
 - The prototype loop: leases, batches and a pool of threads on two more scripts, and nothing else. No retries,
   hooks, limits, priorities, results, renewal of leases, reconnecting or wake-ups.
 
-`python -m benchmarks.yardstick fill N` and `work` are the prototype's two processes.
+`python -m benchmarks.yardstick many noop N` and `work` are the prototype's two processes.
 """
 
 import os
@@ -148,14 +148,14 @@ class PrototypeLoop:
         return self._connection.read_response()
 
 
-def main(command: str, tasks: int = 0) -> None:
+def main(command: str, _task: str = "noop", tasks: str = "0") -> None:
     redis = Redis.from_url(os.environ[URL])
-    if command == "fill":
-        bare_enqueue_many(redis, tasks)
+    if command == "many":
+        bare_enqueue_many(redis, int(tasks))
         return
     connection = redis.connection_pool.get_connection()
     PrototypeLoop(connection, {b"noop": recorder()}).run()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(*sys.argv[1:])

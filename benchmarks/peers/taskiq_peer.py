@@ -1,35 +1,42 @@
-"""taskiq on a Redis stream: acknowledged after the run, one process, on uvloop.
+"""taskiq on a Redis stream: acknowledged after the run, on uvloop.
 
 Its best of what was tried: a coroutine as the task (a plain function costs it a thread switch), twenty at
-once, a deep prefetch, a thousand entries in each read, no parsing of parameters, quiet logs.
+once, fifty for the waits, a deep prefetch, a thousand entries in each read, no parsing of parameters, quiet logs.
+It has no bulk call: fifty calls at once.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from redis import ResponseError
 
-from benchmarks.drain import Contender
+from benchmarks.contender import Contender
 from benchmarks.peers.venvs import environment, version
 from benchmarks.server import PrivateServer
+from benchmarks.waits import concurrency
 
-REQUIREMENTS = ("taskiq>=0.12", "taskiq-redis>=1.1", "hiredis>=3", "uvloop>=0.20")
 APP = "benchmarks.peers.taskiq_app"
-OPTIONS = "--workers 1 --max-async-tasks 20 --max-prefetch 1000 --ack-type when_executed --no-parse"
+OPTIONS = "--ack-type when_executed --no-parse --log-level WARNING"
 
 
 def taskiq(venvs: Path) -> Contender:
     """The contender, installed below `venvs` if it is not there yet."""
-    folder = environment(venvs, "taskiq", REQUIREMENTS)
+    folder = environment(venvs, "taskiq")
     return Contender(
         name="taskiq",
-        fill=[str(folder / "python"), "-m", APP],
-        work=[str(folder / "taskiq"), "worker", f"{APP}:broker", *OPTIONS.split(), "--log-level", "WARNING"],
+        produce=[str(folder / "python"), "-m", APP],
+        work=partial(_work, str(folder / "taskiq")),
         left=_left,
-        environment=lambda server: {"BENCHMARK_URL": server.url},
         share=0.1,
         about=version(folder, "taskiq-redis"),
     )
+
+
+def _work(program: str, task: str, count: int) -> list[list[str]]:
+    numbers = ["--workers", str(count), "--max-async-tasks", str(concurrency(task, 20))]
+    numbers += ["--max-prefetch", str(concurrency(task, 1_000))]
+    return [[program, "worker", f"{APP}:broker", *numbers, *OPTIONS.split()]]
 
 
 def _left(server: PrivateServer) -> int:

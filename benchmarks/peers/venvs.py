@@ -2,14 +2,20 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.peers.requirements import REQUIREMENTS
 
 DEFAULT_FOLDER = Path.home() / ".cache" / "jobrunner-bench"
 
 
-def environment(folder: Path, name: str, requirements: Sequence[str]) -> Path:
-    """Returns the `bin` folder of the environment `name`, made anew when the requirements have changed."""
+class NotInstalled(Exception):
+    """A peer's environment cannot be made; the message ends with pip's last words."""
+
+
+def environment(folder: Path, name: str) -> Path:
+    """Returns the `bin` folder of the peer's environment, made anew when its requirements have changed."""
+    requirements = REQUIREMENTS[name]
     place = folder / f"{name}-{sys.version_info.major}.{sys.version_info.minor}"
     wanted = "\n".join(requirements)
     note = place / "requirements.txt"
@@ -30,5 +36,5 @@ def version(bin_folder: Path, package: str) -> str:
 def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+        raise NotInstalled(f"{' '.join(command)} failed: {done.stderr[-500:]}")
     return done.stdout

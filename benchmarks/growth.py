@@ -1,0 +1,209 @@
+"""What a task costs as everything around it grows: flat, or growing with the logarithm, or not.
+
+    python -m benchmarks.growth                                  # up to a million waiting; some minutes
+    python -m benchmarks.growth --most 10000000 --json growth.json --plot growth.svg
+
+A turn pushes a batch, reserves it and commits it, so that what is there stays as it is. The cost of a task is the time
+that the server's scripts took, by its own count, divided by the tasks of the turns. All sizes of a series stand beside
+each other on one server and take turns in rounds: what else the machine does falls on all of them alike. The wall clock
+of the client is given beside it.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.server import PrivateServer
+from jobrunner import Client
+from jobrunner.client.item import Item
+from jobrunner.client.queue import Queue
+
+BATCH, FEW = 64, 8
+_TURNS = 16
+_FILLED_AT_ONCE = 2_000
+_DAY_S = 86_400
+_ROOM = 4 * 2**20
+"""Bytes that a payload may have here; the usual limit is 1 MiB with its encoding."""
+_LEAST_S = 0.2
+
+
+@dataclass(kw_only=True)
+class Bed:
+    """A place of one size, and the costs of a task that were found there: microseconds."""
+
+    series: str
+    size: int
+    queues: list[Queue]
+    payload: bytes = b"x" * 100
+    batch: int = BATCH
+    clients: list[Client] = field(default_factory=list)
+    server_us: list[float] = field(default_factory=list)
+    wall_us: list[float] = field(default_factory=list)
+
+
+def beds(client: Client, most: int) -> Iterator[Bed]:
+    """Places of all sizes, filled one after the other."""
+    for size in _powers(1_000, most):
+        yield Bed(series="waiting", size=size, queues=[_filled(client, f"waiting-{size}", size)])
+    for size in _powers(1_000, min(most, 1_000_000)):
+        queue = _filled(client, f"scheduled-{size}", size, in_=_DAY_S)
+        yield Bed(series="scheduled", size=size, queues=[queue])
+    for size in _powers(1, 1_000):
+        yield Bed(series="queues", size=size, queues=[_filled(client, f"many-{size}-{n}", 100) for n in range(size)])
+    for size in (10, 100, 1_000, 10_000, 100_000, 1_000_000):
+        queue = _filled(client, f"payload-{size}", FEW)
+        yield Bed(series="bytes of payload", size=size, queues=[queue], payload=b"x" * size, batch=FEW)
+    for size in (1, 2, 4, 8, 16, 32, 64):
+        others = [Client(client.settings.url, client.keys.prefix) for _ in range(size)]
+        yield Bed(series="clients at a time", size=size, queues=[_filled(client, f"clients-{size}", 10_000)],
+                  clients=others)  # fmt: skip
+    for size in (0, 1_000, 10_000, 100_000):
+        queue = client.queue(f"history-{size}")
+        if size:
+            queue.configure(history=_DAY_S, history_max=size)
+            for _ in range(size // 1_000):
+                queue.push_many([b"x" * 100] * 1_000)
+                queue.commit_many(queue.reserve(1_000))
+        yield Bed(series="history kept (0: off)", size=size, queues=[queue])
+
+
+def _powers(first: int, last: int) -> Iterator[int]:
+    while first <= last:
+        yield first
+        first *= 10
+
+
+def _filled(client: Client, name: str, count: int, **options: int) -> Queue:
+    queue = client.queue(name)
+    for done in range(0, count, _FILLED_AT_ONCE):
+        some = min(_FILLED_AT_ONCE, count - done)
+        queue.push_many([Item(b"x" * 100, **options)] * some if options else [b"x" * 100] * some)
+        if count >= 1_000_000 and done % 100_000 == 0:
+            _tell(f"{name}: {done:,} of {count:,}")
+    return queue
+
+
+def measure(server: PrivateServer, bed: Bed) -> None:
+    """Takes turns in a bed and notes what a task cost."""
+    before, began, tasks = server.usage(), time.perf_counter(), 0
+    while time.perf_counter() - began < _LEAST_S:
+        tasks += _beside(bed) if bed.clients else _turns(bed.queues, bed, _TURNS)
+    used = server.usage() - before
+    bed.server_us.append(used.script_us / tasks)
+    bed.wall_us.append((time.perf_counter() - began) / tasks * 1e6)
+
+
+def _turns(queues: Sequence[Queue], bed: Bed, turns: int) -> int:
+    """Returns how many tasks came and went."""
+    gone = 0
+    for turn in range(turns):
+        queue = queues[turn * 7919 % len(queues)]
+        queue.push_many([bed.payload] * bed.batch)
+        gone += sum(queue.commit_many(queue.reserve(bed.batch)))
+    return gone
+
+
+def _beside(bed: Bed) -> int:
+    """The same by all clients at a time."""
+    gone: list[int] = []
+    name = bed.queues[0].name
+    turns = max(_TURNS // len(bed.clients), 1)
+
+    def work(client: Client) -> None:
+        gone.append(_turns([client.queue(name)], bed, turns))
+
+    threads = [threading.Thread(target=work, args=(client,)) for client in bed.clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(gone)
+
+
+def _tell(line: str) -> None:
+    ending = "\r" if sys.stderr.isatty() else "\n"
+    print(f"{line:<70}", end=ending, file=sys.stderr, flush=True)
+
+
+def table(made: Sequence[Bed]) -> Iterator[str]:
+    """A line for each size; beside the median what it is divided by that of the smallest."""
+    yield f"{'series':<24}{'size':>12}{'server, µs/task':>18}{'spread':>16}{'÷ smallest':>12}{'client, µs/task':>18}"
+    first: dict[str, float] = {}
+    for bed in made:
+        middle = statistics.median(bed.server_us)
+        smallest = first.setdefault(bed.series, middle)
+        spread = f"{min(bed.server_us):.2f}–{max(bed.server_us):.2f}"
+        wall = statistics.median(bed.wall_us)
+        yield f"{bed.series:<24}{bed.size:>12,}{middle:>18.2f}{spread:>16}{middle / smallest:>12.2f}{wall:>18.1f}"
+
+
+def plot(made: Sequence[Bed], path: Path) -> None:
+    """A picture of each series."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    names = list(dict.fromkeys(bed.series for bed in made))
+    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
+    for name, axis in zip(names, axes.flat, strict=True):
+        some = [bed for bed in made if bed.series == name]
+        sizes = [max(bed.size, 100) if name.startswith("history") else bed.size for bed in some]
+        middle = [statistics.median(bed.server_us) for bed in some]
+        axis.fill_between(sizes, [min(bed.server_us) for bed in some], [max(bed.server_us) for bed in some], alpha=0.2)
+        axis.plot(sizes, middle, marker="o")
+        axis.set(xscale="log", title=name, ylabel="server, µs a task", ylim=(0, max(max(middle) * 1.3, 1)))
+        if name.startswith("history"):
+            axis.set_xticks(sizes, ["off", *(f"{bed.size:,}" for bed in some[1:])])
+        axis.grid(alpha=0.3)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def main() -> int:
+    """Prints the table."""
+    asked = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("--most", type=int, default=1_000_000, help="tasks that wait (default 1000000)")
+    asked.add_argument("--rounds", type=int, default=5)
+    asked.add_argument("--json", type=Path, metavar="FILE")
+    asked.add_argument("--plot", type=Path, metavar="FILE", help="SVG; needs matplotlib")
+    given = asked.parse_args()
+    load = os.getloadavg()[0]
+    with PrivateServer() as server, Client(server.url, "growth", patience=60, payload_limit=_ROOM) as client:
+        server.redis.config_set("hash-max-listpack-value", 512)  # as the embedded server has it
+        made = list(beds(client, given.most))
+        for turn in range(-1, given.rounds):
+            _tell(f"round {turn + 1} of {given.rounds}")
+            for bed in made[:: 1 if turn % 2 else -1]:
+                measure(server, bed)
+                if turn < 0:  # a round to warm up
+                    bed.server_us.clear()
+                    bed.wall_us.clear()
+        for bed in made:
+            _close(bed.clients)
+    print(*table(made), f"load before: {load:.1f}", sep="\n")
+    if given.json:
+        given.json.write_text(json.dumps([_as_json(bed) for bed in made], indent=1) + "\n")
+    if given.plot:
+        plot(made, given.plot)
+    return 0
+
+
+def _close(clients: Sequence[Client]) -> None:
+    for client in clients:
+        client.close()
+
+
+def _as_json(bed: Bed) -> dict[str, object]:
+    return {"series": bed.series, "size": bed.size, "server_us": bed.server_us, "wall_us": bed.wall_us}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""What each peer is installed from, with the oldest versions its settings were tried with. The only place."""
+
+REQUIREMENTS = {
+    "dramatiq": ("dramatiq[redis]>=2.0,<3", "hiredis>=3"),
+    "taskiq": ("taskiq>=0.12", "taskiq-redis>=1.1", "hiredis>=3", "uvloop>=0.20"),
+    "rq": ("rq>=3.0", "hiredis>=3"),
+    "celery": ("celery[redis]>=5.7", "hiredis>=3"),
+    "huey": ("huey>=3.5", "redis>=5", "hiredis>=3"),
+    "arq": ("arq>=0.28", "uvloop>=0.20", "hiredis>=3"),
+    "saq": ("saq[redis]>=0.26", "typing-extensions>=4", "uvloop>=0.20", "hiredis>=3"),  # it uses it without saying so
+    "streaq": ("streaq>=7.2", "uvloop>=0.20"),
+    "tasktiger": ("tasktiger>=0.26", "hiredis>=3"),
+}

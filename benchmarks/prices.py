@@ -1,0 +1,134 @@
+"""What each feature costs: the same drain with one of them on, and with all.
+
+    python -m benchmarks.prices --tasks 100000 --rounds 5 --json prices.json
+
+Plain is a job with default options, as in `python -m benchmarks`; its finished tasks stay readable for a minute. Every
+feature takes its turn in every round, deliveries are verified, the price is by the medians.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.child import ChildFailed
+from benchmarks.contender import Contender
+from benchmarks.contenders import jobrunner_environment, jobrunner_left
+from benchmarks.drain import NotDelivered, drain
+from benchmarks.server import PrivateServer
+
+FEATURES = ("limits", "history", "hooks", "metrics", "tracing")
+TARGET = 0.6
+_ALL = "+".join(FEATURES)
+_CASES = ("plain", "nothing kept", *FEATURES, "tracing 1 in 100", _ALL)
+_MANY = 10**6
+_ON = "BENCHMARK_FEATURES"
+_SAMPLED = {"tracing": 1.0, "tracing 1 in 100": 0.01}
+
+
+def fill(features: Sequence[str], tasks: int) -> None:
+    """Enqueues what is drained, in a queue that is set up so."""
+    from benchmarks import noop_jobs
+    from jobrunner import Client, RateLimit
+
+    queue = Client().queue(noop_jobs.QUEUE)
+    if "limits" in features:
+        queue.configure(max_inflight=_MANY, rate=RateLimit(max_tokens=_MANY, interval=1))
+    if "history" in features:
+        queue.configure(history=3600, history_max=10_000)
+    job = next((one for name, one in noop_jobs.WITH.items() if name in features), noop_jobs.Noop)
+    for first in range(0, tasks, 10_000):
+        job.enqueue_many(job(n) for n in range(first, min(first + 10_000, tasks)))
+
+
+def work(features: Sequence[str]) -> None:
+    """Works as `jobrunner work --concurrency 10` does with these features."""
+    from jobrunner import Worker
+
+    worker = Worker(modules=["benchmarks.noop_jobs"], concurrency=10, executor="threads")
+    with ExitStack() as stack:
+        if "metrics" in features:
+            from jobrunner.metrics.endpoint import Endpoint
+
+            endpoint = Endpoint(worker.client, "127.0.0.1", 0, worker.health)
+            endpoint.start()
+            stack.callback(endpoint.close)
+        for share in (_SAMPLED[name] for name in features if name in _SAMPLED):
+            _trace(share)
+        worker.run()
+
+
+def _trace(share: float) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+    from jobrunner.tracing import instrument
+
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(share)))
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    instrument(provider)
+
+
+def _case(name: str) -> Contender:
+    command = [sys.executable, "-m", "benchmarks.prices"]
+    return Contender(
+        name=name,
+        produce=command,
+        work=lambda _task, count: [[*command, "work"]] * count,
+        left=lambda server: jobrunner_left(server.url),
+        environment=lambda server: {**jobrunner_environment(server), _ON: name},
+    )
+
+
+def measure(server: PrivateServer, tasks: int, rounds: int, tell: Callable[[str], None]) -> dict[str, list[float]]:
+    """Tasks a second of each case in each round. Raises SystemExit when a delivery is not complete."""
+    rates: dict[str, list[float]] = {name: [] for name in _CASES}
+    for turn in range(rounds):
+        first = turn % len(_CASES)
+        for name in _CASES[first:] + _CASES[:first]:
+            tell(f"round {turn + 1} of {rounds}: {name}")
+            try:
+                done = drain(server, _case(name), tasks)
+            except (NotDelivered, ChildFailed) as failed:
+                raise SystemExit(f"{name}: {failed}") from failed
+            rates[name].append(tasks / done.seconds)
+    return rates
+
+
+def main() -> int:
+    """Prints the table; 1 when the target is missed."""
+    if sys.argv[1:3] == ["many", "noop"]:
+        fill(os.environ[_ON].split("+"), int(sys.argv[3]))
+        return 0
+    if sys.argv[1:2] == ["work"]:
+        work(os.environ[_ON].split("+"))
+        return 0
+    asked = argparse.ArgumentParser(prog="python -m benchmarks.prices", description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("--tasks", type=int, default=100_000)
+    asked.add_argument("--rounds", type=int, default=5)
+    asked.add_argument("--json", type=Path, metavar="FILE")
+    given = asked.parse_args()
+    load = os.getloadavg()[0]
+    with PrivateServer() as server:
+        rates = measure(server, given.tasks, given.rounds, lambda line: print(line, file=sys.stderr, flush=True))
+    plain = statistics.median(rates["plain"])
+    print(f"{'with':<42}{'tasks/s':>10}  {'spread':<18}{'÷ plain':>8}{'µs/task more':>14}")
+    for name, found in rates.items():
+        middle = statistics.median(found)
+        spread = f"{min(found):,.0f}–{max(found):,.0f}"
+        print(f"{name:<42}{middle:>10,.0f}  {spread:<18}{middle / plain:>8.2f}{(1 / middle - 1 / plain) * 1e6:>14.1f}")
+    ratio = statistics.median(rates[_ALL]) / plain
+    print(f"all of them: {ratio:.2f} of plain (target {TARGET}); load before: {load:.1f}")
+    if given.json:
+        given.json.write_text(json.dumps({"tasks": given.tasks, "rates": rates}, indent=1) + "\n")
+    return 0 if ratio >= TARGET else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
