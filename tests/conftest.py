@@ -24,6 +24,7 @@ import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from jobrunner import own_signals
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.embedded_process import find_binary
@@ -162,13 +163,14 @@ def wait_for(fact: Callable[[], Any], *, timeout_s: float = 10.0) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    """A command that runs within a test sets logging up, on a stream that ends with the test."""
+def _process_as_it_was() -> Iterator[None]:
+    """A command that runs within a test sets logging up, on a stream that ends with the test, and answers signals."""
     handlers, level = list(logging.root.handlers), logging.root.level
     yield
     structlog.reset_defaults()
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
+    own_signals.answer_signals_as_before()
 
 
 @pytest.fixture(scope="session")

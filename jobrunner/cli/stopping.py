@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from jobrunner.own_signals import answer_signals
+
 _UNANSWERED = 2
 
 
@@ -24,9 +26,7 @@ def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
     # descriptor is written by the signal itself (signal.set_wakeup_fd).
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
-    signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    for number in known:
-        signal.signal(number, lambda *_: None)
+    answer_signals(known, lambda *_: None, written_to=theirs)
 
     def listen() -> None:
         while numbers := os.read(ours, 64):

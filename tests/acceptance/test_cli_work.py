@@ -14,7 +14,7 @@ from jobrunner.client.client import Client
 from jobrunner.task import Task, TaskState, new_id
 
 JOBS = """
-import os, signal, threading, time
+import multiprocessing, os, signal, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from jobrunner import job
@@ -32,6 +32,17 @@ def stop_own_worker() -> str:
 @job()
 def leave_a_thread() -> None:
     threading.Thread(target=threading.Event().wait).start()
+
+@job()
+def end_a_forked_process() -> list[int]:
+    fork = multiprocessing.get_context("fork")
+    listening = fork.Event()
+    child = fork.Process(target=lambda: listening.set() or time.sleep(60))
+    child.start()
+    assert listening.wait(30)
+    child.terminate()
+    child.join(30)
+    return [child.exitcode]
 
 @job()
 def hang() -> None:
@@ -147,6 +158,20 @@ def test_a_thread_that_a_job_left_behind_does_not_keep_it(jobs: Any, client: Cli
 
     assert said.code == 0, said.talk
     assert client.task(task).state is TaskState.SUCCEEDED
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_job_can_end_a_process_that_it_forked_and_the_worker_goes_on(
+    jobs: Any, client: Client, executor: str
+) -> None:
+    task = enqueue(client, "end_a_forked_process")
+    later = enqueue(client, "add", x=1)
+
+    said = jobs.run("work", "jobs_here", "--burst", "--concurrency", "1", "--executor", executor)
+
+    assert said.code == 0, said.talk
+    assert client.task(task).result(timeout=0) == [-signal.SIGTERM]
+    assert client.task(later).result(timeout=0) == 1
 
 
 def test_without_a_module_it_says_where_to_name_one(shell: Any) -> None:

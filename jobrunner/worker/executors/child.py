@@ -19,6 +19,7 @@ from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.log_setup import log_to_stderr
 from jobrunner.logs import IDENTITY
 from jobrunner.outcome import Outcome
+from jobrunner.own_signals import answer_signals
 from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.wire import HEAD, frame, read_attempt, read_greeting, write_outcome
 from jobrunner.worker.runner import Runner
@@ -28,8 +29,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main(descriptor: str, lifeline: str) -> None:
     """Serves one slot until it closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # not ignored: what a job starts would inherit that
-        signal.signal(number, lambda *_: None)
+    # Not ignored: what a job starts would inherit that.
+    answer_signals((signal.SIGINT, signal.SIGTERM), lambda *_: None)
     stopped: set[str] = set()
     threading.Thread(target=_listen, args=(int(lifeline), stopped), daemon=True).start()
     _die_with_parent()

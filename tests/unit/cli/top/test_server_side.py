@@ -1,6 +1,6 @@
 """What the live view asks of the server, and what it is told when that fails."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,7 +12,7 @@ from jobrunner.errors import ServerUnavailable
 
 
 @pytest.fixture
-def changed(client: Client) -> Callable[[], Screen]:
+def changed(client: Client) -> Iterator[Callable[[], Screen]]:
     """The screen after one more look."""
     server = ServerSide(client)
     server.start()
@@ -21,7 +21,8 @@ def changed(client: Client) -> Callable[[], Screen]:
         server.read(Screen())
         return server.answers.get(timeout=10)(Screen())
 
-    return look
+    yield look
+    server.stop()
 
 
 @pytest.mark.parametrize("error", [ServerUnavailable("no server"), ValueError("damage that nobody thought of")])
