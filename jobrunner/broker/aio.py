@@ -96,7 +96,7 @@ class AsyncBroker:
         return AsyncBroker(endpoint, patience_s=0, now_ms=self.now_ms)
 
     async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        patience = Patience(self._patience_s, str(self.endpoint))
+        patience = Patience(self._patience_s, self.endpoint)
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")

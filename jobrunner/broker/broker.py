@@ -119,7 +119,7 @@ class Broker:
         return Broker(endpoint, patience_s=0, now_ms=self.now_ms)
 
     def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
-        patience = Patience(self._patience_s, str(self.endpoint))
+        patience = Patience(self._patience_s, self.endpoint)
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")

@@ -84,7 +84,7 @@ def pack_hash_reads(prefix: bytes, ids: Sequence[bytes], fields: Sequence[bytes]
 
 
 def _connected(endpoint: Endpoint, key: bytes) -> Any:
-    patience = Patience(_PATIENCE_S, str(endpoint))
+    patience = Patience(_PATIENCE_S, endpoint)
     while True:
         try:
             connection = endpoint.open(key=key)

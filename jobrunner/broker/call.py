@@ -6,11 +6,11 @@ calls into bytes and reading replies into values or into the errors of this pack
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -33,8 +33,7 @@ _FULL_IN_A_SCRIPT = "-OOM command not allowed"
 _KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[T_co]):
+class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """One command for the server. `words` go to the wire after the script's digest, its keys and the clock.
 
     A plain command has its keys among its words; those in `keys` tell a cluster only where it goes.

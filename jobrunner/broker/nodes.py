@@ -73,7 +73,7 @@ class Nodes(_Opened[Node]):
         if not calls:
             return []
         parts = Parts(calls, self._cluster, self._confirmation)
-        patience = Patience(self._patience_s, str(self._endpoint))
+        patience = Patience(self._patience_s, self._endpoint)
         while parts.open:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
@@ -122,7 +122,7 @@ class AsyncNodes(_Opened[AsyncNode]):
         if not calls:
             return []
         parts = Parts(calls, self._cluster, self._confirmation)
-        patience = Patience(self._patience_s, str(self._endpoint))
+        patience = Patience(self._patience_s, self._endpoint)
         while parts.open:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -188,13 +189,13 @@ def _parts_of(index: int, call: Call[Any]) -> list[_Part]:
     if call.script is None:
         key = key_of(call)
         return [_Part(index, call, None if key is None else slot_of(key))]
-    call = replace(call, script=call.script.on_cluster)
+    call = structs.replace(call, script=call.script.on_cluster)
     if not call.divisible:
         return [_Part(index, call, slot_of(call.keys[0]))]
     by_slot: dict[int, list[int]] = {}
     for place, key in enumerate(call.keys):
         by_slot.setdefault(slot_of(key), []).append(place)
     return [
-        _Part(index, replace(call, keys=tuple(call.keys[place] for place in places)), slot, tuple(places))
+        _Part(index, structs.replace(call, keys=tuple(call.keys[place] for place in places)), slot, tuple(places))
         for slot, places in by_slot.items()
     ]

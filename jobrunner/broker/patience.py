@@ -38,7 +38,7 @@ def may_repeat(calls: Sequence[Call[Any]]) -> bool:
 class Patience:
     """The tries of one exchange: pauses that double, until the time is up."""
 
-    def __init__(self, limit_s: float, server: str) -> None:
+    def __init__(self, limit_s: float, server: object) -> None:
         self._ends = monotonic() + limit_s
         self._server = server
         self._pause_s = _FIRST_PAUSE_S

@@ -1,7 +1,9 @@
 """Tasks in one line each, read without their payloads: for lists that a person looks through. No writes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.sift import Sifted, sift
@@ -49,7 +51,7 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
         ]
 
     found = sift(client.keys.queue(queue), state, start=0, count=count, most=count, newest=newest)
-    return replace(found, read=lambda reply: read(found.read(reply)))  # type: ignore[arg-type, return-value]
+    return replace(found, read=lambda reply: read(found.read(reply)))  # type: ignore[arg-type]
 
 
 def last_line(error: str) -> str:

@@ -1,8 +1,10 @@
 """The call by which the leader learns whether there is anything to do: one for a hundred queues and all workers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from jobrunner.broker.call import Call, Verb
 from jobrunner.broker.keys import Keys, QueueKeys

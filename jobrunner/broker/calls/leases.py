@@ -6,11 +6,13 @@ because the server compares a batch of them at once in a sorted set.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
+
+from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt, read_attempts
 from jobrunner.broker.call import Call, Verb, Word, command

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.calls.formats import FORMAT, note, refuse_newer

@@ -1,11 +1,10 @@
 """Calls about single tasks: enqueue, show, cancel, requeue, delete."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from jobrunner.attempt import due_ms
 from jobrunner.broker.call import Call, Verb, Word, command
@@ -88,7 +87,7 @@ def sealed(keys: QueueKeys, task: Task) -> Task:
     instead = f"lock:{task.lock.digest}" if replaces and task.lock is not None else ""
     bound = Bound(task.id, task.type, keys.tag)
     payload, encoding = keys.seal.close(task.payload, task.encoding, bound, instead=instead)
-    return structs.replace(task, payload=payload, encoding=encoding)
+    return replace(task, payload=payload, encoding=encoding)
 
 
 def _placed(queue: str, reply: list[bytes] | bytes) -> tuple[str, str]:
