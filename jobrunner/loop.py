@@ -3,6 +3,7 @@
 A step returns the seconds until the next turn. Tests call `step()` and need no thread.
 """
 
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -84,6 +85,8 @@ class Loop:
         self._complaints = complaints or Complaints()
         self._thread: threading.Thread | None = None
         self._turn_began: float | None = None
+        self._turning = threading.Lock()
+        self._rests_until = math.inf
         self._log = OwnLog("jobrunner.loop")
 
     def start(self) -> None:
@@ -95,13 +98,30 @@ class Loop:
         """Begins the next turn now."""
         self._signal.set()
 
+    def turn_here(self) -> None:
+        """One turn in the calling thread, which is sooner by the time that it takes to wake another; or `wake`, while
+        the loop has a turn."""
+        if not self._turning.acquire(blocking=False):
+            self.wake()
+            return
+        try:
+            pause = 0.0 if self._stopping else self.turn()
+        finally:
+            self._turning.release()
+        if monotonic() + pause < self._rests_until:
+            self.wake()
+
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """Ends after the turn at hand. Returns whether the thread has ended within `timeout_s`."""
+        """Ends after the turn at hand. Returns whether it has ended within `timeout_s`."""
         self._stopping = True
         self._signal.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-            return not self._thread.is_alive()
+        if self._thread is None or self._thread is threading.current_thread():
+            return True
+        ends = monotonic() + timeout_s
+        self._thread.join(timeout_s)
+        if self._thread.is_alive() or not self._turning.acquire(timeout=max(ends - monotonic(), 0.0)):
+            return False
+        self._turning.release()
         return True
 
     @property
@@ -118,7 +138,9 @@ class Loop:
     def run(self) -> None:
         """Repeats turns in the calling thread until it is stopped."""
         while not self._stopping:
-            pause = self.turn()
+            with self._turning:
+                pause = self.turn()
+                self._rests_until = monotonic() + pause
             if pause > 0 and not self._stopping:
                 self._signal.wait(pause)
 

@@ -7,7 +7,7 @@ after a while. The server hands each hint to the listener that waits longest.
 import asyncio
 import selectors
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +17,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from jobrunner.broker.aio import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, pack, server_error
+from jobrunner.broker.call import Call, pack, pack_calls, server_error
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.patience import read_reply
 from jobrunner.clock import sleep
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 
@@ -46,17 +47,36 @@ class WakeListener:
         lines = _by_slot(broker.endpoint, self._queues.values())
         self._ears = [_Ear(broker, _names(some, of)) for some in lines]
 
-    def wait(self, at_most_s: float) -> str:
-        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
+    @property
+    def can_bring(self) -> bool:
+        """Whether `wait` takes calls: it asks one server on one connection."""
+        return len(self._ears) == 1
+
+    def wait(self, at_most_s: float, calls: Sequence[Call[Any]] = (), replies: list[Any] | None = None) -> str:
+        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError.
+
+        The server carries `calls` out behind the wait, before anybody hears of its end; what it answers goes into
+        `replies`, errors as values. They are sent once, and what they do is done also when the answer is lost.
+        """
         at_most_s = max(at_most_s, _SHORTEST_S)
         try:
-            return self._ears[0].wait(at_most_s) if len(self._ears) == 1 else self._wait_for_any(at_most_s)
+            if len(self._ears) > 1:
+                return self._wait_for_any(at_most_s)
+            name, answers = self._ears[0].wait(at_most_s, calls)
+            if replies is not None:
+                replies += answers
+            return name
         except (*_BROKEN, RedisError) as error:
             self.close()
             raise _failure(error, self._broker.endpoint) from error
         except BaseException:
             self.close()
             raise
+
+    def leave(self) -> None:
+        """Says on the connections that nothing more will be asked: a wait ends, with its answer when there is one."""
+        for ear in self._ears:
+            ear.leave()
 
     def close(self) -> None:
         """Ends the connections; a thread that waits on them gets an error.
@@ -96,11 +116,12 @@ class _Ear:
         self._connection: Any = None
         self._in_use: Any = None
 
-    def wait(self, at_most_s: float) -> str:
-        connection = self._in_use = self._send(_question(self._names, at_most_s))
+    def wait(self, at_most_s: float, calls: Sequence[Call[Any]] = ()) -> tuple[str, list[Any]]:
+        question = _question(self._names, at_most_s)
+        connection = self._in_use = self._send(question + pack_calls(calls, b"") if calls else question)
         if not connection.can_read(timeout=at_most_s + _LATE_S):  # the way to the server is cut, silently
             raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
-        return self.answer()
+        return self.answer(), [read_reply(connection) for _ in calls]
 
     def ask(self, at_most_s: float) -> socket.socket:
         """Asks and does not wait; returns what becomes readable with the answer."""
@@ -121,6 +142,12 @@ class _Ear:
             return self.answer()
         self.close()
         return ""
+
+    def leave(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with suppress(AttributeError, OSError):  # it is not open
+                connection._sock.shutdown(socket.SHUT_WR)  # noqa: SLF001  redis-py closes both ways or none
 
     def close(self) -> None:
         connection, self._connection = self._connection or self._in_use, None

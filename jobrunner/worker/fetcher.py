@@ -1,6 +1,6 @@
 """The fetch loop: reports what ended and reserves what comes next, both in one round trip."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jobrunner.attempt import Attempt
@@ -16,6 +16,7 @@ from jobrunner.holder import LeaseNumbers
 from jobrunner.logs import OwnLog
 from jobrunner.outcome import Acknowledged, Failed, Released
 from jobrunner.worker.aftermath import Aftermath
+from jobrunner.worker.ahead import Ahead
 from jobrunner.worker.backoffs import QueueBackoffs
 from jobrunner.worker.endings import Endings
 from jobrunner.worker.executors.handover import Executor, Finished
@@ -69,6 +70,7 @@ class Fetcher:
         self._heard_at = 0.0
         self._leases_are_short = False
         self._woken: set[str] = set()
+        self._ahead = Ahead(keys, self._numbers)
         self.reserving = True
         """Off for good when the worker stops."""
         self.resting = False
@@ -79,16 +81,18 @@ class Fetcher:
     @property
     def in_hand(self) -> int:
         """Attempts reserved and not yet reported, and ends that flows were not yet told of."""
-        return self._stock.in_hand + len(self._unsettled) + len(self._pressure) + len(self._aftermath)
+        reported = len(self._unsettled) + len(self._pressure) + len(self._aftermath)
+        return self._stock.in_hand + len(self._ahead) + reported
 
     @property
     def unsettled(self) -> set[str]:
         """Tokens of attempts that ended and are not yet reported, but for those that wait for room."""
         return {attempt.token for attempt, _ in self._unsettled}
 
-    def woken(self, queue: str) -> None:
-        """Called by the wake-up thread."""
-        if queue:
+    def woken(self, queue: str, brought: Sequence[Reservation | JobrunnerError]) -> None:
+        """Called by the wake-up thread: a hint, and what the reservations brought that it was armed with."""
+        looked_at = self._ahead.heard(brought)
+        if queue and queue not in looked_at:
             self._woken.add(queue)
 
     def step(self) -> float:
@@ -98,6 +102,7 @@ class Fetcher:
             self._release_backlog()
             self._release_held_up()
         self._take_wakeups()
+        self._take_brought()
         self._collect()
         if self._pressure.is_on:
             self._unsettled += self._pressure.take_due()
@@ -143,6 +148,22 @@ class Fetcher:
                 self._turns.wake(queue)
             else:
                 self._broker.run(wake(self._keys.queue(queue)))
+
+    def _take_brought(self) -> None:
+        while self._ahead:
+            queue, count, brought = self._ahead.first()
+            asked_at = monotonic() - self._figures.age_ms(brought.now_ms) / 1000
+            is_wanted = self._wanted(self._executor.backlog) >= len(brought.attempts)
+            if len(brought.attempts) == count:
+                self._turns.wake(queue)
+            self._take_in(queue, count, brought, asked_at, is_wanted=is_wanted)
+            self._ahead.done()
+
+    def _listen(self) -> None:
+        if self._wakeup.is_armed:
+            return
+        queues = self._turns.open if self._wakeup.can_bring and not self._pressure.is_on else []
+        self._wakeup.arm(self._ahead.plan(queues, self._wanted(self._executor.backlog)))
 
     def _collect(self) -> None:
         reports = self._finished.drain()
@@ -248,7 +269,7 @@ class Fetcher:
             self._turns.wake(queue)
 
     def _take_in(
-        self, queue: str, wanted: int, reply: Reservation | JobrunnerError, asked_at: float
+        self, queue: str, wanted: int, reply: Reservation | JobrunnerError, asked_at: float, *, is_wanted: bool = True
     ) -> JobrunnerError | None:
         if isinstance(reply, JobrunnerError):
             self._turns.sleep(queue, _REFUSED_PAUSE_S, _REFUSED_PAUSE_S)
@@ -264,17 +285,17 @@ class Fetcher:
         ]  # the others are not ours any more
         if attempts:
             self._pressure.made_room(queue)
-            self._begin(queue, attempts, asked_at)
+            self._begin(queue, attempts, asked_at, is_wanted=is_wanted)
         return None
 
-    def _begin(self, queue: str, attempts: list[Attempt], asked_at: float) -> None:
+    def _begin(self, queue: str, attempts: list[Attempt], asked_at: float, *, is_wanted: bool) -> None:
         self._stock.took(len(attempts))
         self._held.hold(attempts, asked_at)
         if not self._held.can_keep(attempts):
             self._leases_are_short = True
             self._turns.wake(queue)
             self._finished.add_all(attempts, Released())
-        elif self._may_reserve:
+        elif self._may_reserve and is_wanted:
             self._executor.submit(attempts)
         else:
             self._finished.add_all(attempts, Released())
@@ -294,7 +315,7 @@ class Fetcher:
                 return 0.0
             self._executor.nudge()
             if self._stock.has_free_slots and wanted and self._turns.queues:
-                self._wakeup.arm()  # what comes now can begin at once
+                self._listen()  # what comes now can begin at once
             return _BUSY_PAUSE_S
         self._finished.notify_at = 1
         if len(self._finished):
@@ -303,5 +324,5 @@ class Fetcher:
             return _NO_KEEPER_PAUSE_S if self._lacks_keeper() else 3600.0
         pause = self._turns.until_next()
         if pause > 0 and self._turns.queues:
-            self._wakeup.arm()
+            self._listen()
         return pause

@@ -63,6 +63,11 @@ class Figures:
         """Notes the server's clock, as an answer that just came said it."""
         self._server_ahead_ms = server_ms - perf_counter() * 1000
 
+    def age_ms(self, server_ms: float) -> float:
+        """How long ago the server said that it is this late there, by what it said before; 0 when it has not."""
+        ahead_ms = self._server_ahead_ms
+        return 0.0 if ahead_ms is None else max(perf_counter() * 1000 + ahead_ms - server_ms, 0.0)
+
     def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
         """Counts reports by what the server answered. Reports that stand together are mostly of one job."""
         ahead_ms = self._server_ahead_ms

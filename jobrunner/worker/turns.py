@@ -28,6 +28,11 @@ class Turns:
         """All queues, in the order given."""
         return list(self._weights)
 
+    @property
+    def open(self) -> list[str]:
+        """The queues that may have a turn."""
+        return [queue for queue in self._weights if queue not in self._blocked]
+
     def next(self) -> str | None:
         """The queue whose turn it is, or None when all are known to be empty."""
         now = monotonic()

@@ -2,35 +2,49 @@
 
 A wake-up is a hint. A worker listens only while it has free slots and knows of no work, and hands a hint on that it
 cannot use; what is lost all the same costs at most one poll interval.
+
+Behind the wait the server finds reservations of a few tasks on the same connection. So it hands a task out in the
+moment in which that came, without being asked once more. A worker that is cut off or suspended while it listens takes
+these few along until their leases end.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from jobrunner.broker.broker import Broker
+from jobrunner.broker.broker import Broker, server_clock
+from jobrunner.broker.call import Call, attempt_to_interpret
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.wakeup import WakeListener
 from jobrunner.loop import Complaints, Loop, Signal
 
 _LISTEN_S = 60.0
 _LONGEST_WAIT_S = 3600.0
+_FAREWELL_S = 0.5
 _CLOSE_TRIES = 20
 _CLOSE_PAUSE_S = 0.05
 
 
+OnWake = Callable[[str | None, list[Any]], None]
+"""Hears which queue woke a worker ('' for none, None for: all may have, as hints were lost with the connection), and
+the values of the calls that were to follow, or their errors."""
+
+
 class Wakeup:
-    """A thread that blocks on the server while it is armed, and tells which queue woke it ('' for none, None for: all
-    may have, as hints were lost with the connection)."""
+    """A thread that blocks on the server while it is armed, and tells `on_wake`."""
 
     def __init__(
         self,
         broker: Broker,
         keys: Keys,
         queues: Iterable[str],
-        on_wake: Callable[[str | None], None],
+        on_wake: OnWake,
         complaints: Complaints | None = None,
     ) -> None:
         self._listener = WakeListener(broker, [keys.queue(name) for name in queues])
+        # By a clock that was set, nobody could tell how old an answer is.
+        self.can_bring = self._listener.can_bring and broker.now_ms is server_clock
+        self._calls: Sequence[Call[Any]] = ()
         self._on_wake = on_wake
         self._armed = Signal()
         self.is_armed = False
@@ -42,12 +56,16 @@ class Wakeup:
         """Starts the thread."""
         self._loop.start()
 
-    def arm(self) -> None:
-        """Listens until a hint comes, across polls, which need no command of their own. Arming twice is arming once."""
+    def arm(self, calls: Sequence[Call[Any]] = ()) -> None:
+        """Listens until a hint comes, across polls, which need no command of their own. Arming twice is arming once.
+
+        `calls` are carried out when the wait ends, where that `can_bring` their values along.
+        """
         with self._lock:
             if self.is_armed:
                 return
             self.is_armed = True
+            self._calls = calls
         self._armed.set()
 
     def close(self) -> None:
@@ -55,6 +73,10 @@ class Wakeup:
         self._closing = True
         self._loop.stop(0)
         self._armed.set()
+        self._listener.leave()
+        if self._loop.stop(_FAREWELL_S):
+            self._listener.close()
+            return
         for _ in range(_CLOSE_TRIES):  # the thread may be opening its connection just now
             self._listener.close()
             if self._loop.stop(_CLOSE_PAUSE_S):
@@ -64,13 +86,15 @@ class Wakeup:
         """One wait in the server."""
         if not self._armed.wait(_LONGEST_WAIT_S) or self._closing:
             return 0.0
+        replies: list[Any] = []
+        calls, self._calls = self._calls, ()  # once: who has lost the answers knows nothing of what they did
         try:
-            queue = self._listener.wait(_LISTEN_S)
+            queue = self._listener.wait(_LISTEN_S, calls, replies)
         except Exception:
             self._armed.set()
-            self._on_wake(None)
+            self._on_wake(None, [])
             raise
         with self._lock:
             self.is_armed = False
-        self._on_wake(queue)
+        self._on_wake(queue, [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)])
         return 0.0

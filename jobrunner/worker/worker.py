@@ -266,12 +266,13 @@ class Worker:
             self._asked.set()
             return _LONG_S
 
-    def _on_wake(self, queue: str | None) -> None:
+    def _on_wake(self, queue: str | None, brought: list[Any]) -> None:
         if queue is None:
             self._turns.wake_all()
+            self._fetch_loop.wake()
         else:
-            self._fetcher.woken(queue)
-        self._fetch_loop.wake()
+            self._fetcher.woken(queue, brought)
+            self._fetch_loop.turn_here()
 
     def _describe(self) -> dict[str, Word]:
         return {
@@ -343,12 +344,12 @@ class Worker:
 
     def _shut_down(self) -> None:
         self._fetcher.reserving = False
+        self._wakeup.close()  # first: it may bring something, which is handed back then
         stopped = self._fetch_loop.stop()
         self._executor.close()
         if stopped:
             self._report_last()
         self._release_rest()
-        self._wakeup.close()
         for loop in self._loops:
             loop.stop(1.0)
         for farewell in (self._figures.flush, self._coordinator.resign, self._presence.retire):

@@ -174,3 +174,95 @@ def test_a_signal_is_taken_once() -> None:
     assert signal.wait(1)
     assert not signal.wait(0)
     assert not signal.wait(0.001)
+
+
+def test_a_turn_here_is_taken_by_the_caller_and_leaves_the_loop_asleep() -> None:
+    turns: list[str] = []
+
+    def step() -> float:
+        turns.append(threading.current_thread().name)
+        return 60.0
+
+    loop = Loop("l", step)
+    loop.start()
+    wait_for(lambda: turns and not loop._turning.locked())
+
+    for _ in range(3):
+        loop.turn_here()
+
+    assert turns == ["jobrunner-l", *[threading.current_thread().name] * 3]
+    assert loop.stop()
+    assert len(turns) == 4
+
+
+def test_a_turn_here_that_wants_the_next_one_sooner_wakes_the_loop() -> None:
+    pauses = iter([60.0, 0.0])
+    turns: list[str] = []
+
+    def step() -> float:
+        turns.append(threading.current_thread().name)
+        return next(pauses, 60.0)
+
+    loop = Loop("l", step)
+    loop.start()
+    wait_for(lambda: turns and not loop._turning.locked())
+
+    loop.turn_here()
+
+    wait_for(lambda: len(turns) == 3)
+    assert turns == ["jobrunner-l", threading.current_thread().name, "jobrunner-l"]
+    assert loop.stop()
+
+
+def test_a_turn_here_beside_one_at_hand_is_the_next() -> None:
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    at_once: list[int] = []
+    inside = 0
+
+    def step() -> float:
+        nonlocal inside
+        inside += 1
+        at_once.append(inside)
+        begun.release()
+        assert go_on.acquire(timeout=10)
+        inside -= 1
+        return 60.0
+
+    loop = Loop("l", step)
+    loop.start()
+    assert begun.acquire(timeout=10)
+
+    loop.turn_here()  # comes back at once
+    go_on.release()
+    assert begun.acquire(timeout=10)
+    go_on.release()
+
+    assert loop.stop()
+    assert at_once == [1, 1]
+
+
+def test_stopping_waits_for_a_turn_that_another_thread_has() -> None:
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    turns: list[int] = []
+
+    def step() -> float:
+        turns.append(1)
+        if len(turns) == 2:
+            begun.release()
+            assert go_on.acquire(timeout=10)
+        return 60.0
+
+    loop = Loop("l", step)
+    loop.start()
+    wait_for(lambda: turns and not loop._turning.locked())
+    other = threading.Thread(target=loop.turn_here)
+    other.start()
+    assert begun.acquire(timeout=10)
+
+    assert not loop.stop(0.05)
+    go_on.release()
+    assert loop.stop()
+    other.join(10)
+
+    loop.turn_here()
+    assert len(turns) == 2, "nothing begins after the end"

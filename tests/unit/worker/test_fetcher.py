@@ -1,5 +1,6 @@
 """Turns of the fetch loop, one `step()` at a time, on a real server with an executor that only keeps what it gets."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,8 +9,11 @@ import redis
 from jobrunner import Client
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.keys import Keys
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
 from jobrunner.worker.endings import Endings
 from jobrunner.worker.executors.handover import Finished
@@ -69,9 +73,11 @@ class Ear:
 
     def __init__(self) -> None:
         self.is_armed = False
+        self.can_bring = True
+        self.calls: Sequence[Call[Reservation]] = ()
 
-    def arm(self) -> None:
-        self.is_armed = True
+    def arm(self, calls: Sequence[Call[Reservation]]) -> None:
+        self.is_armed, self.calls = True, calls
 
 
 class Bench:
@@ -401,7 +407,7 @@ def test_a_hint_that_comes_while_every_slot_is_taken_is_handed_on(
     push(client, 3)
     bench.begun()
     raw.delete(keys.queue("q").wake)
-    bench.fetcher.woken("q")
+    bench.fetcher.woken("q", [])
     bench.step()
     assert raw.zcard(keys.queue("q").wake) == 1
 
@@ -410,7 +416,7 @@ def test_a_hint_makes_it_look(bench: Bench, client: Client) -> None:
     bench.step()
     push(client, 1)
     assert bench.begun() == []
-    bench.fetcher.woken("q")
+    bench.fetcher.woken("q", [])
     assert len(bench.begun()) == 1
 
 
@@ -448,3 +454,127 @@ def test_queues_take_turns_by_weight(broker: Broker, keys: Keys, client: Client)
             seen.append(attempt.queue)
             bench.finished.add(attempt, Succeeded())
     assert (seen.count("a"), seen.count("b")) == (9, 3)
+
+
+def bring(bench: Bench, client: Client) -> list[Reservation]:
+    """Does what the server does at the next hint."""
+    bench.ear.is_armed = False
+    found = [client.broker.run(call) for call in bench.ear.calls]
+    bench.fetcher.woken("q", found)
+    return found
+
+
+def test_it_listens_with_reservations_for_no_more_than_it_could_take(client: Client, keys: Keys) -> None:
+    def planned(slots: int, queues: int) -> list[int]:
+        one = Bench(client.broker, keys, slots=slots, queues=tuple(f"q{n}" for n in range(queues)))
+        for _ in range(queues + 1):
+            one.step()
+        assert one.ear.is_armed
+        return [int(call.words[1]) for call in one.ear.calls]
+
+    assert planned(slots=10, queues=1) == [2]
+    assert planned(slots=1, queues=1) == [1]
+    assert planned(slots=6, queues=4) == [1] * 4
+    assert planned(slots=3, queues=4) == []
+    assert planned(slots=50, queues=5) == []
+
+
+def test_it_asks_for_nothing_ahead_where_that_cannot_be_told_apart_from_long_ago(bench: Bench) -> None:
+    bench.ear.can_bring = False
+    bench.step()
+
+    assert bench.ear.is_armed
+    assert bench.ear.calls == []
+
+
+def test_what_a_hint_brought_begins_without_another_look(bench: Bench, client: Client, raw: redis.Redis) -> None:
+    bench.step()
+    (task,) = push(client, 1)
+    bring(bench, client)
+    asked = int(raw.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    begun = bench.begun()
+
+    assert [attempt.id for attempt in begun] == [task]
+    assert bench.held.tokens.keys() == {begun[0].token}
+    assert int(raw.info("commandstats")["cmdstat_evalsha"]["calls"]) == asked, "of two came one: that is all"
+    assert bench.ear.is_armed
+
+
+def test_as_many_as_were_asked_for_may_not_be_all(bench: Bench, client: Client) -> None:
+    bench.step()
+    push(client, 3)
+    bring(bench, client)
+
+    assert len(bench.begun()) == 3
+
+
+def test_what_a_hint_brought_and_no_slot_is_free_for_is_handed_back(
+    bench: Bench, client: Client, audit: Callable[..., dict[str, int]]
+) -> None:
+    bench.step()
+    push(client, 3)
+    bench.fetcher.woken("q", [])
+    running = bench.begun()
+    assert len(running) == 3
+    push(client, 2)
+    (brought,) = bring(bench, client)
+    assert len(brought.attempts) == 2
+    assert bench.fetcher.in_hand == 4
+
+    bench.step()
+
+    assert bench.begun(2) == []
+    assert audit("q") | {"pending": 3, "waiting": 2} == audit("q")
+    assert all(attempt.number == 1 for attempt in client.broker.run(bench.ear.calls[0]).attempts), "it spent none"
+
+
+@pytest.mark.parametrize("why", ["reserving", "resting"])
+def test_what_a_hint_brought_to_one_that_takes_nothing_any_more_is_handed_back(
+    bench: Bench, client: Client, audit: Callable[..., dict[str, int]], why: str
+) -> None:
+    bench.step()
+    setattr(bench.fetcher, why, why == "resting")
+    push(client, 2)
+    bring(bench, client)
+
+    bench.step()
+
+    assert bench.begun(2) == []
+    assert bench.fetcher.in_hand == 0
+    assert audit("q") | {"pending": 0, "waiting": 2} == audit("q")
+
+
+def test_a_hint_that_brought_an_error_is_a_hint(bench: Bench, client: Client) -> None:
+    bench.step()
+    push(client, 1)
+    bench.ear.is_armed = False
+    bench.fetcher.woken("q", [ServerRefused("NOSCRIPT")])
+
+    assert len(bench.begun()) == 1
+
+
+def test_what_was_brought_is_held_since_the_server_handed_it_out(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.step()
+    push(client, 1)
+    bring(bench, client)
+    monkeypatch.setattr(bench.figures, "age_ms", lambda server_ms: 4_000.0)
+
+    (attempt,) = bench.begun()
+
+    assert bench.held.tokens[attempt.token] == pytest.approx(monotonic() - 4, abs=1)
+
+
+def test_what_was_brought_too_long_ago_is_not_begun(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a worker that was suspended: its lease has ended, and the task is somebody else's."""
+    bench.step()
+    push(client, 1)
+    bring(bench, client)
+    monkeypatch.setattr(bench.figures, "age_ms", lambda server_ms: 31_000.0)
+
+    assert bench.begun() == []
+    assert bench.fetcher.in_hand == 0

@@ -8,16 +8,28 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner.broker.broker import Broker
+from jobrunner.broker.broker import Broker, server_clock
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.client.client import Client
+from jobrunner.errors import ServerRefused
 from jobrunner.soak.cable import Cable
 from jobrunner.worker.wakeup import Wakeup
-from tests.conftest import wait_for
+from tests.conftest import Server, wait_for
 
 
 class Heard(list[str | None]):
-    """What the thread told."""
+    """What the thread told: hints, and in `brought` what came along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought: list[Any] = []
+
+    def hear(self, queue: str | None, brought: list[Any]) -> None:
+        self.brought += brought
+        self.append(queue)
 
 
 @pytest.fixture
@@ -28,7 +40,7 @@ def heard() -> Heard:
 @pytest.fixture
 def wakeup(cable: Cable, keys: Keys, heard: Heard) -> Iterator[Wakeup]:
     broker = Broker(Endpoint(cable.url), patience_s=0)
-    made = Wakeup(broker, keys, ["a", "b"], heard.append)
+    made = Wakeup(broker, keys, ["a", "b"], heard.hear)
     made.start()
     yield made
     made.close()
@@ -136,8 +148,9 @@ class Reopening:
 
 def test_closing_one_that_is_just_about_to_listen_ends_it_too() -> None:
     connection = Reopening()
-    broker: Any = SimpleNamespace(endpoint=SimpleNamespace(cluster=None, open=lambda **_: connection))
-    wakeup = Wakeup(broker, Keys("t"), ["a"], lambda _: None)
+    endpoint = SimpleNamespace(cluster=None, open=lambda **_: connection)
+    broker: Any = SimpleNamespace(now_ms=server_clock, endpoint=endpoint)
+    wakeup = Wakeup(broker, Keys("t"), ["a"], lambda *_: None)
     wakeup.start()
     wakeup.arm()
     assert connection.sent.wait(10)
@@ -145,3 +158,93 @@ def test_closing_one_that_is_just_about_to_listen_ends_it_too() -> None:
     wakeup.close()
 
     assert not [one for one in threading.enumerate() if one is wakeup._loop._thread]
+
+
+def reserve(keys: Keys, token: str, count: int = 2) -> list[Call[Any]]:
+    return [leases.reserve(keys.queue("a"), count, token=token)]
+
+
+def test_a_hint_brings_what_the_server_did_behind_it(
+    wakeup: Wakeup, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    client.queue("a").reserve()  # the server knows the script
+    wakeup.arm(reserve(keys, "mine"))
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    assert heard.brought == []
+    item = client.queue("a").push("x")
+
+    wait_for(lambda: heard == ["a"])
+
+    assert [attempt.id for attempt in heard.brought[0].attempts] == [item]
+    assert client.queue("a").counts()["pending"] == 1
+
+
+def test_what_the_server_refuses_comes_as_an_error(
+    wakeup: Wakeup, heard: Heard, raw: redis.Redis, keys: Keys
+) -> None:
+    raw.script_flush()
+    wakeup.arm(reserve(keys, "mine"))
+    hint(raw, keys, "a")
+
+    wait_for(lambda: heard == ["a"])
+
+    assert isinstance(heard.brought[0], ServerRefused)
+
+
+def test_calls_are_sent_once(
+    wakeup: Wakeup, cable: Cable, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    """Who has lost the answer does not know what they did."""
+    client.queue("a").reserve()
+    wakeup.arm(reserve(keys, "mine"))
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    cable.drop()
+    wait_for(lambda: cable.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
+
+    client.queue("a").push("x")
+
+    wait_for(lambda: heard[-1] == "a")
+    assert heard.brought == []
+    assert client.queue("a").counts()["waiting"] == 1
+
+
+def test_one_that_left_has_taken_nothing_that_it_does_not_know_of(server: Server, client: Client, keys: Keys) -> None:
+    """A task may come in the very moment in which it leaves."""
+    queue = client.queue("a")
+    queue.reserve()
+    broker = Broker(Endpoint(server.url), patience_s=0)
+    known = 0
+    for turn in range(60):
+        heard = Heard()
+        wakeup = Wakeup(broker, keys, ["a"], heard.hear)
+        wakeup.start()
+        wakeup.arm(reserve(keys, f"turn {turn}", count=1))
+        pusher = threading.Thread(target=queue.push, args=("x",))
+        pusher.start()
+        wakeup.close()
+        pusher.join()
+        known += sum(len(one.attempts) for one in heard.brought)
+        assert queue.counts()["pending"] == known
+    broker.close()
+
+
+def test_what_comes_later_is_not_taken_by_one_that_left(
+    wakeup: Wakeup, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    client.queue("a").reserve()
+    wakeup.arm(reserve(keys, "mine"))
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    wakeup.close()
+
+    client.queue("a").push("x")
+
+    assert client.queue("a").counts()["pending"] == 0
+    assert heard.brought == []
+
+
+def test_by_a_clock_that_is_set_nothing_is_brought(server: Server, keys: Keys) -> None:
+    def set_clock() -> bytes:
+        return b"1"
+
+    assert Wakeup(Broker(Endpoint(server.url)), keys, ["a"], lambda *_: None).can_bring
+    assert not Wakeup(Broker(Endpoint(server.url), now_ms=set_clock), keys, ["a"], lambda *_: None).can_bring
