@@ -30,7 +30,7 @@ def main() -> int:
     notes = [f"VOID: {line}" for line in run.board.voids] + [f"not measured: {line}" for line in run.board.absences]
     print(run.board.table(), *notes, "", run.about, sep="\n")
     if options.json:
-        written = {"about": run.about, "measures": run.board.as_json()}
+        written = {"about": run.about, "absences": run.board.absences, "measures": run.board.as_json()}
         options.json.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
     return 1 if run.board.voids else 0
 

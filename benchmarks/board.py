@@ -3,9 +3,24 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.measures import MEASURES, OURS, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What became of a target of `measure`; `row` is whose figure it stands beside."""
+
+    measure: str
+    target: Target
+    row: str | None
+    reached: float | None
+
+    @property
+    def word(self) -> str:
+        """Met or missed; empty when it was not measured."""
+        return "" if self.reached is None else "met" if self.target.met(self.reached) else "MISSED"
 
 
 @dataclass(slots=True)
@@ -41,12 +56,29 @@ class Board:
                     first.setdefault((who, series.void), MEASURES[measure].title.strip())
         return [f"{title}, {who}: {why}" for (who, why), title in first.items()]
 
+    def judgements(self) -> Iterator[Judgement]:
+        """Every target, in the order of the table."""
+        return (self._judge(name, target) for name, measure in MEASURES.items() for target in measure.targets)
+
     def table(self) -> str:
         """The table for people."""
         head = ("measure", "who", "median", "rounds", "jobrunner ÷ it", "target", "")
         rows = [head, *(row for name in MEASURES for row in self._rows(name))]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         return "\n".join(_line(row, widths) for row in rows)
+
+    def figures(self, measure: str) -> Mapping[str, Series]:
+        """Of all contenders that took part."""
+        return self._series[measure]
+
+    @classmethod
+    def from_json(cls, measures: Mapping[str, Any]) -> Self:
+        """What `as_json` gave."""
+        board = cls()
+        for name, measure in measures.items():
+            for who, found in measure["figures"].items():
+                board._series[name][who] = Series(found["rounds"], found["void"])
+        return board
 
     def as_json(self) -> dict[str, Any]:
         """All figures with their medians, ratios and targets."""
@@ -81,33 +113,34 @@ class Board:
 
     def _rows(self, name: str) -> Iterator[tuple[str, ...]]:
         measure, title = MEASURES[name], MEASURES[name].title
-        judged = [(target, self._judged_at(name, target)) for target in measure.targets]
+        judged = [self._judge(name, target) for target in measure.targets]
         for who, series in sorted(self._series[name].items(), key=lambda item: item[0] != OURS):
             ratio = self._ratio(name, who)
-            here = [target for target, row in judged if row == who]
+            here = [one for one in judged if one.row == who]
             yield (
                 title,
                 who,
                 "VOID" if series.void else measure.shown(median(series.values)),
                 " ".join(map(measure.shown, series.values)) if len(series.values) > 1 else "",
                 "" if ratio is None else f"{ratio:.3g}",
-                ", ".join(map(str, here)),
-                ", ".join(filter(None, (self._verdict(name, who, target) for target in here))),
+                ", ".join(str(one.target) for one in here),
+                ", ".join(filter(None, (one.word for one in here))),
             )
             title = ""
 
-    def _judged_at(self, name: str, target: Target) -> str | None:
-        """Whose row carries the target: jobrunner's own, or that of the best it is measured against."""
-        if not target.against:
-            return OURS
+    def _judge(self, name: str, target: Target) -> Judgement:
+        """Beside jobrunner's own figure, or that of the best it is measured against."""
         medians = self._medians(name)
-        present = [who for who in target.against if who in medians]
-        best = max if MEASURES[name].most_is_best else min
-        return best(present, key=lambda who: medians[who], default=None)
-
-    def _verdict(self, name: str, who: str, target: Target) -> str:
-        reached = self._medians(name).get(OURS) if who == OURS else self._ratio(name, who)
-        return "" if reached is None else "met" if target.met(reached) else "MISSED"
+        row: str | None = target.who
+        reached = medians.get(target.who)
+        if target.of:
+            whole = self._medians(target.of).get(target.who)
+            reached = reached / whole if reached is not None and whole else None
+        elif target.against:
+            best = max if MEASURES[name].most_is_best else min
+            row = best((who for who in target.against if who in medians), key=lambda who: medians[who], default=None)
+            reached = None if row is None else self._ratio(name, row)
+        return Judgement(measure=name, target=target, row=row, reached=reached)
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

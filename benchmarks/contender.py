@@ -18,6 +18,8 @@ class Contender:
     left: Callable[[PrivateServer], int]
     """Tasks on the server that are waiting, unacknowledged or given up."""
     environment: Callable[[PrivateServer], Mapping[str, str]] = lambda server: {"BENCHMARK_URL": server.url}
+    imports: str = ""
+    """The statement by which a program gets what it enqueues with."""
     share: float = 1.0
     """The part of --tasks it gets: a slow contender shows its rate on fewer."""
     about: str = ""

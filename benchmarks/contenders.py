@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.contender import Contender
+from benchmarks.measures import OUR_THREADS, OURS
 from benchmarks.server import PrivateServer
 from benchmarks.waits import concurrency
 from benchmarks.yardstick import URL, bare_left
@@ -20,13 +21,20 @@ def jobrunner() -> Contender:
     as many workers of one thread, and of two threads; as many workers of one slot each. All others took more
     CPU time for a task: 2 to 16 % with 500 to 2 000 tasks, the less the more there were, as two workers start twice.
     """
-    return Contender(name="jobrunner", produce=_APP, work=_work, left=_left, environment=jobrunner_environment)
+    return Contender(
+        name=OURS,
+        produce=_APP,
+        work=_work,
+        left=_left,
+        environment=jobrunner_environment,
+        imports="from jobrunner import Job, job",
+    )
 
 
 def jobrunner_threads() -> Contender:
     """The waits in threads."""
     return Contender(
-        name="jobrunner, threads",
+        name=OUR_THREADS,
         produce=_APP,
         work=_work,
         left=_left,

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.server import PrivateServer
 from jobrunner import Client
@@ -144,29 +145,6 @@ def table(made: Sequence[Bed]) -> Iterator[str]:
         yield f"{bed.series:<24}{bed.size:>12,}{middle:>18.2f}{spread:>16}{middle / smallest:>12.2f}{wall:>18.1f}"
 
 
-def plot(made: Sequence[Bed], path: Path) -> None:
-    """A picture of each series."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    names = list(dict.fromkeys(bed.series for bed in made))
-    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
-    for name, axis in zip(names, axes.flat, strict=True):
-        some = [bed for bed in made if bed.series == name]
-        sizes = [max(bed.size, 100) if name.startswith("history") else bed.size for bed in some]
-        middle = [statistics.median(bed.server_us) for bed in some]
-        axis.fill_between(sizes, [min(bed.server_us) for bed in some], [max(bed.server_us) for bed in some], alpha=0.2)
-        axis.plot(sizes, middle, marker="o")
-        axis.set(xscale="log", title=name, ylabel="server, µs a task", ylim=(0, max(max(middle) * 1.3, 1)))
-        if name.startswith("history"):
-            axis.set_xticks(sizes, ["off", *(f"{bed.size:,}" for bed in some[1:])])
-        axis.grid(alpha=0.3)
-    figure.savefig(path)
-    plt.close(figure)
-
-
 def main() -> int:
     """Prints the table."""
     asked = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=(__doc__ or "").splitlines()[0])
@@ -192,7 +170,9 @@ def main() -> int:
     if given.json:
         given.json.write_text(json.dumps([_as_json(bed) for bed in made], indent=1) + "\n")
     if given.plot:
-        plot(made, given.plot)
+        from benchmarks import pictures  # matplotlib
+
+        pictures.growth(made, given.plot)
     return 0
 
 
@@ -201,8 +181,13 @@ def _close(clients: Sequence[Client]) -> None:
         client.close()
 
 
-def _as_json(bed: Bed) -> dict[str, object]:
+def _as_json(bed: Bed) -> dict[str, Any]:
     return {"series": bed.series, "size": bed.size, "server_us": bed.server_us, "wall_us": bed.wall_us}
+
+
+def from_json(found: dict[str, Any]) -> Bed:
+    """A bed with its figures, without its queues."""
+    return Bed(**found, queues=[])
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ from benchmarks.server import PrivateServer
 
 FEATURES = ("limits", "history", "hooks", "metrics", "tracing")
 TARGET = 0.6
-_ALL = "+".join(FEATURES)
-_CASES = ("plain", "nothing kept", *FEATURES, "tracing 1 in 100", _ALL)
+EVERYTHING = "+".join(FEATURES)
+PLAIN = "plain"
+_CASES = (PLAIN, "nothing kept", *FEATURES, "tracing 1 in 100", EVERYTHING)
 _MANY = 10**6
 _ON = "BENCHMARK_FEATURES"
 _SAMPLED = {"tracing": 1.0, "tracing 1 in 100": 0.01}
@@ -117,13 +118,13 @@ def main() -> int:
     load = os.getloadavg()[0]
     with PrivateServer() as server:
         rates = measure(server, given.tasks, given.rounds, lambda line: print(line, file=sys.stderr, flush=True))
-    plain = statistics.median(rates["plain"])
+    plain = statistics.median(rates[PLAIN])
     print(f"{'with':<42}{'tasks/s':>10}  {'spread':<18}{'÷ plain':>8}{'µs/task more':>14}")
     for name, found in rates.items():
         middle = statistics.median(found)
         spread = f"{min(found):,.0f}–{max(found):,.0f}"
         print(f"{name:<42}{middle:>10,.0f}  {spread:<18}{middle / plain:>8.2f}{(1 / middle - 1 / plain) * 1e6:>14.1f}")
-    ratio = statistics.median(rates[_ALL]) / plain
+    ratio = statistics.median(rates[EVERYTHING]) / plain
     print(f"all of them: {ratio:.2f} of plain (target {TARGET}); load before: {load:.1f}")
     if given.json:
         given.json.write_text(json.dumps({"tasks": given.tasks, "rates": rates}, indent=1) + "\n")

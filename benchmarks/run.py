@@ -23,7 +23,7 @@ from benchmarks.server import PrivateServer
 from benchmarks.turns import TURNS
 
 ENQUEUEING = ("enqueue", "bulk")
-WHAT = ("drain", "drain2", "waits", "cpu", "enqueue", "bulk", "latency", "open1", "open5", "ready", "idle")
+WHAT = ("drain", "drain2", "waits", "cpu", "enqueue", "bulk", "latency", "open1", "open5", "import", "ready", "idle")
 WHO = ("jobrunner", "yardstick", *PEERS)
 
 
@@ -53,18 +53,21 @@ class Run:
     def _turn(self, server: PrivateServer, what: str, number: int) -> None:
         for contender in _in_turn([one for one in self._contenders() if self._takes_part(one, what)], number):
             with self._told(number, what, contender.name):
-                self._take(server, what, contender)
+                self._take(server, what, contender, number)
 
     def _takes_part(self, contender: Contender, what: str) -> bool:
         return contender.takes_part(what) and (what, contender.name) not in self._too_slow
 
-    def _take(self, server: PrivateServer, what: str, contender: Contender) -> None:
+    def _take(self, server: PrivateServer, what: str, contender: Contender, number: int) -> None:
         turn = TURNS[what]
         try:
             figures = turn.take(server, contender, contender.tasks(int(self._tasks * turn.part)))
         except TooSlow as failed:
-            self._too_slow.add((what, contender.name))
-            self.board.absences.append(f"{what}, {contender.name}: {failed}")
+            if contender.name in self.board.figures(turn.measures[0]):
+                self.board.absences.append(f"{what}, {contender.name}, in round {number + 1}: {failed}")
+            else:  # it will not be faster next time
+                self._too_slow.add((what, contender.name))
+                self.board.absences.append(f"{what}, {contender.name}: {failed}")
             return
         except (NotDelivered, ChildFailed) as failed:
             for measure in turn.measures:

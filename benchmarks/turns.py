@@ -7,6 +7,7 @@ from functools import partial
 from benchmarks.contender import Contender
 from benchmarks.drain import Drain, drain, ready
 from benchmarks.idle import idle, latency
+from benchmarks.importing import import_ms
 from benchmarks.open_loop import open_loop
 from benchmarks.server import PrivateServer
 
@@ -73,6 +74,10 @@ def _ready(server: PrivateServer, contender: Contender, _tasks: int) -> Mapping[
     return {"ready": ready(server, contender)}
 
 
+def _import(_server: PrivateServer, contender: Contender, _tasks: int) -> Mapping[str, float | None]:
+    return {"import": import_ms(contender)}
+
+
 def _rate(done: Drain) -> float:
     return done.tasks / max(done.seconds, 1e-9)
 
@@ -86,6 +91,7 @@ TURNS = {
     "latency": Turn(take=_latency, measures=("start", "start_p95", "start_p99")),
     "open1": Turn(take=partial(_open, 1_000, "open1"), measures=("open1", "open1_p95", "open1_p99")),
     "open5": Turn(take=partial(_open, 5_000, "open5"), measures=("open5", "open5_p95", "open5_p99")),
+    "import": Turn(take=_import, measures=("import",)),
     "ready": Turn(take=_ready, measures=("ready",)),
     "idle": Turn(take=_idle, measures=("idle", "idle_cpu", "idle_mb"), every_round=False),
 }

@@ -24,6 +24,7 @@ def arq(venvs: Path) -> Contender:
         work=lambda _task, count: [[str(folder / "arq"), f"{APP}.WorkerSettings"]] * count,
         left=_left,
         share=0.03,
+        imports="from arq import create_pool",
         about=version(folder, "arq"),
     )
 

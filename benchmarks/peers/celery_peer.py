@@ -26,6 +26,7 @@ def celery(venvs: Path) -> Contender:
         work=lambda task, count: [[*program, *_pool(task), "-n", f"bench{n}@%h"] for n in range(count)],
         left=_left,
         share=0.03,
+        imports="from celery import Celery; Celery",
         about=version(folder, "celery"),
     )
 

@@ -24,6 +24,7 @@ def dramatiq(venvs: Path) -> Contender:
         work=partial(_work, str(folder / "dramatiq")),
         left=_left,
         share=0.1,
+        imports="import dramatiq, dramatiq.brokers.redis",
         about=version(folder, "dramatiq"),
     )
 

@@ -25,6 +25,7 @@ def huey(venvs: Path) -> Contender:
         work=partial(_work, str(folder / "huey_consumer")),
         left=_left,
         share=0.1,
+        imports="from huey import RedisHuey",
         about=version(folder, "huey"),
     )
 

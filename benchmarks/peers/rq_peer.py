@@ -24,6 +24,7 @@ def rq(venvs: Path) -> Contender:
         left=_left,
         environment=lambda server: {"BENCHMARK_URL": server.url, "RQ_REDIS_URL": server.url},
         share=0.02,
+        imports="from rq import Queue",
         about=version(folder, "rq"),
         cannot={"waits": "a worker runs one task at a time"},
     )

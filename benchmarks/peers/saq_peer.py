@@ -23,6 +23,7 @@ def saq(venvs: Path) -> Contender:
         work=lambda _task, count: [[str(folder / "saq"), f"{APP}.settings"]] * count,
         left=_left,
         share=0.05,
+        imports="from saq import Queue",
         about=version(folder, "saq"),
     )
 

@@ -22,6 +22,7 @@ def streaq(venvs: Path) -> Contender:
         work=lambda _task, count: [[str(folder / "streaq"), "run", f"{APP}:worker"]] * count,
         left=_left,
         share=0.03,
+        imports="from streaq import Worker",
         about=version(folder, "streaq"),
     )
 

@@ -29,6 +29,7 @@ def taskiq(venvs: Path) -> Contender:
         work=partial(_work, str(folder / "taskiq")),
         left=_left,
         share=0.1,
+        imports="from taskiq_redis import RedisStreamBroker",
         about=version(folder, "taskiq-redis"),
     )
 

@@ -25,6 +25,7 @@ def tasktiger(venvs: Path) -> Contender:
         work=lambda _task, count: [[*app, *OPTIONS.split()]] * count,
         left=_left,
         share=0.02,
+        imports="from tasktiger import TaskTiger",
         about=version(folder, "tasktiger"),
         cannot={"waits": "a worker runs one task at a time"},
     )

@@ -74,3 +74,41 @@ def test_a_lone_contender_has_neither_ratio_nor_verdict() -> None:
 
     assert board.as_json()["drain"]["figures"]["taskiq"]["ratio"] is None
     assert "MISSED" not in board.table()
+
+
+def test_who_acknowledges_and_who_does_not_each_have_a_target() -> None:
+    board = Board()
+    for who, figure in {"jobrunner": 50_000.0, "dramatiq": 5_000.0, "huey": 25_000.0}.items():
+        board.add("drain", who, figure)
+
+    assert _row(board, "dramatiq").endswith("≥ 8 ×  met")
+    assert _row(board, "huey").endswith("≥ 8 ×  MISSED")
+
+
+def test_a_target_may_be_measured_by_another_measure_of_the_same_contender() -> None:
+    board = Board()
+    board.add("drain", "jobrunner", 50_000.0)
+    board.add("drain2", "jobrunner", 60_000.0)
+
+    found = {one.measure: one for one in board.judgements() if one.target.of}
+
+    assert str(found["drain2"].target) == "≥ 1.4 × drain, tasks/s"
+    assert (found["drain2"].reached, found["drain2"].word) == (1.2, "MISSED")
+    assert (found["start_p99"].reached, found["start_p99"].word) == (None, "")
+
+
+def test_threads_have_a_target_of_their_own() -> None:
+    board = Board()
+    board.add("waits", "jobrunner", 9_000.0)
+    board.add("waits", "jobrunner, threads", 5_000.0)
+
+    assert _row(board, "jobrunner").endswith("≥ 8,500  met")
+    assert _row(board, "jobrunner, threads").endswith("≥ 6,000  MISSED")
+
+
+def test_a_board_that_was_written_is_read_again() -> None:
+    board = Board()
+    board.add("drain", "jobrunner", 50_000.0)
+    board.void("drain", "rq", "1 lost")
+
+    assert Board.from_json(board.as_json()).as_json() == board.as_json()

@@ -31,7 +31,7 @@ def test_a_turn_without_complete_delivery_voids_all_its_figures(monkeypatch: pyt
     monkeypatch.setitem(TURNS, "drain", Turn(take=take, measures=("drain", "commands")))
     run, server = _run(), object()
     run.board.add("drain", "rq", 600.0)
-    run._take(server, "drain", _named("rq"))  # type: ignore[arg-type]
+    run._take(server, "drain", _named("rq"), 0)  # type: ignore[arg-type]
 
     assert run.board.voids == ["drain, tasks/s, rq: 1 lost"]
     assert "VOID" in run.board.table()
@@ -45,7 +45,7 @@ def test_a_contender_that_cannot_send_at_the_rate_is_named_and_not_asked_again(
 
     monkeypatch.setitem(TURNS, "open1", Turn(take=take, measures=("open1",)))
     run, server = _run(), object()
-    run._take(server, "open1", _named("rq"))  # type: ignore[arg-type]
+    run._take(server, "open1", _named("rq"), 0)  # type: ignore[arg-type]
 
     assert run.board.absences == ["open1, rq: its producers sent 700 of 1,000 tasks a second"]
     assert run.board.voids == []
@@ -53,11 +53,24 @@ def test_a_contender_that_cannot_send_at_the_rate_is_named_and_not_asked_again(
     assert run._takes_part(_named("rq"), "open5")
 
 
+def test_one_slow_round_leaves_the_figures_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(*_: object) -> Mapping[str, float | None]:
+        raise TooSlow("its producers sent 900 of 1,000 tasks a second")
+
+    monkeypatch.setitem(TURNS, "open1", Turn(take=take, measures=("open1",)))
+    run, server = _run(), object()
+    run.board.add("open1", "rq", 2.0)
+    run._take(server, "open1", _named("rq"), 1)  # type: ignore[arg-type]
+
+    assert run.board.absences == ["open1, rq, in round 2: its producers sent 900 of 1,000 tasks a second"]
+    assert run._takes_part(_named("rq"), "open1")
+
+
 def test_a_figure_that_is_unknown_here_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = Turn(take=lambda *_: {"idle": 1.0, "idle_cpu": None}, measures=("idle", "idle_cpu"))
     monkeypatch.setitem(TURNS, "idle", turn)
     run, server = _run(), object()
-    run._take(server, "idle", _named("rq"))  # type: ignore[arg-type]
+    run._take(server, "idle", _named("rq"), 0)  # type: ignore[arg-type]
 
     assert set(run.board.as_json()) == {"idle"}
 

@@ -1,0 +1,21 @@
+"""What a program waits for before its first line of its own: the import of what it enqueues with."""
+
+import time
+from statistics import median
+
+from benchmarks.child import run_to_end
+from benchmarks.contender import Contender
+
+_TIMES = 5
+
+
+def import_ms(contender: Contender) -> float:
+    """The median of what a process that imports takes longer than one that does nothing. Raises ChildFailed."""
+    python = contender.produce[0]
+    return 1e3 * median(_seconds(python, contender.imports) - _seconds(python, "pass") for _ in range(_TIMES))
+
+
+def _seconds(python: str, program: str) -> float:
+    began = time.perf_counter()
+    run_to_end([python, "-c", program], {})
+    return time.perf_counter() - began

@@ -1,0 +1,74 @@
+"""All benchmarks one after the other, and docs/performance.md from their figures.
+
+    python -m benchmarks.publish FOLDER             # about two hours; the machine should have nothing else to do
+    python -m benchmarks.publish FOLDER --only-page # from the files that are there
+
+A program whose file is in the folder already is not run again.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import growth
+from benchmarks.board import Board
+from benchmarks.child import ROOT
+from benchmarks.page import Figures, with_tables
+
+PAGE = ROOT / "docs" / "performance.md"
+IMAGES = ROOT / "docs" / "images"
+PROGRAMS = {
+    "figures": ["benchmarks", "--rounds", "5"],
+    "growth": ["benchmarks.growth", "--most", "10000000", "--rounds", "5"],
+    "prices": ["benchmarks.prices", "--rounds", "5"],
+    "limits": ["benchmarks.limits", "--rounds", "5"],
+}
+
+
+def main() -> int:
+    """Exit code: 0; 1 when a program left no figures."""
+    asked = argparse.ArgumentParser(prog="python -m benchmarks.publish", description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("folder", type=Path, help="where the figures are, and go")
+    asked.add_argument("--only-page", action="store_true", help="measure nothing")
+    given = asked.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for name, words in PROGRAMS.items():
+        file = given.folder / f"{name}.json"
+        if not file.exists() and not given.only_page:
+            subprocess.run([sys.executable, "-m", *words, "--json", str(file)], cwd=ROOT)
+        if not file.exists():
+            print(f"no {file}: python -m {' '.join(words)} --json {file} writes it", file=sys.stderr)
+            return 1
+    figures = read(given.folder)
+    PAGE.write_text(with_tables(PAGE.read_text("utf-8"), figures), "utf-8")
+    from benchmarks import pictures  # matplotlib
+
+    pictures.bars(figures.board, IMAGES / "speed.svg")
+    pictures.growth(figures.growth, IMAGES / "growth.svg")
+    print(f"{PAGE} and its pictures are written")
+    return 0
+
+
+def read(folder: Path) -> Figures:
+    """The figures of all four programs."""
+
+    def of(name: str) -> Any:
+        return json.loads((folder / f"{name}.json").read_text("utf-8"))
+
+    table = of("figures")
+    board = Board.from_json(table["measures"])
+    board.absences += table.get("absences", ())
+    return Figures(
+        board=board,
+        about=table["about"],
+        growth=[growth.from_json(bed) for bed in of("growth")],
+        prices=of("prices")["rates"],
+        limits=of("limits")["rates"],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
