@@ -21,6 +21,7 @@ def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         known.append(signal.SIGHUP)
     had_terminal = _has_terminal()
+    on_terminal = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
     # Python runs a handler in the main thread. That may hold the very lock the handler needs; and when the signal comes
     # just before it begins to wait for a lock, the handler runs only when something else wakes it. The wake-up
     # descriptor is written by the signal itself (signal.set_wakeup_fd).
@@ -31,7 +32,10 @@ def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
     def listen() -> None:
         while numbers := os.read(ours, 64):
             for number in numbers:
-                if number == signal.SIGHUP and not (had_terminal and not _has_terminal()):
+                is_closed = number == signal.SIGHUP and had_terminal and not _has_terminal()
+                if is_closed:
+                    _write_nowhere(on_terminal)
+                if number == signal.SIGHUP and not is_closed:
                     renew()
                 elif number in known:
                     stop()
@@ -74,6 +78,14 @@ class Lifeline:
             ask_to_stop()
 
         threading.Thread(target=wait, name="jobrunner-lifeline", daemon=True).start()
+
+
+def _write_nowhere(descriptors: list[int]) -> None:
+    """What is written to a terminal that is gone is an error, at the end of a process one that its exit code tells."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _has_terminal() -> bool:

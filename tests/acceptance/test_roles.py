@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner
+from msgspec.structs import replace
 from starlette.testclient import TestClient
 
 from jobrunner import Client, Job, PeriodicJob, Worker, group, job
