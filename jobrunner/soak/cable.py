@@ -96,6 +96,10 @@ class Cable:
                 if left is not None:
                     setattr(self, name, left - len(data))
                 sink.sendall(data)
+            else:
+                if name != _REPLY:  # who has said everything may still want to hear the answer
+                    sink.shutdown(socket.SHUT_WR)
+                    return
         _hang_up(source)
         _hang_up(sink)
 

@@ -1,5 +1,7 @@
 """The faults of a way to a server that only the soak uses; the others are tested by what uses them."""
 
+import socket
+
 import pytest
 import redis
 
@@ -49,3 +51,13 @@ def test_prefixes_are_fresh_and_say_what_they_are() -> None:
     assert fresh_prefix().startswith("soak-")
     assert fresh_prefix("mine").startswith("mine-soak-")
     assert fresh_prefix() != fresh_prefix()
+
+
+def test_who_has_said_everything_still_hears_the_answer(cable: Cable) -> None:
+    with socket.create_connection(("127.0.0.1", cable.port)) as talker:
+        talker.sendall(b"PING\r\n")
+        talker.shutdown(socket.SHUT_WR)
+        talker.settimeout(10)
+
+        assert talker.recv(100) == b"+PONG\r\n"
+        assert talker.recv(100) == b""
