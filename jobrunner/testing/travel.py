@@ -8,6 +8,9 @@ from jobrunner.errors import InvalidOption, NaiveDatetime
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 
+_ROUNDED_MS = 1.0
+"""What is due is due at a whole millisecond, rounded up: a task of in_=60 is due after forward(60), however soon."""
+
 
 class Travel:
     """The clock of a client (`now_ms=`): the server's own until it is moved, then ahead of this machine's by as much.
@@ -26,7 +29,7 @@ class Travel:
     @property
     def now_ms(self) -> float:
         """The present, Unix ms."""
-        return unix_ms() + self._ahead_ms
+        return unix_ms() + self._ahead_ms + (_ROUNDED_MS if self._ahead_ms else 0.0)
 
     @property
     def now(self) -> datetime:

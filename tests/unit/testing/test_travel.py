@@ -1,0 +1,26 @@
+"""The clock that tests move."""
+
+import pytest
+import redis
+
+from jobrunner import Client
+from jobrunner.testing import travel as module
+from jobrunner.testing.travel import Travel
+from tests.conftest import Server
+
+
+def test_what_is_due_in_a_minute_is_due_after_a_minute_however_soon(
+    server: Server, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also within the millisecond in which it was enqueued."""
+    travel = Travel()
+    with Client(server.url, "travel", now_ms=travel) as client:
+        queue = client.queue("q")
+        queue.push("x", in_=60)
+        ((_, due_ms),) = raw.zrange(queue.keys.scheduled, 0, -1, withscores=True)
+        monkeypatch.setattr(module, "unix_ms", lambda: due_ms - 60_000 - 1)  # rounded down, it was that then
+
+        travel.forward(60)
+
+        assert len(queue.pop(1)) == 1
+
