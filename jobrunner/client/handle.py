@@ -80,7 +80,10 @@ class TaskHandle(Generic[R]):
         return run_steps(self._broker, task_steps.wait_for_result(self._place, timeout))  # type: ignore[no-any-return]
 
     def cancel(self) -> bool:
-        """Cancels the task; one that runs is asked to stop. Returns False when it is finished or gone already."""
+        """Cancels the task; one that runs is asked to stop. Returns False when it is finished already.
+
+        Raises TaskGone when it is no longer kept.
+        """
         return run_steps(self._broker, task_steps.cancel(self._place))
 
     def requeue(self) -> bool:
