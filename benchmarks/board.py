@@ -20,7 +20,7 @@ class Judgement:
     @property
     def word(self) -> str:
         """Met or missed; empty when it was not measured."""
-        return "" if self.reached is None else "met" if self.target.met(self.reached) else "MISSED"
+        return "" if self.reached is None else self.target.word(self.reached)
 
 
 @dataclass(slots=True)

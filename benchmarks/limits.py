@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import enqueue, server_tool
+from benchmarks.bare_scripts import BULK as AT_ONCE
 from benchmarks.bare_scripts import BareScripts, payload
 from benchmarks.child import ChildFailed
 from benchmarks.contenders import jobrunner, jobrunner_left
@@ -28,7 +29,6 @@ from benchmarks.measures import OURS
 from benchmarks.server import PrivateServer
 
 DRAIN, SINGLE, BULK = "drain", "enqueue one by one", "enqueue in bulk"
-AT_ONCE = 1_000
 _BATCHES = (1, 50, 500)
 _CLIENTS = 50
 _STRAYS = 0.001

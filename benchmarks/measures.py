@@ -27,6 +27,10 @@ class Target:
         """Whether a ratio (with `against`) or a figure (without) is as good."""
         return reached >= self.bound if self.at_least else reached <= self.bound
 
+    def word(self, reached: float) -> str:
+        """That, for a table."""
+        return "met" if self.met(reached) else "MISSED"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:

@@ -49,23 +49,19 @@ class WakeListener:
 
     @property
     def can_bring(self) -> bool:
-        """Whether `wait` takes calls: it asks one server on one connection."""
+        """Whether `wait_with` takes calls: it asks one server on one connection."""
         return len(self._ears) == 1
 
-    def wait(self, at_most_s: float, calls: Sequence[Call[Any]] = (), replies: list[Any] | None = None) -> str:
-        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError.
+    def wait(self, at_most_s: float) -> str:
+        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
+        return self.wait_with(at_most_s, ())[0]
 
-        The server carries `calls` out behind the wait, before anybody hears of its end; what it answers goes into
-        `replies`, errors as values. They are sent once, and what they do is done also when the answer is lost.
-        """
+    def wait_with(self, at_most_s: float, calls: Sequence[Call[Any]]) -> tuple[str, list[Any]]:
+        """The same, and the server carries `calls` out behind the wait, before anybody hears of its end; beside the
+        name is what it answered, errors as values. They are sent once, and done also when the answer is lost."""
         at_most_s = max(at_most_s, _SHORTEST_S)
         try:
-            if len(self._ears) > 1:
-                return self._wait_for_any(at_most_s)
-            name, answers = self._ears[0].wait(at_most_s, calls)
-            if replies is not None:
-                replies += answers
-            return name
+            return self._ears[0].wait(at_most_s, calls) if self.can_bring else (self._wait_for_any(at_most_s), [])
         except (*_BROKEN, RedisError) as error:
             self.close()
             raise _failure(error, self._broker.endpoint) from error
@@ -116,9 +112,8 @@ class _Ear:
         self._connection: Any = None
         self._in_use: Any = None
 
-    def wait(self, at_most_s: float, calls: Sequence[Call[Any]] = ()) -> tuple[str, list[Any]]:
-        question = _question(self._names, at_most_s)
-        connection = self._in_use = self._send(question + pack_calls(calls, b"") if calls else question)
+    def wait(self, at_most_s: float, calls: Sequence[Call[Any]]) -> tuple[str, list[Any]]:
+        connection = self._in_use = self._send(_question(self._names, at_most_s) + pack_calls(calls, b""))
         if not connection.can_read(timeout=at_most_s + _LATE_S):  # the way to the server is cut, silently
             raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
         return self.answer(), [read_reply(connection) for _ in calls]

@@ -32,12 +32,12 @@ def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
     def listen() -> None:
         while numbers := os.read(ours, 64):
             for number in numbers:
-                is_closed = number == signal.SIGHUP and had_terminal and not _has_terminal()
-                if is_closed:
+                if number == signal.SIGHUP:
+                    if not had_terminal or _has_terminal():
+                        renew()
+                        continue
                     _write_nowhere(on_terminal)
-                if number == signal.SIGHUP and not is_closed:
-                    renew()
-                elif number in known:
+                if number in known:
                     stop()
 
     threading.Thread(target=listen, name="jobrunner-signals", daemon=True).start()

@@ -86,10 +86,9 @@ class Wakeup:
         """One wait in the server."""
         if not self._armed.wait(_LONGEST_WAIT_S) or self._closing:
             return 0.0
-        replies: list[Any] = []
         calls, self._calls = self._calls, ()  # once: who has lost the answers knows nothing of what they did
         try:
-            queue = self._listener.wait(_LISTEN_S, calls, replies)
+            queue, replies = self._listener.wait_with(_LISTEN_S, calls)
         except Exception:
             self._armed.set()
             self._on_wake(None, [])

@@ -554,13 +554,18 @@ def test_a_hint_that_brought_an_error_is_a_hint(bench: Bench, client: Client) ->
     assert len(bench.begun()) == 1
 
 
-def test_what_was_brought_is_held_since_the_server_handed_it_out(
-    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def bring_old(bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, *, age_ms: float) -> None:
+    """A task that the server handed out so long ago."""
     bench.step()
     push(client, 1)
     bring(bench, client)
-    monkeypatch.setattr(bench.figures, "age_ms", lambda server_ms: 4_000.0)
+    monkeypatch.setattr(bench.figures, "age_ms", lambda server_ms: age_ms)
+
+
+def test_what_was_brought_is_held_since_the_server_handed_it_out(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_old(bench, client, monkeypatch, age_ms=4_000)
 
     (attempt,) = bench.begun()
 
@@ -571,10 +576,7 @@ def test_what_was_brought_too_long_ago_is_not_begun(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a worker that was suspended: its lease has ended, and the task is somebody else's."""
-    bench.step()
-    push(client, 1)
-    bring(bench, client)
-    monkeypatch.setattr(bench.figures, "age_ms", lambda server_ms: 31_000.0)
+    bring_old(bench, client, monkeypatch, age_ms=31_000)
 
     assert bench.begun() == []
     assert bench.fetcher.in_hand == 0
