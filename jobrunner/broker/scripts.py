@@ -2,7 +2,8 @@
 
 A script begins with ``local a, b = unpack(KEYS)`` and ``local now_ms, c, d = unpack(ARGV)``: these names bind keys and
 arguments, so no index can drift. (With a tail of any length: ``unpack(ARGV, 1, 3)``, as Lua's stack is limited.) A line
-``-- include x y`` is replaced by the shared functions in `lua/lib/`. On a cluster `lua/prelude/cluster.lua` is first.
+``-- include x y`` is replaced by the shared functions in `lua/lib/`; ``-- rarely a b`` says which of these are made only
+when a call needs them (see compose.py). On a cluster `lua/prelude/cluster.lua` is first.
 EVALSHA is used rather than Redis Functions: it runs on every server since Redis 6.2, on Valkey and on the managed
 services, and a script's digest is its version.
 """
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from jobrunner.broker.compose import compose
+
 _SIGNATURE = re.compile(r"local ([\w, ]+) = unpack\(KEYS\)\nlocal ([\w, ]+) = unpack\(ARGV(?:, 1, (\d+))?\)\n")
-_INCLUDE = re.compile(r"^-- include ([\w ]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,7 @@ def load(name: str) -> Script:
     signature = _SIGNATURE.match(text)
     if signature is None:
         raise ValueError(f"lua/{name}.lua does not begin with `local ... = unpack(KEYS)` and `... = unpack(ARGV)`")
-    text = _INCLUDE.sub(
-        lambda line: "\n".join((folder / "lib" / f"{lib}.lua").read_text("utf-8") for lib in line[1].split()), text
-    )
+    text = compose(text, lambda lib: (folder / "lib" / f"{lib}.lua").read_text("utf-8"))
     keys, args = (tuple(names.split(", ")) for names in signature.groups()[:2])
     if args[0] != "now_ms" or signature[3] not in (None, str(len(args))):
         raise ValueError(f"lua/{name}.lua: the first argument is now_ms, and unpack takes as many as are named")

@@ -7,6 +7,9 @@ local now_ms, tasks = unpack(ARGV)
 -- reply {waiting, scheduled, pending, dead, done, paused ('1' or ''), counter, total, counter, total, ...}
 -- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
 -- include promote upkeep
+-- rarely promote
+-- rarely recover
+-- rarely history_of trim_dead trim_done
 
 local defaults = upkeep(read_clock(now_ms))
 local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),

@@ -11,6 +11,10 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 -- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
 -- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
 -- include promote upkeep line bucket keyed rooms room walk held
+-- rarely promote
+-- rarely recover bury drop
+-- rarely history_of trim_dead trim_done
+-- rarely walk_within
 
 local HOLD_MS = 604800000
 local now = read_clock(now_ms)

@@ -7,6 +7,10 @@ local now_ms, tasks, count = unpack(ARGV)
 -- reply list of {id, type, payload, headers, encoding}; empty when nothing waits, the queue is paused or has no tokens
 -- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
 -- include promote upkeep line bucket keyed rooms room walk
+-- rarely promote
+-- rarely recover bury drop
+-- rarely history_of trim_dead trim_done
+-- rarely walk_within
 
 count = tonumber(count)
 local now = read_clock(now_ms)

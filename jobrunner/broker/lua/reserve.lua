@@ -13,6 +13,10 @@ local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
 -- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
 -- include promote upkeep event line bucket keyed rooms room walk
+-- rarely promote
+-- rarely recover bury drop
+-- rarely history_of trim_dead trim_done
+-- rarely walk_within
 
 local now = read_clock(now_ms)
 count = tonumber(count)
@@ -22,17 +26,14 @@ local usual_end = exact(now + keepalive)
 local reply = {exact(now), '', usual_end, exact(keepalive), exact(defaults.max_attempts)}
 local lease, last = tonumber(first_lease), #reply
 
-local function read_more(id)
-  return redis.call('HMGET', tasks .. id, 'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding',
-    'expires_in_ms', 'then', 'place', 'priority')
-end
-
 local function hand_out(ids)
   local ends, numbers, at = {}, {}, 0
+  defaults.foreseen = nil
   for n = 1, #ids do
     local id = ids[n]
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'enqueue_time', 'more')
-    local type, payload, enqueue_time, more = task[1], task[2], task[3], task[4] and read_more(id)
+    local type, payload, enqueue_time, more = task[1], task[2], task[3], task[4] and redis.call('HMGET', tasks .. id,
+      'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding', 'expires_in_ms', 'then', 'place', 'priority')
     local is_damaged = not (type or payload)
     local in_doubt = is_damaged or more or defaults.expires_in
     if not (in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, now, defaults)) then

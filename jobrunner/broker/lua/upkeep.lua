@@ -7,6 +7,9 @@ local now_ms, tasks = unpack(ARGV)
 -- reply {now, next event or '' (Unix ms), how many tasks were moved}
 -- include number clock place join wake batch full drop limits post failures typed bury
 -- include trimmed history trim promote upkeep event
+-- rarely promote
+-- rarely recover
+-- rarely history_of trim_dead trim_done
 
 local now = read_clock(now_ms)
 local defaults, moved = upkeep(now)

@@ -4,30 +4,29 @@ local DEFAULT_KEEPALIVE_MS = 30000
 local DEFAULT_DEAD_TTL_MS = 2592000000
 local DEFAULT_DEAD_MAX = 0
 
--- `paused` is '1', or the Unix ms at which the pause ends by itself.
+-- `paused` is '1', or the Unix ms at which the pause ends by itself. Most queues have no settings at all.
 local function read_defaults(now)
-  local set = redis.call('HMGET', settings, 'paused', 'keepalive_ms', 'max_attempts', 'dead_ttl_ms', 'dead_max',
-    'max_inflight', 'max_tokens', 'interval_us', 'expires_in_ms', 'dead_to', 'fair', 'key_inflight', 'key_tokens',
-    'key_interval_us', 'room_wanted')
-  local resumes = set[1] ~= '1' and number(set[1]) or nil
-  return {
-    paused = set[1] and (not resumes or resumes > now),
-    resumes = resumes,
-    keepalive = lease_length(set[2]) or DEFAULT_KEEPALIVE_MS,
-    max_attempts = number(set[3]) or DEFAULT_MAX_ATTEMPTS,
-    dead_ttl = number(set[4]) or DEFAULT_DEAD_TTL_MS,
-    dead_max = number(set[5]) or DEFAULT_DEAD_MAX,
-    max_inflight = number(set[6]) or 0,
-    max_tokens = number(set[7]),
-    interval = number(set[8]),
-    expires_in = number(set[9]),
-    dead_to = set[10],
-    by_key = set[11] or set[12] or set[13],
-    key_inflight = number(set[12]) or 0,
-    key_tokens = number(set[13]),
-    key_interval = number(set[14]),
-    room_wanted = number(set[15]),
-  }
+  local words = redis.call('HGETALL', settings)
+  local read = {keepalive = DEFAULT_KEEPALIVE_MS, max_attempts = DEFAULT_MAX_ATTEMPTS, dead_ttl = DEFAULT_DEAD_TTL_MS,
+    dead_max = DEFAULT_DEAD_MAX, max_inflight = 0, key_inflight = 0}
+  if #words == 0 then return read end
+  local set = {}
+  for i = 1, #words, 2 do set[words[i]] = words[i + 1] end
+  read.resumes = set.paused ~= '1' and number(set.paused) or nil
+  read.paused = set.paused and (not read.resumes or read.resumes > now)
+  read.keepalive = lease_length(set.keepalive_ms) or read.keepalive
+  read.max_attempts = number(set.max_attempts) or read.max_attempts
+  read.dead_ttl = number(set.dead_ttl_ms) or read.dead_ttl
+  read.dead_max = number(set.dead_max) or read.dead_max
+  read.max_inflight = number(set.max_inflight) or 0
+  read.max_tokens, read.interval = number(set.max_tokens), number(set.interval_us)
+  read.expires_in, read.dead_to = number(set.expires_in_ms), set.dead_to
+  read.by_key = set.fair or set.key_inflight or set.key_tokens
+  read.key_inflight = number(set.key_inflight) or 0
+  read.key_tokens, read.key_interval = number(set.key_tokens), number(set.key_interval_us)
+  read.room_wanted = number(set.room_wanted)
+  read.history_ms, read.history_max = set.history_ms, set.history_max
+  return read
 end
 
 -- Whether a task has no attempt left; 0 means no limit.

@@ -2,7 +2,9 @@
 -- for the first time, which is dear: a call promotes few, but who wants many promotes as many, as a line would give.
 local PROMOTED_SLICE = 100
 
-local function promoted_at_most(wanted) return math.min(math.max(wanted or 0, PROMOTED_SLICE), SLICE) end
+local function promoted_at_most(wanted)
+  return wanted and wanted > PROMOTED_SLICE and math.min(wanted, SLICE) or PROMOTED_SLICE
+end
 
 local function promote(now, most)
   local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, most)

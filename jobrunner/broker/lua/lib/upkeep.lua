@@ -43,14 +43,26 @@ local function trim_done(now, history)
   return gone
 end
 
+local function first_score(set)
+  return tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]) or math.huge
+end
+
+-- Looks first, as mostly there is nothing to do: then `foreseen` is when there is.
 local function upkeep(now, wanted)
-  local defaults = read_defaults(now)
-  local slice = promoted_at_most(wanted)
-  local promoted = promote(now, slice)
+  local defaults, slice = read_defaults(now), promoted_at_most(wanted)
+  local due, promoted, moved = first_score(scheduled), 0, 0
+  if due < now + 1 then promoted = promote(now, slice) end
   -- What stands behind a full slice of overdue tasks would overtake the rest of these: no more is handed out.
   defaults.at_most = defaults.paused and 0 or promoted == slice and slice or math.huge
-  local moved = promoted + recover(now, defaults)
+  local ends = first_score(pending)
+  moved = promoted + (ends <= now and recover(now, defaults) or 0)
   if moved > 0 then wake_one(wake) end
-  defaults.history = read_history()
-  return defaults, moved + trim_dead(now, defaults) + trim_done(now, defaults.history)
+  local dies = first_score(dead) + defaults.dead_ttl
+  if dies <= now or defaults.dead_max > 0 then moved = moved + trim_dead(now, defaults) end
+  if moved == 0 then defaults.foreseen = math.min(due, ends, dies) end
+  if defaults.history_ms or defaults.history_max then
+    defaults.history = history_of(defaults.history_ms, defaults.history_max)
+    moved = moved + trim_done(now, defaults.history)
+  end
+  return defaults, moved
 end

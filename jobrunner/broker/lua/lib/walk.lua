@@ -1,6 +1,4 @@
--- Hands out up to `wanted` tasks by `take`, within the rate of the queue, in line or by key as it is set. Returns how
--- many, whether the bound on one call ended it, and when a limit lifts, Unix ms.
-local function walk(limits, wanted, take, now, are_leased)
+local function walk_within(limits, wanted, take, now, are_leased)
   local read = read_bucket(bucket, limits.max_tokens, limits.interval, now)
   wanted = math.min(wanted, whole_tokens(read))
   local taken, is_cut_short, lifts = 0, false, limits.paused and limits.resumes or math.huge
@@ -15,4 +13,14 @@ local function walk(limits, wanted, take, now, are_leased)
   if limits.room_wanted and limits.room_wanted > now and taken > 0 then hint_room(wake) end
   if not limits.paused then lifts = math.min(lifts, refills_at(read, now)) end
   return taken, is_cut_short, lifts
+end
+
+-- Hands out up to `wanted` tasks by `take`, within the rate of the queue, in line or by key as it is set. Returns how
+-- many, whether the bound on one call ended it, and when a limit lifts, Unix ms.
+local function walk(limits, wanted, take, now, are_leased)
+  if limits.paused or limits.max_tokens or limits.by_key or limits.room_wanted then
+    return walk_within(limits, wanted, take, now, are_leased)
+  end
+  local taken, is_cut_short = walk_line(wanted, take)
+  return taken, is_cut_short, math.huge
 end
