@@ -58,7 +58,8 @@ def compose(text: str, read: Callable[[str], str]) -> str:
 
 def _read(text: str) -> tuple[list[_Piece], dict[str, str]]:
     """Its pieces, and what its constants stand for."""
-    pieces, constants = [], {}
+    pieces: list[_Piece] = []
+    constants: dict[str, str] = {}
     for found in _PIECE.finditer(text):
         names = [name.strip() for name in found[2].split(",")]
         if constant := _CONSTANT.fullmatch(found[0]):

@@ -1,9 +1,11 @@
 """The rules of lua/: headers that cannot drift, includes that are needed and enough, names that are all known."""
 
 import re
+import struct
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import pytest
 
@@ -137,6 +139,62 @@ def test_every_name_is_declared_before_it_is_used(name):
     body = source(name).split("\n", 2)[2]
     unknown = names_used(body) - known - names_declared(body)
     assert not unknown, f"lua/{name}.lua uses {sorted(unknown)}: include the library that declares it"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_name_of_a_rare_function_stands_for_nothing_else(name):
+    script = load(name).source.decode()
+    for made in re.findall(r"rarely_\d\(\)\.(\w+)", script):
+        assert len(re.findall(rf"\b(?:function|local) {made}\b", script)) == 1
+        assert not re.search(rf"(?:function \w*\(|for |local )[\w, ]*, ?{made}\b|function \w*\({made}\b", script)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_as_it_is_sent_knows_only_the_names_of_the_server(name, raw):
+    for script in (load(name), load(name).on_cluster):
+        compiled = raw.eval("return string.dump(loadstring(ARGV[1]))", 0, script.source)
+        read, written = globals_of(compiled)
+
+        assert read <= GLOBALS | set().union(*READERS_OF_JSON.values()) | {"type", "error", "setmetatable"}
+        assert not written
+
+
+def globals_of(compiled: bytes) -> tuple[set[str], set[str]]:
+    """The global names that a chunk of Lua 5.1 (64 bits, little-endian) reads, and those it writes."""
+    read, written, at = set[str](), set[str](), 12
+
+    def take(form: str) -> tuple[Any, ...]:
+        nonlocal at
+        found = struct.unpack_from(form, compiled, at)
+        at += struct.calcsize(form)
+        return found
+
+    def text() -> str:
+        return take(f"<{take('<Q')[0]}s")[0][:-1].decode()
+
+    def constant() -> object:
+        kind = take("B")[0]
+        return text() if kind == 4 else take({0: "<0s", 1: "B", 3: "<d"}[kind])[0]
+
+    def function() -> None:
+        text()
+        take("<ii4B")
+        code = take(f"<{take('<i')[0]}I")
+        constants = [constant() for _ in range(take("<i")[0])]
+        for names, opcode in ((read, 5), (written, 7)):
+            names.update(str(constants[one >> 14]) for one in code if one & 63 == opcode)
+        for _ in range(take("<i")[0]):
+            function()
+        take(f"<{take('<i')[0]}i")  # lines
+        for _ in range(take("<i")[0]):  # locals
+            text()
+            take("<ii")
+        for _ in range(take("<i")[0]):  # upvalues
+            text()
+
+    function()
+    assert at == len(compiled)
+    return read, written
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -305,7 +305,7 @@ def test_a_server_that_is_full_still_hands_out(mail, clock):
         mail.raw.config_set("maxmemory", 0)
 
 
-@pytest.mark.parametrize("denied", ["zadd", "hmget", "zrange", "zremrangebyrank", "zrem"])
+@pytest.mark.parametrize("denied", ["zadd", "hmget", "hgetall", "zrange", "zremrangebyrank", "zrem"])
 def test_a_command_that_is_denied_half_way_loses_no_task(mail, weak_broker, clock, denied):
     mail.enqueue("a", "b")
     weak = weak_broker(f"-{denied}")

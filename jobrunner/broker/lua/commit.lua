@@ -7,8 +7,9 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 --       ('succeeded', 'cancelled', 'dropped'), result, onward ('' = of no flow; else the task's field `then`), type
 --       ('' = none, or not known), and for each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
--- Works on a server that is full.
--- include number clock batch full over lease awaited trimmed history wake capped post ending typed
+-- Works on a server that is full. An end wakes a worker where a limit may have kept it from the next task.
+-- include number clock batch full over lease awaited trimmed history wake post ending typed
+-- rarely has_ended reason_of tell_waiting post history_of keep_for note_done wake_one
 
 local now = read_clock(now_ms)
 local ended = exact(now)
@@ -26,7 +27,9 @@ end
 local refused, live = judge(ids, numbers, now, queue)
 
 if #live > 0 then write_even_when_full() end
-local someone_waits, history = redis.call('EXISTS', awaited) == 1, read_history()
+local someone_waits = redis.call('EXISTS', awaited) == 1
+local set = redis.call('HMGET', settings, 'history_ms', 'history_max', 'max_inflight', 'key_inflight')
+local history = (set[1] or set[2]) and history_of(set[1], set[2])
 local doomed, totals, by_type, seen = {}, {}, {}, 0
 
 -- Ends those of a group that are live: the first that was not seen yet, and on to the group's `last`.
@@ -34,7 +37,7 @@ local function end_group(last, keep_ms, outcome, result, onward, type)
   -- A station that drops an item cancels it, as others see it; only the count tells the two apart.
   local first, shown = seen, outcome == 'dropped' and 'cancelled' or outcome
   local is_usual = ends_as_usual(keep_ms, shown, result, history)
-  keep_ms = keep_for(keep_ms, history)
+  if history then keep_ms = keep_for(keep_ms, history) end
   while seen < #live and live[seen + 1] <= last do
     seen = seen + 1
     local id = ids[live[seen]]
@@ -48,14 +51,14 @@ local function end_group(last, keep_ms, outcome, result, onward, type)
 end
 
 for n = 1, #groups, 2 do end_group(groups[n + 1], unpack(ARGV, groups[n] + 1, groups[n] + 5)) end
-unlink(doomed)
+if #doomed > 0 then unlink(doomed) end
 if history then note_done(at_positions(ids, live), now, history) end
 for outcome, total in pairs(totals) do
   redis.call('HINCRBY', counters, outcome, total)
   for type, size in pairs(by_type[outcome]) do count_typed(type, outcome, size) end
 end
 end_leases(ids, live)
-wake_if_capped(wake)
+if set[3] or set[4] then wake_one(wake) end
 
 local reply = {}
 for n, reason in pairs(refused) do reply[#reply + 1], reply[#reply + 2] = n, reason end

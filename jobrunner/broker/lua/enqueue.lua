@@ -8,8 +8,9 @@ local now_ms, tasks, shared = unpack(ARGV, 1, 3)
 --       between priority ('' = default), due ('' now, '+N' in N ms, 'N' at Unix ms N), count of words of its own
 -- reply the positions (1 = first) of tasks whose id exists already: those are left as they are; or 'full'
 -- include number clock place due wake batch size room
+-- rarely number slot_at read_due hint_room
 
-local now, last = read_clock(now_ms), tonumber(redis.call('GET', arrival)) or 0
+local now = read_clock(now_ms)
 local words = {'HSET', '', 'id', '', 'place', 0, 'payload', '', 'enqueue_time', exact(now), 'retry_count', '0',
   unpack(ARGV, 4, 3 + shared)}
 local fixed = #words
@@ -33,7 +34,7 @@ local function write(key, at, own, place, is_later)
   written[key] = true
 end
 
-local known, ready, size, later = {}, {}, 0, 0
+local known, ready, size, later, last = {}, {}, 0, 0, nil
 at = 4 + shared
 for position = 1, total do
   local key, own, id, priority, due = keys[position], counts[position], given[at], '', now
@@ -49,7 +50,7 @@ for position = 1, total do
     redis.call('ZADD', scheduled, due, id)
     later = later + 1
   else
-    last = arrival_after(last, now)
+    last = last and arrival_after(last, now) or note_arrival(arrival, now)
     local place = place_of(priority, last)
     write(key, at, own, place)
     ready[size + 1], ready[size + 2], size = place, id, size + 2
@@ -59,7 +60,7 @@ end
 
 if size > 0 then
   call_sliced('ZADD', waiting, ready)
-  redis.call('SET', arrival, exact(last))
+  if size > 2 then redis.call('SET', arrival, exact(last)) end
 end
 if size + later > 0 then
   redis.call('HINCRBY', counters, 'enqueued', size / 2 + later)

@@ -32,8 +32,11 @@ local function hand_out(ids)
   for n = 1, #ids do
     local id = ids[n]
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'enqueue_time', 'more')
-    local type, payload, enqueue_time, more = task[1], task[2], task[3], task[4] and redis.call('HMGET', tasks .. id,
-      'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding', 'expires_in_ms', 'then', 'place', 'priority')
+    local type, payload, enqueue_time, more = task[1], task[2], task[3], task[4]
+    if more then
+      more = redis.call('HMGET', tasks .. id, 'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding',
+        'expires_in_ms', 'then', 'place', 'priority')
+    end
     local is_damaged = not (type or payload)
     local in_doubt = is_damaged or more or defaults.expires_in
     if not (in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, now, defaults)) then

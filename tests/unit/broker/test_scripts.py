@@ -6,6 +6,8 @@ import pytest
 
 from jobrunner.broker import scripts
 
+HEAD = "local a = unpack(KEYS)\nlocal now_ms = unpack(ARGV)\n"
+
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
@@ -38,11 +40,58 @@ def test_a_tail_of_any_length_is_not_named(written):
 
 
 def test_includes_are_put_in_their_order_in_place_of_the_line(written):
-    script = written(
-        "local a = unpack(KEYS)\nlocal now_ms = unpack(ARGV)\n-- include x y\nreturn 1\n", x="local x\n", y="local y\n"
+    script = written(f"{HEAD}-- include x y\nreturn x + y\n", x="-- About x.\nlocal x = a\n", y="local y = x\n")
+
+    assert script.source.decode() == f"{HEAD}local x = a\nlocal y = x\nreturn x + y\n"
+
+
+def test_what_is_not_reached_is_left_out(written):
+    lib = "local function f()\n  return 1\nend\n\nlocal function g() return 'f(' end  -- f()\n\nlocal z = f()\n"
+    script = written(f"{HEAD}-- include x\nreturn g(a.f)\n", x=lib)
+
+    assert script.source.decode() == f"{HEAD}local function g() return 'f(' end  -- f()\nreturn g(a.f)\n"
+
+
+def test_a_constant_is_replaced_by_what_it_stands_for(written):
+    lib = "local ONE, TWO = 1, 2\nlocal HALF = 1 / 2\nlocal WORD = 'ONE, TWO'\nlocal TABLE = {ONE}\n"
+    script = written(f"{HEAD}-- include x\nreturn {{ONE, TWO - HALF, WORD, 'WORD', a.ONE, TABLE}}\n", x=lib)
+
+    said = "local TABLE = {1}\nreturn {1, 2 - (1 / 2), 'ONE, TWO', 'WORD', a.ONE, TABLE}\n"
+    assert script.source.decode() == f"{HEAD}{said}"
+
+
+LIBS = {
+    "x": "local base = a .. ':'\nlocal count = 0\n\nlocal function often() return count end\n",
+    "y": "local function deep()\n  count = count + 1\n  return base .. often()\nend\n\n"
+    "local function seldom(n)\n  if n == 0 then return deep() end\n  return seldom(n - 1)\nend\n",
+    "z": "local function other() return {seldom(2), deep()} end\n",
+}
+
+
+def test_rare_functions_are_made_when_one_is_called_with_what_only_they_need(written):
+    body = "if a then return seldom(1) end\nreturn often()\n"
+    script = written(f"{HEAD}-- include x y\n-- rarely seldom\n{body}", **LIBS)
+
+    maker = f"rarely_1 = function()\nlocal base = a .. ':'\n{LIBS['y']}".replace("end\n\n", "end\n")
+    assert script.source.decode() == (
+        f"{HEAD}local rarely_1\nlocal count = 0\nlocal function often() return count end\n{maker}"
+        "local made = {seldom = seldom}\nrarely_1 = function() return made end\nreturn made\nend\n"
+        "if a then return rarely_1().seldom(1) end\nreturn often()\n"
     )
 
-    assert script.source.endswith(b"unpack(ARGV)\nlocal x\n\nlocal y\n\nreturn 1\n")
+
+@pytest.mark.parametrize("rarely", ["", "-- rarely often\n", "-- rarely seldom\n-- rarely other\n", "-- rarely deep\n"])
+def test_however_rarely_functions_are_made_a_script_does_the_same(written, raw, rarely):
+    body = "local first = other()\nreturn {first[1], first[2], often(), #other()}\n"
+    script = written(f"{HEAD}-- include x y z\n{rarely}{body}", **LIBS)
+
+    assert raw.eval(script.source, 1, "k", "") == [b"k:1", b"k:2", 2, 2]
+    assert raw.eval(script.source, 1, "k", "") == [b"k:1", b"k:2", 2, 2]
+
+
+def test_what_is_made_rarely_must_be_included(written):
+    with pytest.raises(ValueError, match="g, h"):
+        written(f"{HEAD}-- include x\n-- rarely often g h\nreturn 1\n", **LIBS)
 
 
 @pytest.mark.parametrize(
