@@ -51,9 +51,8 @@ for position = 1, total do
     later = later + 1
   else
     last = last and arrival_after(last, now) or note_arrival(arrival, now)
-    local place = place_of(priority, last)
-    write(key, at, own, place)
-    ready[size + 1], ready[size + 2], size = place, id, size + 2
+    ready[size + 1], ready[size + 2], size = place_of(priority, last), id, size + 2
+    write(key, at, own, ready[size - 1])
   end
   at = at + 3 + own
 end

@@ -8,6 +8,7 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 --       or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include clock batch full over lease
+-- rarely has_ended reason_of
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(4, 3)

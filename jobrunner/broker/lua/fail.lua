@@ -9,6 +9,7 @@ local now_ms, tasks, queue, finished, worker = unpack(ARGV, 1, 5)
 -- reply list beside the reports: 'scheduled', 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include number clock place join wake batch full limits post failures typed bury drop over lease awaited
+-- rarely has_ended reason_of drop bury tell_waiting
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(6, 5)

@@ -7,6 +7,7 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 -- reply list beside the reports: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include number clock place wake batch full drop over lease
+-- rarely has_ended reason_of drop slot_at place_of
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(4, 3)
