@@ -171,7 +171,7 @@ def test_a_server_that_is_full_takes_the_report(mail):
         mail.raw.config_set("maxmemory", 0)
 
 
-@pytest.mark.parametrize("denied", ["zadd", "hset", "hincrby", "zrem"])
+@pytest.mark.parametrize("denied", ["zadd", "hmget", "hset", "hincrby", "zrem"])
 def test_a_command_that_is_denied_half_way_loses_no_task(mail, weak_broker, clock, denied):
     attempt = mail.lease("a")
 

@@ -251,7 +251,7 @@ def test_a_server_that_is_full_is_kept_up(mail, clock):
     assert mail.ids("dead") == ["held"]
 
 
-@pytest.mark.parametrize("denied", ["zadd", "hset", "hincrby", "zrem"])
+@pytest.mark.parametrize("denied", ["zadd", "hmget", "hset", "hincrby", "zrem"])
 def test_a_command_that_is_denied_half_way_loses_no_task(mail, weak_broker, clock, denied):
     mail.lease("held")
     mail.enqueue("due", delay_ms=100)

@@ -27,8 +27,7 @@ local reply = {exact(now), '', usual_end, exact(keepalive), exact(defaults.max_a
 local lease, last = tonumber(first_lease), #reply
 
 local function hand_out(ids)
-  local ends, numbers, at = {}, {}, 0
-  defaults.foreseen = nil
+  local ends, numbers, at, soonest = {}, {}, 0, math.huge
   for n = 1, #ids do
     local id = ids[n]
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'enqueue_time', 'more')
@@ -39,8 +38,11 @@ local function hand_out(ids)
     end
     local is_damaged = not (type or payload)
     local in_doubt = is_damaged or more or defaults.expires_in
-    if not (in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, now, defaults)) then
-      ends[at + 1], ends[at + 2] = more and more[3] and now + (lease_length(more[3]) or keepalive) or usual_end, id
+    if in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, now, defaults) then
+      defaults.foreseen = nil
+    else
+      local own = more and more[3] and now + (lease_length(more[3]) or keepalive)
+      ends[at + 1], ends[at + 2], soonest = own or usual_end, id, math.min(soonest, own or now + keepalive)
       numbers[at + 1], numbers[at + 2], at = lease, id, at + 2
       reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = id, type, payload, enqueue_time
       reply[last + 5], lease, last = more, lease + 1, last + 5
@@ -48,6 +50,7 @@ local function hand_out(ids)
       if defaults.history then redis.pcall('HSET', tasks .. id, 'started_at', reply[1]) end
     end
   end
+  if defaults.foreseen then defaults.foreseen = math.min(defaults.foreseen, soonest) end
   call_sliced('ZADD', pending, ends)
   call_sliced('ZADD', leases, numbers)
   return at / 2

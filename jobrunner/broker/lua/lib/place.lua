@@ -18,8 +18,8 @@ local function arrival_after(last, now)
   return after < first and first or after
 end
 
--- The same of the last one noted, noted. Mostly nothing arrived in this millisecond yet: then what is written as the last
--- one is read stays.
+-- The arrival after the last one of a queue, and notes it. Mostly nothing arrived in this millisecond yet: then what is
+-- written as the last one is read stays.
 local function note_arrival(arrival, now)
   local first = arrival_after(0, now)
   local arrived = arrival_after(tonumber(redis.call('SET', arrival, exact(first), 'GET')) or 0, now)
