@@ -10,7 +10,7 @@ local now_ms, tasks, shared = unpack(ARGV, 1, 3)
 -- include number clock place due wake batch size room
 -- rarely number slot_at read_due hint_room
 
-local now = read_clock(now_ms)
+local now, last = read_clock(now_ms), tonumber(redis.call('GET', arrival)) or 0
 local words = {'HSET', '', 'id', '', 'place', 0, 'payload', '', 'enqueue_time', exact(now), 'retry_count', '0',
   unpack(ARGV, 4, 3 + shared)}
 local fixed = #words
@@ -34,7 +34,7 @@ local function write(key, at, own, place, is_later)
   written[key] = true
 end
 
-local known, ready, size, later, last = {}, {}, 0, 0, nil
+local known, ready, size, later = {}, {}, 0, 0
 at = 4 + shared
 for position = 1, total do
   local key, own, id, priority, due = keys[position], counts[position], given[at], '', now
@@ -50,7 +50,7 @@ for position = 1, total do
     redis.call('ZADD', scheduled, due, id)
     later = later + 1
   else
-    last = last and arrival_after(last, now) or note_arrival(arrival, now)
+    last = arrival_after(last, now)
     ready[size + 1], ready[size + 2], size = place_of(priority, last), id, size + 2
     write(key, at, own, ready[size - 1])
   end
@@ -59,7 +59,7 @@ end
 
 if size > 0 then
   call_sliced('ZADD', waiting, ready)
-  if size > 2 then redis.call('SET', arrival, exact(last)) end
+  redis.call('SET', arrival, exact(last))
 end
 if size + later > 0 then
   redis.call('HINCRBY', counters, 'enqueued', size / 2 + later)

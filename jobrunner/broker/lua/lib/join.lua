@@ -4,6 +4,8 @@ local function join(waiting, scheduled, arrival, priority, due, now)
     due = slot_at(scheduled, due)
     return scheduled, due, place_of(priority, due)
   end
-  local place = place_of(priority, note_arrival(arrival, now))
+  local arrived = arrival_after(tonumber(redis.call('GET', arrival)) or 0, now)
+  redis.call('SET', arrival, exact(arrived))
+  local place = place_of(priority, arrived)
   return waiting, place, place
 end

@@ -18,15 +18,6 @@ local function arrival_after(last, now)
   return after < first and first or after
 end
 
--- The arrival after the last one of a queue, and notes it. Mostly nothing arrived in this millisecond yet: then what is
--- written as the last one is read stays.
-local function note_arrival(arrival, now)
-  local first = arrival_after(0, now)
-  local arrived = arrival_after(tonumber(redis.call('SET', arrival, exact(first), 'GET')) or 0, now)
-  if arrived ~= first then redis.call('SET', arrival, exact(arrived)) end
-  return arrived
-end
-
 -- The due time nearest to `due` behind all that were scheduled for the same millisecond before.
 local function slot_at(scheduled, due)
   due = math.ceil(due)

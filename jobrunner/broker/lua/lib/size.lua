@@ -3,7 +3,7 @@
 local room_wanted
 local function room_in(settings, waiting, scheduled)
   local set = redis.call('HMGET', settings, 'max_size', 'room_wanted')
-  local most = number(set[1])
+  local most = set[1] and number(set[1])
   room_wanted = most and number(set[2])
   return most and most - redis.call('ZCARD', waiting) - redis.call('ZCARD', scheduled) or math.huge
 end
