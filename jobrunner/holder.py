@@ -7,6 +7,7 @@ say nothing.
 
 import hashlib
 import secrets
+import threading
 
 _COUNTED = 1 << 27
 _FIRST = 1 << 51
@@ -18,13 +19,15 @@ class LeaseNumbers:
     def __init__(self, worker_id: str) -> None:
         self._base = _FIRST + int(mark_in(worker_id), 16) * _COUNTED
         self._next = secrets.randbelow(_COUNTED)
+        self._lock = threading.Lock()
 
     def first_of(self, count: int) -> int:
         """The first of so many that follow one another."""
-        if self._next + count > _COUNTED:
-            self._next = 0
-        first = self._base + self._next
-        self._next += count
+        with self._lock:
+            if self._next + count > _COUNTED:
+                self._next = 0
+            first = self._base + self._next
+            self._next += count
         return first
 
 

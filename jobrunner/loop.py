@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
@@ -84,15 +85,27 @@ class Loop:
         self._trouble = ""
         self._complaints = complaints or Complaints()
         self._thread: threading.Thread | None = None
+        self._is_started = False
+        self._ended = threading.Event()
         self._turn_began: float | None = None
         self._turning = threading.Lock()
         self._rests_until = math.inf
         self._log = OwnLog("jobrunner.loop")
 
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread = threading.Thread(target=self.run, name=f"jobrunner-{self.name}", daemon=True)
-        self._thread.start()
+    def start(self, then: Callable[[], None] = lambda: None) -> None:
+        """Starts the thread, which does `then` when it has handed over."""
+        self._is_started = True
+        target = partial(self._run_first, then)
+        threading.Thread(target=target, name=f"jobrunner-{self.name}", daemon=True).start()
+
+    def _run_first(self, then: Callable[[], None]) -> None:
+        if self.run():
+            then()
+
+    def hand_over(self) -> Callable[[], object]:
+        """Called within a turn, after which the thread leaves. Returns what another one has to do in its place."""
+        self._thread = None
+        return self.run
 
     def wake(self) -> None:
         """Begins the next turn now."""
@@ -115,19 +128,18 @@ class Loop:
         """Ends after the turn at hand. Returns whether it has ended within `timeout_s`."""
         self._stopping = True
         self._signal.set()
-        if self._thread is None or self._thread is threading.current_thread():
+        if not self._is_started or self._thread is threading.current_thread():
             return True
         ends = monotonic() + timeout_s
-        self._thread.join(timeout_s)
-        if self._thread.is_alive() or not self._turning.acquire(timeout=max(ends - monotonic(), 0.0)):
+        if not self._ended.wait(timeout_s) or not self._turning.acquire(timeout=max(ends - monotonic(), 0.0)):
             return False
         self._turning.release()
         return True
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether it was started and has not ended."""
+        return self._is_started and not self._ended.is_set()
 
     @property
     def busy_s(self) -> float:
@@ -135,14 +147,21 @@ class Loop:
         began = self._turn_began
         return 0.0 if began is None else monotonic() - began
 
-    def run(self) -> None:
-        """Repeats turns in the calling thread until it is stopped."""
-        while not self._stopping:
-            with self._turning:
-                pause = self.turn()
-                self._rests_until = monotonic() + pause
-            if pause > 0 and not self._stopping:
-                self._signal.wait(pause)
+    def run(self) -> bool:
+        """Repeats turns in the calling thread until it is stopped, or handed over; returns whether it was."""
+        thread = self._thread = threading.current_thread()
+        try:
+            while not self._stopping and self._thread is thread:
+                with self._turning:
+                    pause = self.turn()
+                    self._rests_until = monotonic() + pause
+                if pause > 0 and not self._stopping:
+                    self._signal.wait(pause)
+        finally:
+            is_handed_over = self._thread is not thread
+            if not is_handed_over:
+                self._ended.set()
+        return is_handed_over
 
     def turn(self) -> float:
         """One turn with its error handled; returns the seconds to the next."""

@@ -21,8 +21,8 @@ _QUEUES = 4
 
 
 class Ahead:
-    """Its length is how many answers came that were not taken in. The wake-up thread calls `heard`, the fetch loop
-    everything else."""
+    """Its length is how many answers came that were not taken in. The wake-up thread calls `plan` and `heard`,
+    the fetch loop everything else."""
 
     def __init__(self, keys: Keys, numbers: LeaseNumbers) -> None:
         self._keys = keys

@@ -1,6 +1,7 @@
 """The fetch loop: reports what ended and reserves what comes next, both in one round trip."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from jobrunner.attempt import Attempt
@@ -163,7 +164,7 @@ class Fetcher:
         if self._wakeup.is_armed:
             return
         queues = self._turns.open if self._wakeup.can_bring and not self._pressure.is_on else []
-        self._wakeup.arm(self._ahead.plan(queues, self._wanted(self._executor.backlog)))
+        self._wakeup.arm(partial(self._ahead.plan, queues, self._wanted(self._executor.backlog)))
 
     def _collect(self) -> None:
         reports = self._finished.drain()

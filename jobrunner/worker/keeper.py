@@ -1,18 +1,20 @@
 """The lease keeper: a process beside a worker that renews its leases and nothing else.
 
-Usage: ``python -m jobrunner.worker.keeper``, with JSON lines on standard input::
+Usage: ``python -m jobrunner.worker.keeper BELL``, with JSON lines on standard input::
 
     ["serve", url, prefix]                                   first: the server; not an argument, as `ps` shows those
     ["hold", queue, since_s, keepalive_s, [token…], [id…]]   held since then, by the monotonic clock of this machine
     ["drop", [token…]]                                       these are over
 
 and lines on standard output: ``R`` (ready), ``S token`` (someone asked the task to stop) and ``L token`` (its lease is
-lost). What must hold: it renews nothing for a worker that is dead (end of input, or another parent) or suspended (a
-stopped process can finish nothing, so its tasks belong to others), and never more than the worker told it.
+lost). It reads when something comes on the pipe BELL (a file descriptor), and once a second: no task waits until this
+process has been woken. What must hold: it renews nothing for a worker that is dead (end of input, or another parent) or
+suspended (a stopped process can finish nothing, so its tasks belong to others), and never more than the worker told it.
 """
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -35,6 +37,8 @@ _SHARE = 1 / 3
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 10.0
 _SUSPENDED_PAUSE_S = 0.5
+_LOOK_EVERY_MS = 1000
+_CHUNK = 1 << 16
 _AFTER_ERROR_S = 0.2
 _LONGEST_AFTER_ERROR_S = 1.0
 _SLICE = 500
@@ -182,6 +186,29 @@ def is_suspended(pid: int) -> bool:
     return state in "TtZX"
 
 
+class Inbox:
+    """What the worker wrote, taken in line by line as far as it has come."""
+
+    def __init__(self, pipe: int, take: Callable[[bytes], None]) -> None:
+        self._pipe = pipe
+        self._take = take
+        self._begun = b""
+        self._lock = threading.Lock()
+        os.set_blocking(pipe, False)
+
+    def catch_up(self) -> None:
+        """Takes in what was written and not read. Raises EOFError at the end."""
+        with self._lock:
+            read = [self._begun]
+            with contextlib.suppress(BlockingIOError):
+                while chunk := os.read(self._pipe, _CHUNK):
+                    read.append(chunk)
+                raise EOFError
+            *lines, self._begun = b"".join(read).split(b"\n")
+            for line in lines:
+                self._take(line)
+
+
 def main() -> None:
     """Serves the worker that started this process, until it ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -192,26 +219,39 @@ def main() -> None:
         os._exit(0)
     _, url, prefix = msgspec.json.decode(first)
     keeper = Keeper(Broker(Endpoint(url, client_name="jobrunner-keeper"), patience_s=0), Keys(prefix), _print)
-    threading.Thread(target=_renew, args=(keeper, parent), daemon=True).start()
+    inbox = Inbox(sys.stdin.fileno(), keeper.read)
+    threading.Thread(target=_renew, args=(keeper, inbox, parent), daemon=True).start()
     _print("R")
-    for line in sys.stdin.buffer:
-        keeper.read(line)
+    with contextlib.suppress(EOFError):
+        _listen(inbox, int(sys.argv[1]))
     os._exit(0)
 
 
-def _renew(keeper: Keeper, parent: int) -> None:
+def _listen(inbox: Inbox, bell: int) -> None:
+    ringing = select.poll()
+    ringing.register(bell, select.POLLIN)
+    while True:
+        inbox.catch_up()
+        if ringing.poll(_LOOK_EVERY_MS) and not os.read(bell, _CHUNK):
+            return  # nobody is left who could ring
+
+
+def _renew(keeper: Keeper, inbox: Inbox, parent: int) -> None:
     pause, failures = 0.0, 0
     with contextlib.suppress(JobrunnerError):
         keeper.connect()
     while os.getppid() == parent:
         keeper.changed.wait(pause)
         try:
+            inbox.catch_up()  # what is over is not renewed
             pause = _SUSPENDED_PAUSE_S if is_suspended(parent) else keeper.step()
             failures = 0
+        except EOFError:
+            break
         except Exception:  # whatever it is, the leases that can be kept are kept
             failures += 1
             pause = back_off(failures, _AFTER_ERROR_S, _LONGEST_AFTER_ERROR_S)
-    os._exit(0)  # the worker is dead, and something it forked holds the other end of our input
+    os._exit(0)  # the worker is dead; if we were not told by the end of its pipe, something it forked holds that
 
 
 def _print(line: str) -> None:

@@ -3,8 +3,13 @@
 A job may hold the interpreter lock, or block the event loop, for longer than its lease: no thread of this process
 would renew it then. So renewal is done by a small process of its own, the keeper (`keeper.py`). It hears of every
 reservation before the first task of it starts, and of everything that ends; what is short never costs it a renewal.
+
+What it hears of lies in a pipe until it looks, once a second; a bell has it look at once. That is for leases of less
+than fifteen seconds, and for a pipe that is full.
 """
 
+import os
+import select
 import subprocess
 import sys
 import threading
@@ -42,6 +47,7 @@ class Leases:
         self._ready = threading.Event()
         self._closing = False
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._bell = -1
         self._watcher = threading.Thread(target=self._watch, name="jobrunner-leases", daemon=True)
 
     def start(self) -> None:
@@ -63,6 +69,8 @@ class Leases:
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
             self._tell(_hold_lines(since_s, attempts))
+            if self.is_ready and min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS:
+                self._ring()
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
         """Attempts that are over."""
@@ -92,6 +100,7 @@ class Leases:
         with self._lock:
             self._closing = True
             keeper = self._keeper
+            self._forget_bell()
         if keeper is not None and keeper.stdin is not None:
             with suppress(OSError):
                 keeper.stdin.close()
@@ -116,19 +125,36 @@ class Leases:
                 sleep(_BETWEEN_STARTS_S)
 
     def _open(self) -> subprocess.Popen[bytes] | None:
+        self._forget_bell()
+        heard, self._bell = os.pipe()
+        os.set_blocking(self._bell, False)
         try:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-m", "jobrunner.worker.keeper"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+            self._keeper = subprocess.Popen(  # noqa: S603  words of our own
+                [sys.executable, "-m", "jobrunner.worker.keeper", str(heard)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=[heard],
             )  # fmt: skip
         except OSError as error:
             _log.warning("the lease keeper cannot be started", error=str(error))
             return None
+        finally:
+            os.close(heard)
+        assert self._keeper.stdin is not None
+        os.set_blocking(self._keeper.stdin.fileno(), False)
         self._write(self._first_line)
         return self._keeper
 
+    def _forget_bell(self) -> None:
+        bell, self._bell = self._bell, -1
+        if bell >= 0:
+            os.close(bell)
+
+    def _ring(self) -> None:
+        with suppress(OSError):  # it rings already, or nobody hears it
+            os.write(self._bell, b"!")
+
     def _tell_all(self) -> None:
         self._write(_hold_lines(_LONG_AGO, self._held.values()))
+        self._ring()
 
     def _tell(self, line: bytes) -> None:
         if self._ready.is_set():
@@ -138,9 +164,11 @@ class Leases:
         """To the keeper. One that died is found by the watcher, and the next one is told all that is held."""
         if self._keeper is None or self._keeper.stdin is None or self._closing:
             return
+        pipe = self._keeper.stdin
         with suppress(OSError):
-            while line:
-                line = line[self._keeper.stdin.write(line) or 0 :]
+            while line := line[pipe.write(line) or 0 :]:
+                self._ring()
+                _wait_for_room(pipe.fileno())
 
     def _listen(self, keeper: subprocess.Popen[bytes]) -> None:
         assert keeper.stdout is not None
@@ -155,6 +183,12 @@ class Leases:
                 if word == "L":
                     _log.warning("a lease was lost while its task ran", token=token)
         keeper.wait()
+
+
+def _wait_for_room(pipe: int) -> None:
+    room = select.poll()
+    room.register(pipe, select.POLLOUT)
+    room.poll()
 
 
 def _serve_line(url: str, prefix: str) -> bytes:

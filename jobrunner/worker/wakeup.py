@@ -28,6 +28,7 @@ _CLOSE_PAUSE_S = 0.05
 OnWake = Callable[[str | None, list[Any]], None]
 """Hears which queue woke a worker ('' for none, None for: all may have, as hints were lost with the connection), and
 the values of the calls that were to follow, or their errors."""
+Plan = Callable[[], Sequence[Call[Any]]]
 
 
 class Wakeup:
@@ -44,7 +45,7 @@ class Wakeup:
         self._listener = WakeListener(broker, [keys.queue(name) for name in queues])
         # By a clock that was set, nobody could tell how old an answer is.
         self.can_bring = self._listener.can_bring and broker.now_ms is server_clock
-        self._calls: Sequence[Call[Any]] = ()
+        self._plan: Plan = tuple
         self._on_wake = on_wake
         self._armed = Signal()
         self.is_armed = False
@@ -52,20 +53,25 @@ class Wakeup:
         self._loop = Loop("wakeup", self.step, complaints)
         self._lock = threading.Lock()
 
-    def start(self) -> None:
-        """Starts the thread."""
-        self._loop.start()
+    def start(self, then: Callable[[], None] = lambda: None) -> None:
+        """Starts the thread, which does `then` when it has handed over."""
+        self._loop.start(then)
 
-    def arm(self, calls: Sequence[Call[Any]] = ()) -> None:
+    def hand_over(self) -> Callable[[], object]:
+        """Called in `on_wake`: returns what another thread has to do in the place of this one, which leaves."""
+        return self._loop.hand_over()
+
+    def arm(self, plan: Plan = tuple) -> None:
         """Listens until a hint comes, across polls, which need no command of their own. Arming twice is arming once.
 
-        `calls` are carried out when the wait ends, where that `can_bring` their values along.
+        The calls of `plan`, which the thread asks for when it begins to wait, are carried out when the wait ends, where
+        that `can_bring` their values along.
         """
         with self._lock:
             if self.is_armed:
                 return
             self.is_armed = True
-            self._calls = calls
+            self._plan = plan
         self._armed.set()
 
     def close(self) -> None:
@@ -86,8 +92,9 @@ class Wakeup:
         """One wait in the server."""
         if not self._armed.wait(_LONGEST_WAIT_S) or self._closing:
             return 0.0
-        calls, self._calls = self._calls, ()  # once: who has lost the answers knows nothing of what they did
+        plan, self._plan = self._plan, tuple  # once: who has lost the answers knows nothing of what they did
         try:
+            calls = plan()
             queue, replies = self._listener.wait_with(_LISTEN_S, calls)
         except Exception:
             self._armed.set()

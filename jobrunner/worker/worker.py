@@ -148,7 +148,7 @@ class Worker:
         self._wear.take()
         for loop in self._loops:
             loop.start()
-        self._wakeup.start()
+        self._wakeup.start(self._executor.join)
         self._working = True
         try:
             self._drivers.start()
@@ -272,7 +272,7 @@ class Worker:
             self._fetch_loop.wake()
         else:
             self._fetcher.woken(queue, brought)
-            self._fetch_loop.turn_here()
+            self._executor.change_places(self._fetch_loop.turn_here, self._wakeup.hand_over)
 
     def _describe(self) -> dict[str, Word]:
         return {

@@ -42,7 +42,7 @@ def test_a_quiet_worker_ends_what_it_runs_and_takes_nothing_until_it_may(start: 
     first = gated.enqueue(name="first")
     wait_for(lambda: "first" in gates)
     order(current, worker, "quiet", "1")
-    wait_for(lambda: current.workers()[0].quiet)
+    wait_for(lambda: [one for one in current.workers() if one.quiet])
 
     second = gated.enqueue(name="second")
     gates["first"].set()
@@ -62,7 +62,7 @@ def test_a_worker_that_stops_as_it_is_told_to_go_on_takes_nothing(
     running = gated.enqueue(name="running")
     wait_for(lambda: "running" in gates)
     order(current, worker, "quiet", "1")
-    wait_for(lambda: current.workers()[0].quiet)
+    wait_for(lambda: [one for one in current.workers() if one.quiet])
     stopping = threading.Thread(target=worker.stop)
 
     def stop_meanwhile(event: str, **_: Any) -> None:
@@ -95,7 +95,8 @@ def test_a_worker_says_which_jobs_it_knows_unless_they_are_too_many(
     start: Start, current: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = start(queues=["w"], heartbeat=0.05)
-    assert "work.gated" in (current.workers()[0].types or ())
+    (record,) = wait_for(current.workers)
+    assert "work.gated" in (record.types or ())
 
     monkeypatch.setattr("jobrunner.worker.running._LONGEST_NAMES", 5)
     worker._presence.step()

@@ -9,7 +9,7 @@ from jobrunner.settings import WorkerSettings
 from jobrunner.worker.executors.by_kind import ByKind
 from jobrunner.worker.executors.coroutines import CoroutineExecutor
 from jobrunner.worker.executors.deadlines import Deadlines
-from jobrunner.worker.executors.handover import Executor, Finished
+from jobrunner.worker.executors.handover import Finished, Hospitable
 from jobrunner.worker.executors.processes import ProcessSlots
 from jobrunner.worker.executors.threads import ThreadExecutor
 from jobrunner.worker.executors.wire import write_greeting
@@ -26,7 +26,7 @@ def build_executor(
     modules: Sequence[str],
     is_stopped: Callable[[str], bool],
     finished: Finished,
-) -> Executor:
+) -> Hospitable:
     """Threads or processes for plain jobs, and an event loop for coroutine jobs.
 
     `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
@@ -40,7 +40,7 @@ def build_executor(
         children = ProcessSlots(greeting, runner, is_stopped, settings.max_memory)
         return ThreadExecutor(settings.concurrency, children, finished)
     with within(client):
-        plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished)
+        plain = ThreadExecutor(settings.concurrency, Deadlines(runner), finished, lends=True)
 
     def coroutines() -> CoroutineExecutor:
         with within(client):

@@ -74,3 +74,14 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Begins nothing more and ends what runs, where it can be ended: coroutines and processes, not threads."""
+
+
+class Hospitable(Executor, Protocol):
+    """An executor whose slots may be joined by the thread that hears of work."""
+
+    def change_places(self, turn: Callable[[], None], hand_over: Callable[[], Callable[[], object]]) -> None:
+        """Does a `turn` that may submit attempts, whose caller may `hand_over` its role to a slot and `join` the
+        others in its place."""
+
+    def join(self) -> None:
+        """The calling thread is a slot."""

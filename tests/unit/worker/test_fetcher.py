@@ -76,8 +76,8 @@ class Ear:
         self.can_bring = True
         self.calls: Sequence[Call[Reservation]] = ()
 
-    def arm(self, calls: Sequence[Call[Reservation]]) -> None:
-        self.is_armed, self.calls = True, calls
+    def arm(self, plan: Callable[[], Sequence[Call[Reservation]]]) -> None:
+        self.is_armed, self.calls = True, plan()
 
 
 class Bench:

@@ -19,7 +19,7 @@ from jobrunner.client.lease import Lease
 from jobrunner.clock import monotonic
 from jobrunner.soak.cable import Cable
 from jobrunner.worker import keeper as module
-from jobrunner.worker.keeper import Keeper, is_suspended
+from jobrunner.worker.keeper import Inbox, Keeper, is_suspended
 from tests.conftest import Server, wait_for
 
 
@@ -210,3 +210,20 @@ def test_it_is_connected_and_known_to_the_server_before_the_first_lease(
     keeper.connect()
     assert cable.connections == 1
     broker.close()
+
+
+def test_it_takes_in_whole_lines_as_far_as_they_have_come() -> None:
+    read, write = os.pipe()
+    taken: list[bytes] = []
+    inbox = Inbox(read, taken.append)
+    inbox.catch_up()
+    os.write(write, b"one\ntwo\nthr")
+    inbox.catch_up()
+    assert taken == [b"one", b"two"]
+    os.write(write, b"ee\n")
+    inbox.catch_up()
+    assert taken == [b"one", b"two", b"three"]
+    os.close(write)
+    with pytest.raises(EOFError):
+        inbox.catch_up()
+    os.close(read)

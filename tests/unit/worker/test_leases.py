@@ -149,3 +149,21 @@ def test_a_keeper_is_told_what_was_held_before_it_was_ready(
     wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
     assert ends(raw, keys, dropped) == dropped.deadline_ms
     held.close()
+
+
+def test_only_short_leases_and_a_full_pipe_ring(held: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To wake the keeper for each task would make each wait; what is long it hears of within a second."""
+    rings: list[int] = []
+    real = held._ring
+    monkeypatch.setattr(held, "_ring", lambda: (rings.append(1), real()))
+    attempt = attempt_at("x", keepalive_ms=30_000.0)
+    held.hold([attempt], monotonic())
+    held.drop([attempt])
+    assert not rings
+    held.hold([attempt_at("x", keepalive_ms=2000.0)], monotonic())
+    assert len(rings) == 1
+    for number in range(3000):
+        attempt = attempt_at("x" * 100, token=str(number), keepalive_ms=30_000.0)
+        held.hold([attempt], monotonic())
+        held.drop([attempt])
+    assert 1 < len(rings) < 500

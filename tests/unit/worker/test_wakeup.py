@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_a_hint_brings_what_the_server_did_behind_it(
     wakeup: Wakeup, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
 ) -> None:
     client.queue("a").reserve()  # the server knows the script
-    wakeup.arm(reserve(keys, "mine"))
+    wakeup.arm(lambda: reserve(keys, "mine"))
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
     assert heard.brought == []
     item = client.queue("a").push("x")
@@ -183,7 +184,7 @@ def test_what_the_server_refuses_comes_as_an_error(
     wakeup: Wakeup, heard: Heard, raw: redis.Redis, keys: Keys
 ) -> None:
     raw.script_flush()
-    wakeup.arm(reserve(keys, "mine"))
+    wakeup.arm(lambda: reserve(keys, "mine"))
     hint(raw, keys, "a")
 
     wait_for(lambda: heard == ["a"])
@@ -196,7 +197,7 @@ def test_calls_are_sent_once(
 ) -> None:
     """Who has lost the answer does not know what they did."""
     client.queue("a").reserve()
-    wakeup.arm(reserve(keys, "mine"))
+    wakeup.arm(lambda: reserve(keys, "mine"))
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
     cable.drop()
     wait_for(lambda: cable.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
@@ -218,7 +219,7 @@ def test_one_that_left_has_taken_nothing_that_it_does_not_know_of(server: Server
         heard = Heard()
         wakeup = Wakeup(broker, keys, ["a"], heard.hear)
         wakeup.start()
-        wakeup.arm(reserve(keys, f"turn {turn}", count=1))
+        wakeup.arm(partial(reserve, keys, f"turn {turn}", count=1))
         pusher = threading.Thread(target=queue.push, args=("x",))
         pusher.start()
         wakeup.close()
@@ -232,7 +233,7 @@ def test_what_comes_later_is_not_taken_by_one_that_left(
     wakeup: Wakeup, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
 ) -> None:
     client.queue("a").reserve()
-    wakeup.arm(reserve(keys, "mine"))
+    wakeup.arm(lambda: reserve(keys, "mine"))
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
     wakeup.close()
 
