@@ -131,7 +131,6 @@ def test_history_can_be_purged(kept):
     assert "purged" not in kept.totals()
 
 
-
 def passed(mail):
     noted, trimmed = mail.raw.hmget(mail.keys.settings, "history_noted", "history_trimmed")
     return (noted and float(noted)), (trimmed and float(trimmed))
