@@ -3,7 +3,8 @@
     python -m benchmarks.prices --tasks 100000 --rounds 5 --json prices.json
 
 Plain is a job with default options, as in `python -m benchmarks`; its finished tasks stay readable for a minute. Every
-feature takes its turn in every round, deliveries are verified, the price is by the medians.
+feature takes its turn in every round, deliveries are verified, the price is by the medians. Beside them, in each round
+too, what OpenTelemetry's SDK takes for such spans alone.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks import bare_spans
 from benchmarks.child import ChildFailed
 from benchmarks.contender import Contender
 from benchmarks.contenders import jobrunner_environment, jobrunner_left
@@ -25,10 +27,9 @@ FEATURES = ("limits", "history", "hooks", "metrics", "tracing")
 TARGET = 0.6
 EVERYTHING = "+".join(FEATURES)
 PLAIN = "plain"
-_CASES = (PLAIN, "nothing kept", *FEATURES, "tracing 1 in 100", EVERYTHING)
+_CASES = (PLAIN, "nothing kept", *FEATURES, "tracing 1 in 100", EVERYTHING, f"{EVERYTHING} 1 in 100")
 _MANY = 10**6
 _ON = "BENCHMARK_FEATURES"
-_SAMPLED = {"tracing": 1.0, "tracing 1 in 100": 0.01}
 
 
 def fill(features: Sequence[str], tasks: int) -> None:
@@ -58,22 +59,12 @@ def work(features: Sequence[str]) -> None:
             endpoint = Endpoint(worker.client, "127.0.0.1", 0, worker.health)
             endpoint.start()
             stack.callback(endpoint.close)
-        for share in (_SAMPLED[name] for name in features if name in _SAMPLED):
-            _trace(share)
+        for name in features:
+            if name in bare_spans.SHARES:
+                from jobrunner.tracing import instrument
+
+                instrument(bare_spans.provider(bare_spans.SHARES[name]))
         worker.run()
-
-
-def _trace(share: float) -> None:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-
-    from jobrunner.tracing import instrument
-
-    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(share)))
-    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
-    instrument(provider)
 
 
 def _case(name: str) -> Contender:
@@ -87,10 +78,16 @@ def _case(name: str) -> Contender:
     )
 
 
-def measure(server: PrivateServer, tasks: int, rounds: int, tell: Callable[[str], None]) -> dict[str, list[float]]:
-    """Tasks a second of each case in each round. Raises SystemExit when a delivery is not complete."""
+def measure(
+    server: PrivateServer, tasks: int, rounds: int, tell: Callable[[str], None]
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """In each round: tasks a second of each case, µs of each bare span. Raises SystemExit when a delivery is not
+    complete."""
     rates: dict[str, list[float]] = {name: [] for name in _CASES}
+    bare: dict[str, list[float]] = {name: [] for name in bare_spans.SHARES}
     for turn in range(rounds):
+        for name, share in bare_spans.SHARES.items():
+            bare[name].append(bare_spans.span_us(share))
         first = turn % len(_CASES)
         for name in _CASES[first:] + _CASES[:first]:
             tell(f"round {turn + 1} of {rounds}: {name}")
@@ -99,7 +96,7 @@ def measure(server: PrivateServer, tasks: int, rounds: int, tell: Callable[[str]
             except (NotDelivered, ChildFailed) as failed:
                 raise SystemExit(f"{name}: {failed}") from failed
             rates[name].append(tasks / done.seconds)
-    return rates
+    return rates, bare
 
 
 def main() -> int:
@@ -117,17 +114,18 @@ def main() -> int:
     given = asked.parse_args()
     load = os.getloadavg()[0]
     with PrivateServer() as server:
-        rates = measure(server, given.tasks, given.rounds, lambda line: print(line, file=sys.stderr, flush=True))
+        rates, bare = measure(server, given.tasks, given.rounds, lambda line: print(line, file=sys.stderr, flush=True))
     plain = statistics.median(rates[PLAIN])
     print(f"{'with':<42}{'tasks/s':>10}  {'spread':<18}{'÷ plain':>8}{'µs/task more':>14}")
     for name, found in rates.items():
         middle = statistics.median(found)
         spread = f"{min(found):,.0f}–{max(found):,.0f}"
         print(f"{name:<42}{middle:>10,.0f}  {spread:<18}{middle / plain:>8.2f}{(1 / middle - 1 / plain) * 1e6:>14.1f}")
+    print(bare_spans.table(bare))
     ratio = statistics.median(rates[EVERYTHING]) / plain
     print(f"all of them: {ratio:.2f} of plain (target {TARGET}); load before: {load:.1f}")
     if given.json:
-        given.json.write_text(json.dumps({"tasks": given.tasks, "rates": rates}, indent=1) + "\n")
+        given.json.write_text(json.dumps({"tasks": given.tasks, "rates": rates, "bare_us": bare}, indent=1) + "\n")
     return 0 if ratio >= TARGET else 1
 
 

@@ -21,7 +21,8 @@ failures            the last ten attempts that failed or whose lease expired, a 
                     attempt, failed or expired, worker (see Failure), first line of the error; separated by tabs
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
 finished_at, outcome, result   of a finished task that is kept for a while, as its end of life tells; no outcome:
-                    succeeded; no result: None; no time: `keep` before the end of life, if that is a minute
+                    succeeded; no result: None; no time: that in the index of history, else, as `keep` is a minute,
+                    this long before the end of life
 attempts            of a task that was cancelled before it ran
 total_attempts, hops           lifetime figures across moves; a child of a task has its hops and one more
 cancel_requested               flag

@@ -14,6 +14,7 @@ from jobrunner.settings import Duration, check_options
 from jobrunner.shown import shown
 
 LONGEST_KEY = 256
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ def read_payload(raw: bytes | None, encoding: bytes | None) -> Any:
 def read_headers(raw: bytes | None) -> dict[str, str]:
     """Headers of a task; damaged ones read as none."""
     try:
-        return msgspec.json.decode(raw, type=dict[str, str]) if raw else {}
+        return _decode_headers(raw) if raw else {}
     except msgspec.MsgspecError:
         return {}
 

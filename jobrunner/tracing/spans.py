@@ -27,10 +27,18 @@ def of_sending(queue: str, tasks: Sequence[Task]) -> dict[str, Any]:
 
 def of_attempt(attempt: Attempt) -> dict[str, Any]:
     """Attributes of an attempt as it begins."""
-    own = {"jobrunner.attempt": attempt.number, "jobrunner.max_attempts": attempt.max_attempts}
-    return (
-        _shared(attempt.queue, "process", "process") | {"messaging.message.id": attempt.id} | own | _job(attempt.type)
-    )
+    said: dict[str, Any] = {  # in one piece: it is made for every attempt
+        "messaging.system": "jobrunner",
+        "messaging.destination.name": attempt.queue,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.message.id": attempt.id,
+        "jobrunner.attempt": attempt.number,
+        "jobrunner.max_attempts": attempt.max_attempts,
+    }
+    if attempt.type:
+        said["jobrunner.job"] = attempt.type
+    return said
 
 
 def of_item(queue: str, task_id: str, attempt: int) -> dict[str, Any]:
@@ -45,6 +53,9 @@ def of_batch(queue: str, batch: str, size: int) -> dict[str, Any]:
 
 def end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
     """Says how an attempt ended, and ends its span. No outcome: it was broken off and is handed back."""
+    if not span.is_recording():  # it was not sampled, or the job ended it
+        span.end()
+        return
     try:
         span.set_attribute("jobrunner.outcome", name_of(attempt, outcome))
         if isinstance(outcome, Failed):

@@ -14,7 +14,6 @@ from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.item import read_headers, write_headers
@@ -22,10 +21,10 @@ from jobrunner.logs import OwnLog
 from jobrunner.outcome import Outcome
 from jobrunner.task import Task
 from jobrunner.tracing import spans
+from jobrunner.tracing.origins import NOWHERE, W3C, begin_from, origin_of, read_origin, way_of
 
 _LINKS = 128
 """At most so many links of a span: the default limit of OpenTelemetry's SDKs."""
-_w3c = TraceContextTextMapPropagator()
 _log = OwnLog("jobrunner.tracing")
 T = TypeVar("T")
 
@@ -54,7 +53,7 @@ class OpenTelemetryTracer:
             outcome = work(attempt)
         finally:
             contexts.detach(token)
-            _quietly(partial(spans.end, span, attempt, outcome), task=attempt.id)
+            _end(span, attempt, outcome)
         return outcome
 
     async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
@@ -68,7 +67,7 @@ class OpenTelemetryTracer:
             outcome = await work(attempt)
         finally:
             contexts.detach(token)
-            _quietly(partial(spans.end, span, attempt, outcome), task=attempt.id)
+            _end(span, attempt, outcome)
         return outcome
 
     def run_batch(
@@ -91,7 +90,7 @@ class OpenTelemetryTracer:
     @contextmanager
     def within(self, traceparent: str) -> Iterator[None]:
         """Makes a span of another process the current one."""
-        token = contexts.attach(_w3c.extract({"traceparent": traceparent}))
+        token = contexts.attach(W3C.extract({"traceparent": traceparent}))
         try:
             yield
         finally:
@@ -100,7 +99,8 @@ class OpenTelemetryTracer:
     @contextmanager
     def processing(self, queue: str, task_id: str, headers: Mapping[str, str], attempt: int) -> Iterator[Span]:
         """A consumer span for an item that a program reserved itself."""
-        span = self._consumer(queue, headers, spans.of_item(queue, task_id, attempt))
+        way = begin_from(read_origin(headers), self._as_child)
+        span = self._consumer(queue, way, spans.of_item(queue, task_id, attempt))
         with _ended(span):
             yield span
 
@@ -131,19 +131,17 @@ class OpenTelemetryTracer:
 
     def _begun(self, attempt: Attempt) -> Span | None:
         try:
-            attributes = spans.of_attempt(attempt)
-            return self._consumer(attempt.queue, read_headers(attempt.headers), attributes)
+            way = way_of(attempt.headers, self._as_child)
+            return self._consumer(attempt.queue, way, spans.of_attempt(attempt))
         except Exception as error:
             _log.warning("run without a trace", task=attempt.id, error=str(error))
             return None
 
-    def _consumer(self, queue: str, headers: Mapping[str, str], attributes: dict[str, Any]) -> Span:
-        sent = _w3c.extract(headers, context=Context())
-        origin = trace.get_current_span(sent).get_span_context()
-        links = [Link(origin)] if origin.is_valid and not self._as_child else []
+    def _consumer(self, queue: str, way: tuple[Context, tuple[Link, ...]], attributes: dict[str, Any]) -> Span:
+        context, links = way
         return self._tracer.start_span(
             f"process {queue}",
-            context=sent if self._as_child else Context(),
+            context=context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=links,
@@ -155,7 +153,7 @@ class OpenTelemetryTracer:
         try:
             return self._tracer.start_span(
                 f"process {queue}",
-                context=Context(),
+                context=NOWHERE,
                 kind=SpanKind.CONSUMER,
                 attributes=spans.of_batch(queue, batch, size),
                 links=[Link(origin) for origin in _origins(headers())],
@@ -167,7 +165,7 @@ class OpenTelemetryTracer:
 
 def _carrier(context: Context | None = None) -> dict[str, str]:
     found: dict[str, str] = {}
-    _w3c.inject(found, context=context)
+    W3C.inject(found, context=context)
     return found
 
 
@@ -186,7 +184,7 @@ def _origins(headers: Sequence[bytes | None]) -> list[SpanContext]:
     """The spans that enqueued these items, each once."""
     found: dict[tuple[int, int], SpanContext] = {}
     for raw in headers:
-        origin = trace.get_current_span(_w3c.extract(read_headers(raw), context=Context())).get_span_context()
+        origin = origin_of(raw)
         if origin.is_valid:
             found.setdefault((origin.trace_id, origin.span_id), origin)
     return list(found.values())[:_LINKS]
@@ -202,8 +200,15 @@ def _ended(span: Span) -> Iterator[None]:
         _quietly(span.end)
 
 
-def _quietly(end: Callable[[], None], **said: str) -> None:
+def _end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
+    try:
+        spans.end(span, attempt, outcome)
+    except Exception as error:
+        _log.warning("a span was not ended as it should", error=str(error), task=attempt.id)
+
+
+def _quietly(end: Callable[[], None]) -> None:
     try:
         end()
     except Exception as error:
-        _log.warning("a span was not ended as it should", error=str(error), **said)
+        _log.warning("a span was not ended as it should", error=str(error))

@@ -78,10 +78,40 @@ def test_all_others_say_when_they_ended(timed, keep_ms, outcome, result):
     assert abs(float(timed.hash("a")["finished_at"]) - now_ms(timed)) < 30_000
 
 
-def test_history_has_the_time_even_where_it_is_as_short(timed):
+@pytest.mark.parametrize("age_ms", [USUAL_MS, 3_600_000])
+def test_the_index_of_history_has_the_time(timed, keys, age_ms):
+    timed.configure(history_ms=age_ms)
+    timed.commit(timed.lease("a"), keep_ms=USUAL_MS)
+
+    assert "finished_at" not in timed.hash("a")
+    record = timed.run(tasks.show(keys, "a", queue="mail"))
+    assert record.state is TaskState.SUCCEEDED
+    assert record.when.timestamp() * 1000 == pytest.approx(timed.scores("done")["a"], abs=0.01)
+
+
+def test_a_hash_that_outlives_the_index_has_the_time_itself(timed):
     timed.configure(history_ms=USUAL_MS)
-    timed.commit(timed.lease("a"), keep_ms=0)
-    assert "finished_at" in timed.hash("a")
+    timed.commit(timed.lease("a"), keep_ms=USUAL_MS + 1)
+    assert float(timed.hash("a")["finished_at"]) == timed.scores("done")["a"]
+
+
+def test_what_lost_its_index_was_over_by_now(timed, keys):
+    timed.configure(history_ms=3_600_000)
+    timed.commit(timed.lease("a"))
+    timed.raw.delete(timed.keys.done)
+
+    record = timed.run(tasks.show(keys, "a", queue="mail"))
+    assert record.state is TaskState.SUCCEEDED
+    assert abs(record.when.timestamp() * 1000 - now_ms(timed)) < 30_000
+
+
+def test_an_entry_that_outlived_its_hash_ends_nothing(timed, keys):
+    timed.configure(history_ms=3_600_000)
+    timed.commit(timed.lease("a"))
+    timed.raw.delete(timed.keys.task("a"))
+    timed.enqueue("a")
+
+    assert timed.run(tasks.show(keys, "a", queue="mail")).state is TaskState.WAITING
 
 
 def test_what_was_handed_on_is_over_in_the_same_way(timed, keys):

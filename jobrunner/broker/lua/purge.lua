@@ -9,13 +9,14 @@ local now_ms, tasks, count, counter = unpack(ARGV)
 
 local ids = redis.call('ZRANGE', set, 0, tonumber(count) - 1)
 if #ids == 0 then return 0 end
-if counter == 'history_purged' then note_trimmed(settings, redis.call('ZSCORE', set, ids[#ids])) end
+local is_history = counter == 'history_purged'
+if is_history then note_trimmed(settings, redis.call('ZSCORE', set, ids[#ids])) end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
 local keys = {}
 for i, id in ipairs(ids) do
   keys[i] = tasks .. id
-  local task = redis.pcall('HMGET', keys[i], 'then', 'finished_at', 'died_at')
-  if not task.err and not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
+  local task = not is_history and redis.pcall('HMGET', keys[i], 'then', 'finished_at', 'died_at')
+  if task and not task.err and not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
 end
 redis.call('UNLINK', unpack(keys))
 redis.call('HINCRBY', counters, counter, #ids)

@@ -15,14 +15,14 @@ for i = 1, #fields, 2 do
   values[fields[i]] = fields[i + 1]
   reply[i + 2], reply[i + 3] = fields[i], fields[i + 1]
 end
-local ended = values.finished_at or over_since(task)
+local queue = values.queue or ''
+if string.sub(queue, 1, #tag + 1) == tag .. '/' then queue = string.sub(queue, #tag + 2) end
+local ended = values.finished_at or over_since(task, base .. queue .. ':done', id)
 if ended then
   reply[1], reply[2] = values.outcome or 'succeeded', ended
   return reply
 end
 
-local queue = values.queue or ''
-if string.sub(queue, 1, #tag + 1) == tag .. '/' then queue = string.sub(queue, #tag + 2) end
 for _, state in ipairs({'waiting', 'scheduled', 'pending', 'dead'}) do
   local score = redis.call('ZSCORE', base .. queue .. ':' .. state, id)
   if score then reply[1], reply[2] = state, score end

@@ -10,7 +10,7 @@ local function trim(set, before, most)
   if most > 0 and over > 0 then old = redis.call('ZRANGE', set, 0, math.min(#old + over, SLICE) - 1) end
   if #old == 0 then return 0 end
   local newest = redis.call('ZSCORE', set, old[#old])
-  redis.call('ZREM', set, unpack(old))
+  redis.call('ZREMRANGEBYRANK', set, 0, #old - 1)
   for n, id in ipairs(old) do old[n] = tasks .. id end
   redis.call('UNLINK', unpack(old))
   return #old, newest
