@@ -30,7 +30,6 @@ from jobrunner.worker.stock import Stock
 from jobrunner.worker.turns import Turns
 from jobrunner.worker.wakeup import Wakeup
 
-_BUSY_PAUSE_S = 0.005
 _REFUSED_PAUSE_S = 1.0
 _NO_KEEPER_PAUSE_S = 0.05
 _NOTIFY_BUSY = 256
@@ -311,13 +310,13 @@ class Fetcher:
         backlog = self._executor.backlog
         wanted = self._wanted(backlog)
         if backlog:
-            self._finished.notify_at = _NOTIFY_BUSY
+            self._finished.notify_at = self._stock.ends_together(backlog, _NOTIFY_BUSY)
             if wanted and self._turns.until_next() == 0.0:
                 return 0.0
             self._executor.nudge()
             if self._stock.has_free_slots and wanted and self._turns.queues:
                 self._listen()  # what comes now can begin at once
-            return _BUSY_PAUSE_S
+            return self._stock.pause_s
         self._finished.notify_at = 1
         if len(self._finished):
             return 0.0

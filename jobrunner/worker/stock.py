@@ -7,6 +7,9 @@ from jobrunner.clock import monotonic
 
 _STUCK_S = 0.25
 _MEASURED_S = 0.002
+_TOGETHER = 4
+_SHORTEST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.02
 
 
 class Stock:
@@ -60,6 +63,21 @@ class Stock:
         if free <= 0 or (backlog > 0 and backlog > self.depth // 2 and not self.has_free_slots):
             return 0
         return min(free, self._batch_max)
+
+    @property
+    def pause_s(self) -> float:
+        """How long what ended may wait, while there is more to do, so that some are reported together: a turn for each
+        would take a processor from tasks that compute for some milliseconds."""
+        if self._rate <= 0 or self.has_free_slots:
+            return _SHORTEST_PAUSE_S
+        return min(max(_TOGETHER / self._rate, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+
+    def ends_together(self, backlog: int, most: int) -> int:
+        """How many ends wait for each other: `most`, but where turns are rare no more than leave a part of the
+        backlog."""
+        if self.pause_s <= _SHORTEST_PAUSE_S:
+            return most
+        return min(max(backlog - self.depth // 4, 1), most)
 
     def is_stuck(self, backlog: int) -> bool:
         """Whether tasks wait behind long ones that took all slots: others should have them."""

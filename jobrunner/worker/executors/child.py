@@ -21,7 +21,15 @@ from jobrunner.logs import IDENTITY
 from jobrunner.outcome import Outcome
 from jobrunner.own_signals import answer_signals
 from jobrunner.tracepoint import TRACEPOINT
-from jobrunner.worker.executors.wire import HEAD, frame, read_attempt, read_greeting, write_outcome
+from jobrunner.worker.executors.wire import (
+    PIECE,
+    frame,
+    lacks,
+    read_attempt,
+    read_greeting,
+    unframed,
+    write_outcome,
+)
 from jobrunner.worker.runner import Runner
 
 _PR_SET_PDEATHSIG = 1
@@ -77,18 +85,13 @@ def _run(runner: Runner, attempt: Attempt) -> Outcome:
 
 
 def _receive(channel: socket.socket) -> bytes | None:
-    head = _exactly(channel, HEAD.size)
-    return None if head is None else _exactly(channel, HEAD.unpack(head)[0])
-
-
-def _exactly(channel: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        part = channel.recv(size - len(parts))
-        if not part:
+    received = bytearray()
+    while (left := lacks(received)) > 0:
+        piece = channel.recv(max(left, PIECE))
+        if not piece:
             return None
-        parts += part
-    return bytes(parts)
+        received += piece
+    return unframed(received)
 
 
 def _listen(lifeline: int, stopped: set[str]) -> None:

@@ -22,7 +22,7 @@ from jobrunner.logs import OwnLog
 from jobrunner.outcome import Outcome, Released
 from jobrunner.tracepoint import TRACEPOINT
 from jobrunner.worker.executors.handover import RunAttempt
-from jobrunner.worker.executors.wire import HEAD, frame, read_outcome, write_attempt
+from jobrunner.worker.executors.wire import PIECE, frame, lacks, read_outcome, unframed, write_attempt
 from jobrunner.worker.runner import Runner
 from jobrunner.worker.running import resident_bytes
 from jobrunner.worker.verdict import out_of_time
@@ -32,6 +32,8 @@ _START_S = 30.0
 _LOOK_S = 0.25
 _LATE_S = 1.0
 _LAST_WORDS_S = 0.2
+_SMALL = 4096
+"""Bytes of a message that the socket takes at once, whether the child reads or not."""
 
 
 class ProcessSlots:
@@ -179,6 +181,7 @@ class ChildProcess:
 
     def __init__(self) -> None:
         self._told = ""
+        self._timeout_s: float | None = None
         self._socket, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "jobrunner.worker.executors.child", str(theirs.fileno()), str(lifeline)]
@@ -196,32 +199,37 @@ class ChildProcess:
         """
         ends = math.inf if timeout_s is None else monotonic() + timeout_s
         try:
-            self._socket.settimeout(timeout_s)
+            if len(message) > _SMALL:
+                self._limit(timeout_s)
             self._socket.sendall(frame(message))
-            size: int = HEAD.unpack(self._receive(HEAD.size, ends, look))[0]
-            return self._receive(size, ends, look)
+            return self._receive(ends, look)
         except ConnectionError as error:
             raise _NotTakenError from error
 
-    def _receive(self, size: int, ends: float, look: Callable[[], object]) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
+    def _receive(self, ends: float, look: Callable[[], object]) -> bytes:
+        received, has_ended = bytearray(), False
+        while (lacking := lacks(received)) > 0:
             left = ends - monotonic()
             if left <= 0:
                 raise TimeoutError
-            ended = self.has_ended  # what it started may hold its end of the socket
-            self._socket.settimeout(min(left, _LOOK_S))
+            self._limit(0.0 if has_ended else min(left, _LOOK_S))
             try:
-                part = self._socket.recv(size - len(parts))
-            except TimeoutError:
-                if ended:
+                piece = self._socket.recv(max(lacking, PIECE))
+            except (TimeoutError, BlockingIOError):
+                if has_ended:  # what it started may hold its end of the socket
                     raise EOFError from None
+                has_ended = self.has_ended
                 look()
                 continue
-            if not part:
+            if not piece:
                 raise EOFError
-            parts += part
-        return bytes(parts)
+            received += piece
+        return unframed(received)
+
+    def _limit(self, timeout_s: float | None) -> None:
+        if timeout_s != self._timeout_s:  # each change is a call of the system
+            self._timeout_s = timeout_s
+            self._socket.settimeout(timeout_s)
 
     @property
     def has_ended(self) -> bool:

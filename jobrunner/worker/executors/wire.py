@@ -13,7 +13,9 @@ import msgspec
 from jobrunner.attempt import Attempt
 from jobrunner.outcome import OUTCOMES, Moved, Outcome, Spread
 
-HEAD = struct.Struct("!I")
+PIECE = 16 * 1024
+"""What is asked of the socket at once, at least: a frame mostly comes in one piece."""
+_HEAD = struct.Struct("!I")
 _KINDS: dict[str, Callable[..., Outcome]] = {kind.__name__: kind for kind in OUTCOMES}
 _outcomes = msgspec.msgpack.Decoder(dict[str, Any])
 _attempts = msgspec.msgpack.Decoder(tuple[Attempt, str])
@@ -76,4 +78,17 @@ def read_outcome(raw: bytes) -> Outcome:
 
 def frame(message: bytes) -> bytes:
     """A message as it goes over the socket."""
-    return HEAD.pack(len(message)) + message
+    return _HEAD.pack(len(message)) + message
+
+
+def lacks(received: bytearray) -> int:
+    """How many bytes of a frame are still to come, at least; 0 when it is there. Each end waits for the answer before
+    it sends again, so nothing comes behind it."""
+    if len(received) < _HEAD.size:
+        return _HEAD.size - len(received)
+    return int(_HEAD.unpack_from(received)[0]) + _HEAD.size - len(received)
+
+
+def unframed(received: bytearray) -> bytes:
+    """The message of a frame."""
+    return bytes(received[_HEAD.size :])

@@ -19,6 +19,12 @@ def pid() -> int:
     return os.getpid()
 
 
+@job(name="child.echo")
+def echo(text: str) -> str:
+    """What it was given."""
+    return text
+
+
 @job(name="child.sleep")
 def sleep() -> None:
     """Takes long."""

@@ -353,6 +353,13 @@ def test_a_child_is_used_again(children: Any) -> None:
     assert first == second
 
 
+def test_payloads_and_results_of_any_size_go_to_a_child_and_back(children: Any) -> None:
+    run = children(MODULE).new_run()
+    for size in (0, 5_000, 17_000, 3_000_000, 1):
+        text = b'"' + b"x" * size + b'"'
+        assert run(attempt_at("child.echo", b'{"text":' + text + b"}")) == Succeeded(text)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory another process has")
 def test_a_child_that_has_too_much_memory_after_an_attempt_is_replaced(children: Any) -> None:
     run = children(MODULE, max_memory=1).new_run()

@@ -96,6 +96,35 @@ def test_nothing_more_is_wanted_while_the_backlog_is_more_than_half_full(stock: 
     assert stock.wanted(stock.depth // 2) > 0
 
 
+def busy_at(rate: int, stock: Stock, watch: Watch) -> None:
+    """All slots have been busy, for a second."""
+    stock.took(10)
+    for _ in range(100):
+        stock.took(rate // 100)
+        watch.now += 0.01
+        stock.gave(rate // 100)
+
+
+def test_what_ends_every_few_milliseconds_is_reported_together(stock: Stock, watch: Watch) -> None:
+    busy_at(300, stock, watch)
+    assert stock.pause_s == pytest.approx(4 / 300, rel=0.01)
+    assert stock.ends_together(6, 256) == 6 - stock.depth // 4
+    assert stock.ends_together(0, 256) == 1
+    assert stock.ends_together(1000, 256) == 256
+
+
+@pytest.mark.parametrize(("rate", "pause_s"), [(100, 0.02), (20_000, 0.005)])
+def test_what_ended_is_soon_reported_all_the_same(stock: Stock, watch: Watch, rate: int, pause_s: float) -> None:
+    busy_at(rate, stock, watch)
+    assert stock.pause_s == pause_s
+
+
+def test_no_end_waits_for_long_while_slots_are_free(stock: Stock, watch: Watch) -> None:
+    busy_at(300, stock, watch)
+    stock.gave(0, released=1)
+    assert (stock.pause_s, stock.ends_together(3, 256)) == (0.005, 256)
+
+
 def test_slots_that_are_free_are_filled_whatever_is_about_to_begin(stock: Stock) -> None:
     stock.took(4)
     assert stock.wanted(4) == 6
