@@ -91,6 +91,7 @@ def measure(
         first = turn % len(_CASES)
         for name in _CASES[first:] + _CASES[:first]:
             tell(f"round {turn + 1} of {rounds}: {name}")
+            server.renew()
             try:
                 done = drain(server, _case(name), tasks)
             except (NotDelivered, ChildFailed) as failed:

@@ -60,6 +60,7 @@ class Run:
 
     def _take(self, server: PrivateServer, what: str, contender: Contender, number: int) -> None:
         turn = TURNS[what]
+        server.renew()
         try:
             figures = turn.take(server, contender, contender.tasks(int(self._tasks * turn.part)))
         except TooSlow as failed:
@@ -82,10 +83,12 @@ class Run:
         who = self._enqueuers(number)
         if who:
             with self._told(number, way, " and ".join(who)):
+                server.renew()
                 for name, outcome in enqueue.measure(server, way, tasks, who).items():
                     self._note(way, name, outcome)
         for peer in _in_turn([peer for peer in self._peers if peer.takes_part(way)], number):
             with self._told(number, way, peer.name):
+                server.renew()
                 self._note(way, peer.name, enqueue.measure_peer(server, way, peer.tasks(tasks), peer))
 
     def _note(self, measure: str, who: str, outcome: float | str) -> None:

@@ -59,7 +59,7 @@ class PrivateServer:
 
     def __init__(self) -> None:
         port = _free_port()
-        self._process = ValkeyServer(port=port, host=_HOST, config=_SETTINGS)
+        self._process = _server(port)
         self.address = (_HOST, port)
         self.url = f"redis://{_HOST}:{port}/0"
         self.redis: Any = Redis(host=_HOST, port=port)
@@ -72,6 +72,12 @@ class PrivateServer:
     def __exit__(self, *_: object) -> None:
         self.redis.close()
         self._process.stop()
+
+    def renew(self) -> None:
+        """Another server at the same address, so that what many turns did to the memory of one is nobody's time."""
+        self.__exit__()
+        self._process = _server(self.address[1])
+        self._process.start()
 
     @property
     def version(self) -> str:
@@ -102,6 +108,10 @@ class PrivateServer:
     def _about(self, *sections: str) -> dict[str, Any]:
         about: dict[str, Any] = self.redis.info(*sections)
         return about
+
+
+def _server(port: int) -> ValkeyServer:
+    return ValkeyServer(port=port, host=_HOST, config=_SETTINGS)
 
 
 def _free_port() -> int:
