@@ -74,19 +74,27 @@ class Verb(Generic[T]):
     def _pick(self) -> Callable[[QueueKeys], Any]:
         return attrgetter(*self.script.keys)
 
-    def on(self, queue: QueueKeys, /, *, rest: Iterable[Word] = (), **args: Word) -> Call[T]:
-        """The call on the keys of one queue; `args` are the script's fixed arguments but the clock, `rest` its tail."""
+    def on(
+        self, queue: QueueKeys, /, *, rest: Iterable[Word] = (), read: Callable[[Any], T] | None = None, **args: Word
+    ) -> Call[T]:
+        """The call on the keys of one queue; `args` are the script's fixed arguments but the clock, `rest` its tail.
+        `read` is what reads its reply, when not the one of all such calls."""
         picked = self._pick(queue)
-        return self.with_keys(picked if isinstance(picked, tuple) else (picked,), rest=rest, **args)
+        return self._call(picked if isinstance(picked, tuple) else (picked,), rest, args, read or self._read)
 
     def with_keys(self, keys: tuple[bytes, ...], /, *, rest: Iterable[Word] = (), **args: Word) -> Call[T]:
         """The call on keys given in the order of the script's signature."""
+        return self._call(keys, rest, args, self._read)
+
+    def _call(
+        self, keys: tuple[bytes, ...], rest: Iterable[Word], args: dict[str, Word], read: Callable[[Any], T]
+    ) -> Call[T]:
         words: list[Word] = [args.pop(name) for name in self.script.args[1:]]
         if args:
             raise TypeError(f"lua/{self.script.name}.lua takes no argument {sorted(args)}")
         words.extend(rest)
         return Call(
-            read=self._read,
+            read=read,
             words=words,
             script=self.script,
             keys=keys,

@@ -12,8 +12,6 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
-from msgspec.structs import replace
-
 from jobrunner.attempt import Attempt, read_attempts
 from jobrunner.broker.call import Call, Verb, Word, command
 from jobrunner.broker.keys import QueueKeys
@@ -54,8 +52,8 @@ def reserve(keys: QueueKeys, count: int, *, token: str | int, keepalive_ms: int 
     count on from it, or a word that a number is made from."""
     lease = token if isinstance(token, int) else number_from(token)
     given = "" if keepalive_ms is None else keepalive_ms
-    call = _reserve.on(keys, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms=given)
-    return replace(call, read=partial(_reservation, keys.name, lease))
+    read = partial(_reservation, keys.name, lease)
+    return _reserve.on(keys, read=read, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms=given)
 
 
 def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
@@ -95,8 +93,8 @@ def commit_groups(keys: QueueKeys, groups: Iterable[CommitGroup]) -> Call[list[s
     for said, leases in groups:
         words += (len(leases) // 2, *said, *leases)
         total += len(leases) // 2
-    call = _commit.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, finished=keys.finished)
-    return replace(call, read=partial(_commit_verdicts, total))
+    read = partial(_commit_verdicts, total)
+    return _commit.on(keys, rest=words, read=read, tasks=keys.tasks, queue=keys.name, finished=keys.finished)
 
 
 def _commit_verdicts(total: int, reply: list[Any]) -> list[str]:

@@ -23,7 +23,7 @@ def _record(seal: Seal | None, tag: str, task_id: str, reply: list[bytes]) -> Ta
     return read_record(reply[0].decode(), reply[1].decode(), fields, seal=seal, tag=tag)
 
 
-_enqueue = Verb("enqueue", lambda reply: reply)
+_enqueue: Verb[list[bool]] = Verb("enqueue", lambda reply: reply)
 _unique = Verb("unique", lambda reply: reply)
 _show = Verb("show", lambda reply: reply)
 _cancel = Verb("cancel", text)
@@ -41,14 +41,14 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
     sent = list(tasks)
     if keys.seal is not None:
         sent = [sealed(keys, task) for task in sent]
-    alike = len(set(map(_traits, sent))) == 1
+    alike = len(sent) == 1 or len(set(map(_traits, sent))) == 1
     shared = task_fields(sent[0]) if alike else []
     words: list[Word] = ["queue", keys.name, *shared]
     for task in sent:
         own = [] if alike else task_fields(task)
         words += (task.id, task.payload, _wishes(task, len(own)), *own)
-    call = _enqueue.on(keys, rest=words, tasks=keys.tasks, shared=2 + len(shared))
-    return replace(call, read=partial(_are_new, keys.name, len(sent)))
+    read = partial(_are_new, keys.name, len(sent))
+    return _enqueue.on(keys, rest=words, read=read, tasks=keys.tasks, shared=2 + len(shared))
 
 
 def _wishes(task: Task, own: int) -> str:
