@@ -58,3 +58,11 @@ def test_the_table_says_what_jobrunner_is_of_each_limit() -> None:
 
     assert lines[1].split() == ["drain", "jobrunner", "50", "40–60"]
     assert lines[2].split() == ["drain", "scripts", "100", "90–110", "0.5"]
+
+
+def test_a_renewed_server_is_another_one_at_the_same_address(server: PrivateServer) -> None:
+    server.redis.set("left", "over")
+    first = server.redis.info("server")["run_id"]
+    server.renew()
+    assert server.redis.get("left") is None
+    assert server.redis.info("server")["run_id"] != first

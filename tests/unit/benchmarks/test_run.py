@@ -16,6 +16,15 @@ from benchmarks.run import Run, _in_turn
 from benchmarks.turns import TURNS, Turn
 
 
+class Server:
+    """In the place of the private server."""
+
+    renewed = 0
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+
 def _run(*who: str) -> Run:
     return Run(what=("drain",), who=who, tasks=1_000, rounds=1, venvs=Path("nowhere"))
 
@@ -29,10 +38,11 @@ def test_a_turn_without_complete_delivery_voids_all_its_figures(monkeypatch: pyt
         raise NotDelivered("1 lost")
 
     monkeypatch.setitem(TURNS, "drain", Turn(take=take, measures=("drain", "commands")))
-    run, server = _run(), object()
+    run, server = _run(), Server()
     run.board.add("drain", "rq", 600.0)
     run._take(server, "drain", _named("rq"), 0)  # type: ignore[arg-type]
 
+    assert server.renewed == 1, "no turn has a server that another one used"
     assert run.board.voids == ["drain, tasks/s, rq: 1 lost"]
     assert "VOID" in run.board.table()
 
@@ -44,7 +54,7 @@ def test_a_contender_that_cannot_send_at_the_rate_is_named_and_not_asked_again(
         raise TooSlow("its producers sent 700 of 1,000 tasks a second")
 
     monkeypatch.setitem(TURNS, "open1", Turn(take=take, measures=("open1",)))
-    run, server = _run(), object()
+    run, server = _run(), Server()
     run._take(server, "open1", _named("rq"), 0)  # type: ignore[arg-type]
 
     assert run.board.absences == ["open1, rq: its producers sent 700 of 1,000 tasks a second"]
@@ -58,7 +68,7 @@ def test_one_slow_round_leaves_the_figures_of_the_others(monkeypatch: pytest.Mon
         raise TooSlow("its producers sent 900 of 1,000 tasks a second")
 
     monkeypatch.setitem(TURNS, "open1", Turn(take=take, measures=("open1",)))
-    run, server = _run(), object()
+    run, server = _run(), Server()
     run.board.add("open1", "rq", 2.0)
     run._take(server, "open1", _named("rq"), 1)  # type: ignore[arg-type]
 
@@ -69,7 +79,7 @@ def test_one_slow_round_leaves_the_figures_of_the_others(monkeypatch: pytest.Mon
 def test_a_figure_that_is_unknown_here_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = Turn(take=lambda *_: {"idle": 1.0, "idle_cpu": None}, measures=("idle", "idle_cpu"))
     monkeypatch.setitem(TURNS, "idle", turn)
-    run, server = _run(), object()
+    run, server = _run(), Server()
     run._take(server, "idle", _named("rq"), 0)  # type: ignore[arg-type]
 
     assert set(run.board.as_json()) == {"idle"}
