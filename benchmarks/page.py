@@ -8,7 +8,7 @@ from statistics import median
 from benchmarks.board import Board, Judgement, Series
 from benchmarks.growth import Bed
 from benchmarks.measures import MEASURES, OUR_THREADS, OURS, PEERS, at_least, at_most
-from benchmarks.prices import EVERYTHING, PLAIN, TARGET
+from benchmarks.prices import EVERYTHING, PLAIN, SAMPLED, TARGET
 
 GROWTH = at_most(1.5)
 _COLUMNS = {
@@ -77,10 +77,11 @@ def _targets(figures: Figures) -> Iterator[str]:
     grown = growth_of(figures.growth, "waiting")
     yield _row("cost of a task from the smallest to the largest queue", f"{GROWTH} ×", f"{grown:.2f}",
                GROWTH.word(grown))  # fmt: skip
-    share = median(figures.prices[EVERYTHING]) / median(figures.prices[PLAIN])
     price = at_least(TARGET)
-    yield _row("the drain with limits, history, hooks, metrics and tracing", f"{price} × plain", f"{share:.2f}",
-               price.word(share))  # fmt: skip
+    for case, traced in ((EVERYTHING, "tracing"), (SAMPLED, "tracing of 1 in 100")):
+        share = median(figures.prices[case]) / median(figures.prices[PLAIN])
+        yield _row(f"the drain with limits, history, hooks, metrics and {traced}", f"{price} × plain", f"{share:.2f}",
+                   price.word(share))  # fmt: skip
 
 
 def _named(one: Judgement) -> str:

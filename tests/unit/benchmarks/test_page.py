@@ -6,7 +6,7 @@ from benchmarks.board import Board
 from benchmarks.child import ROOT
 from benchmarks.growth import Bed
 from benchmarks.page import Figures, growth_of, sections, with_tables
-from benchmarks.prices import EVERYTHING, PLAIN
+from benchmarks.prices import EVERYTHING, PLAIN, SAMPLED
 
 
 def _bed(size: int, *server_us: float, series: str = "waiting") -> Bed:
@@ -25,7 +25,7 @@ def _figures() -> Figures:
         board=board,
         about="here and now",
         growth=[_bed(1_000, 4.0, 5.0, 6.0), _bed(10_000, 6.0), _bed(1, 3.0, series="queues")],
-        prices={PLAIN: [10_000.0], EVERYTHING: [5_000.0]},
+        prices={PLAIN: [10_000.0], EVERYTHING: [5_000.0], SAMPLED: [7_000.0]},
         limits={"drain": {"jobrunner": [50.0], "scripts alone": [200.0]}},
     )
 
@@ -36,7 +36,8 @@ def test_every_target_that_was_measured_is_told_with_what_was_reached() -> None:
     assert "| drain, tasks/s | ≥ 8 × rq | 107 | met |" in told
     assert "| drain, tasks/s | ≥ 0.6 × prototype loop | 0.5 | MISSED |" in told
     assert "| cost of a task from the smallest to the largest queue | ≤ 1.5 × | 1.20 | met |" in told
-    assert told[-1].endswith("| ≥ 0.6 × plain | 0.50 | MISSED |")
+    assert told[-2].endswith("and tracing | ≥ 0.6 × plain | 0.50 | MISSED |")
+    assert told[-1].endswith("and tracing of 1 in 100 | ≥ 0.6 × plain | 0.70 | met |")
     assert not any("idle" in line for line in told)
 
 
@@ -52,7 +53,7 @@ def test_costs_are_beside_those_of_the_smallest_and_prices_beside_plain() -> Non
     told = sections(_figures())
 
     assert told["growth"][3] == "|  | 10,000 | 6.0 | 6.0–6.0 | 1.20 |"
-    assert told["prices"][-1].endswith("| 0.50 | 100.0 |")
+    assert told["prices"][-2].endswith("| 0.50 | 100.0 |")
     assert told["limits"][-1] == "|  | scripts alone | 200 | 200–200 | 0.25 |"
     assert told["voids"] == ["- VOID: enqueue in bulk, tasks/s, arq: 2 lost", "- waits, rq: one at a time"]
     assert growth_of(_figures().growth, "queues") == 1
