@@ -50,7 +50,16 @@ def drain(
 ) -> Drain:
     """Fills the queue, drains it with `count` processes and checks the delivery. The clock runs from the task behind
     the first `warm_up` on, and what is returned counts from there. Raises NotDelivered, ChildFailed."""
-    environment = fill(server, contender, tasks, task)
+    return drain_filled(
+        server, contender, tasks, fill(server, contender, tasks, task), task=task, count=count, warm_up=warm_up
+    )
+
+
+def drain_filled(
+    server: PrivateServer, contender: Contender, tasks: int, environment: Mapping[str, str], *, task: str = "noop",
+    count: int = 1, warm_up: int = 0,
+) -> Drain:  # fmt: skip
+    """The same with a queue that is filled already, in that environment."""
     before = server.usage()
     with crew(contender, environment, room=2 * tasks, task=task, count=count) as workers:
         workers.wait_for_entries(1 + warm_up)

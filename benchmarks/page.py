@@ -33,13 +33,15 @@ _END = "<!-- end -->"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of all four programs."""
+    """Of all programs."""
 
     board: Board
     about: str
     growth: Sequence[Bed]
     prices: Mapping[str, Sequence[float]]
     limits: Mapping[str, Mapping[str, Sequence[float]]]
+    anatomy: Mapping[str, Sequence[str]]
+    """The lines of its tables."""
 
 
 def with_tables(page: str, figures: Figures) -> str:
@@ -63,6 +65,7 @@ def sections(figures: Figures) -> dict[str, list[str]]:
         "limits": list(_limits(figures.limits)),
         "growth": list(_growth(figures.growth)),
         "prices": list(_prices(figures.prices)),
+        **{f"anatomy of {name}": list(lines) for name, lines in figures.anatomy.items()},
         "about": [figures.about],
     }
 

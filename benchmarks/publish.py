@@ -25,6 +25,7 @@ PROGRAMS = {
     "growth": ["benchmarks.growth", "--most", "10000000", "--rounds", "5"],
     "prices": ["benchmarks.prices", "--rounds", "5"],
     "limits": ["benchmarks.limits", "--rounds", "5"],
+    "anatomy": ["benchmarks.anatomy"],
 }
 
 
@@ -53,7 +54,7 @@ def main() -> int:
 
 
 def read(folder: Path) -> Figures:
-    """The figures of all four programs."""
+    """The figures of all programs."""
 
     def of(name: str) -> Any:
         return json.loads((folder / f"{name}.json").read_text("utf-8"))
@@ -67,6 +68,7 @@ def read(folder: Path) -> Figures:
         growth=[growth.from_json(bed) for bed in of("growth")],
         prices=of("prices")["rates"],
         limits=of("limits")["rates"],
+        anatomy=of("anatomy"),
     )
 
 

@@ -27,6 +27,7 @@ def _figures() -> Figures:
         growth=[_bed(1_000, 4.0, 5.0, 6.0), _bed(10_000, 6.0), _bed(1, 3.0, series="queues")],
         prices={PLAIN: [10_000.0], EVERYTHING: [5_000.0], SAMPLED: [7_000.0]},
         limits={"drain": {"jobrunner": [50.0], "scripts alone": [200.0]}},
+        anatomy={"drain": ["| µs a task | jobrunner |", "|---|---|", "| Lua alone | 3.0 |"]},
     )
 
 
