@@ -41,7 +41,7 @@ _log = OwnLog("jobrunner.fetcher")
 class Fetcher:
     """One turn: reports what ended, reserves what there is room for, hands it over, says when to come back.
 
-    What must hold: a report and its lease are kept until the server answered; a task is known to the lease keeper
+    What must hold: a report and its lease are kept until the server answered; the lease keeper is told of a task
     before it starts; nothing is reserved that would wait here for long; a turn that begins while it rests or after its
     end reserves nothing and starts nothing, and sets `quiet`.
     """

@@ -1,10 +1,10 @@
 """Keeps the leases of what this worker holds, whatever its jobs do to the interpreter.
 
 A job may hold the interpreter lock, or block the event loop, for longer than its lease: no thread of this process
-would renew it then. So renewal is done by a small process of its own, the keeper (`keeper.py`). It hears of every
+would renew it then. So renewal is done by a small process of its own, the keeper (`keeper.py`). It is told of every
 reservation before the first task of it starts, and of everything that ends; what is short never costs it a renewal.
 
-What it hears of lies in a pipe until it looks, once a second; a bell has it look at once. That is for leases of less
+What it is told lies in a pipe until it looks, once a second; a bell has it look at once. That is for leases of less
 than fifteen seconds, and for a pipe that is full.
 """
 
@@ -62,14 +62,14 @@ class Leases:
     def can_keep(self, attempts: list[Attempt]) -> bool:
         """Whether none of these leases can end before the keeper renews it; one that is short might, while the keeper
         is still starting."""
-        return self.is_ready or min(attempt.keepalive_ms for attempt in attempts) >= _SHORT_MS
+        return self.is_ready or not _is_one_short(attempts)
 
     def hold(self, attempts: list[Attempt], since_s: float) -> None:
         """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock)."""
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
             self._tell(_hold_lines(since_s, attempts))
-            if self.is_ready and min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS:
+            if self.is_ready and _is_one_short(attempts):
                 self._ring()
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
@@ -183,6 +183,10 @@ class Leases:
                 if word == "L":
                     _log.warning("a lease was lost while its task ran", token=token)
         keeper.wait()
+
+
+def _is_one_short(attempts: Iterable[Attempt]) -> bool:
+    return min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS
 
 
 def _wait_for_room(pipe: int) -> None:
