@@ -18,7 +18,7 @@ import click
 from jobrunner import errors, settings
 from jobrunner.broker import keys as all_keys
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 
 PACKAGE = Path(settings.__file__).parent
 MODULES = ("jobrunner", "jobrunner.etl", "jobrunner.spark", "jobrunner.testing", "jobrunner.tracing", "jobrunner.web")
@@ -27,11 +27,17 @@ VARIABLES = {
     "JOBRUNNER_URL": "The server, when no argument names one.",
     "REDIS_URL": "The same, when JOBRUNNER_URL is not set.",
     "JOBRUNNER_PREFIX": "What all keys begin with.",
+    "JOBRUNNER_REDACT": "Names of parameters to hide, with commas between them; see [security](../security.md).",
     "JOBRUNNER_PAYLOAD_KEYS": "Keys that seal payloads, with commas between them; see [security](../security.md).",
+    "JOBRUNNER_PROCESS": "Written by a worker, for what its jobs start: which process they are killed with.",
     "JOBRUNNER_SPARK_MASTER": "The master of the Spark session, instead of a local one.",
     "JOBRUNNER_SPARK_REMOTE": "A Spark Connect server for the session.",
+    "JOBRUNNER_SPARK_CONF": "Settings of Spark's own for the session, as a JSON object.",
     "JOBRUNNER_DASHBOARD_TOKEN": "The token that the dashboard asks for: unlike --token it is not seen in `ps`.",
     "JOBRUNNER_DASHBOARD_BASIC": "USER:PASSWORD[:ROLE] of the dashboard, for the same reason.",
+    "JOBRUNNER_DASHBOARD_USER_TOKEN": "USER:TOKEN[:ROLE] of the dashboard; several with spaces between them.",
+    "JOBRUNNER_DASHBOARD_SECRET": "Signs the dashboard's forms; the same for several dashboards behind a proxy.",
+    "JOBRUNNER_METRICS_TOKEN": "The token that `/metrics` of `jobrunner work --metrics-port` asks for.",
     "OTEL_TRACES_EXPORTER": "`otlp`, `console` or `none`, for `jobrunner work --otel`; see [tracing](../tracing.md).",
     "OTEL_SERVICE_NAME": "The name of the service in spans; else `jobrunner`.",
 }

@@ -164,8 +164,8 @@ def produce(arguments: Sequence[str]) -> None:
 def work() -> None:
     """The worker, with marks where a thread has heard of a task and where that begins."""
     from jobrunner import Worker
-    from jobrunner.worker import fetcher
-    from jobrunner.worker.executors import threads
+    from jobrunner.worker.fetch import fetcher
+    from jobrunner.worker.run.executors import threads
 
     marks: dict[str, list[int]] = {"heard": [], "begun": []}
     fetcher.Fetcher.woken = _marked(fetcher.Fetcher.woken, before=marks["heard"])  # type: ignore[method-assign]

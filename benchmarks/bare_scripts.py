@@ -16,7 +16,7 @@ import hiredis
 from benchmarks.contenders import QUEUE
 from benchmarks.server import PrivateServer
 from jobrunner import Client
-from jobrunner.broker.call import Word, pack, wire_words
+from jobrunner.broker.call import Arg, pack, resp_args
 from jobrunner.broker.calls import leases, tasks
 from jobrunner.broker.scripts import load
 from jobrunner.jobs.options import DEFAULT_KEEP_S
@@ -34,22 +34,22 @@ class Words:
     def __init__(self, server: PrivateServer) -> None:
         with Client(url=server.url) as client:
             keys = client.keys.queue(QUEUE)
-        model = Task(id="", queue=QUEUE, payload=b"", type=TYPE)
-        self._enqueue = wire_words(tasks.enqueue(keys, [model]), b"")[:-3]
-        self._reserve = wire_words(leases.reserve(keys, 0, token=0), b"")[:-3]
-        self._commit = wire_words(leases.commit_groups(keys, []), b"")
+        model = Task(id="", queue=QUEUE, payload=b"", type=TYPE, is_kept=True)
+        self._enqueue = resp_args(tasks.enqueue(keys, [model]), b"")[:-3]
+        self._reserve = resp_args(leases.reserve(keys, 0, token=0), b"")[:-4]
+        self._commit = resp_args(leases.commit_groups(keys, []), b"")
         for script in ("enqueue", "reserve", "commit"):
             server.redis.script_load(load(script).source)
 
-    def enqueue(self, named: Iterable[tuple[Word, Word]]) -> list[Word]:
+    def enqueue(self, named: Iterable[tuple[Arg, Arg]]) -> list[Arg]:
         """For tasks with these ids and payloads."""
         return [*self._enqueue, *(word for id_, payload in named for word in (id_, payload, ""))]
 
-    def reserve(self, count: int, lease: Word) -> list[Word]:
+    def reserve(self, count: int, lease: Arg) -> list[Arg]:
         """For so many tasks, with leases from this number on."""
-        return [*self._reserve, count, lease, ""]
+        return [*self._reserve, count, lease, "", ""]
 
-    def commit(self, ids: Sequence[Word], lease: int) -> list[Word]:
+    def commit(self, ids: Sequence[Arg], lease: int) -> list[Arg]:
         """For tasks that have leases from this number on."""
         held = chain.from_iterable(zip(ids, range(lease, lease + len(ids)), strict=True))
         return [*self._commit, len(ids), *_SAID, *held]
@@ -78,7 +78,7 @@ class Wire:
                 found.append(reply)
         return found
 
-    def ask(self, *commands: list[Word]) -> list[Any]:
+    def ask(self, *commands: list[Arg]) -> list[Any]:
         """One round trip."""
         self.send(b"".join(map(pack, commands)))
         return self.receive(len(commands))
@@ -114,7 +114,7 @@ class BareScripts:
         self.fill(count)
         turns = []
         for some in _slices(count, batch):
-            ids: list[Word] = [_task(number)[0] for number in some]
+            ids: list[Arg] = [_task(number)[0] for number in some]
             turns.append((pack(self.words.reserve(batch, some[0])) + pack(self.words.commit(ids, some[0])), 2))
         return count / self._stream(turns)
 

@@ -17,36 +17,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from benchmarks.beds import FEW, Bed, as_json
 from benchmarks.server import PrivateServer
 from jobrunner import Client
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
 
-BATCH, FEW = 64, 8
 _TURNS = 16
 _FILLED_AT_ONCE = 2_000
 _DAY_S = 86_400
 _ROOM = 4 * 2**20
 """Bytes that a payload may have here; the usual limit is 1 MiB with its encoding."""
 _LEAST_S = 0.2
-
-
-@dataclass(kw_only=True)
-class Bed:
-    """A place of one size, and the costs of a task that were found there: microseconds."""
-
-    series: str
-    size: int
-    queues: list[Queue]
-    payload: bytes = b"x" * 100
-    batch: int = BATCH
-    clients: list[Client] = field(default_factory=list)
-    server_us: list[float] = field(default_factory=list)
-    wall_us: list[float] = field(default_factory=list)
 
 
 def beds(client: Client, most: int) -> Iterator[Bed]:
@@ -154,7 +138,7 @@ def main() -> int:
     asked.add_argument("--plot", type=Path, metavar="FILE", help="SVG; needs matplotlib")
     given = asked.parse_args()
     load = os.getloadavg()[0]
-    with PrivateServer() as server, Client(server.url, "growth", patience=60, payload_limit=_ROOM) as client:
+    with PrivateServer() as server, Client(server.url, "growth", retry_timeout=60, payload_limit=_ROOM) as client:
         server.redis.config_set("hash-max-listpack-value", 512)  # as the embedded server has it
         made = list(beds(client, given.most))
         for turn in range(-1, given.rounds):
@@ -168,7 +152,7 @@ def main() -> int:
             _close(bed.clients)
     print(*table(made), f"load before: {load:.1f}", sep="\n")
     if given.json:
-        given.json.write_text(json.dumps([_as_json(bed) for bed in made], indent=1) + "\n")
+        given.json.write_text(json.dumps([as_json(bed) for bed in made], indent=1) + "\n")
     if given.plot:
         from benchmarks import pictures  # matplotlib
 
@@ -179,15 +163,6 @@ def main() -> int:
 def _close(clients: Sequence[Client]) -> None:
     for client in clients:
         client.close()
-
-
-def _as_json(bed: Bed) -> dict[str, Any]:
-    return {"series": bed.series, "size": bed.size, "server_us": bed.server_us, "wall_us": bed.wall_us}
-
-
-def from_json(found: dict[str, Any]) -> Bed:
-    """A bed with its figures, without its queues."""
-    return Bed(**found, queues=[])
 
 
 if __name__ == "__main__":

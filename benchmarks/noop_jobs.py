@@ -64,7 +64,7 @@ class Stamp(Job):
         record(time.time_ns() - self.n)
 
 
-@job(queue=QUEUE, keep=0)
+@job(queue=QUEUE, result_ttl=0)
 class Unkept(Job):
     """Noop, and nothing stays of it."""
 

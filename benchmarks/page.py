@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.beds import Bed
 from benchmarks.board import Board, Judgement, Series
-from benchmarks.growth import Bed
 from benchmarks.measures import MEASURES, OUR_THREADS, OURS, PEERS, at_least, at_most
 from benchmarks.prices import EVERYTHING, PLAIN, SAMPLED, TARGET
 

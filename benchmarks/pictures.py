@@ -7,8 +7,8 @@ from typing import Any
 
 import matplotlib as mpl
 
+from benchmarks.beds import Bed
 from benchmarks.board import Board
-from benchmarks.growth import Bed
 from benchmarks.measures import MEASURES, OURS, PEERS
 
 mpl.use("svg")

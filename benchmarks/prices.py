@@ -55,9 +55,9 @@ def work(features: Sequence[str]) -> None:
     worker = Worker(modules=["benchmarks.noop_jobs"], concurrency=10, executor="threads")
     with ExitStack() as stack:
         if "metrics" in features:
-            from jobrunner.metrics.endpoint import Endpoint
+            from jobrunner.metrics.endpoint import MetricsEndpoint
 
-            endpoint = Endpoint(worker.client, "127.0.0.1", 0, worker.health)
+            endpoint = MetricsEndpoint(worker.client, "127.0.0.1", 0, worker.health)
             endpoint.start()
             stack.callback(endpoint.close)
         for name in features:

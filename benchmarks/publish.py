@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import growth
+from benchmarks import beds
 from benchmarks.board import Board
 from benchmarks.child import ROOT
 from benchmarks.page import Figures, with_tables
@@ -65,7 +65,7 @@ def read(folder: Path) -> Figures:
     return Figures(
         board=board,
         about=table["about"],
-        growth=[growth.from_json(bed) for bed in of("growth")],
+        growth=[beds.from_json(bed) for bed in of("growth")],
         prices=of("prices")["rates"],
         limits=of("limits")["rates"],
         anatomy=of("anatomy"),

@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.bare_scripts import BareScripts, Words, payload
 from benchmarks.contenders import QUEUE
 from benchmarks.server import PrivateServer
-from jobrunner.broker.call import Word
-from jobrunner.broker.embedded_process import find_binary
+from jobrunner.broker.call import Arg
+from jobrunner.broker.embedded.process import find_binary
 
 RANDOM = "__rand_int__"
 _ID = f"{'0' * 16}{RANDOM}-{QUEUE}"
@@ -42,7 +42,7 @@ def reserve(tool: str, server: PrivateServer, count: int, *, batch: int) -> floa
     return batch * _calls(tool, server, bare.words.reserve(batch, RANDOM), count // batch, 1)
 
 
-def _calls(tool: str, server: PrivateServer, words: Sequence[Word], count: int, clients: int) -> float:
+def _calls(tool: str, server: PrivateServer, words: Sequence[Arg], count: int, clients: int) -> float:
     host, port = server.address
     command = [tool, "-h", host, "-p", str(port), "-q", "-c", str(clients), "-n", str(count), "-r", str(_OF)]
     said = [word.decode() if isinstance(word, bytes) else str(word) for word in words]

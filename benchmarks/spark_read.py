@@ -84,7 +84,7 @@ def cpu_s() -> float:
 
 
 def _fill(url: str, tasks: int) -> None:
-    with Client(url, PREFIX, patience=60) as client:
+    with Client(url, PREFIX, retry_timeout=60) as client:
         queue = client.queue(QUEUE)
         for first in range(0, tasks, _PUSHED_AT_ONCE):
             queue.push_many(_flight(n) for n in range(first, min(tasks, first + _PUSHED_AT_ONCE)))

@@ -20,11 +20,11 @@ import structlog
 from benchmarks.server import PrivateServer
 from benchmarks.stalls import Stall, Watch
 from jobrunner.broker.calls import leases, queues
+from jobrunner.client.call_ids import new_token
 from jobrunner.client.client import Client
-from jobrunner.client.token import new_token
 from jobrunner.etl import Pipeline
 from jobrunner.spark.session import spark_session
-from jobrunner.spark.stations import build_driver
+from jobrunner.spark.station.driver import build_driver
 
 SIZES = (1_000, 10_000, 100_000)
 TARGETS = {10_000: 0.4, 100_000: 1.0}

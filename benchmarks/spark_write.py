@@ -97,7 +97,7 @@ def _contenders(server: PrivateServer, tasks: int, cores: int) -> dict[str, Call
         _pipelined(server.redis, tasks)
 
     def pushed() -> None:
-        with Client(server.url, PREFIX, patience=60) as client:
+        with Client(server.url, PREFIX, retry_timeout=60) as client:
             queue = client.queue(QUEUE)
             for first in range(0, tasks, _AT_ONCE):
                 queue.push_many(map(_row, range(first, min(first + _AT_ONCE, tasks))))

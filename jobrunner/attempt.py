@@ -34,10 +34,16 @@ class Attempt(msgspec.Struct, gc=False):
     """Whom a task of a flow tells of its end; its report brings that along."""
     due_ms: float = 0.0
     """When it was due, where that is not when it was enqueued; 0: then."""
+    unknown_since_ms: float = 0.0
+    """When a worker that did not know its job first handed it back; 0: none did."""
     began_s: float = 0.0
     """When it began here (performance counter)."""
     run_s: float = -1.0
     """How long it ran; negative: it did not."""
+    suspect: int = 0
+    """Whether it was running when its worker crashed, and so runs alone (worker/quarantine.py)."""
+    mark: int = 0
+    """Offset of its "begun" flag in memory shared with the lease keeper (lease_keeper/shared_memory.py); 0: none."""
 
     @property
     def deadline(self) -> datetime:
@@ -89,6 +95,8 @@ def _add_more(
     then: bytes | None,
     place: bytes | None = None,
     priority: bytes | None = None,
+    unknown_since: bytes | None = None,
+    suspect: bytes | None = None,
 ) -> None:
     attempt.retry_count = _whole(retry_count, 0)
     attempt.number = attempt.retry_count + 1
@@ -99,6 +107,10 @@ def _add_more(
     attempt.headers = headers
     attempt.encoding = encoding
     attempt.then = then
+    if unknown_since is not None:
+        attempt.unknown_since_ms = _decimal(unknown_since, 0.0)
+    if suspect is not None:
+        attempt.suspect = 1
     if place is not None:
         attempt.due_ms = due_ms(place, priority)
 

@@ -1,11 +1,14 @@
 """Values to bytes and back: JSON by msgspec. Never pickle: a payload is data and names no code."""
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from jobrunner.errors import UsageError
 
+_NULL = b"null"
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _refuse(value))
 _decoder = msgspec.json.Decoder()
 
@@ -15,11 +18,27 @@ def _refuse(value: object) -> Any:
 
 
 def encode(value: Any, *, what: str) -> bytes:
-    """JSON of a value. Raises UsageError that names `what` when the value has no JSON form."""
+    """JSON of a value. Raises UsageError that names `what` when the value has no JSON form, as nan and infinity."""
     try:
-        return _encoder.encode(value)
+        raw = _encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{what} cannot be stored as JSON: {error}; return or pass plain data") from error
+    if _NULL in raw and (found := _not_finite(msgspec.to_builtins(value), "$")):  # msgspec writes null for these
+        raise UsageError(f"{what} cannot be stored as JSON: {found}, which JSON does not have; give None or a text")
+    return raw
+
+
+def _not_finite(value: object, path: str) -> str | None:
+    """The first number that is not finite, and where it is."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{path} is {value}"
+    if isinstance(value, dict):
+        parts: Iterable[tuple[str, object]] = ((f"{path}.{name}", one) for name, one in value.items())
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"{path}[{n}]", one) for n, one in enumerate(value))
+    else:
+        return None
+    return next((found for at, one in parts if (found := _not_finite(one, at))), None)
 
 
 def decode(raw: bytes) -> Any:

@@ -10,10 +10,12 @@
     │   ├── NaiveDatetime               an instant without a time zone
     │   ├── ParameterError              a job parameter that is wrong, missing or unknown
     │   ├── PayloadTooLarge             more bytes than the payload limit
+    │   ├── ResultTooLarge              more bytes than the result limit
     │   ├── DuplicateJob                two different jobs declared under one name
     │   ├── UnknownJob                  a job name that no loaded module declares
     │   ├── ModuleNotLoadable           a module with jobs that cannot be imported
     │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
+    │   │   └── StationError            what a station's function returned is wrong, whatever its items are
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   ├── EncryptionMissing           the package that encrypts payloads is not installed
@@ -28,15 +30,18 @@
     │   ├── DamagedData                 what is stored there cannot be read
     │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
     │   ├── NewerFormat                 a newer version wrote what this one cannot read
+    │   ├── OlderFormat                 an older version wrote what this one cannot read
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
-    ├── SealError                       a payload or result that cannot be opened; it stays as it is
-    │   ├── KeyMissing                  its key is not among those of this client
-    │   ├── SealBroken                  it was changed, or is that of another task
-    │   └── NotSealed                   it is plain, and this client requires otherwise
+    ├── EncryptionError                 a payload or result that cannot be opened; it stays as it is
+    │   ├── EncryptionKeyMissing        its key is not among those of this client
+    │   ├── DecryptionFailed            it was changed, or is that of another task
+    │   └── NotEncrypted                it is plain, and this client requires otherwise
     ├── HistoryTrimmed                  finished tasks were deleted before a stream had read them
     ├── QueueFull                       the queue has reached its max_size; nothing was added
+    ├── WorkerBroken                    a job took away what its worker works with; the worker ended
+    ├── QueueNotEmpty                   it holds tasks, or a periodic job runs on it: it was not deleted
     ├── DriverFailed                    what serves a queue in place of the worker cannot go on; the worker ended
-    ├── DuplicateTask                   a unique task is there already; nothing was added
+    ├── DuplicateTask                   a task like it, or with its id, is there already; nothing was added
     ├── LeaseError                      a report on a lease that is over; nothing was changed
     │   ├── NotReserved                 nobody holds the task
     │   ├── LeaseLost                   another attempt holds it, or it was moved
@@ -48,7 +53,8 @@
         ├── TaskTimeout (TimeoutError)  result(timeout=...) ran out; the task goes on
         ├── TaskGone                    no such task: never was, or no longer kept
         ├── AttemptTimeout              an attempt ran longer than its job's `timeout`
-        └── AttemptCrashed              the process of an attempt died
+        ├── AttemptCancelled            the asyncio task of an attempt was cancelled by a job
+        └── AttemptCrashed              the process or the event loop of an attempt died
 """
 
 from typing import Self
@@ -86,6 +92,10 @@ class PayloadTooLarge(UsageError):
     """More bytes than the payload limit of the client."""
 
 
+class ResultTooLarge(UsageError):
+    """More bytes than the result limit of the client."""
+
+
 class DuplicateJob(UsageError):
     """Two different jobs declared under one name."""
 
@@ -112,6 +122,10 @@ class EncryptionMissing(UsageError):
 
 class PipelineError(UsageError):
     """A pipeline whose stations do not fit together, or what a station returned does not fit its links."""
+
+
+class StationError(PipelineError):
+    """What a station's function returned fits none of its links, whatever items it was given."""
 
 
 class UnknownMember(UsageError):
@@ -158,24 +172,28 @@ class NewerFormat(ServerError):
     """A newer version of jobrunner wrote below this prefix what this one cannot read; nothing was changed."""
 
 
+class OlderFormat(ServerError):
+    """An older version of jobrunner wrote below this prefix what this one cannot read; nothing was changed."""
+
+
 class EmbeddedServerError(ServerUnavailable):
     """The private server of a folder cannot be started or reached."""
 
 
-class SealError(JobrunnerError):
+class EncryptionError(JobrunnerError):
     """A payload or result is encrypted or signed and cannot be opened; nothing was changed or lost."""
 
 
-class KeyMissing(SealError):
+class EncryptionKeyMissing(EncryptionError):
     """The key that it was sealed with is not among the `payload_keys` of this client."""
 
 
-class SealBroken(SealError):
+class DecryptionFailed(EncryptionError):
     """A payload or result was changed, is that of another task, or was sealed with another key of the same name."""
 
 
-class NotSealed(SealError):
-    """A payload or result is neither encrypted nor signed, and this client has `require_sealed`."""
+class NotEncrypted(EncryptionError):
+    """A payload or result is neither encrypted nor signed, and this client has `require_encryption`."""
 
 
 class HistoryTrimmed(JobrunnerError):
@@ -186,16 +204,28 @@ class QueueFull(JobrunnerError):
     """The queue has reached its max_size; nothing was added."""
 
 
+class WorkerBroken(JobrunnerError):
+    """A job took away what its worker works with: it closed its file descriptors, or ended its threads."""
+
+
+class QueueNotEmpty(JobrunnerError):
+    """The queue holds something, or a periodic job runs on it, so it was not deleted."""
+
+
 class DriverFailed(JobrunnerError):
     """What serves a queue in place of the worker cannot go on; the worker ended."""
 
 
 class DuplicateTask(JobrunnerError):
-    """A unique task like this one is there already; nothing was added."""
+    """A task like this one, or with its id, is there already; nothing was added.
 
-    def __init__(self, message: str, task_id: str) -> None:
+    `task_id` is the id of the one that is there; `task_ids` are all of them, where many were sent.
+    """
+
+    def __init__(self, message: str, task_id: str, task_ids: list[str] | None = None) -> None:
         super().__init__(message)
         self.task_id = task_id
+        self.task_ids = list(task_ids or [task_id])
 
 
 class LeaseError(JobrunnerError):
@@ -256,5 +286,9 @@ class AttemptTimeout(TaskError):
     """An attempt ran longer than its job's `timeout`."""
 
 
+class AttemptCancelled(TaskError):
+    """A job cancelled the asyncio task that ran an attempt: its own, or that of another attempt on its event loop."""
+
+
 class AttemptCrashed(TaskError):
-    """The process that ran an attempt died."""
+    """The process or the event loop that ran an attempt died."""

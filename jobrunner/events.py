@@ -20,7 +20,10 @@ KINDS: dict[str, str] = {
     "queue_resumed": "somebody resumed a queue",
     "queue_configured": "somebody changed settings of a queue; the settings",
     "queue_purged": "somebody deleted tasks of a queue; state, count",
+    "queue_deleted": "somebody deleted a queue; count of the tasks that went with it",
     "dead_requeued": "somebody sent dead tasks again; count",
+    "periodic_reanchored": "the last tick of a periodic job was ahead of the server's clock; ahead_s",
+    "periodic_changed": "workers brought another schedule of a periodic job; schedule",
     "periodic_enabled": "somebody had the ticks of a periodic job fire again",
     "periodic_disabled": "somebody had the ticks of a periodic job pass by",
 }

@@ -2,7 +2,8 @@
 
 A task of a flow has a field `then`, opaque to the server: whom to tell of its end. The script that ends it leaves word
 of it in the outbox of its tag, the relay takes it to the joins, and a join whose rule is met enqueues its task in the
-step in which the last member arrives. Each of these steps may be repeated at any time and changes nothing then.
+step in which the last member arrives; a large one in the last of the steps that collect what its members brought. Each
+of these steps may be repeated at any time and changes nothing then.
 
 The hash of a join has these fields:
 
@@ -13,11 +14,15 @@ rule                `success`: fires when all members succeeded; `complete`: whe
                     the first died; `pass`: tells its own `then` when all ended, with the array of their results;
                     `tally`: only counts
 total, ttl_ms       how many members there are; how long it lives after the last arrival
-m0, m1, ...         members that ended: outcome, a colon, result
+m0, m1, ...         members that ended: outcome, a colon, result; `@<pieces>:<bytes>` for one that came in pieces
+m0.0, m0.1, ...     the pieces of a result that a large group passed on (see lua/join_arrive_part.lua)
 succeeded, dead, cancelled   how many ended so; a death is replaced when the task is put back and ends otherwise
 results             absent: the results are those of the members; `[]`: none; `*`: the array that its one member brings
 id, priority, due, names, f:<name>   the prepared task: `due` as in lua/enqueue.lua, names of the fields of its hash
                     and their values; `f:then` also of `pass`
+bytes               how long the large results among them are together, pieces included
+gathered            when it is there the rule is met and nothing arrives any more: results and outcomes of so many
+                    members are collected in `join:<id>:collected` (see lua/collect.lua)
 fired               id of the task, once it is enqueued, or how the join ended without one; nothing arrives after that
 =================== ==========================================================================================
 """
@@ -35,7 +40,7 @@ NO_RESULTS = b"[]"
 AS_BROUGHT = b"*"
 
 
-class Place(NamedTuple):
+class JoinRef(NamedTuple):
     """Where a join is: a queue whose hash tag it has (that of its task, if it has one), and its id."""
 
     queue: str
@@ -71,11 +76,13 @@ class Join:
     task: Task | None = None
     onward: bytes = b""
     results: bytes = b""
+    after: bytes = b""
+    """What the seal of the task says of the results it is given (see client/flow_results.py)."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> JoinRef:
         """Where it is."""
-        return Place(self.queue, self.id)
+        return JoinRef(self.queue, self.id)
 
 
 _arrivals = msgspec.json.Decoder(list[Arrival])

@@ -4,10 +4,12 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from io import StringIO
 from typing import Any, TextIO
 
 import structlog
 
+from jobrunner.formatting import printable
 from jobrunner.logs import IDENTITY, add_ids
 
 FORMATS = ("console", "json")
@@ -27,7 +29,7 @@ def log_to_stderr(form: str) -> None:
         processors=[*steps, *last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # One write for each line: the lines of several processes on one stderr do not mix.
-        logger_factory=structlog.WriteLoggerFactory(file=_Steady(sys.stderr)),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(file=_SafeStream(sys.stderr)),  # type: ignore[arg-type]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -47,7 +49,7 @@ def warnings_to_stderr() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
-class _Steady:
+class _SafeStream:
     """A stream whose troubles (a closed pipe, a full disk) cost lines of the log and nothing else."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -67,4 +69,15 @@ def _renderer(form: str) -> list[Any]:
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     # The plain one: it shows no local variables, which may hold secrets.
-    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]
+    return [_readable, structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)]
+
+
+def _readable(_: Any, __: str, event: Any) -> Any:
+    """Nothing that is logged steers the terminal: the renderer writes texts without blanks as they are."""
+    return {printable(name): printable(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _traceback(stream: TextIO, error: Any) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write(printable(text.getvalue()))

@@ -19,17 +19,17 @@ RUNNING: ContextVar[Attempt | None] = ContextVar("jobrunner_running", default=No
 """The attempt that runs here."""
 
 
-class Identity:
+class ProcessIdentity:
     """What a process that works tells its children of itself."""
 
     worker = ""
     log_format = ""
 
 
-IDENTITY = Identity()
+IDENTITY = ProcessIdentity()
 
 
-class OwnLog:
+class SafeLogger:
     """The log of one part of this package, by structlog as it is set up when a line is written."""
 
     def __init__(self, name: str) -> None:

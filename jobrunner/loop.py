@@ -12,7 +12,7 @@ from functools import partial
 
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
-from jobrunner.logs import OwnLog
+from jobrunner.logs import SafeLogger
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 3.0
@@ -90,7 +90,7 @@ class Loop:
         self._turn_began: float | None = None
         self._turning = threading.Lock()
         self._rests_until = math.inf
-        self._log = OwnLog("jobrunner.loop")
+        self._log = SafeLogger("jobrunner.loop")
 
     def start(self, then: Callable[[], None] = lambda: None) -> None:
         """Starts the thread, which does `then` when it has handed over."""

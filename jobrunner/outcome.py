@@ -1,14 +1,15 @@
 """How an attempt ends, and how a job says so.
 
 A job steers by returning or raising `Retry`, `Snooze`, `Fail` or `Cancel`; anything else it returns is its result,
-anything else it raises is a failure. The runner turns both into one of the outcomes, and `worker/settle.py` turns an
-outcome into a call. What returns an outcome itself, as stations of a pipeline do, has it passed on. (The idea of
-steering by return value is Oban's.)
+anything else it raises is a failure. The runner turns both into one of the outcomes, and `worker/report/reports.py`
+turns an outcome into a call. An outcome that is returned, as stations of a pipeline do, is passed on as it is. (The
+idea of steering by return value is Oban's.)
 """
 
 from dataclasses import dataclass
 from datetime import timedelta
 
+from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds
 
 Delay = timedelta | int | float
@@ -18,6 +19,7 @@ class Steer(Exception):
     """What a job returns or raises to say how its attempt ends."""
 
 
+@checks_options
 class Retry(Steer):
     """Try again in `in_` (default: the job's backoff). Counts as a failed attempt."""
 
@@ -26,6 +28,7 @@ class Retry(Steer):
         self.delay_s = None if in_ is None else seconds(in_, option="Retry(in_=…)")
 
 
+@checks_options
 class Snooze(Steer):
     """Run again in `in_`. Spends no attempt and is no failure."""
 
@@ -34,6 +37,7 @@ class Snooze(Steer):
         self.delay_s = seconds(in_, option="Snooze(in_=…)")
 
 
+@checks_options
 class Fail(Steer):
     """This attempt failed. With `retry=False` the task is dead at once."""
 
@@ -42,6 +46,7 @@ class Fail(Steer):
         self.retry = retry
 
 
+@checks_options
 class Cancel(Steer):
     """The task is not wanted any more: it ends as cancelled, which is no failure."""
 
@@ -85,6 +90,21 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """Not begun: this worker knows no job or station for it. `error` says so."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Handed back unbegun, for a worker that knows its job, and not handed out again before `delay_s`; no attempt
+    spent."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """Over, and nothing to report: the task was acknowledged before it began (`ack="early"`)."""
 
@@ -110,7 +130,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class FannedOut:
     """Fan-out: the item ends as succeeded and its children become new items, all in one step.
 
     Their ids are derived from the item's, so the same report again makes no second ones.
@@ -124,5 +144,19 @@ class Dropped:
     """Ended by a station without a result: counted as dropped, shown as cancelled."""
 
 
-Outcome = Succeeded | Failed | Snoozed | Cancelled | Released | Acknowledged | Moved | Spread | Dropped
-OUTCOMES = frozenset((Succeeded, Failed, Snoozed, Cancelled, Released, Acknowledged, Moved, Spread, Dropped))
+Outcome = (
+    Succeeded
+    | Failed
+    | Snoozed
+    | Cancelled
+    | Released
+    | Unknown
+    | Deferred
+    | Acknowledged
+    | Moved
+    | FannedOut
+    | Dropped
+)
+OUTCOMES = frozenset(
+    (Succeeded, Failed, Snoozed, Cancelled, Released, Unknown, Deferred, Acknowledged, Moved, FannedOut, Dropped)
+)

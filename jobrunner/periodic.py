@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption
 from jobrunner.errors import JobrunnerError
 from jobrunner.schedule import CatchUp, Schedule, parse_catch_up, parse_spec
 from jobrunner.task import Task
@@ -15,7 +16,7 @@ KNOWN_FOR_MS = 60_000.0
 """A job that no worker said it knows for so long is not fired: no worker could run it."""
 
 
-OF_ITS_TASKS = ("priority", "keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "key")
+OF_ITS_TASKS = ("priority", "keepalive_ms", "max_attempts", "max_stalled", "expires_in_ms", "key")
 """Options of a job that its definition hands on to each task."""
 
 
@@ -32,16 +33,26 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True):
     priority: int | None = None
     keepalive_ms: int | None = None
     max_attempts: int | None = None
-    max_expiries: int | None = None
+    max_stalled: int | None = None
     expires_in_ms: int | None = None
     key: str | None = None
+    seal: str = ""
+    """Who has the keys published these parameters; empty without keys."""
+
+    @property
+    def bound(self) -> EncryptionContext:
+        """What that seal is bound to."""
+        return EncryptionContext(self.name, self.name, "", self.queue)
 
     def parsed(self) -> Schedule:
         """The schedule. Raises InvalidOption when it is damaged."""
         return parse_spec(self.schedule)
 
-    def task(self, task_id: str) -> Task:
-        """The task of one run."""
+    def task(self, task_id: str, seal: PayloadEncryption | None = None) -> Task:
+        """The task of one run. Raises EncryptionError for parameters that were not published with a key of `seal`:
+        otherwise the leader would encrypt, and so vouch for, what a stranger wrote."""
+        if seal is not None:
+            seal.check_parameters(self.payload, self.seal, self.bound)
         return Task(
             id=task_id,
             queue=self.queue,

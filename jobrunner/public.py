@@ -7,11 +7,11 @@ from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
 from jobrunner.client.current import async_client, configure
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
-from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
 from jobrunner.client.item import Item
 from jobrunner.client.lease import AsyncLease, Lease
 from jobrunner.client.queue import Queue
-from jobrunner.jobs.declare import job
+from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.flow import chain, group
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.unique import Unique

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeGuard
 
-from jobrunner.errors import AttemptCrashed, AttemptTimeout, InvalidOption
-from jobrunner.shown import shown
+from jobrunner.errors import AttemptCancelled, AttemptCrashed, AttemptTimeout, InvalidOption
+from jobrunner.formatting import describe
+from jobrunner.option_names import checks_options
 
 _CENTURY_S = 36_525 * 86_400
 
 
+@checks_options
 @dataclass(frozen=True, slots=True, init=False)
 class Backoff:
     """Waits `base` seconds after the first failure and `factor` times longer after each further one.
@@ -47,9 +49,9 @@ class Backoff:
         if cap_s < base_s:
             raise InvalidOption(f"backoff cap is {cap_s:g} s, below base {base_s:g} s; give a cap of at least the base")
         if not (_is_number(factor) and 1 <= factor <= sys.float_info.max):
-            raise InvalidOption(f"backoff factor is {shown(factor)}; give a finite number of at least 1")
+            raise InvalidOption(f"backoff factor is {describe(factor)}; give a finite number of at least 1")
         if not (_is_number(jitter) and 0 <= jitter < 1):
-            raise InvalidOption(f"backoff jitter is {shown(jitter)}; give a share from 0 to below 1, such as 0.1")
+            raise InvalidOption(f"backoff jitter is {describe(jitter)}; give a share from 0 to below 1, such as 0.1")
         object.__setattr__(self, "base", base_s)
         object.__setattr__(self, "factor", float(factor))
         object.__setattr__(self, "cap", cap_s)
@@ -91,12 +93,15 @@ def next_delay(
         return seconds(policy(retry_count, error), option="the answer of the backoff callable")
     except Exception as problem:
         if on_problem is not None:
-            on_problem(f"backoff {shown(policy)} is replaced by the default: {shown(problem)}")
+            on_problem(f"backoff {describe(policy)} is replaced by the default: {describe(problem)}")
         return Backoff().delay(retry_count, rng)
 
 
 RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException, int], bool]
 """Which errors are worth another attempt: classes of them, or a callable (error, attempt) -> bool."""
+
+
+_NOT_RAISED_BY_JOBS = (AttemptTimeout, AttemptCancelled, AttemptCrashed)
 
 
 def check_retry_on(policy: object) -> RetryOn:
@@ -106,7 +111,7 @@ def check_retry_on(policy: object) -> RetryOn:
         return policy  # type: ignore[return-value]
     if callable(policy) and not isinstance(policy, type):
         return policy
-    raise InvalidOption(f"retry_on={shown(policy)}: give error classes, or a callable (error, attempt) -> bool")
+    raise InvalidOption(f"retry_on={describe(policy)}: give error classes, or a callable (error, attempt) -> bool")
 
 
 def is_retried(
@@ -114,18 +119,18 @@ def is_retried(
 ) -> bool:
     """Whether the error of that attempt (1 is the first) is worth another one.
 
-    Classes are about what the job raises: a timeout or a crash is tried again whatever they say. A callable is asked
-    about these too; one that raises costs no retry.
+    Classes are about what the job raises: a timeout, a crash or a cancelled coroutine is tried again whatever they
+    say. A callable is asked about these too; one that raises costs no retry.
     """
     if policy is None:
         return True
     if isinstance(policy, (type, tuple)):
-        return isinstance(error, (policy, AttemptTimeout, AttemptCrashed))  # a tuple in a tuple is fine
+        return isinstance(error, (policy, *_NOT_RAISED_BY_JOBS))  # a tuple in a tuple is fine
     try:
         return bool(policy(error, attempt))
     except Exception as problem:
         if on_problem is not None:
-            on_problem(f"retry_on {shown(policy)} is ignored: {shown(problem)}")
+            on_problem(f"retry_on {describe(policy)} is ignored: {describe(problem)}")
         return True
 
 
@@ -138,7 +143,7 @@ def seconds(value: object, *, option: str, minimum: float = 0) -> float:
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if _is_number(number) and minimum <= number <= _CENTURY_S:
         return float(max(number, -_CENTURY_S))
-    raise InvalidOption(f"{option} is {shown(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}")
+    raise InvalidOption(f"{option} is {describe(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}")
 
 
 def is_spent(attempts: int, max_attempts: int) -> bool:

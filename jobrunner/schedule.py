@@ -28,11 +28,13 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from jobrunner.errors import InvalidOption, NaiveDatetime
-from jobrunner.shown import shown
+from jobrunner.formatting import describe
 
 CatchUp = Literal["none", "last"] | int
 
 MAX_CATCH_UP = 1000
+GRACE = timedelta(seconds=10)
+"""How late a tick may be, and how far a clock may step back, before that counts."""
 
 # Every tick is a task written to the server; what must run more often is a loop inside one task.
 _SHORTEST, _LONGEST = timedelta(milliseconds=100), timedelta(days=36_525)
@@ -185,7 +187,7 @@ def parse_spec(spec: Mapping[str, object]) -> Schedule:
             return Every(interval)
         case {"cron": str(expression), "tz": str(tz)} if len(spec) == 2:
             return Cron(expression, tz)
-    raise InvalidOption(f"schedule is {shown(spec)}; give {{'every': seconds}} or {{'cron': …, 'tz': …}}")
+    raise InvalidOption(f"schedule is {describe(spec)}; give {{'every': seconds}} or {{'cron': …, 'tz': …}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +204,7 @@ def due_ticks(
     now: datetime,
     *,
     catch_up: CatchUp,
-    grace: timedelta = timedelta(seconds=10),
+    grace: timedelta = GRACE,
 ) -> Due:
     """Chooses which ticks in (last, now] are to be fired; the others are passed over for good.
 
@@ -225,7 +227,16 @@ def parse_catch_up(value: object) -> CatchUp:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CATCH_UP:
         return value
-    raise InvalidOption(f"catch_up is {shown(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}")
+    raise InvalidOption(f"catch_up is {describe(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}")
+
+
+def last_tick_at(schedule: Schedule, later: datetime, now: datetime) -> datetime:
+    """The last tick at `now` of a schedule that ticked at `later`, which is in the future. The grid of an `Every`
+    stays as it was."""
+    if not isinstance(schedule, Every):
+        return _utc(now)
+    steps = -((_utc(now) - _utc(later)) // schedule.interval)
+    return _utc(later) - steps * schedule.interval
 
 
 def first_tick(schedule: Schedule, now: datetime) -> datetime:
@@ -275,7 +286,7 @@ def _instants(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
 
 def _utc(instant: datetime) -> datetime:
     if instant.utcoffset() is None:
-        raise NaiveDatetime(f"{shown(instant)} has no time zone; give an aware datetime, such as datetime.now(UTC)")
+        raise NaiveDatetime(f"{describe(instant)} has no time zone; give an aware datetime, such as datetime.now(UTC)")
     return instant.astimezone(UTC)
 
 
@@ -285,7 +296,7 @@ def _interval(value: object) -> timedelta:
     except (TypeError, ValueError, OverflowError):
         interval = timedelta(0)
     if isinstance(value, bool) or not _SHORTEST <= interval <= _LONGEST:
-        raise InvalidOption(f"every is {shown(value)}; give a timedelta or seconds, from 0.1 s to a century")
+        raise InvalidOption(f"every is {describe(value)}; give a timedelta or seconds, from 0.1 s to a century")
     return interval
 
 
@@ -326,7 +337,7 @@ def _fields(expression: object) -> list[str]:
     text = _NICKNAMES.get(text.lower(), text)
     if len(text) > _MAX_LENGTH or not _FIELDS.fullmatch(text):
         raise InvalidOption(
-            f"cron is {shown(expression)}; give minute hour day month weekday, second sixth if need be, "
+            f"cron is {describe(expression)}; give minute hour day month weekday, second sixth if need be, "
             f"in at most {_MAX_LENGTH} characters"
         )
     fields = text.lower().split()
@@ -350,7 +361,7 @@ def _matcher(expression: str) -> Any:
     except CroniterBadDateError as error:
         raise InvalidOption(f"cron {expression!r} never fires; give a day that its months have") from error
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-        raise InvalidOption(f"cron {expression!r} cannot be read; mend it: {shown(error)}") from error
+        raise InvalidOption(f"cron {expression!r} cannot be read; mend it: {describe(error)}") from error
     return matcher
 
 
@@ -362,4 +373,4 @@ def _zone(name: object) -> ZoneInfo:
     lowered = {zone.lower(): zone for zone in known}
     near = get_close_matches(name[:40].lower(), lowered, n=1, cutoff=0.5) if isinstance(name, str) else []
     nearest = lowered[near[0]] if near else "UTC"
-    raise InvalidOption(f"tz is {shown(name)}, no known zone; give an IANA name such as {nearest!r}")
+    raise InvalidOption(f"tz is {describe(name)}, no known zone; give an IANA name such as {nearest!r}")

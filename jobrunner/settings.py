@@ -3,30 +3,32 @@
 Reading happens when a client or a worker is made, never at import.
 """
 
-import difflib
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from jobrunner.errors import InvalidOption, UnknownOption
+from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
+from jobrunner.option_names import check_options, checks_options
 from jobrunner.retry import Backoff, seconds
-from jobrunner.shown import shown
 
 Duration = timedelta | int | float
 DURABILITIES = ("none", "fsync", "replicated")
-EVENTS = ("notable", "all")
+EVENTS = ("lifecycle", "all")
 SEALS = ("encrypt", "sign")
 _LONGEST_WAIT_S = 4.0
 """Shorter than a read may take before its connection counts as broken."""
+DEFAULT_RESULT_LIMIT = 1024 * 1024
 EMBEDDED_URL = "embedded://"
 _EXACT = 2**53
 """Whole numbers above it are not exact in a script."""
 _LENGTHS_OF_WORKERS = {
-    "grace": False, "poll": True, "prefetch": False, "leader_ttl": True, "sweep": True, "heartbeat": True,
+    "grace": False, "poll": True, "prefetch_time": False, "leader_ttl": True, "sweep": True, "heartbeat": True,
+    "unknown_grace": False, "forget_queues": False,
 }  # fmt: skip
 """Options of a worker that are lengths of time, and whether 0 is none."""
 
@@ -35,13 +37,15 @@ _LENGTHS_OF_WORKERS = {
 class ClientSettings:
     """What a client needs. Sizes in bytes, times in seconds."""
 
-    url: str
+    url: str = field(repr=False)
     """The server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or, by default, embedded://."""
     prefix: str = "jobrunner"
     """What all keys begin with; clients with different prefixes do not see each other."""
     payload_limit: int = 1024 * 1024
     """The largest payload in bytes that is sent; a larger one raises PayloadTooLarge."""
-    patience: float = 2.0
+    result_limit: int = DEFAULT_RESULT_LIMIT
+    """The largest result in bytes that is stored; a larger one raises ResultTooLarge; a job that returns it fails."""
+    retry_timeout: float = 2.0
     """How long a call waits for a server that is away before it raises."""
     durability: str = "none"
     """When an enqueue returns: "none" as soon as the server has it, "fsync" when it is on the server's disk,
@@ -57,15 +61,19 @@ class ClientSettings:
     payload_keys: tuple[str, ...] = field(default=(), repr=False)
     """Keys that payloads and results are sealed with, each 32 bytes as base64: the first seals, all of them open.
     As arguments or in JOBRUNNER_PAYLOAD_KEYS, with commas between them; never in a file of the project."""
-    payload_seal: str = "encrypt"
+    payload_encryption: str = "encrypt"
     """What is done with them: "encrypt" (needs the extra `encryption`), or "sign" and leave payloads readable."""
-    require_sealed: bool = False
+    require_encryption: bool = False
     """Whether plain payloads are refused: their tasks are dead then."""
+    redact: tuple[str, ...] = ()
+    """Names of parameters that pages, commands and errors hide, beside `password`, `token` and the like; regular
+    expressions that match a whole name. Those of JOBRUNNER_REDACT, with commas between, and of the file count too."""
 
 
 _UNITS_S = {"SECONDS": 1, "MINUTES": 60, "HOURS": 3600}
 
 
+@checks_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
     """A token bucket: at most `max_tokens` at once, and an empty bucket is full again after the interval.
@@ -85,7 +93,7 @@ class RateLimit:
         check_whole(self.max_tokens, "max_tokens", minimum=1)
         check_whole(self.interval, "interval", minimum=1)
         if not isinstance(self.interval_unit, str) or self.interval_unit not in _UNITS_S:
-            raise InvalidOption(f"interval_unit={shown(self.interval_unit)}: choose one of {', '.join(_UNITS_S)}")
+            raise InvalidOption(f"interval_unit={describe(self.interval_unit)}: choose one of {', '.join(_UNITS_S)}")
 
     @property
     def seconds(self) -> int:
@@ -107,22 +115,23 @@ class QueueSettings:
     """How long the dead are kept; 0: they are deleted at once."""
     dead_max: int = 0
     """How many of the dead are kept at most, the newest; 0: no limit."""
-    dead_to: str | None = None
+    dead_letter_queue: str | None = None
     """Queue of the same pipeline that gets what would be dead here."""
     max_inflight: int = 0
     """Leases at a time, whoever holds them; 0: no limit."""
     rate: RateLimit | None = None
     """A token bucket over everything that is handed out."""
-    max_inflight_per_key: int = 0
-    """Leases at a time of tasks with one key (see `limit_by` of @job, `key` of Item); 0: no limit."""
-    rate_per_key: RateLimit | None = None
+    max_inflight_per_partition: int = 0
+    """Leases at a time of tasks with one key (see `partition_by` of @job, `key` of Item); 0: no limit."""
+    rate_per_partition: RateLimit | None = None
     """A token bucket for each key."""
     fair: bool = False
     """Whether keys take turns, so that nobody's backlog holds up the others; order is kept within a key."""
     max_size: int | None = None
     """Tasks that may be waiting and scheduled; more are refused with QueueFull."""
     expires_in: float | None = None
-    """A task that was not begun so long after it was enqueued is dead, unless it says otherwise itself."""
+    """A task that was not begun so long after it was enqueued is dead, unless it says otherwise itself. A retry, and a
+    task whose lease ended, was begun: this limit ends neither."""
     history: float | None = None
     """How long finished tasks stay readable and can be replayed."""
     history_max: int | None = None
@@ -145,17 +154,21 @@ class WorkerSettings:
     """Bytes of resident memory; above that the worker ends, and a child that runs attempts is replaced; 0: no limit."""
     poll: float = 15.0
     """An idle worker looks at its queues at least this often, whatever wake-ups say."""
-    prefetch: float = 0.03
+    prefetch_time: float = 0.03
     """Work held ahead of the executors, as the time it takes to do it."""
     batch_max: int = 500
     """Tasks that one round trip reserves at most."""
     leader_ttl: float = 10.0
     """How long the leader may be silent before another worker takes over."""
     sweep: float = 5.0
-    """The leader looks after every queue at least this often."""
+    """How often the leader looks at queues in which something goes on; at all others too where they are not many."""
+    forget_queues: float = 604_800.0
+    """The leader forgets a queue that held nothing for so long and that nobody configured; 0: never."""
     heartbeat: float = 10.0
     """How often a worker gives a sign of life, and looks for orders."""
-    events: str = "notable"
+    unknown_grace: float = 86_400.0
+    """How long a task of a job that this worker does not know is handed back, for another worker, before it fails."""
+    events: str = "lifecycle"
     """What it writes to the stream of events: what is notable, or "all": the end of every attempt, too."""
 
     def __post_init__(self) -> None:
@@ -163,22 +176,22 @@ class WorkerSettings:
         check_whole(self.max_tasks, "max_tasks", minimum=0)
         check_whole(self.max_memory, "max_memory", minimum=0)
         if self.events not in EVENTS:
-            raise InvalidOption(f"events={shown(self.events)}: choose one of {', '.join(EVENTS)}")
+            raise InvalidOption(f"events={describe(self.events)}: choose one of {', '.join(EVENTS)}")
         check_whole(self.batch_max, "batch_max", minimum=1)
         for name, is_positive in _LENGTHS_OF_WORKERS.items():
             length_s = seconds(getattr(self, name), option=name)
             if is_positive and length_s <= 0:
-                raise InvalidOption(f"{name}={shown(getattr(self, name))}: give more than 0")
+                raise InvalidOption(f"{name}={describe(getattr(self, name))}: give more than 0")
             object.__setattr__(self, name, length_s)
         if self.executor not in ("threads", "processes", "async"):
-            raise InvalidOption(f"executor {shown(self.executor)}: choose threads, processes or async")
+            raise InvalidOption(f"executor {describe(self.executor)}: choose threads, processes or async")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
     """The table [tool.jobrunner] of the nearest pyproject.toml."""
 
-    url: str | None = None
+    url: str | None = field(repr=False, default=None)
     """The server, when neither an argument nor the environment names one."""
     prefix: str | None = None
     """What all keys begin with."""
@@ -186,14 +199,18 @@ class FileSettings:
     """Modules that declare jobs, for commands that are given none."""
     payload_limit: int | None = None
     """As of a client."""
-    payload_seal: str | None = None
+    result_limit: int | None = None
+    """As of a client."""
+    payload_encryption: str | None = None
     """As of a client. Keys do not belong into this file."""
-    require_sealed: bool | None = None
+    require_encryption: bool | None = None
     """As of a client."""
     redact: tuple[str, ...] = ()
     """Names of parameters that neither the dashboard nor the command line shows, beside the usual ones."""
     dashboard: Mapping[str, Any] = field(default_factory=dict)
     """The table [tool.jobrunner.dashboard], as it is written."""
+    spark: Mapping[str, Any] = field(default_factory=dict)
+    """The table [tool.jobrunner.spark], as it is written: master or remote, and settings of Spark's own."""
 
 
 def client_settings(url: str | None = None, prefix: str | None = None, **options: Any) -> ClientSettings:
@@ -203,23 +220,37 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
     stored = file_settings()
     environment = os.environ
     chosen = url or environment.get("JOBRUNNER_URL") or environment.get("REDIS_URL") or stored.url or EMBEDDED_URL
-    if stored.payload_limit is not None:
-        options.setdefault("payload_limit", stored.payload_limit)
-    if "payload_limit" in options:
-        check_whole(options["payload_limit"], "payload_limit", minimum=1)
+    for name in ("payload_limit", "result_limit"):
+        if (limit := getattr(stored, name)) is not None:
+            options.setdefault(name, limit)
+        if name in options:
+            check_whole(options[name], name, minimum=1)
     _settle_seal(options, stored)
+    options["redact"] = _names_to_hide(options.get("redact", ()), stored)
     _check_buffer(options)
-    if "patience" in options:
-        options["patience"] = seconds(options["patience"], option="patience")
+    if "retry_timeout" in options:
+        options["retry_timeout"] = seconds(options["retry_timeout"], option="retry_timeout")
     if options.get("durability", "none") not in DURABILITIES:
-        raise InvalidOption(f"durability={shown(options['durability'])}: choose one of {', '.join(DURABILITIES)}")
+        raise InvalidOption(f"durability={describe(options['durability'])}: choose one of {', '.join(DURABILITIES)}")
     if "durability_timeout" in options:
         options["durability_timeout"] = seconds(options["durability_timeout"], option="durability_timeout")
         if not 0 < options["durability_timeout"] <= _LONGEST_WAIT_S:
-            told = shown(options["durability_timeout"])
+            told = describe(options["durability_timeout"])
             raise InvalidOption(f"durability_timeout={told}: give more than 0, at most {_LONGEST_WAIT_S:g} s")
     named = prefix or environment.get("JOBRUNNER_PREFIX") or stored.prefix or "jobrunner"
     return ClientSettings(url=chosen, prefix=named, **options)
+
+
+def hidden_names() -> tuple[str, ...]:
+    """Names of parameters that are hidden, where there is no client: of JOBRUNNER_REDACT and of the file."""
+    return _names_to_hide((), file_settings())
+
+
+def _names_to_hide(given: object, stored: FileSettings) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
+        raise InvalidOption(f"redact={describe(given)}: give a list of names")
+    of_environment = [one.strip() for one in os.environ.get("JOBRUNNER_REDACT", "").split(",") if one.strip()]
+    return tuple(dict.fromkeys((*given, *of_environment, *stored.redact)))
 
 
 def _settle_seal(options: dict[str, Any], stored: FileSettings) -> None:
@@ -229,15 +260,17 @@ def _settle_seal(options: dict[str, Any], stored: FileSettings) -> None:
     if not isinstance(keys, (list, tuple)) or not all(isinstance(key, str) for key in keys):
         raise InvalidOption("payload_keys is not a list of texts; give [key] or [new_key, old_key]")
     options["payload_keys"] = tuple(keys)
-    for name in ("payload_seal", "require_sealed"):
+    for name in ("payload_encryption", "require_encryption"):
         if getattr(stored, name) is not None:
             options.setdefault(name, getattr(stored, name))
-    if options.get("payload_seal", "encrypt") not in SEALS:
-        raise InvalidOption(f"payload_seal={shown(options['payload_seal'])}: choose one of {', '.join(SEALS)}")
-    if not isinstance(options.get("require_sealed", False), bool):
-        raise InvalidOption(f"require_sealed={shown(options['require_sealed'])}: give true or false")
-    if options.get("require_sealed") and not keys:
-        raise InvalidOption("require_sealed is set and there are no payload_keys; set JOBRUNNER_PAYLOAD_KEYS")
+    if options.get("payload_encryption", "encrypt") not in SEALS:
+        raise InvalidOption(
+            f"payload_encryption={describe(options['payload_encryption'])}: choose one of {', '.join(SEALS)}"
+        )
+    if not isinstance(options.get("require_encryption", False), bool):
+        raise InvalidOption(f"require_encryption={describe(options['require_encryption'])}: give true or false")
+    if options.get("require_encryption") and not keys:
+        raise InvalidOption("require_encryption is set and there are no payload_keys; set JOBRUNNER_PAYLOAD_KEYS")
 
 
 def _check_buffer(options: dict[str, Any]) -> None:
@@ -280,16 +313,9 @@ def _read_table(path: Path) -> FileSettings:
         raise InvalidOption(f"redact = {redact!r} in {path}: give a list of names")
     if not isinstance(dashboard, Mapping):
         raise InvalidOption(f"dashboard = {dashboard!r} in {path}: give a table, [tool.jobrunner.dashboard]")
+    if not isinstance(table.get("spark", {}), Mapping):
+        raise InvalidOption(f"spark = {table['spark']!r} in {path}: give a table, [tool.jobrunner.spark]")
     return FileSettings(**{**table, "modules": tuple(modules), "redact": tuple(redact)})
-
-
-def check_options(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raises UnknownOption for the first name in `given` that is not in `known`, naming the nearest one."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            raise UnknownOption(f"unknown {what} {shown(name)}; {hint}")
 
 
 def check_whole(value: object, option: str, *, minimum: int, maximum: int = _EXACT) -> int:
@@ -299,4 +325,4 @@ def check_whole(value: object, option: str, *, minimum: int, maximum: int = _EXA
     if is_whole and minimum <= value <= maximum:  # type: ignore[operator]
         return value  # type: ignore[return-value]
     limit = f" to {maximum}" if maximum != _EXACT or (is_whole and value > _EXACT) else ""  # type: ignore[operator]
-    raise InvalidOption(f"{option}={shown(value)}: give a whole number from {minimum}{limit}")
+    raise InvalidOption(f"{option}={describe(value)}: give a whole number from {minimum}{limit}")

@@ -7,26 +7,29 @@ field               content
 =================== ==========================================================================================
 id, type, queue     its id; the job's name, empty for a bare queue's item; the full name of the queue it is in
 payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes), and of
-                    sealed ones by what they are sealed (see seal.py)
+                    sealed ones by what they are sealed (see encryption/cipher.py)
 headers             JSON object of strings that travels with it
 enqueue_time        when it was first enqueued, Unix ms; retries, promotion and moves leave it alone
 retry_count         failures plus leases that ended without a report, since it entered its queue; the attempt that
                     runs is the one after these
 expiries            leases that ended without a report
-max_attempts, max_expiries, keepalive_ms, priority, expires_in_ms   what the task says itself; else the queue's
+suspect             1 when it was running in such an end and may have caused it: it runs alone the next time
+max_attempts, max_stalled, keepalive_ms, priority, expires_in_ms   what the task says itself; else the queue's
 key                 what limits per key and turns go by: a tenant, a host, ...
 place               place in line that it has, will have when it is due, and goes back to
 error, died_at      text of the last failure; time of death
 failures            the last ten attempts that failed or whose lease expired, a line each: Unix ms, number of the
-                    attempt, failed or expired, worker (see Failure), first line of the error; separated by tabs
+                    attempt, failed, expired or crashed, worker (see Failure), first line of the error; tabs between
+unknown_since       when a worker that did not know its job first handed it back, Unix ms
 started_at          in a queue that keeps history: when it was last handed out, Unix ms
 finished_at, outcome, result   of a finished task that is kept for a while, as its end of life tells; no outcome:
-                    succeeded; no result: None; no time: that in the index of history, else, as `keep` is a minute,
-                    this long before the end of life
+                    succeeded; no result: None; no time: that in the index of history, else, as `result_ttl` is a
+                    minute, this long before the end of life
 attempts            of a task that was cancelled before it ran
 total_attempts, hops           lifetime figures across moves; a child of a task has its hops and one more
 cancel_requested               flag
 then, results, outcomes        of a task of a flow: whom to tell of its end; what it was given (see join.py)
+parts, r0, o0, r1, o1, ...     in place of the last two behind very many steps: what, side by side, makes them up
 =================== ==========================================================================================
 """
 
@@ -44,11 +47,9 @@ from typing import Any
 import msgspec
 
 from jobrunner.clock import from_ms, unix_ms
-from jobrunner.errors import InvalidOption, NaiveDatetime, SealError
-from jobrunner.retry import seconds
-from jobrunner.seal import (
-    Bound,
-    Seal,
+from jobrunner.encryption.cipher import (
+    EncryptionContext,
+    PayloadEncryption,
     is_encrypted,
     is_encrypted_result,
     is_sealed,
@@ -56,7 +57,9 @@ from jobrunner.seal import (
     open_payload,
     open_result,
 )
-from jobrunner.shown import shown
+from jobrunner.errors import EncryptionError, InvalidOption, NaiveDatetime
+from jobrunner.formatting import describe
+from jobrunner.retry import seconds
 
 ENCRYPTED = "(encrypted)"
 """What is shown of ciphertext."""
@@ -103,7 +106,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at_ms: float | None = None
     keepalive_ms: int | None = None
     max_attempts: int | None = None
-    max_expiries: int | None = None
+    max_stalled: int | None = None
     expires_in_ms: int | None = None
     headers: bytes | None = None
     encoding: str = ""
@@ -111,11 +114,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     then: bytes | None = None
     """Whom to tell of its end (see join.py)."""
     lock: Lock | None = None
+    is_kept: bool = False
+    """Whether its id stays known for a while when it is finished, so that the enqueue needs no note of its own."""
+    sending: str = ""
+    """Of a task with an id of the user's own: tells this sending from others of that id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One attempt that came to nothing. `what` is failed, or expired: its lease ended without a report."""
+    """One attempt that came to nothing. `what` is failed; or expired, its lease ended without a
+    report; or crashed, its worker died meanwhile."""
 
     at: datetime
     attempt: int
@@ -144,8 +152,10 @@ class TaskRecord:
     result: bytes | None = field(repr=False, default=None)
     fields: Mapping[str, bytes] = field(repr=False, default_factory=dict)
     """Every field of the hash, also those a newer version wrote."""
-    unread: SealError | None = field(repr=False, default=None)
+    unread: EncryptionError | ValueError | None = field(repr=False, default=None)
     """Why payload or result could not be opened and stand here as they are stored."""
+    after: bytes = field(repr=False, default=b"")
+    """Which results its seal says that it is given (see client/flow_results.py)."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -173,7 +183,7 @@ def _failure(line: str) -> Failure | None:
 
 
 def read_record(
-    state: str, score: str, fields: Mapping[str, bytes], *, seal: Seal | None = None, tag: str = ""
+    state: str, score: str, fields: Mapping[str, bytes], *, seal: PayloadEncryption | None = None, tag: str = ""
 ) -> TaskRecord | None:
     """The record of a task's hash; None when the hash belongs to no set and is not finished (damage).
 
@@ -181,7 +191,7 @@ def read_record(
     """
     if state not in TaskState.__members__.values():
         return None
-    fields, unread = _opened(fields, seal, tag)
+    fields, unread, after = _opened(fields, seal, tag)
     when = _number(score)
     retry_count = int(_number(_text(fields, "retry_count")))
     runs_or_ran = state in (TaskState.PENDING, TaskState.SUCCEEDED, TaskState.CANCELLED)
@@ -200,25 +210,29 @@ def read_record(
         result=fields.get("result"),
         fields=fields,
         unread=unread,
+        after=after,
     )
 
 
 def _opened(
-    fields: Mapping[str, bytes], seal: Seal | None, tag: str
-) -> tuple[Mapping[str, bytes], SealError | None]:
+    fields: Mapping[str, bytes], seal: PayloadEncryption | None, tag: str
+) -> tuple[Mapping[str, bytes], EncryptionError | None, bytes]:
     found = dict(fields)
     raw, result = found.get("payload", b""), found.get("result", b"")
     if seal is None and not is_sealed(found.get("encoding")) and not is_sealed_result(result):
-        return fields, None
-    bound = Bound(_text(found, "id"), _text(found, "type"), tag)
+        return fields, None, b""
+    of = (_text(found, "id"), _text(found, "type"), tag)
+    then, after = found.get("then", b""), b""
     try:
-        raw, encoding = open_payload(seal, raw, found.get("encoding"), bound)
+        bound = EncryptionContext(*of, _text(found, "queue"), found.get("headers", b""), then)
+        raw, encoding, waits = open_payload(seal, raw, found.get("encoding"), bound, anywhere=True)
         found |= {"payload": raw} | ({"encoding": encoding} if "encoding" in found else {})
+        after = waits or b""
         if result:
-            found["result"] = open_result(seal, result, bound)
-    except SealError as error:
-        return found, error
-    return found, None
+            found["result"] = open_result(seal, result, EncryptionContext(*of, then=then))
+    except EncryptionError as error:
+        return found, error, after
+    return found, None, after
 
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:
@@ -241,7 +255,7 @@ def due(
     less, and an instant that has passed, mean now.
     """
     if in_ is not None and at is not None:
-        raise InvalidOption(f"both {option}={shown(in_)} and at={shown(at)} are given; give one of them")
+        raise InvalidOption(f"both {option}={describe(in_)} and at={describe(at)} are given; give one of them")
     if in_ is not None:
         if isinstance(in_, timedelta):
             in_ = in_.total_seconds()
@@ -256,14 +270,14 @@ def _instant_ms(at: object) -> float:
         return at.timestamp() * 1000
     if isinstance(at, (int, float)) and not isinstance(at, bool) and -_LAST_S <= at <= _LAST_S:
         return at * 1000
-    raise InvalidOption(f"at={shown(at)}: give an aware datetime, or seconds since 1970, before the year 10000")
+    raise InvalidOption(f"at={describe(at)}: give an aware datetime, or seconds since 1970, before the year 10000")
 
 
 def check_priority(priority: object) -> int | None:
     """Returns a priority (0, 1 or 2; higher goes first) or None for the default. Raises InvalidOption."""
     if priority is None or (isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority <= 2):
         return priority
-    raise InvalidOption(f"priority={shown(priority)}: give 0, 1 or 2; higher goes first, 1 is the default")
+    raise InvalidOption(f"priority={describe(priority)}: give 0, 1 or 2; higher goes first, 1 is the default")
 
 
 class _IdSource:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner import Fail, Item
 from jobrunner.etl import Pipeline, StationItem, To
-from jobrunner.spark import Batch, write_batch
+from jobrunner.spark import SinkBatch, write_batch
 from jobs_example import cleaning, dataset
 from jobs_example.punctuality import ON_TIME_MINUTES
 
@@ -64,24 +64,24 @@ def enrich(df: DataFrame, spark: SparkSession) -> DataFrame:
 
 
 @flights.spark_sink("on_time", batch=50_000, max_wait=4.0, lease=SOON, schema=ENRICHED)
-def store_on_time(df: DataFrame, _: SparkSession, batch: Batch) -> None:
+def store_on_time(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
     """Keeps flights that were on time."""
     store(df, "on_time", batch)
 
 
 @flights.spark_sink("late", batch=50_000, max_wait=4.0, lease=SOON, schema=ENRICHED)
-def store_late(df: DataFrame, _: SparkSession, batch: Batch) -> None:
+def store_late(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
     """Keeps flights that were late."""
     store(df, "late", batch)
 
 
 @flights.spark_sink("cancelled", batch=50_000, max_wait=8.0, lease=SOON, schema=FLIGHT)
-def store_cancelled(df: DataFrame, _: SparkSession, batch: Batch) -> None:
+def store_cancelled(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
     """Keeps flights that never departed."""
     store(df, "cancelled", batch)
 
 
-def store(df: DataFrame, table: str, batch: Batch) -> None:
+def store(df: DataFrame, table: str, batch: SinkBatch) -> None:
     """Writes a batch as a partition of its own. One that comes again overwrites itself, so nothing is there twice."""
     rows = df.select(df._id.alias("id"), *[name for name in df.columns if not name.startswith("_")])  # noqa: SLF001
     write_batch(rows, batch, str(folder() / table))

@@ -43,7 +43,7 @@ HOUR = timedelta(hours=1)
 """How long finished tasks stay readable here."""
 
 
-@job(queue="imports", keepalive=QUICK, keep=HOUR)
+@job(queue="imports", keepalive=QUICK, result_ttl=HOUR)
 class ImportMonth(Job):
     """Counts the flights of one month, and shows how far it is.
 
@@ -68,7 +68,7 @@ class ImportMonth(Job):
         return punctuality.total(count.tallies).flights
 
 
-@job(queue="reports", keepalive=QUICK, keep=HOUR)
+@job(queue="reports", keepalive=QUICK, result_ttl=HOUR)
 class PunctualityReport(Job):
     """Writes how punctual each carrier was, once every month is imported; then asks how sure that is.
 
@@ -94,7 +94,7 @@ class PunctualityReport(Job):
         return report.headline(carriers)
 
 
-@job(queue="maths", keepalive=QUICK, keep=HOUR)
+@job(queue="maths", keepalive=QUICK, result_ttl=HOUR)
 class BootstrapDelay(Job):
     """Works out how sure the mean arrival delay of a carrier is: nothing but arithmetic.
 
@@ -118,7 +118,7 @@ class BootstrapDelay(Job):
         return found
 
 
-@job(queue="partner", max_attempts=8, backoff=Backoff(base=0.2, factor=2, cap=2), keepalive=QUICK, keep=HOUR)
+@job(queue="partner", max_attempts=8, backoff=Backoff(base=0.2, factor=2, cap=2), keepalive=QUICK, result_ttl=HOUR)
 class QuoteFare(Job):
     """Asks a partner for the fare of a route; the partner fails now and then.
 
@@ -147,7 +147,7 @@ class QuoteFare(Job):
         write_whole(Path(self.folder) / "refused" / f"{self.route}.txt", f"{error}\n")
 
 
-@job(queue="partner", keepalive=QUICK, keep=HOUR)
+@job(queue="partner", keepalive=QUICK, result_ttl=HOUR)
 class MonthWeather(Job):
     """Fetches the weather of each day of a month at the three airports: some ninety calls, twenty at a time.
 
@@ -181,7 +181,7 @@ class MonthWeather(Job):
         return f"{self.partner}/weather/{origin}/{dataset.YEAR}-{self.month:02}-{day:02}"
 
 
-@job(queue="reports", keep=HOUR)
+@job(queue="reports", result_ttl=HOUR)
 def seats_by_maker(top: int = 5) -> dict[str, int]:
     """Adds up the seats of the aircraft by their maker, most first: a function is a job as well.
 

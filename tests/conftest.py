@@ -8,12 +8,8 @@ server ends with the process that started it, however that ends.
 import itertools
 import logging
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,156 +17,63 @@ from typing import Any
 import pytest
 import redis
 import structlog
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from jobrunner import own_signals
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.embedded_process import find_binary
 from jobrunner.broker.keys import Keys
-from jobrunner.cli.boundary import guarded
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner
 from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
-from jobrunner.soak.cable import Cable
-from tests.books import census, problems
-from tests.said import Said
+from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.worker import child_processes, signals
+from tests.support.books import census, problems
+from tests.support.clock import Clock
+from tests.support.declared import as_before
+from tests.support.said import Said
+from tests.support.server import VARIABLE, Server, topology_name
+from tests.support.waiting import wait_for
 
 # Hundreds of processes of these tests import the package, and each test process rewrites the tests: half of the time
 # of a run goes into compiling where an environment, as that of many containers, keeps Python from storing bytecode.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-_SERVER = "JOBRUNNER_TEST_SERVER"
-"""In the environment: what the option --server says."""
-_STARTED_MS = 1_700_000_000_000
 _prefixes = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Which server the tests run on."""
     told = "the tests' server: a program (/usr/bin/redis-server), `sentinel`, `cluster`, or program:sentinel"
-    parser.addoption("--server", default=os.environ.get(_SERVER, ""), metavar="WHAT", help=told)
+    parser.addoption("--server", default=os.environ.get(VARIABLE, ""), metavar="WHAT", help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tells all processes of the run, before the first one starts a server."""
-    os.environ[_SERVER] = config.getoption("--server")
+    os.environ[VARIABLE] = config.getoption("--server")
     if hasattr(config, "workerinput"):  # what tests start must hear signals also when nohup or `&` started the run
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def server_binary() -> Path:
-    """The program that tests start their servers from."""
-    named = os.environ.get(_SERVER, "").removesuffix(topology_name()).rstrip(":")
-    return Path(named) if named else find_binary()
-
-
-def topology_name() -> str:
-    """sentinel or cluster, when the tests run on one; else empty."""
-    last = os.environ.get(_SERVER, "").rpartition(":")[2]
-    return last if last in ("sentinel", "cluster") else ""
-
-
-class Server:
-    """A server of its own: `url`, `socket` and `folder` stay the same over `kill` and `start`."""
-
-    def __init__(self, **options: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="jr-", dir="/tmp"))
-        self.socket = self.folder / "s"
-        self.url = f"unix://{self.socket}"
-        self._options = {"port": "0", "save": "", "appendonly": "no", "loglevel": "warning"} | options
-        self.start()
-
-    def start(self) -> None:
-        """Returns when the server answers."""
-        options = self._options.items()  # Redis 6.2 takes no two words as one
-        words = [word for name, value in options for word in (f"--{name}", *(value.split() or [""]))]
-        command = [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
-        # The shell waits for the end of its input: the server ends with this process, even a killed one.
-        self._process = subprocess.Popen(
-            ["sh", "-c", '"$@" >&2 & echo $!; read _; kill -9 $!; wait', "sh", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "log").open("ab"),
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self.pid = int(self._process.stdout.readline())
-        with self.connect() as connection:
-            wait_for(lambda: _answers(connection), timeout_s=20)
-
-    def connect(self, **options: Any) -> redis.Redis:
-        """A plain client that tries everything once."""
-        options["retry"] = Retry(NoBackoff(), 0)
-        return redis.Redis(unix_socket_path=str(self.socket), protocol=2, **options)
-
-    def kill(self) -> None:
-        """SIGKILL; what it has on disk stays."""
-        self._process.communicate()
-        self.socket.unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """Ends it for good."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def version_of(raw: redis.Redis) -> tuple[int, ...]:
-    """Of Redis, (7, 0, 15); of Valkey the version of Redis that it is compatible with."""
-    return tuple(map(int, raw.info("server")["redis_version"].split(".")))
-
-
-class Clock:
-    """The server's own clock until it is set; then the instant it was set to, in Unix ms."""
-
-    def __init__(self) -> None:
-        self.ms: float | None = None
-
-    def __call__(self) -> bytes:
-        return b"" if self.ms is None else repr(self.ms).encode()
-
-    def set(self, ms: float = _STARTED_MS) -> float:
-        """Stops the clock at an instant and returns it."""
-        self.ms = ms
-        return ms
-
-    def advance(self, ms: float) -> float:
-        """Moves a clock that was set, back when negative, and returns its new instant."""
-        assert self.ms is not None, "set the clock first"
-        self.ms += ms
-        return self.ms
-
-
-def _answers(connection: redis.Redis) -> bool:
-    try:
-        return bool(connection.ping())
-    except redis.exceptions.AuthenticationError:
-        return True
-    except redis.exceptions.ConnectionError:
-        return False
-
-
-def wait_for(fact: Callable[[], Any], *, timeout_s: float = 10.0) -> Any:
-    """What `fact` returns as soon as that is true; fails the test when it does not become so."""
-    ends = time.monotonic() + timeout_s
-    while not (found := fact()):
-        assert time.monotonic() < ends, f"waited {timeout_s:g} s in vain"
-        time.sleep(0.002)
-    return found
-
-
 @pytest.fixture(autouse=True)
 def _process_as_it_was() -> Iterator[None]:
-    """A command that runs within a test sets logging up, on a stream that ends with the test, and answers signals."""
+    """A command that runs within a test sets logging up, on a stream that ends with the test, answers signals, and
+    gives what it starts its name."""
     handlers, level = list(logging.root.handlers), logging.root.level
     yield
     structlog.reset_defaults()
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
-    own_signals.answer_signals_as_before()
+    signals.answer_signals_as_before()
+    os.environ.pop(child_processes.VARIABLE, None)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_declared() -> Iterator[None]:
+    """Jobs and pipelines of a test end with it: a periodic one would be published by the workers of all after it."""
+    with as_before():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -255,18 +158,18 @@ def says(
 
 
 @pytest.fixture
-def cable(server: Server) -> Iterator[Cable]:
+def cable(server: Server) -> Iterator[FaultProxy]:
     """A TCP way to the server that the test can cut."""
     if topology_name() == "cluster":
         pytest.skip("a cable leads to one server")
-    laid = Cable(server.socket)
+    laid = FaultProxy(server.socket)
     yield laid
     laid.close()
 
 
 @pytest.fixture
 def wait_until() -> Callable[..., Any]:
-    """wait_until(fact, timeout_s=10): what `fact` returns as soon as that is true."""
+    """wait_until(fact, timeout_s=30): what `fact` returns as soon as that is true."""
     return wait_for
 
 

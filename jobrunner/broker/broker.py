@@ -15,13 +15,14 @@ from jobrunner.broker.call import (
     interpret,
     is_unknown_script,
     pack_calls,
+    pack_unknown,
     raise_if_loading,
     server_error,
 )
 from jobrunner.broker.calls.server import ping
+from jobrunner.broker.cluster_nodes import ClusterNodes, nothing
 from jobrunner.broker.connect import Endpoint, Idle, has_died
-from jobrunner.broker.nodes import Nodes, nothing
-from jobrunner.broker.patience import BROKEN, Demoted, Patience, may_repeat, raise_if_demoted, read_reply
+from jobrunner.broker.reconnect import BROKEN, Demoted, ReconnectPolicy, may_repeat, raise_if_demoted, read_reply
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Broker:
         self,
         endpoint: Endpoint,
         *,
-        patience_s: float = 2.0,
+        retry_timeout_s: float = 2.0,
         now_ms: Callable[[], bytes] = server_clock,
         confirmation: Call[None] | None = None,
         greeting: Call[None] | None = None,
@@ -51,14 +52,14 @@ class Broker:
         self._confirmation = confirmation
         self._greeting = greeting
         self.now_ms = now_ms
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self._idle = Idle()
         self._has_sentinels = endpoint.sentinels is not None
         self._take = self._idle.take if endpoint.sentinels is None else self._take_checked
         self._closed = False
-        self._nodes: Nodes | None = None
+        self._nodes: ClusterNodes | None = None
         if endpoint.cluster is not None:
-            self._nodes = Nodes(endpoint, endpoint.cluster, patience_s, confirmation, self._node)
+            self._nodes = ClusterNodes(endpoint, endpoint.cluster, retry_timeout_s, confirmation, self._node)
             self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     def run(self, call: Call[T]) -> T:
@@ -88,8 +89,9 @@ class Broker:
 
     def connect(self) -> None:
         """Opens a connection when none rests. On a slow way that takes several round trips, which a caller who counts
-        the time of one call would take for its own."""
-        if not self._idle:
+        the time of one call would take for its own. Does nothing on a cluster: each node has connections of its own,
+        and one that is away must not keep the caller from the others."""
+        if self._nodes is None and not self._idle:
             self.run(ping())
 
     def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -99,6 +101,11 @@ class Broker:
     def nodes(self) -> "list[Broker]":
         """Itself; of a cluster a driver for each primary, for commands about no key in particular."""
         return [self] if self._nodes is None else cast("list[Broker]", self._nodes.primaries())
+
+    def node_of(self, key: bytes) -> object:
+        """Which node of a cluster served this key when it was last heard of: None where that is not known, and where
+        there is but one server. Asks nobody."""
+        return None if self.endpoint.cluster is None else self.endpoint.cluster.last_known(key)
 
     def open_blocking(self, key: bytes) -> Any:
         """A connection for commands that wait in the server, on that key; the caller disconnects it."""
@@ -116,10 +123,10 @@ class Broker:
             connection.disconnect()
 
     def _node(self, endpoint: Endpoint) -> "Broker":
-        return Broker(endpoint, patience_s=0, now_ms=self.now_ms)
+        return Broker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
 
     def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
-        patience = Patience(self._patience_s, self.endpoint)
+        policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed; open a new one")
@@ -132,7 +139,7 @@ class Broker:
                     connection.disconnect()
                     continue
             except BROKEN as error:
-                patience.wait_to_connect(error)
+                policy.wait_to_connect(error)
                 continue
             except RedisError as error:
                 raise server_error(error) from error
@@ -140,10 +147,10 @@ class Broker:
                 return self._exchange(connection, calls, meanwhile)
             except (BusyLoadingError, Demoted) as error:
                 connection.disconnect()
-                patience.wait_to_connect(error)
+                policy.wait_to_connect(error)
             except BROKEN as error:
                 connection.disconnect()
-                patience.wait_to_repeat(error, calls, stale=not fresh)
+                policy.wait_to_repeat(error, calls, stale=not fresh)
             except BaseException:
                 connection.disconnect()
                 raise
@@ -182,10 +189,10 @@ class Broker:
         meanwhile()
         replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
-        for position, reply in enumerate(replies):
-            if is_unknown_script(reply):
-                packed = pack_calls([calls[position]], now_ms, with_source=True)
-                connection.send_packed_command([packed], check_health=False)
+        while unknown := [position for position, reply in enumerate(replies) if is_unknown_script(reply)]:
+            packed = pack_unknown([calls[position] for position in unknown], now_ms)
+            connection.send_packed_command([packed], check_health=False)
+            for position in unknown:
                 replies[position] = read_reply(connection)
         if self._has_sentinels:
             raise_if_demoted(calls, replies)

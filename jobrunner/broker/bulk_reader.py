@@ -12,12 +12,12 @@ from redis.exceptions import RedisError
 
 from jobrunner.broker.call import pack, server_error
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.patience import BROKEN, Patience, read_reply
+from jobrunner.broker.reconnect import BROKEN, ReconnectPolicy, read_reply
 from jobrunner.errors import ServerUnavailable
 
 _AT_ONCE = 1 << 18
 """Bytes taken from the socket at a time."""
-_PATIENCE_S = 5.0
+_RETRY_TIMEOUT_S = 5.0
 _PARTIAL = object()
 """What the parser gives while a reply is not complete; every value of Python could be one."""
 
@@ -84,13 +84,13 @@ def pack_hash_reads(prefix: bytes, ids: Sequence[bytes], fields: Sequence[bytes]
 
 
 def _connected(endpoint: Endpoint, key: bytes) -> Any:
-    patience = Patience(_PATIENCE_S, endpoint)
+    policy = ReconnectPolicy(_RETRY_TIMEOUT_S, endpoint)
     while True:
         try:
             connection = endpoint.open(key=key)
             connection.connect()
         except BROKEN as error:
-            patience.wait_to_connect(error)
+            policy.wait_to_connect(error)
         except RedisError as error:
             raise server_error(error) from error
         else:

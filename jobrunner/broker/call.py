@@ -7,7 +7,7 @@ calls into bytes and reading replies into values or into the errors of this pack
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ from jobrunner.errors import DamagedData, JobrunnerError, OutcomeUnknown, Server
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Word = bytes | str | int | float
+Arg = bytes | str | int | float
 _FULL_IN_A_SCRIPT = "-OOM command not allowed"
 """Redis 6.2 puts what a command of a script said behind words of its own."""
 _KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
@@ -42,7 +42,7 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """
 
     read: Callable[[Any], T_co]
-    words: Sequence[Word]
+    words: Sequence[Arg]
     script: Script | None = None
     keys: tuple[bytes, ...] = ()
     repeatable: bool = True
@@ -54,7 +54,7 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     """Whether its reply is a list beside its keys, so that the keys may be asked for in several calls."""
 
 
-class Verb(Generic[T]):
+class ScriptCommand(Generic[T]):
     """A script as a function from keys and named arguments to a Call. The file is read at the first use."""
 
     def __init__(
@@ -71,32 +71,36 @@ class Verb(Generic[T]):
         return load(self.name)
 
     @cached_property
-    def _pick(self) -> Callable[[QueueKeys], Any]:
-        return attrgetter(*self.script.keys)
+    def _arrange(self) -> Callable[[dict[str, Arg]], Sequence[Arg]]:
+        names = self.script.args[1:]
+        return itemgetter(*names) if len(names) > 1 else lambda args: [args[name] for name in names]
+
+    @cached_property
+    def _pick(self) -> Callable[[QueueKeys], tuple[bytes, ...]]:
+        pick: Callable[[QueueKeys], Any] = attrgetter(*self.script.keys)
+        return pick if len(self.script.keys) > 1 else lambda queue: (pick(queue),)
 
     def on(
-        self, queue: QueueKeys, /, *, rest: Iterable[Word] = (), read: Callable[[Any], T] | None = None, **args: Word
+        self, queue: QueueKeys, /, *, rest: Iterable[Arg] = (), read: Callable[[Any], T] | None = None, **args: Arg
     ) -> Call[T]:
         """The call on the keys of one queue; `args` are the script's fixed arguments but the clock, `rest` its tail.
         `read` is what reads its reply, when not the one of all such calls."""
-        picked = self._pick(queue)
-        return self._call(picked if isinstance(picked, tuple) else (picked,), rest, args, read or self._read)
+        return self._call(self._pick(queue), rest, args, read or self._read)
 
-    def with_keys(self, keys: tuple[bytes, ...], /, *, rest: Iterable[Word] = (), **args: Word) -> Call[T]:
+    def with_keys(self, keys: tuple[bytes, ...], /, *, rest: Iterable[Arg] = (), **args: Arg) -> Call[T]:
         """The call on keys given in the order of the script's signature."""
         return self._call(keys, rest, args, self._read)
 
     def _call(
-        self, keys: tuple[bytes, ...], rest: Iterable[Word], args: dict[str, Word], read: Callable[[Any], T]
+        self, keys: tuple[bytes, ...], rest: Iterable[Arg], args: dict[str, Arg], read: Callable[[Any], T]
     ) -> Call[T]:
-        words: list[Word] = [args.pop(name) for name in self.script.args[1:]]
-        if args:
-            raise TypeError(f"lua/{self.script.name}.lua takes no argument {sorted(args)}")
-        words.extend(rest)
+        script = self.script
+        if len(args) >= len(script.args):
+            raise TypeError(f"lua/{script.name}.lua takes no argument {sorted(args.keys() - script.args)}")
         return Call(
             read=read,
-            words=words,
-            script=self.script,
+            words=[*self._arrange(args), *rest],
+            script=script,
             keys=keys,
             repeatable=self._repeatable,
             divisible=self._divisible,
@@ -104,7 +108,7 @@ class Verb(Generic[T]):
 
 
 def command(
-    *words: Word,
+    *words: Arg,
     read: Callable[[Any], T],
     repeatable: bool = True,
     may_fail: bool = False,
@@ -114,17 +118,13 @@ def command(
     return Call(read=read, words=words, repeatable=repeatable, may_fail=may_fail, everywhere=everywhere)
 
 
-def wire_words(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> list[Word]:
+def resp_args(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> tuple[Arg, ...]:
     """The command as it is sent: EVALSHA, or EVAL when the server does not know the script yet."""
     script = call.script
     if script is None:
-        return list(call.words)
-    head: list[Word] = [b"EVAL", script.source] if with_source else [b"EVALSHA", script.sha]
-    head.append(len(call.keys))
-    head.extend(call.keys)
-    head.append(now_ms)
-    head.extend(call.words)
-    return head
+        return tuple(call.words)
+    verb, text = (b"EVAL", script.source) if with_source else (b"EVALSHA", script.sha)
+    return verb, text, len(call.keys), *call.keys, now_ms, *call.words
 
 
 def key_of(call: Call[Any]) -> bytes | None:
@@ -138,7 +138,7 @@ def key_of(call: Call[Any]) -> bytes | None:
     return key if isinstance(key, bytes) else str(key).encode()
 
 
-def _pack_in_python(words: Sequence[Word]) -> bytes:
+def _pack_in_python(words: Sequence[Arg]) -> bytes:
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         raw = word if isinstance(word, bytes) else str(word).encode()
@@ -152,7 +152,7 @@ except ImportError:
     pack = _pack_in_python
 else:
 
-    def pack(words: Sequence[Word]) -> bytes:
+    def pack(words: Sequence[Arg]) -> bytes:
         """One command in the server's protocol (RESP)."""
         packed: bytes = _pack_in_c(tuple(words))  # type: ignore[arg-type]
         return packed
@@ -160,7 +160,18 @@ else:
 
 def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes, *, with_source: bool = False) -> bytes:
     """Calls in one piece: each piece would be a packet of its own, and a turn of its own for the server."""
-    return b"".join([pack(wire_words(call, now_ms, with_source=with_source)) for call in calls])
+    return b"".join([pack(resp_args(call, now_ms, with_source=with_source)) for call in calls])
+
+
+def pack_unknown(calls: Sequence[Call[Any]], now_ms: bytes) -> bytes:
+    """Calls whose scripts the server does not know, in one piece: the first of each script brings its source along."""
+    known: set[bytes] = set()
+    parts = []
+    for call in calls:
+        assert call.script is not None, "only scripts are unknown"
+        parts.append(pack(resp_args(call, now_ms, with_source=call.script.sha not in known)))
+        known.add(call.script.sha)
+    return b"".join(parts)
 
 
 def is_unknown_script(reply: object) -> bool:
@@ -175,7 +186,9 @@ def is_demoted(reply: object) -> bool:
 
 def raise_if_loading(replies: Sequence[object]) -> None:
     """Raises BusyLoadingError when the server did nothing at all because it is loading its data."""
-    if replies and all(isinstance(reply, BusyLoadingError) for reply in replies):
+    if not replies or not isinstance(replies[0], BusyLoadingError):
+        return
+    if all(isinstance(reply, BusyLoadingError) for reply in replies):
         raise BusyLoadingError(f"it is loading its data ({replies[0]})")
 
 

@@ -4,6 +4,7 @@ The map is what some node said last, and what redirections said since. It may be
 asked has the last word.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ class Cluster:
         self._open_at = open_at
         self._map: list[Address | None] = []
         self._nodes: tuple[Address, ...] = ()
+        self._failing: set[Address] = set()
+        self._renewing = threading.Lock()
         self.is_stale = True
 
     def url_of(self, address: Address) -> str:
@@ -45,6 +48,10 @@ class Cluster:
             self.renew()
         return self.node_of(key_slot(key))
 
+    def last_known(self, key: bytes) -> Address | None:
+        """The node that served a key's slot when it was last heard of; asks nobody."""
+        return self._map[key_slot(key)] if self._map else None
+
     def primaries(self) -> tuple[Address, ...]:
         """The nodes that serve slots, in the order of these."""
         return self._nodes
@@ -53,10 +60,31 @@ class Cluster:
         """A slot is at that node now: a redirection said so."""
         self._map[slot] = address
 
+    def answered(self, address: Address) -> None:
+        """That node took part in an exchange."""
+        self._failing.discard(address)
+
+    def failed(self, address: Address) -> None:
+        """That node did not answer: the map may have changed, and the node is asked for it last."""
+        self._failing.add(address)
+        self.is_stale = True
+
+    def refresh(self) -> None:
+        """Renews a map that is stale. One thread asks at a time; the others go on with the map as it is, where there
+        is one: a node that does not answer must not hold up what goes to the others."""
+        if not self.is_stale or not self._renewing.acquire(blocking=not self._map):
+            return
+        try:
+            if self.is_stale:
+                self.renew()
+        finally:
+            self._renewing.release()
+
     def renew(self) -> None:
         """Asks one node after another for the map. Raises ConnectionError when none answers, and what one refused."""
         failure: Exception | None = None
-        for address in dict.fromkeys((*self._nodes, *self._topology.hosts)):
+        known = dict.fromkeys((*self._nodes, *self._topology.hosts))
+        for address in sorted(known, key=self._failing.__contains__):
             try:
                 said = self._ask(address)
             except (RedisError, OSError) as error:

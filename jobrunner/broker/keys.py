@@ -3,7 +3,7 @@
 All keys start with the prefix of the client. Everything that belongs to one queue carries one hash tag, `{tag}`, so a
 script touches a single slot of a Redis Cluster. The tag of a plain queue is its own name; all queues of a pipeline
 share the pipeline's name, which makes a move between them one atomic step. What belongs to no queue and is named
-together has a tag that no queue can have, `{/}` or `{/figures}`; every other key is alone in its slot.
+together has a tag that no queue can have, `{/}` or `{/stats}`; every other key is alone in its slot.
 
 ==================================== ====== ====================================================================
 key                                  type   content
@@ -15,24 +15,30 @@ key                                  type   content
 ``P:{tag}:Q:done``                     zset   task id → time finished, Unix ms; only of a queue that keeps history
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
 ``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; up to where
-                                              history was noted and trimmed (lua/lib/history.lua); `room_wanted`:
-                                              until when somebody waits for room, Unix ms
+                                              history was noted and trimmed (lua/lib/history.lua); `capacity_wanted`:
+                                              until when somebody waits for room, Unix ms;
+                                              `recheck`, `parked`: what a change of limits per key left to do
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/bucket.lua)
 ``P:{tag}:Q:bucket:<key>``             hash   the same, of one key
-``P:{tag}:Q:keyed:<band>:<key>``       zset   task id → place: the line of one key, in a queue that goes by key
-``P:{tag}:Q:ring:<band>``              zset   key → number of its last turn (`band` -1 is the highest priority)
-``P:{tag}:Q:turn``                     string number of the last turn
-``P:{tag}:Q:held:<key>``               zset   task id → when it was handed out; those that are still pending count
-``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals
+``P:{tag}:Q:partition:<band>:<key>``   zset   task id → place: the line of one key, in a queue that goes by key
+``P:{tag}:Q:rotation:<band>``          zset   key → number of its last turn (`band` -1 is the highest priority)
+``P:{tag}:Q:blocked``                zset   key that may have no more now → when it gets a token, Unix ms; 2^46 while
+                                            it holds too many, 0 when it is to be looked at again
+``P:{tag}:Q:unsure``                 zset   keys that were blocked when the limits were changed
+``P:{tag}:Q:inflight``               hash   key → how many leases it holds
+``P:{tag}:Q:holders``                hash   task id → key, of those that were handed out under such a limit
+``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals;
+                                            `unused`: see lua/lib/mark.lua
 ``P:{tag}:Q:types``                  hash   ``<type> <outcome>`` → how many: `counters` by type, where the type is known
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
-``P:{tag}:Q:room``                   zset   one member when there may be room in a full queue, for who waits for that
+``P:{tag}:Q:capacity``               zset   one member when there may be room in a full queue, for who waits for that
 ``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
-``P:{tag}:Q:died``                   list   tasks that died since the leader looked, for events: id, type, attempts,
+``P:{tag}:Q:deaths``                 list   tasks that died since the leader looked, for events: id, type, attempts,
                                             what became of it, error; the first 1 000, a day at most
-``P:{tag}:Q:closing``                zset   batch id → when anyone may finish it: decided, or a write without members
-``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts
+``P:{tag}:Q:finishing``              zset   batch id → when anyone may finish it: decided, or a write without members
+``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts;
+                                            expires when the job is forgotten, unless it is disabled
 ``P:{tag}:task:<id>``                hash   one task (see task.py)
 ``P:{tag}:batch:<id>``               hash   one batch: queue, epoch, state, range of its members, shared fields; expires
                                             when it is done
@@ -41,15 +47,23 @@ key                                  type   content
 ``P:{tag}:batch:<id>:rows:<nonce>``  list   staged rows, four words each
 ``P:{tag}:batch:<id>:manifest``      list   the nonces that count, once it is decided
 ``P:{tag}:unique:<digest>``            string end of the lock (Unix ms), blank, id of the unique task that has it
+``P:{tag}:sent:<call>``              string note of an enqueue that was applied, so that it adds nothing when it is sent
+                                            again; expires after 10 s
 ``P:{tag}:outbox``                   hash   ends of tasks of flows that are not yet told to the joins (see join.py)
 ``P:{tag}:join:<id>``                hash   one join of a flow (see join.py); always expires
-``P:{tag}:awaited``                  zset   task id → when someone last said to wait for its end, Unix ms
+``P:{tag}:join:<id>:collected``        hash   what the members of a large join brought, as far as it is collected;
+                                            becomes the hash of its task, or expires
+``P:{tag}:waiters``                  zset   task id → when someone last said to wait for its end, Unix ms
 ``P:{tag}:finished:<id>``            pubsub how the task ended, when someone waits for that
-``P:queues``                         set    full names of all queues ever used
-``P:format``                         string number of the format of these keys (see broker/calls/formats.py)
+``P:queues``                         set    full names of all queues
+``P:queues:leaving``                 zset   full names of queues that are being deleted or forgotten → since when,
+                                            Unix ms: whoever comes later sees to it that none is lost
+``P:format``                         string number of the format of these keys (see broker/calls/server.py)
 ``P:{/}:periodics``                  hash   name → definition of a periodic job, JSON
 ``P:{/}:periodics:seen``             zset   name → when a worker last said it knows the job, Unix ms
+``P:{/}:periodics:deployed``         hash   name → its definitions that are published, see lua/define.lua
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
+``P:{/}:redact``                     set    names of parameters that pages and commands hide
 ``P:{/}:periodics:version``          string counts changes of definitions, so that the leader knows when to read them
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
 ``P:{/}:workers``                    zset   worker id → last sign of life, Unix ms
@@ -57,18 +71,19 @@ key                                  type   content
 ``P:{/}:leader``                     hash   id and epoch of the coordinating worker; expires when it falls silent
 ``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
 ``P:archive:<digest>:holder``        string who writes that archive; expires when it falls silent
-``P:{/}:worker:<id>:orders``         hash   what that worker is told to do: `quiet`, `stop`; expires
+``P:{/}:worker:<id>:commands``         hash   what that worker is told to do: `quiet`, `stop`; expires
 ``P:operations``                     zset   id of a background operation of the dashboard → when it began, Unix ms
 ``P:operations:<id>``                hash   what it is to do, how far it is; expires after a day
-``P:audit``                          stream who did what from the dashboard; the last 10 000 or so
-``P:{/guesses}:<digest>``            string wrong passwords or tokens that the dashboard was offered from there; expires
+``P/audit``                          stream who did what in the dashboard and on the command line; the last 50 000 or so
+``P/sessions``                       hash   digest of a session of the dashboard's login page → who and when; signed
+``P/{login_attempts}:<digest>``      string wrong passwords or tokens that a client offered to the dashboard; expires
 ``P:{/}:epoch``                      string fencing number of the last leader
-``P:{/figures}:m:<minute>``          hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
-``P:{/figures}:h:<hour>``            hash   the same of one (Unix) hour; kept 32 days
-``P:{/figures}:total``               hash   the same since the prefix exists (see broker/calls/figures.py)
-``P:{/figures}:sampled``             hash   queue → its totals when the leader last looked
+``P:{/stats}:m:<minute>``            hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
+``P:{/stats}:h:<hour>``              hash   the same of one (Unix) hour; kept 32 days
+``P:{/stats}:total``                 hash   the same since the prefix exists (see broker/calls/stats.py)
+``P:{/stats}:sampled``               hash   queue → its totals when the leader last looked
 ``P:events``                         stream what happened that a person should know (see events.py); the last 10 000
-``P:events:told``                    hash   queue → how many of its deaths are told
+``P:events:cursor``                    hash   queue → how many of its deaths are told
 ==================================== ====== ====================================================================
 """
 
@@ -76,12 +91,13 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import InvalidName
-from jobrunner.seal import Seal
-from jobrunner.shown import shown
+from jobrunner.formatting import describe
 
 _SHARED = b"{/}:"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_QUEUE = re.compile(r"(?:[A-Za-z0-9_.:-]{1,128}/)?(?!task(?::|\Z))[A-Za-z0-9_.:-]{1,128}")
 _MADE_ID = re.compile(r"[0-9a-f]{28}-([A-Za-z0-9_.:-]{1,128})")
 
 
@@ -89,7 +105,7 @@ def check_name(value: object, what: str) -> str:
     """Returns `value` when it can be the name of a `what` (queue, job, task id, ...), else raises InvalidName."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
-    told = shown(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
+    told = describe(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
     raise InvalidName(f"{what} {told} is not allowed: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
 
 
@@ -120,12 +136,8 @@ def split_queue(name: object) -> tuple[str, str]:
 
 
 def is_queue(name: str) -> bool:
-    """Whether that can be the full name of a queue."""
-    try:
-        split_queue(name)
-    except InvalidName:
-        return False
-    return True
+    """Whether that can be the full name of a queue: what `split_queue` takes."""
+    return _QUEUE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +149,13 @@ class QueueKeys:
     base: bytes
     tasks: bytes
     finished: bytes
-    awaited: bytes
+    waiters: bytes
     outbox: bytes
     waiting: bytes
     scheduled: bytes
     pending: bytes
     dead: bytes
-    died: bytes
+    deaths: bytes
     done: bytes
     leases: bytes
     settings: bytes
@@ -152,12 +164,12 @@ class QueueKeys:
     types: bytes
     arrival: bytes
     wake: bytes
-    room: bytes
+    capacity: bytes
     batches: bytes
-    closing: bytes
+    finishing: bytes
     batch: bytes
     """What the hashes of batches begin with."""
-    seal: Seal | None = None
+    seal: PayloadEncryption | None = None
     """What closes and opens payloads and results here."""
 
     @property
@@ -182,6 +194,11 @@ class QueueKeys:
         """One join of a flow."""
         return self.base + b"join:" + join_id.encode()
 
+    def join_and_collected(self, join_id: str) -> tuple[bytes, bytes]:
+        """That join, and what is collected of its members."""
+        join = self.join(join_id)
+        return join, join + b":collected"
+
     def periodic(self, name: str) -> bytes:
         """The state of a periodic job that runs on this queue."""
         return b"%b%b:periodic:%b" % (self.base, self.name.rpartition("/")[2].encode(), name.encode())
@@ -190,26 +207,32 @@ class QueueKeys:
 class Keys:
     """The keys below one prefix, and how payloads and results are sealed there."""
 
-    def __init__(self, prefix: str, seal: Seal | None = None) -> None:
+    def __init__(self, prefix: str, seal: PayloadEncryption | None = None) -> None:
         self.prefix = check_name(prefix, "prefix")
         self.seal = seal
         self._root = prefix.encode() + b":"
         shared = self._root + _SHARED
         self.queues = self._root + b"queues"
+        self.queues_leaving = self._root + b"queues:leaving"
         self.format = self._root + b"format"
         self.periodics = shared + b"periodics"
         self.periodics_seen = shared + b"periodics:seen"
         self.periodics_version = shared + b"periodics:version"
+        self.periodics_deployed = shared + b"periodics:deployed"
+        self.redact = shared + b"redact"
         self.workers = shared + b"workers"
         self.pipelines = self._root + b"pipelines"
         self.leader = shared + b"leader"
         self.epoch = shared + b"epoch"
-        self.audit = self._root + b"audit"
+        # What guards the dashboard is not below `P:*`, the keys that the user of a worker may write.
+        self._guard = prefix.encode() + b"/"
+        self.audit = self._guard + b"audit"
+        self.sessions = self._guard + b"sessions"
         self.operations = self._root + b"operations"
         self.events = self._root + b"events"
-        self.events_told = self._root + b"events:told"
-        self.figures_sampled = self._root + b"{/figures}:sampled"
-        self.figures_total = self._root + b"{/figures}:total"
+        self.events_cursor = self._root + b"events:cursor"
+        self.stats_sampled = self._root + b"{/stats}:sampled"
+        self.stats_total = self._root + b"{/stats}:total"
         self._known = lru_cache(maxsize=4096)(self._queue)
 
     def queue(self, name: str) -> "QueueKeys":
@@ -226,13 +249,13 @@ class Keys:
             base=base,
             tasks=base + b"task:",
             finished=base + b"finished:",
-            awaited=base + b"awaited",
+            waiters=base + b"waiters",
             outbox=base + b"outbox",
             waiting=own + b"waiting",
             scheduled=own + b"scheduled",
             pending=own + b"pending",
             dead=own + b"dead",
-            died=own + b"died",
+            deaths=own + b"deaths",
             done=own + b"done",
             leases=own + b"leases",
             settings=own + b"settings",
@@ -241,12 +264,17 @@ class Keys:
             types=own + b"types",
             arrival=own + b"arrival",
             wake=own + b"wake",
-            room=own + b"room",
+            capacity=own + b"capacity",
             batches=own + b"batches",
-            closing=own + b"closing",
+            finishing=own + b"finishing",
             batch=base + b"batch:",
             seal=self.seal,
         )
+
+    def counters(self, name: str) -> bytes:
+        """The totals of a queue by its full name, which must be one: for those who look at very many."""
+        tag, _, queue = name.rpartition("/")
+        return b"%b{%b}:%b:counters" % (self._root, (tag or queue).encode(), queue.encode())
 
     def tag_base(self, tag: str) -> bytes:
         """What the keys of every queue and task of one tag begin with."""
@@ -268,22 +296,22 @@ class Keys:
         """The self-description of a worker."""
         return self._root + _SHARED + b"worker:" + worker_id.encode()
 
-    def orders(self, worker_id: str) -> bytes:
+    def commands(self, worker_id: str) -> bytes:
         """What a worker is told to do."""
-        return self.worker(worker_id) + b":orders"
+        return self.worker(worker_id) + b":commands"
 
     def operation(self, operation_id: str) -> bytes:
         """A background operation of the dashboard."""
         return self.operations + b":" + operation_id.encode()
 
-    def guesses(self, digest: str) -> bytes:
+    def login_attempts(self, digest: str) -> bytes:
         """How many wrong secrets somebody offered to the dashboard."""
-        return b"%b{/guesses}:%b" % (self._root, digest.encode())
+        return b"%b{login_attempts}:%b" % (self._guard, digest.encode())
 
-    def figures_of_minute(self, minute: int) -> bytes:
+    def stats_of_minute(self, minute: int) -> bytes:
         """The figures of a minute, counted since 1970."""
-        return b"%b{/figures}:m:%d" % (self._root, minute)
+        return b"%b{/stats}:m:%d" % (self._root, minute)
 
-    def figures_of_hour(self, hour: int) -> bytes:
+    def stats_of_hour(self, hour: int) -> bytes:
         """The figures of an hour, counted since 1970."""
-        return b"%b{/figures}:h:%d" % (self._root, hour)
+        return b"%b{/stats}:h:%d" % (self._root, hour)

@@ -3,7 +3,7 @@
 A script begins with ``local a, b = unpack(KEYS)`` and ``local now_ms, c, d = unpack(ARGV)``: these names bind keys and
 arguments, so no index can drift. (With a tail of any length: ``unpack(ARGV, 1, 3)``, as Lua's stack is limited.) A line
 ``-- include x y`` is replaced by the shared functions in `lua/lib/`; ``-- rarely a b`` says which of these are made
-only when a call needs them (see compose.py). On a cluster `lua/prelude/cluster.lua` is first.
+only when a call needs them (see lua_linker.py). On a cluster `lua/prelude/cluster.lua` is first.
 EVALSHA is used rather than Redis Functions: it runs on every server since Redis 6.2, on Valkey and on the managed
 services, and a script's digest is its version.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from jobrunner.broker.compose import compose
+from jobrunner.broker.lua_linker import compose
 
 _SIGNATURE = re.compile(r"local ([\w, ]+) = unpack\(KEYS\)\nlocal ([\w, ]+) = unpack\(ARGV(?:, 1, (\d+))?\)\n")
 

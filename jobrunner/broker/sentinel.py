@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from jobrunner.broker.topology import Address, Topology
 from jobrunner.clock import monotonic
 
-_PATIENCE_S = 1.0
+_RETRY_TIMEOUT_S = 1.0
 _TRUSTED_S = 1.0
 _LEFT_OUT_S = 10.0
 _PRIMARY = (b"master", "master")
@@ -30,7 +30,7 @@ class Sentinels:
 
     def __init__(self, topology: Topology, options: dict[str, Any]) -> None:
         self._topology = topology
-        timeout_s = min(options["socket_timeout"], _PATIENCE_S)
+        timeout_s = min(options["socket_timeout"], _RETRY_TIMEOUT_S)
         self._options = options | {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
         self._silent: dict[Address, float] = {}
         self._named: Address | None = None

@@ -8,7 +8,7 @@ those of redis-py's URLs, for every connection. User and password are those of t
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from jobrunner.errors import InvalidOption
@@ -26,13 +26,13 @@ class Topology:
 
     kind: str
     scheme: str
-    user: str
+    user: str = field(repr=False)
     """As it is in the URL, with its password, not decoded."""
     hosts: tuple[Address, ...]
     master: str = ""
     database: int = 0
-    query: tuple[tuple[str, str], ...] = ()
-    sentinel_user: str = ""
+    query: tuple[tuple[str, str], ...] = field(repr=False, default=())
+    sentinel_user: str = field(repr=False, default="")
 
     def url_of(self, address: Address) -> str:
         """The URL of one server that holds data."""
@@ -85,7 +85,7 @@ def _path(scheme: str, kind: str, path: str) -> tuple[str, int]:
 def _address(scheme: str, kind: str, host: str) -> Address:
     found = _HOST.fullmatch(host.strip())
     if found is None or not 0 < int(found[2] or 1) < 1 << 16:
-        raise InvalidOption(f"URL of {scheme}:// names host {host!r}: write {_example(scheme)}")
+        raise InvalidOption(f"URL of {scheme}:// names a host that cannot be understood: write {_example(scheme)}")
     return found[1].strip("[]"), int(found[2] or _PORTS[kind])
 
 

@@ -12,16 +12,16 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from jobrunner.cli.answer import answer_json, table, talk
-from jobrunner.cli.bar import rising
-from jobrunner.cli.bench_advice import Figures, advice, verdict
-from jobrunner.cli.bench_steps import Bench, Spread, Tell, prepared, throw_away_prefix
-from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.cli.bench_advice import BenchFigures, advice, verdict
+from jobrunner.cli.bench_steps import Bench, Percentiles, Tell, prepared, throw_away_prefix
+from jobrunner.cli.options import CommonOptions, connected, with_shared_options
+from jobrunner.cli.output import answer_json, echo, table, talk
+from jobrunner.cli.progress_bar import rising
 from jobrunner.client.client import Client
 from jobrunner.errors import PayloadTooLarge, UsageError
-from jobrunner.inspector.overview import server_facts, shown_url
-from jobrunner.inspector.server_checks import check_server
-from jobrunner.inspector.setup_checks import parser_check
+from jobrunner.inspector.doctor.server import check_server
+from jobrunner.inspector.doctor.setup import parser_check
+from jobrunner.inspector.snapshot import server_facts, shown_url
 from jobrunner.log_setup import warnings_to_stderr
 
 _EXAMPLES = """\b
@@ -47,7 +47,7 @@ _DOCTORED = ("protocol", "version", "role", "eviction", "durability", "fsync")
               help="JSON that each task brings along, as yours do; - reads stdin. Default: nothing.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=10, show_default=True, help="Of the worker.")
 @with_shared_options
-def bench(shared: Shared, tasks: int, payload: BinaryIO | None, concurrency: int) -> None:
+def bench(shared: CommonOptions, tasks: int, payload: BinaryIO | None, concurrency: int) -> None:
     """Measures how fast this set-up is: round trips, enqueueing, running tasks that do nothing, and the wait for a
     worker that is idle. Says what holds it back, and what would help.
 
@@ -78,7 +78,7 @@ def bench(shared: Shared, tasks: int, payload: BinaryIO | None, concurrency: int
     if shared.as_json:
         answer_json(found)
     else:
-        click.echo(_shown(found))
+        echo(_shown(found))
 
 
 def _json(payload: BinaryIO | None) -> bytes:
@@ -90,9 +90,9 @@ def _json(payload: BinaryIO | None) -> bytes:
         raise UsageError(f"--payload {payload.name}: {error}; give one JSON value") from error
 
 
-def _measured(bench: Bench, tasks: int, payload_bytes: int) -> Figures:
+def _measured(bench: Bench, tasks: int, payload_bytes: int) -> BenchFigures:
     alone, client = tasks // _ONE_BY_ONE, bench.client
-    return Figures(
+    return BenchFigures(
         round_trip_ms=bench.round_trips(_ROUND_TRIPS),
         enqueue_per_s=_watched(alone, "Enqueueing", lambda tell: bench.one_by_one(alone, tell)),
         bulk_per_s=_watched(tasks, "In bulk", lambda tell: bench.in_bulk(tasks, tell)),
@@ -104,7 +104,7 @@ def _measured(bench: Bench, tasks: int, payload_bytes: int) -> Figures:
     )
 
 
-def _rounded(figures: Figures) -> dict[str, Any]:
+def _rounded(figures: BenchFigures) -> dict[str, Any]:
     drained = figures.drained
     return {
         "payload_bytes": figures.payload_bytes,
@@ -148,7 +148,7 @@ def _shown(found: dict[str, Any]) -> str:
     return f"{table(('MEASURE', 'FOUND'), rows)}\n\n{where}\n\nVerdict: {found['verdict']}.{advices}"
 
 
-def _times(times: Spread) -> str:
+def _times(times: Percentiles) -> str:
     return f"{times.p50:.2f} ms (95 %: {times.p95:.2f}, longest: {times.max:.2f})"
 
 

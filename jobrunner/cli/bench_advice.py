@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from jobrunner.cli.bench_steps import Drained, Spread
-from jobrunner.inspector.check import Check
+from jobrunner.cli.bench_steps import Drained, Percentiles
+from jobrunner.inspector.doctor.check import Check
 
 _BUSY = 0.85
 _FAR_MS = 1.0
@@ -15,21 +15,21 @@ _FAST_IN_BULK = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class BenchFigures:
     """What was measured. Times in milliseconds, rates in tasks a second."""
 
-    round_trip_ms: Spread
+    round_trip_ms: Percentiles
     enqueue_per_s: float
     bulk_per_s: float
     drained: Drained
-    idle_latency_ms: Spread
+    idle_latency_ms: Percentiles
     payload_bytes: int
     cores: int
     is_local: bool
     """Whether the server is on this machine."""
 
 
-def verdict(found: Figures) -> str:
+def verdict(found: BenchFigures) -> str:
     """What ends the rate of one worker process."""
     drained = found.drained
     took = f"{drained.worker_us:.0f} µs of this interpreter and {drained.server_us:.0f} µs of the server for a task"
@@ -44,7 +44,7 @@ def verdict(found: Figures) -> str:
     )
 
 
-def advice(found: Figures, checks: Iterable[Check] = ()) -> Iterator[str]:
+def advice(found: BenchFigures, checks: Iterable[Check] = ()) -> Iterator[str]:
     """What would help, the most important first. `checks`: what the doctor found."""
     yield from _processes(found)
     trip = found.round_trip_ms
@@ -71,7 +71,7 @@ def advice(found: Figures, checks: Iterable[Check] = ()) -> Iterator[str]:
     yield from (f"{check.what}: {check.found}; {check.advice}" for check in checks if check.advice)
 
 
-def _processes(found: Figures) -> Iterator[str]:
+def _processes(found: BenchFigures) -> Iterator[str]:
     drained = found.drained
     if drained.worker_share < _BUSY or found.cores < 2:
         return

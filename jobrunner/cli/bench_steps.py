@@ -14,9 +14,9 @@ from typing import Any
 from jobrunner.broker.calls.server import ping, processor_time
 from jobrunner.client.client import Client
 from jobrunner.clock import perf_counter, process_time, sleep
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
-from jobrunner.soak.books import delete_all
+from jobrunner.soak.audit import delete_all
 from jobrunner.task import Task, new_id
 from jobrunner.worker.worker import Worker
 
@@ -29,7 +29,7 @@ Tell = Callable[[int], None] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Percentiles:
     """Times in milliseconds."""
 
     p50: float
@@ -76,7 +76,7 @@ class Bench:
         """What the job does: next to nothing."""
         self._runs.note()
 
-    def round_trips(self, count: int) -> Spread:
+    def round_trips(self, count: int) -> Percentiles:
         """How long a question and its answer take."""
         self.client.broker.run(ping())
         return spread([_timed(lambda: self.client.broker.run(ping())) for _ in range(count)])
@@ -117,7 +117,7 @@ class Bench:
             server_share=servers_s / took_s, server_us=servers_s / count * 1e6,
         )  # fmt: skip
 
-    def idle_latency(self, count: int, tell: Tell) -> Spread:
+    def idle_latency(self, count: int, tell: Tell) -> Percentiles:
         """From just before an enqueue to the first line of the job, with a worker that has nothing to do."""
         took = []
         with self.working():
@@ -180,11 +180,11 @@ def throw_away_prefix(stem: str) -> str:
     return f"{stem[:100]}-bench-{secrets.token_hex(4)}"
 
 
-def spread(took_ms: Sequence[float]) -> Spread:
+def spread(took_ms: Sequence[float]) -> Percentiles:
     """Of at least one time."""
     ordered = sorted(took_ms)
     at = [ordered[min(int(len(ordered) * share), len(ordered) - 1)] for share in (0.5, 0.95)]
-    return Spread(p50=round(at[0], 3), p95=round(at[1], 3), max=round(ordered[-1], 3))
+    return Percentiles(p50=round(at[0], 3), p95=round(at[1], 3), max=round(ordered[-1], 3))
 
 
 def _timed(call: Callable[[], object]) -> float:

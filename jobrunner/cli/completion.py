@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from jobrunner.cli.answer import answer_json
-from jobrunner.cli.options import Shared, with_shared_options
+from jobrunner.cli.options import CommonOptions, with_shared_options
+from jobrunner.cli.output import answer_json
 
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_JOBRUNNER_COMPLETE"
@@ -23,7 +23,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 @with_shared_options
-def completion(shared: Shared, shell: str | None) -> None:
+def completion(shared: CommonOptions, shell: str | None) -> None:
     """Prints the completion script of SHELL; without one, of the shell in SHELL of the environment.
 
     Names of queues and periodic jobs come from the server when it answers at once; names of jobs and pipelines from the

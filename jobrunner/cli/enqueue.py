@@ -1,15 +1,26 @@
 """`jobrunner enqueue`: one task of a job, with parameters from the command line."""
 
+from collections.abc import Iterable
 from datetime import datetime
+from typing import Any, get_type_hints
 
 import click
+import msgspec
 
-from jobrunner.cli.answer import answer_json
-from jobrunner.cli.options import Shared, connected, duration, modules_or_configured, with_shared_options
-from jobrunner.cli.parameters import read_parameters
+from jobrunner.cli.options import (
+    CommonOptions,
+    connected,
+    duration,
+    modules_or_configured,
+    redaction,
+    with_shared_options,
+)
+from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.suggestions import job_names, queue_names
+from jobrunner.errors import ParameterError
 from jobrunner.jobs.build import Placement, build_task
-from jobrunner.jobs.registry import load_modules, lookup
+from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
+from jobrunner.option_names import check_names
 
 _EXAMPLES = """\b
 Examples:
@@ -39,7 +50,7 @@ def instant(text: str) -> datetime:
 @click.option("--id", "task_id", metavar="ID", help="Of your own; the same again changes nothing.")
 @with_shared_options
 def enqueue(
-    shared: Shared,
+    shared: CommonOptions,
     name: str,
     words: tuple[str, ...],
     modules: tuple[str, ...],
@@ -59,7 +70,39 @@ def enqueue(
     task = build_task(definition, read_parameters(definition, words), placement)
     with connected(shared) as client:
         sent = client.enqueue(task)
+    if not sent.is_new:
+        talk(f"no new task: {sent.id} is there already, see `jobrunner tasks show`")
     if shared.as_json:
-        answer_json({"id": sent.id, "queue": task.queue, "type": task.type})
+        answer_json({"id": sent.id, "queue": task.queue, "type": task.type, "is_new": sent.is_new})
     else:
-        click.echo(sent.id)
+        echo(sent.id)
+
+
+def read_parameters(definition: JobDefinition, words: Iterable[str]) -> Any:
+    """The parameters of a job. Raises ParameterError, UnknownOption for one that the job does not have."""
+    struct = definition.parameters.struct
+    hints = get_type_hints(struct, include_extras=True)
+    given: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise ParameterError(f"{word!r} is no parameter; write name=value")
+        check_names([name], struct.__struct_fields__, f"parameter of job {definition.name!r}")
+        if name in given:
+            raise ParameterError(f"parameter {name} is given twice; give it once")
+        given[name] = _read(name, text, hints.get(name, Any), definition.name)
+    return struct(**given)
+
+
+def _read(name: str, text: str, expected: Any, job: str) -> Any:
+    try:
+        return msgspec.json.decode(text.encode(), type=expected)
+    except (msgspec.MsgspecError, ValueError):
+        pass
+    try:
+        return msgspec.convert(text, expected)
+    except (msgspec.MsgspecError, ValueError) as error:
+        hides = redaction().hides(name)
+        given, why = ("not" if hides else f"{text!r}; it must be"), ("" if hides else f": {error}")
+        wanted = getattr(expected, "__name__", str(expected))
+        raise ParameterError(f"parameter {name} of job {job!r} is {given} {wanted}{why}") from error

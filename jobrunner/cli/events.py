@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import click
 
-from jobrunner.cli.answer import plain_json
-from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, with_shared_options
+from jobrunner.cli.output import echo, plain_json
 from jobrunner.events import KINDS, Event
 
 _EXAMPLES = """\b
@@ -22,7 +22,7 @@ Examples:
 @click.option("--after", metavar="ID", help="Only what is behind the event with that id.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Only these. Repeatable.")
 @with_shared_options
-def events(shared: Shared, follow: bool, after: str | None, kinds: tuple[str, ...]) -> None:
+def events(shared: CommonOptions, follow: bool, after: str | None, kinds: tuple[str, ...]) -> None:
     """Shows what happened: workers that came, went or were lost, tasks that died, changes of queues.
 
     Oldest first, one line each; with --json one object a line. The server keeps the last 10 000 or so.
@@ -30,7 +30,7 @@ def events(shared: Shared, follow: bool, after: str | None, kinds: tuple[str, ..
     with connected(shared) as client, suppress(KeyboardInterrupt):
         for event in client.events(after, follow=follow):
             if not kinds or event.kind in kinds:
-                click.echo(json.dumps(plain_json(event)) if shared.as_json else _line(event))
+                echo(json.dumps(plain_json(event)) if shared.as_json else _line(event))
 
 
 def _line(event: Event) -> str:

@@ -4,6 +4,8 @@ The late import is the pattern of click's documentation, "Lazily Loading Subcomm
 the names, so that help imports nothing either.
 """
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,7 +17,7 @@ from click.shell_completion import CompletionItem
 _MISUSE = 2
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Commands under one word. Without a command it shows its help; for an unknown one it names the nearest."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -37,7 +39,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """Commands at `module:attribute`, each with its one line of help."""
 
     def __init__(self, *args: Any, commands_at: Mapping[str, tuple[str, str]], **options: Any) -> None:

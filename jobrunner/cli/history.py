@@ -2,14 +2,15 @@
 
 import click
 
-from jobrunner.cli.group import Group
+from jobrunner.cli.group import CommandGroup
 from jobrunner.cli.history_archive import archive
 from jobrunner.cli.history_replay import replay
 from jobrunner.cli.history_report import report
-from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
+from jobrunner.client.item_record import stored_record
 from jobrunner.client.queue import Queue
 
 _EXAMPLES = """\b
@@ -21,7 +22,7 @@ Examples:
 """
 
 
-@click.group(cls=Group, epilog=_EXAMPLES)
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def history() -> None:
     """Lists, replays, archives and purges finished tasks of queues that keep them, and reports on them."""
 
@@ -34,20 +35,21 @@ for _command in (archive, replay, report):
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
 @with_shared_options
-def list_(shared: Shared, queue: str, limit: int) -> None:
+def list_(shared: CommonOptions, queue: str, limit: int) -> None:
     """Lists the finished tasks that QUEUE keeps, the last one first."""
     with connected(shared) as client:
         asked = client.queue(queue)
-        found = asked.history(limit)
+        found = [stored_record(one) for one in asked.history(limit)]
         nothing = "" if found else _nothing(asked)
-    show_list(shared, found, nothing)
+        hides = client.redaction
+    show_list(shared, hides, found, nothing)
 
 
 @history.command(epilog="Example:  jobrunner history purge mail --yes")
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--yes", is_flag=True, help="Does not ask.")
 @with_shared_options
-def purge(shared: Shared, queue: str, yes: bool) -> None:
+def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
     """Deletes the finished tasks that QUEUE keeps, for good."""
     purge_state(shared, queue, "done", yes=yes)
 

@@ -4,9 +4,9 @@ from functools import partial
 
 import click
 
-from jobrunner.cli.answer import answer_json, counted, table, talk
-from jobrunner.cli.bar import rising
-from jobrunner.cli.options import Shared, connected, duration, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, duration, with_shared_options
+from jobrunner.cli.output import answer_json, counted, echo, table, talk
+from jobrunner.cli.progress_bar import rising
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.clock import perf_counter
 
@@ -27,7 +27,9 @@ Examples:
               help="Leaves what ended so lately to the next run.")  # fmt: skip
 @click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
 @with_shared_options
-def archive(shared: Shared, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None) -> None:
+def archive(
+    shared: CommonOptions, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None
+) -> None:
     """Adds finished and dead tasks to an archive in Parquet, each exactly once, however often it is stopped.
 
     Of queues that keep history (configure(history=…)) what ended since the last run; of all queues what died. Run it
@@ -37,7 +39,7 @@ def archive(shared: Shared, path: str, likes: tuple[str, ...], trim: bool, lag_s
 
     began = perf_counter()
     spark = spark_session(master=master)
-    from jobrunner.spark.archive import archive as run  # needs Spark
+    from jobrunner.spark.history.archive import archive as run  # needs Spark
 
     watch = partial(rising, label="Archiving", noun="rows")
     with connected(shared) as client:
@@ -50,6 +52,6 @@ def archive(shared: Shared, path: str, likes: tuple[str, ...], trim: bool, lag_s
         answer_json(done)
         return
     if done.rows:
-        click.echo(table(("QUEUE", "ARCHIVED"), sorted(done.rows.items())))
+        echo(table(("QUEUE", "ARCHIVED"), sorted(done.rows.items())))
     if trim:
-        click.echo(f"deleted {counted(done.trimmed, 'task')} from Redis")
+        echo(f"deleted {counted(done.trimmed, 'task')} from Redis")

@@ -5,9 +5,10 @@ import secrets
 import click
 
 from jobrunner.broker.keys import check_id, check_name
-from jobrunner.cli.answer import answer_json, counted, table, talk
-from jobrunner.cli.boundary import Refusal
-from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.cli.audit import note
+from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.options import CommonOptions, connected, with_shared_options
+from jobrunner.cli.output import answer_json, counted, echo, table, talk
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.client.queue import Queue
 from jobrunner.errors import TaskGone
@@ -30,7 +31,7 @@ Examples:
 @click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
 @with_shared_options
 def replay(
-    shared: Shared,
+    shared: CommonOptions,
     queue: str | None,
     ids: tuple[str, ...],
     where: str | None,
@@ -54,7 +55,7 @@ def replay(
     _replay_selected(shared, queue, where, path, dry_run, name, master)
 
 
-def _replay_ids(shared: Shared, queue: str | None, ids: tuple[str, ...], *, may: bool) -> None:
+def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], *, may: bool) -> None:
     if queue is None or not ids or not may:
         raise click.UsageError(
             "which tasks? give QUEUE and ids; or --where SQL, with --from, --dry-run and --replay-id"
@@ -64,6 +65,7 @@ def _replay_ids(shared: Shared, queue: str | None, ids: tuple[str, ...], *, may:
     try:
         with connected(shared) as client:
             gone = _replay_each(client.queue(queue), asked, replayed)
+            note(client, "task.replay", " ".join((queue, *asked)), f"enqueued {len(replayed)} again")
     finally:
         _answer(shared, queue, replayed)  # also when the server went away in the middle
     if gone:
@@ -71,14 +73,14 @@ def _replay_ids(shared: Shared, queue: str | None, ids: tuple[str, ...], *, may:
 
 
 def _replay_selected(
-    shared: Shared, queue: str | None, where: str, path: str | None, dry_run: bool, name: str, master: str | None
+    shared: CommonOptions, queue: str | None, where: str, path: str | None, dry_run: bool, name: str, master: str | None
 ) -> None:
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 
     spark = spark_session(master=master)
-    from jobrunner.spark import replay as spark_replay  # needs Spark
-    from jobrunner.spark.archive import read_history
-    from jobrunner.spark.archive_files import read_archive
+    from jobrunner.spark.history import replay as spark_replay  # needs Spark
+    from jobrunner.spark.history.archive import read_history
+    from jobrunner.spark.history.archive_files import read_archive
 
     with connected(shared) as client:
         if path is None:
@@ -96,16 +98,16 @@ def _replay_selected(
         answer_json({"replay_id": name, "queues": done})
     elif done:
         rows = [(queue, one.added, one.there) for queue, one in done.items()]
-        click.echo(table(("QUEUE", "REPLAYED", "THERE BEFORE"), rows))
+        echo(table(("QUEUE", "REPLAYED", "THERE BEFORE"), rows))
     else:
         talk("no finished tasks were selected")
 
 
-def _tell_count(shared: Shared, found: dict[str, int]) -> None:
+def _tell_count(shared: CommonOptions, found: dict[str, int]) -> None:
     if shared.as_json:
         answer_json({"would_replay": found})
     elif found:
-        click.echo(table(("QUEUE", "WOULD BE REPLAYED"), list(found.items())))
+        echo(table(("QUEUE", "WOULD BE REPLAYED"), list(found.items())))
     else:
         talk(f"{counted(0, 'finished task')} would be replayed")
 
@@ -120,9 +122,9 @@ def _replay_each(queue: Queue, ids: list[str], replayed: dict[str, str]) -> list
     return gone
 
 
-def _answer(shared: Shared, queue: str, replayed: dict[str, str]) -> None:
+def _answer(shared: CommonOptions, queue: str, replayed: dict[str, str]) -> None:
     if shared.as_json and replayed:
         answer_json({"queue": queue, "replayed": replayed})
     else:
         for new in replayed.values():
-            click.echo(new)
+            echo(new)

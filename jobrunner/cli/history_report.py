@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobrunner.cli.answer import answer_json, counted, table, talk
-from jobrunner.cli.instants import instant
-from jobrunner.cli.options import Shared, with_shared_options
+from jobrunner.cli.options import CommonOptions, with_shared_options
+from jobrunner.cli.output import answer_json, counted, echo, table, talk
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.clock import perf_counter
 
 if TYPE_CHECKING:
-    from jobrunner.spark.report_tables import Report
+    from jobrunner.spark.report.tables import Report
+from datetime import UTC, timedelta
+
+from jobrunner.cli.options import duration
+from jobrunner.clock import utc_now
 
 _EXAMPLES = """\b
 Examples:
@@ -22,6 +25,26 @@ Examples:
   jobrunner history report --from archive --split-at 2026-11-20T20:00 --csv figures
 """
 _MOST_LINES = 40
+
+
+def instant(text: str) -> datetime:
+    """The aware instant of `2026-11-20T20:00+01:00`, of the same without a zone (UTC), or of `2h`: so long ago.
+
+    Raises click.BadParameter.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return _ago(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _ago(text: str) -> datetime:
+    try:
+        return utc_now() - timedelta(seconds=duration(text))
+    except (click.BadParameter, OverflowError) as error:
+        hint = "write 2026-11-20T20:00 (UTC), or 2h for 2 hours ago"
+        raise click.BadParameter(f"{text!r} is no instant; {hint}") from error
 
 
 @click.command(epilog=_EXAMPLES)
@@ -38,7 +61,7 @@ _MOST_LINES = 40
 @click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
 @with_shared_options
 def report(
-    shared: Shared,
+    shared: CommonOptions,
     path: str,
     queues: tuple[str, ...],
     jobs: tuple[str, ...],
@@ -58,8 +81,8 @@ def report(
 
     began = perf_counter()
     spark = spark_session(master=master)
-    from jobrunner.spark.archive_files import read_archive  # needs Spark
-    from jobrunner.spark.report import build_report
+    from jobrunner.spark.history.archive_files import read_archive  # needs Spark
+    from jobrunner.spark.report.report import build_report
 
     rows = read_archive(spark, path, queues=queues, jobs=jobs, since=since, until=until)
     selected = _selected(queues, jobs, since, until)
@@ -70,13 +93,13 @@ def report(
     if shared.as_json:
         answer_json(made.as_json() | {"written": written})
     elif written:
-        click.echo("\n".join(map(str, written)))
+        echo("\n".join(map(str, written)))
     else:
-        click.echo(_text(made))
+        echo(_text(made))
 
 
 def _write(made: "Report", csv_to: Path | None, parquet_to: Path | None, html_to: Path | None) -> list[Path]:
-    from jobrunner.spark.report_files import write_csv, write_page, write_parquet  # needs Spark's extra
+    from jobrunner.spark.report.files import write_csv, write_page, write_parquet  # needs Spark's extra
 
     written = [] if csv_to is None else write_csv(made, csv_to)
     written += [] if parquet_to is None else write_parquet(made, parquet_to)
@@ -84,7 +107,7 @@ def _write(made: "Report", csv_to: Path | None, parquet_to: Path | None, html_to
 
 
 def _text(made: "Report") -> str:
-    from jobrunner.spark.report_tables import shown  # needs Spark's extra
+    from jobrunner.spark.report.tables import shown  # needs Spark's extra
 
     parts = []
     for one in made.tables:

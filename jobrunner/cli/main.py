@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from jobrunner.cli.boundary import guarded
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.group import LazyGroup
 
 COMMANDS = {
@@ -19,11 +19,12 @@ COMMANDS = {
     "pipeline": ("jobrunner.cli.pipeline:pipeline", "Lists, shows, draws, feeds and runs pipelines."),
     "history": ("jobrunner.cli.history:history", "Lists, replays, archives, purges finished tasks; reports on them."),
     "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, runs one now, switches one off and on."),
+    "redact": ("jobrunner.cli.redact:redact", "Lists, adds and removes the names of parameters that are not shown."),
     "events": ("jobrunner.cli.events:events", "Shows what happened, and follows what happens."),
     "bench": ("jobrunner.cli.bench:bench", "Measures how fast this set-up is."),
     "soak": ("jobrunner.cli.soak:soak", "Works for hours under random faults, and says whether anything was lost."),
     "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),
-    "redis": ("jobrunner.cli.redis:redis", "Shows or stops the embedded server of this folder."),
+    "server": ("jobrunner.cli.server:server", "Shows or stops the embedded server of this folder."),
     "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serves the dashboard: queues, tasks, workers in a browser."),
     "completion": ("jobrunner.cli.completion:completion", "Prints the script that teaches a shell to complete."),
     "demo": ("jobrunner.cli.demo:demo", "Runs real work, kills a worker, and checks that nothing was lost."),

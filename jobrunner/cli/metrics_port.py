@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,11 +11,12 @@ from jobrunner.errors import InvalidOption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class MetricsAddress:
     """Where metrics are served; a port of None: nowhere."""
 
     host: str
     port: int | None
+    token: str = field(default="", repr=False)
 
     def check(self) -> None:
         """Raises InvalidOption when what serves them is not installed."""
@@ -28,9 +29,9 @@ class Served:
         if self.port is None:
             yield
             return
-        from jobrunner.metrics.endpoint import Endpoint
+        from jobrunner.metrics.endpoint import MetricsEndpoint
 
-        endpoint = Endpoint(client, self.host, self.port, health)
+        endpoint = MetricsEndpoint(client, self.host, self.port, health, self.token)
         endpoint.start()
         try:
             yield
@@ -38,4 +39,4 @@ class Served:
             endpoint.close()
 
 
-NOWHERE = Served(host="", port=None)
+NOWHERE = MetricsAddress(host="", port=None)

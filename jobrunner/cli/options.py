@@ -3,29 +3,29 @@
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
 import click
 
-from jobrunner.cli.boundary import Refusal
+from jobrunner.cli.error_boundary import Refusal
 from jobrunner.client.client import Client
-from jobrunner.inspector.redaction import Redaction
+from jobrunner.redaction import Redaction
 from jobrunner.retry import seconds
-from jobrunner.settings import file_settings
+from jobrunner.settings import file_settings, hidden_names
 
-_PATIENCE_S = 0.5
+_RETRY_TIMEOUT_S = 0.5
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) *((?P<unit>[kmg])i?)?b?")
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class CommonOptions:
     """What every command is told: where the server is, and how to answer."""
 
-    url: str | None
+    url: str | None = field(repr=False)
     prefix: str | None
     as_json: bool
     debug: bool
@@ -37,7 +37,7 @@ class Shared:
 
 
 def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --url, --prefix, --json and --debug; the command gets them as its first argument, a `Shared`."""
+    """Adds --url, --prefix, --json and --debug; the command gets them as its first argument, a `CommonOptions`."""
 
     @click.option("--url", metavar="URL", help="The server: redis://…, rediss://…, unix://…, embedded:///folder.")
     @click.option("--prefix", metavar="NAME", help="What all keys begin with; else JOBRUNNER_PREFIX, else jobrunner.")
@@ -45,7 +45,7 @@ def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--debug", is_flag=True, help="Shows the traceback of an error.")
     @wraps(command)
     def shared(url: str | None, prefix: str | None, as_json: bool, debug: bool, **rest: Any) -> Any:
-        return command(Shared(url=url, prefix=prefix, as_json=as_json, debug=debug), **rest)
+        return command(CommonOptions(url=url, prefix=prefix, as_json=as_json, debug=debug), **rest)
 
     return shared
 
@@ -83,13 +83,14 @@ def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def redaction() -> Redaction:
-    """What is not shown: the usual names, and those of `redact` in [tool.jobrunner]. Raises InvalidOption."""
-    return Redaction(file_settings().redact)
+    """What is not shown where no server was asked: the usual names, those of `redact` in [tool.jobrunner] and of
+    JOBRUNNER_REDACT. Raises InvalidOption."""
+    return Redaction(hidden_names())
 
 
-def connected(shared: Shared) -> Client:
+def connected(shared: CommonOptions) -> Client:
     """A client that soon gives up on a server that is away: a person is waiting."""
-    return Client(shared.url, shared.prefix, patience=_PATIENCE_S)
+    return Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -3,20 +3,21 @@
 import click
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.cli.answer import answer_json, talk
-from jobrunner.cli.boundary import Refusal
-from jobrunner.cli.group import Group
-from jobrunner.cli.options import Shared, connected, modules_or_configured, with_shared_options
+from jobrunner.cli.audit import note
+from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
+from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.status import periodic_table
 from jobrunner.cli.suggestions import periodic_names
 from jobrunner.client.client import Client
-from jobrunner.client.periodic_steps import published
-from jobrunner.client.steps import run_steps
-from jobrunner.coordinator.definitions import define
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.periodic import published
 from jobrunner.errors import UnknownJob
+from jobrunner.jobs.periodic import define
 from jobrunner.jobs.registry import find, load_modules
 from jobrunner.periodic import PeriodicDefinition
-from jobrunner.task import new_id
+from jobrunner.task import Task, new_id
 
 _EXAMPLES = """\b
 Examples:
@@ -26,21 +27,21 @@ Examples:
 """
 
 
-@click.group(cls=Group, epilog=_EXAMPLES)
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def periodic() -> None:
     """Lists periodic jobs, runs one now, switches one off and on."""
 
 
 @periodic.command("list", epilog="Example:  jobrunner periodic list --json")
 @with_shared_options
-def list_(shared: Shared) -> None:
+def list_(shared: CommonOptions) -> None:
     """Lists the periodic jobs that workers published, with their last and next ticks, and which are disabled."""
     with connected(shared) as client:
         found = client.periodics()
     if shared.as_json:
         answer_json(found)
     elif found:
-        click.echo(periodic_table(found))
+        echo(periodic_table(found))
     else:
         talk("no worker published a periodic job yet")
 
@@ -50,21 +51,22 @@ def list_(shared: Shared) -> None:
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
               help="Declares a job that no worker published yet; else those of [tool.jobrunner].")  # fmt: skip
 @with_shared_options
-def run(shared: Shared, name: str, modules: tuple[str, ...]) -> None:
+def run(shared: CommonOptions, name: str, modules: tuple[str, ...]) -> None:
     """Enqueues one run of the periodic job NAME now, beside its schedule, and prints the id of the task."""
     with connected(shared) as client:
-        definition = _definition(client, name, modules)
-        sent = client.enqueue(definition.task(new_id(split_queue(definition.queue)[0])))
+        task = _task(client, name, modules)
+        sent = client.enqueue(task)
+        note(client, "periodic.run", name, f"enqueued {sent.id}")
     if shared.as_json:
-        answer_json({"id": sent.id, "queue": definition.queue, "type": definition.name})
+        answer_json({"id": sent.id, "queue": task.queue, "type": task.type})
     else:
-        click.echo(sent.id)
+        echo(sent.id)
 
 
 @periodic.command(epilog="Example:  jobrunner periodic enable Nightly")
 @click.argument("name", shell_complete=periodic_names)
 @with_shared_options
-def enable(shared: Shared, name: str) -> None:
+def enable(shared: CommonOptions, name: str) -> None:
     """Has the ticks of the periodic job NAME fire again; those that passed are not made up for."""
     _switch(shared, name, enabled=True)
 
@@ -72,29 +74,36 @@ def enable(shared: Shared, name: str) -> None:
 @periodic.command(epilog="Example:  jobrunner periodic disable Nightly")
 @click.argument("name", shell_complete=periodic_names)
 @with_shared_options
-def disable(shared: Shared, name: str) -> None:
+def disable(shared: CommonOptions, name: str) -> None:
     """Has the ticks of the periodic job NAME pass by until it is enabled, whatever is deployed meanwhile."""
     _switch(shared, name, enabled=False)
 
 
-def _switch(shared: Shared, name: str, *, enabled: bool) -> None:
+def _switch(shared: CommonOptions, name: str, *, enabled: bool) -> None:
     with connected(shared) as client:
         try:
             client.enable_periodic(name) if enabled else client.disable_periodic(name)
         except UnknownJob as error:
             raise Refusal(str(error)) from error
+        note(client, "periodic.enable" if enabled else "periodic.disable", name, "enabled" if enabled else "disabled")
     if shared.as_json:
         answer_json({"name": name, "enabled": enabled})
     else:
-        click.echo(f"periodic job {name} is {'enabled' if enabled else 'disabled'}")
+        echo(f"periodic job {name} is {'enabled' if enabled else 'disabled'}")
 
 
-def _definition(client: Client, name: str, modules: tuple[str, ...]) -> PeriodicDefinition:
+def _task(client: Client, name: str, modules: tuple[str, ...]) -> Task:
     try:
-        return run_steps(client.broker, published(client.keys, name))
+        definition = run_operation(client.broker, published(client.keys, name))
+        return definition.task(_id_for(definition), client.keys.seal)
     except UnknownJob as error:
         load_modules(modules_or_configured(modules))
         job = find(name)
         if job is None or job.periodic is None:
             raise Refusal(f"{error}; no module named declares it either") from error
-        return define(job)
+        definition = define(job)
+        return definition.task(_id_for(definition))
+
+
+def _id_for(definition: PeriodicDefinition) -> str:
+    return new_id(split_queue(definition.queue)[0])

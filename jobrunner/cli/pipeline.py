@@ -5,9 +5,9 @@ from dataclasses import asdict
 import click
 
 from jobrunner.broker.calls.queues import QueueCounts
-from jobrunner.cli.answer import answer_json, table, talk
-from jobrunner.cli.group import Group
-from jobrunner.cli.options import Shared, connected, modules_or_configured, with_shared_options
+from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
+from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.pipeline_modules import loaded_pipeline
 from jobrunner.cli.pipeline_push import push
 from jobrunner.cli.pipeline_run import run
@@ -24,7 +24,7 @@ Examples:
 """
 
 
-@click.group(cls=Group, epilog=_EXAMPLES)
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def pipeline() -> None:
     """Lists, shows, draws, feeds and runs pipelines: stations joined by queues."""
 
@@ -32,7 +32,7 @@ def pipeline() -> None:
 @pipeline.command("list", epilog="Example:  jobrunner pipeline list myapp.orders --json")
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @with_shared_options
-def list_(shared: Shared, modules: tuple[str, ...]) -> None:
+def list_(shared: CommonOptions, modules: tuple[str, ...]) -> None:
     """Lists the pipelines that MODULEs declare and those the server has queues of.
 
     Without MODULEs, those of [tool.jobrunner] in pyproject.toml.
@@ -45,7 +45,7 @@ def list_(shared: Shared, modules: tuple[str, ...]) -> None:
     elif rows:
         columns = ("PIPELINE", "STATIONS", "QUEUES", "OPEN", "DEAD")
         shown = [(row["name"], _or_dash(row["stations"]), row["queues"], row["open"], row["dead"]) for row in rows]
-        click.echo(table(columns, shown))
+        echo(table(columns, shown))
     else:
         talk("no pipeline is declared, and the server has none")
 
@@ -56,14 +56,14 @@ def list_(shared: Shared, modules: tuple[str, ...]) -> None:
 @click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text", show_default=True,
               help="Text for a terminal, Mermaid for a document.")  # fmt: skip
 @with_shared_options
-def diagram(shared: Shared, name: str, modules: tuple[str, ...], form: str) -> None:
+def diagram(shared: CommonOptions, name: str, modules: tuple[str, ...], form: str) -> None:
     """Draws the pipeline NAME of MODULEs: its queues, what serves them, and where that leads to."""
     found = loaded_pipeline(name, modules)
     found.check()
     if shared.as_json:
         answer_json({"pipeline": name, "queues": [asdict(node) for node in found.graph.in_order()]})
     else:
-        click.echo(found.diagram(form))
+        echo(found.diagram(form))
 
 
 for command in (show, push, run):

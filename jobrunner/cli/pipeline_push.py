@@ -11,15 +11,15 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.answer import answer_json, counted, talk
-from jobrunner.cli.options import Shared, connected, duration, modules_or_configured, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, duration, modules_or_configured, with_shared_options
+from jobrunner.cli.output import answer_json, counted, echo, talk
 from jobrunner.cli.suggestions import pipeline_queues
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
 from jobrunner.errors import JobrunnerError, UsageError
-from jobrunner.etl.names import full_name
 from jobrunner.etl.pipeline import find_pipeline
+from jobrunner.etl.queue_names import full_name
 from jobrunner.jobs.registry import load_modules
 
 _AT_ONCE = 1000
@@ -39,7 +39,7 @@ Examples:
 @click.option("--in", "in_", type=duration, metavar="S", help="Due after so long: 90, 5m, 2h, 1d.")
 @click.option("--priority", type=int, metavar="0..2", help="Higher goes first.")
 @with_shared_options
-def push(shared: Shared, target: str, payload: str, modules: tuple[str, ...], **options: Any) -> None:
+def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, ...], **options: Any) -> None:
     """Pushes an item into QUEUE of pipeline NAME and prints its id; `-` reads one from each line of stdin.
 
     With the module that declares the pipeline, the queue's name is checked and its settings are written first.
@@ -56,7 +56,7 @@ def push(shared: Shared, target: str, payload: str, modules: tuple[str, ...], **
     if shared.as_json:
         answer_json({"id": pushed, "queue": queue.name})
     else:
-        click.echo(pushed)
+        echo(pushed)
 
 
 def _queue(client: Client, name: str, short: str, modules: tuple[str, ...]) -> Queue:
@@ -70,7 +70,7 @@ def _queue(client: Client, name: str, short: str, modules: tuple[str, ...]) -> Q
     return client.queue(full)
 
 
-def _push_lines(shared: Shared, queue: Queue, options: dict[str, Any]) -> None:
+def _push_lines(shared: CommonOptions, queue: Queue, options: dict[str, Any]) -> None:
     pushed = 0
     lines = enumerate(sys.stdin.buffer, 1)
     try:
@@ -85,7 +85,7 @@ def _push_lines(shared: Shared, queue: Queue, options: dict[str, Any]) -> None:
     if shared.as_json:
         answer_json({"queue": queue.name, "pushed": pushed})
     else:
-        click.echo(f"pushed {counted(pushed, 'item')} into {queue.name}")
+        echo(f"pushed {counted(pushed, 'item')} into {queue.name}")
 
 
 def _read(text: str | bytes, what: str) -> Any:
@@ -114,7 +114,7 @@ def _bar() -> Iterator[Callable[[list[bytes]], None]]:
     def tell(lines: list[bytes]) -> None:
         nonlocal total
         total += len(lines)
-        click.echo(f"\rPushing  {total} lines", nl=False, err=True)
+        echo(f"\rPushing  {total} lines", nl=False, err=True)
 
     yield tell
-    click.echo(err=True)
+    echo("", err=True)

@@ -6,25 +6,25 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.options import Shared, duration, modules_or_configured, with_shared_options
+from jobrunner.cli.options import CommonOptions, duration, modules_or_configured, with_shared_options
 from jobrunner.cli.pipeline_modules import loaded_pipeline
-from jobrunner.cli.renewal import Renewal
+from jobrunner.cli.restart import Restart
 from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.cli.supervisor.supervisor import Supervisor
-from jobrunner.cli.work import Wanted, chosen_client, words, work_here
+from jobrunner.cli.work import WorkOptions, chosen_client, words, work_here
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.etl.progress import Emptied
+from jobrunner.etl.spark_conf import choose
 from jobrunner.jobs.registry import load_modules
 from jobrunner.log_setup import FORMATS, log_to_stderr
 
-MASTER, REMOTE = "JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE"
 _EXAMPLES = """\b
 Examples:
   jobrunner pipeline run orders myapp.orders
   jobrunner pipeline run orders myapp.orders --processes 4 --concurrency 2
-  jobrunner pipeline run flights --burst --master 'local[2]'
+  jobrunner pipeline run flights --burst --master 'local[2]' --conf spark.driver.memory=4g
 """
 
 
@@ -42,31 +42,36 @@ Examples:
               help="How long running items may finish after SIGTERM or Ctrl-C.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark's master: local[*], spark://host:7077, ...")
 @click.option("--remote", metavar="URL", help="A Spark Connect server: sc://host:15002.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's own; more than once.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
 @click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete items to make room.")
 @click.option("--otel", is_flag=True, help="Sends OpenTelemetry spans; OTEL_… variables say where.")
 @with_shared_options
 def run(
-    shared: Shared,
+    shared: CommonOptions,
     name: str,
     modules: tuple[str, ...],
     processes: int,
     master: str | None,
     remote: str | None,
+    conf: tuple[str, ...],
     **options: Any,
 ) -> int:
     """Runs the stations of the pipeline NAME of MODULEs until stopped, and serves no other queue.
 
     MODULEs declare it; without one, those of [tool.jobrunner] in pyproject.toml. It is checked first.
     """
-    renewal = Renewal()
+    renewal = Restart()
+    variables = choose(master=master, remote=remote, conf=conf)
     found = loaded_pipeline(name, modules)
     found.check()
-    _tell_spark(found, master, remote)
+    if (master or remote or conf) and not found.spark_stations:
+        raise InvalidOption(f"pipeline {name!r} has no station on Spark; leave out --master, --remote and --conf")
+    os.environ.update(variables)  # inherited by the worker that has the session
     log_to_stderr(options["log_format"])
     client = chosen_client(shared, found.client)
     found.apply(client)
-    wanted = Wanted(modules=modules_or_configured(modules), queues=(), max_tasks=0, **options)
+    wanted = WorkOptions(modules=modules_or_configured(modules), queues=(), max_tasks=0, **options)
     wanted.check()
     load_modules(wanted.imported)
     python, spark = _queues(found)
@@ -75,7 +80,9 @@ def run(
     return _supervise(shared, wanted, found, client, [python] * processes if python else [], [spark] if spark else [])
 
 
-def _supervise(shared: Shared, wanted: Wanted, found: Pipeline, client: Client, *slots: list[tuple[str, ...]]) -> int:
+def _supervise(
+    shared: CommonOptions, wanted: WorkOptions, found: Pipeline, client: Client, *slots: list[tuple[str, ...]]
+) -> int:
     # A worker sees only its own queues, so it cannot know that the whole is done: that is looked for here.
     endless = wanted.endless()
     commands = [
@@ -91,13 +98,3 @@ def _queues(found: Pipeline) -> tuple[tuple[str, ...], tuple[str, ...]]:
     served = [node.queue for node in found.graph.in_order() if node.is_served]
     on_spark = tuple(queue for queue in served if queue in found.spark_stations)
     return tuple(queue for queue in served if queue not in found.spark_stations), on_spark
-
-
-def _tell_spark(found: Pipeline, master: str | None, remote: str | None) -> None:
-    named = {MASTER: master, REMOTE: remote}
-    given = {variable: url for variable, url in named.items() if url is not None}
-    if len(given) > 1:
-        raise InvalidOption("--master and --remote are both given; a session is on one of them")
-    if given and not found.spark_stations:
-        raise InvalidOption(f"pipeline {found.name!r} has no station on Spark; leave out --master and --remote")
-    os.environ.update(given)  # inherited by the worker that has the session

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import click
 
-from jobrunner.cli.answer import answer_json, plain_json, span, table
-from jobrunner.cli.options import Shared, connected, duration, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, duration, with_shared_options
+from jobrunner.cli.output import answer_json, echo, plain_json, span, table
 from jobrunner.cli.pipeline_modules import loaded_pipeline
 from jobrunner.cli.suggestions import pipeline_names
-from jobrunner.cli.top.words import cut, number, rate
+from jobrunner.cli.top.formatting import cut, number, rate
 from jobrunner.clock import sleep
-from jobrunner.etl.progress import Pace, PipelineView, Progress
+from jobrunner.etl.progress import PipelineView, Progress, Rate
 
 _EXAMPLES = """\b
 Examples:
@@ -35,7 +35,9 @@ _FIXED = 68
 @click.option("--watch", is_flag=True, help="Shows it again and again, until Ctrl-C.")
 @click.option("--until-empty", is_flag=True, help="Watches until nothing is open.")
 @with_shared_options
-def show(shared: Shared, name: str, modules: tuple[str, ...], over: float, watch: bool, until_empty: bool) -> None:
+def show(
+    shared: CommonOptions, name: str, modules: tuple[str, ...], over: float, watch: bool, until_empty: bool
+) -> None:
     """Shows how many items are where in the pipeline NAME of MODULEs, how fast they go, and how long the rest takes.
 
     LEFT is what is open by the pace at which it becomes less; - when it does not.
@@ -54,7 +56,7 @@ def show(shared: Shared, name: str, modules: tuple[str, ...], over: float, watch
     if shared.as_json:
         answer_json(seen)
     else:
-        click.echo(station_table(seen))
+        echo(station_table(seen))
 
 
 def station_table(seen: PipelineView) -> str:
@@ -103,7 +105,7 @@ def _kind(kind: str) -> str:
     return "not served" if kind == "queue" else kind
 
 
-def _pace(pace: Pace) -> tuple[str, str, str]:
+def _pace(pace: Rate) -> tuple[str, str, str]:
     left = "-" if pace.left_s is None else span(pace.left_s)
     return _rate(pace.in_per_s), _rate(pace.out_per_s), left
 
@@ -114,7 +116,7 @@ def _rate(per_s: float | None) -> str:
     return f"{per_s:.0f}" if per_s == 0 or per_s >= 10 else f"{per_s:.1f}"
 
 
-def _watch(progress: Progress, shared: Shared, every_s: float, *, until_empty: bool) -> None:
+def _watch(progress: Progress, shared: CommonOptions, every_s: float, *, until_empty: bool) -> None:
     with _screen(shared) as draw:
         while True:
             seen = progress.look()
@@ -125,13 +127,13 @@ def _watch(progress: Progress, shared: Shared, every_s: float, *, until_empty: b
 
 
 @contextmanager
-def _screen(shared: Shared) -> Iterator[Callable[[PipelineView], None]]:
+def _screen(shared: CommonOptions) -> Iterator[Callable[[PipelineView], None]]:
     """What draws one look: a JSON line for programs; over the last one on a terminal; below it elsewhere."""
     if shared.as_json:
-        yield lambda seen: click.echo(json.dumps(plain_json(seen)))
+        yield lambda seen: echo(json.dumps(plain_json(seen)))
         return
     if not _is_terminal():
-        yield lambda seen: click.echo(station_table(seen) + "\n")
+        yield lambda seen: echo(station_table(seen) + "\n")
         return
     try:
         from rich.live import Live
@@ -151,4 +153,4 @@ def _is_terminal() -> bool:
 
 def _draw_plainly(seen: PipelineView) -> None:
     click.clear()
-    click.echo(fitting_table(seen, shutil.get_terminal_size().columns))
+    echo(fitting_table(seen, shutil.get_terminal_size().columns))

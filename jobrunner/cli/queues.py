@@ -4,15 +4,16 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.answer import answer_json, counted, facts, table, talk
-from jobrunner.cli.bar import rising
-from jobrunner.cli.boundary import Refusal
-from jobrunner.cli.group import Group
-from jobrunner.cli.limits import LIFTED, at_most, by_name, configured, limits_in_force, rate, setting_text
-from jobrunner.cli.options import Shared, confirm, connected, duration, duration_text, with_shared_options
+from jobrunner.cli.audit import note
+from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.options import CommonOptions, confirm, connected, duration, duration_text, with_shared_options
+from jobrunner.cli.output import answer_json, counted, echo, facts, table, talk
+from jobrunner.cli.progress_bar import rising
+from jobrunner.cli.queue_settings import LIFTED, at_most, by_name, configured, limits_in_force, rate, setting_text
 from jobrunner.cli.status import queue_table
 from jobrunner.cli.suggestions import queue_names
-from jobrunner.inspector.overview import queue_views
+from jobrunner.inspector.snapshot import queue_views
 
 _EXAMPLES = """\b
 Examples:
@@ -23,21 +24,21 @@ Examples:
 """
 
 
-@click.group(cls=Group, epilog=_EXAMPLES)
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def queues() -> None:
     """Lists, pauses, limits and purges queues, and shows their settings."""
 
 
 @queues.command("list", epilog="Example:  jobrunner queues list --json")
 @with_shared_options
-def list_(shared: Shared) -> None:
+def list_(shared: CommonOptions) -> None:
     """Shows how many tasks of each queue are in each state."""
     with connected(shared) as client:
         found = queue_views(client, client.workers())
     if shared.as_json:
         answer_json(found)
     elif found:
-        click.echo(queue_table(found))
+        echo(queue_table(found))
     else:
         talk("no queue was ever used")
 
@@ -46,29 +47,31 @@ def list_(shared: Shared) -> None:
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--for", "for_s", type=duration, metavar="S", help="Ends by itself after so long: 90, 5m, 2h, 1d.")
 @with_shared_options
-def pause(shared: Shared, queue: str, for_s: float | None) -> None:
+def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
     """Hands out nothing of QUEUE until it is resumed; enqueueing goes on."""
     if for_s == 0:
         raise click.BadParameter("a pause lasts more than 0 s; jobrunner queues resume ends one", param_hint="--for")
     with connected(shared) as client:
         client.queue(queue).pause(for_s)
+        note(client, "queue.pause", queue, f"paused{f' for {duration_text(for_s)}' if for_s else ''}")
     if shared.as_json:
         answer_json({"queue": queue, "state": "paused", "for_s": for_s})
     else:
-        click.echo(f"queue {queue} is paused{f' for {duration_text(for_s)}' if for_s else ''}")
+        echo(f"queue {queue} is paused{f' for {duration_text(for_s)}' if for_s else ''}")
 
 
 @queues.command(epilog="Example:  jobrunner queues resume mail")
 @click.argument("queue", shell_complete=queue_names)
 @with_shared_options
-def resume(shared: Shared, queue: str) -> None:
+def resume(shared: CommonOptions, queue: str) -> None:
     """Ends the pause of QUEUE."""
     with connected(shared) as client:
         client.queue(queue).resume()
+        note(client, "queue.resume", queue, "resumed")
     if shared.as_json:
         answer_json({"queue": queue, "state": "open"})
     else:
-        click.echo(f"queue {queue} is open")
+        echo(f"queue {queue} is open")
 
 
 @queues.command(epilog="Example:  jobrunner queues limit mail --max-inflight 10 --rate 1000/1m")
@@ -76,11 +79,15 @@ def resume(shared: Shared, queue: str) -> None:
 @click.option("--max-inflight", type=at_most, metavar="N", help="Pending at a time, on all workers together.")
 @click.option("--rate", type=rate, metavar="N/TIME", help="Handed out in that time: 1000/1s, 2000/1m, 15/h.")
 @click.option("--max-size", type=at_most, metavar="N", help="Waiting and scheduled; more are refused.")
-@click.option("--max-inflight-per-key", type=at_most, metavar="N", help="Pending at a time, of tasks with one key.")
-@click.option("--rate-per-key", type=rate, metavar="N/TIME", help="Handed out in that time, of tasks with one key.")
+@click.option(
+    "--max-inflight-per-partition", type=at_most, metavar="N", help="Pending at a time, of tasks with one key."
+)
+@click.option(
+    "--rate-per-partition", type=rate, metavar="N/TIME", help="Handed out in that time, of tasks with one key."
+)
 @click.option("--fair/--no-fair", default=None, help="Whether keys take turns.")
 @with_shared_options
-def limit(shared: Shared, queue: str, **given: Any) -> None:
+def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
     """Limits QUEUE, and shows the limits then in force. `none` lifts one; those not named stay as they are."""
     changes = {name: None if value == LIFTED else value for name, value in given.items() if value is not None}
     if not changes:
@@ -88,6 +95,7 @@ def limit(shared: Shared, queue: str, **given: Any) -> None:
     with connected(shared) as client:
         asked = client.queue(queue)
         asked.configure(**changes)
+        note(client, "queue.limit", queue, "set " + ", ".join(f"{name}={value}" for name, value in changes.items()))
         limits = limits_in_force(asked.settings)
     if shared.as_json:
         answer_json({"queue": queue, **limits})
@@ -96,13 +104,13 @@ def limit(shared: Shared, queue: str, **given: Any) -> None:
             (name.replace("_", "-"), setting_text(value if isinstance(value, bool) else value or None))
             for name, value in limits.items()
         ]
-        click.echo(facts([("queue", queue), *named]))
+        echo(facts([("queue", queue), *named]))
 
 
 @queues.command(epilog="Example:  jobrunner queues settings mail --json")
 @click.argument("queue", shell_complete=queue_names)
 @with_shared_options
-def settings(shared: Shared, queue: str) -> None:
+def settings(shared: CommonOptions, queue: str) -> None:
     """Shows every setting of QUEUE that is in force, and which of them are defaults."""
     with connected(shared) as client:
         found = client.queue(queue).settings
@@ -114,7 +122,7 @@ def settings(shared: Shared, queue: str) -> None:
             (name, setting_text(value), "configured" if name in changed else "default")
             for name, value in by_name(found).items()
         ]
-        click.echo(table(("SETTING", "VALUE", "BY"), rows))
+        echo(table(("SETTING", "VALUE", "BY"), rows))
 
 
 @queues.command(epilog="Example:  jobrunner queues purge mail --state dead --yes")
@@ -123,12 +131,31 @@ def settings(shared: Shared, queue: str) -> None:
               show_default=True, help="Which of its tasks; done is its history.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Does not ask.")
 @with_shared_options
-def purge(shared: Shared, queue: str, state: str, yes: bool) -> None:
+def purge(shared: CommonOptions, queue: str, state: str, yes: bool) -> None:
     """Deletes all tasks of QUEUE that are in one state, for good."""
     purge_state(shared, queue, state, yes=yes)
 
 
-def purge_state(shared: Shared, queue: str, state: str, *, yes: bool) -> None:
+@queues.command(epilog="Example:  jobrunner queues delete uploads-2025 --force --yes")
+@click.argument("queue", shell_complete=queue_names)
+@click.option("--force", is_flag=True, help="Deletes all that it holds, too, for good.")
+@click.option("--yes", is_flag=True, help="Does not ask.")
+@with_shared_options
+def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
+    """Deletes QUEUE with its settings and totals. Refused while it holds anything, unless by force."""
+    with connected(shared) as client:
+        asked = client.queue(queue)
+        if force and (held := sum(asked.counts().values())):
+            confirm(f"Delete queue {queue} and {counted(held, 'task')} that it holds?", yes=yes)
+        if not asked.delete(force=force):
+            raise Refusal(f"there is no queue {queue}")
+    if shared.as_json:
+        answer_json({"queue": queue, "deleted": True})
+    else:
+        click.echo(f"deleted queue {queue}")
+
+
+def purge_state(shared: CommonOptions, queue: str, state: str, *, yes: bool) -> None:
     """Deletes all tasks of one state after asking, and answers how many. Raises Refusal when there are none."""
     with connected(shared) as client:
         asked = client.queue(queue)
@@ -138,7 +165,8 @@ def purge_state(shared: Shared, queue: str, state: str, *, yes: bool) -> None:
         confirm(f"Delete {counted(count, state + ' task')} of queue {queue}?", yes=yes)
         with rising(count, "deleting", "tasks") as tell:
             gone = asked.purge(state, progress=tell)
+        note(client, "queue.purge", queue, f"deleted {counted(gone, state + ' task')}")
     if shared.as_json:
         answer_json({"queue": queue, "state": state, "purged": gone})
     else:
-        click.echo(f"deleted {counted(gone, state + ' task')} of queue {queue}")
+        echo(f"deleted {counted(gone, state + ' task')} of queue {queue}")

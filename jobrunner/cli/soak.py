@@ -17,19 +17,19 @@ from typing import Any
 import click
 
 from jobrunner.broker.calls.server import facts
-from jobrunner.cli.answer import talk
-from jobrunner.cli.boundary import DONE, NO
+from jobrunner.cli.error_boundary import DONE, NO
 from jobrunner.cli.options import duration
+from jobrunner.cli.output import talk
 from jobrunner.client.client import Client
 from jobrunner.errors import UnsafeServer
-from jobrunner.inspector.overview import shown_url
+from jobrunner.inspector.snapshot import shown_url
 from jobrunner.log_setup import warnings_to_stderr
-from jobrunner.soak.place import fresh_prefix, target_of
-from jobrunner.soak.plan import KINDS, kinds_of
-from jobrunner.soak.plot import plotted
-from jobrunner.soak.run import Soak, Wish
-from jobrunner.soak.shown import Lines, Look, verdict_lines
-from jobrunner.soak.verdict import Check
+from jobrunner.soak.chart import plotted
+from jobrunner.soak.fault_plan import KINDS, kinds_of
+from jobrunner.soak.report import LineReporter, SoakReporter, verdict_lines
+from jobrunner.soak.run import Soak, SoakOptions
+from jobrunner.soak.target import fresh_prefix, target_of
+from jobrunner.soak.verdict import SoakCheck
 
 _EXAMPLES = """\b
 Examples:
@@ -87,13 +87,13 @@ def soak(length: float | None, minutes: float | None, seed: int | None, **option
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wish(length_s: float, seed: int, options: dict[str, Any]) -> Wish:
+def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
     if options["no_faults"] and options["faults"]:
         raise click.UsageError("--faults and --no-faults exclude each other; leave one out")
     url = options["url"]
     has_proxy = url is None or target_of(url) is not None
     faults = "" if options["no_faults"] else options["faults"]
-    return Wish(
+    return SoakOptions(
         length_s=length_s,
         seed=seed,
         kinds=kinds_of(faults, is_own_server=url is None, has_proxy=has_proxy),
@@ -112,7 +112,7 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> Wish:
 
 def _check_server(url: str) -> None:
     """Raises ServerError when it is away, UnsafeServer when it may delete tasks."""
-    with Client(url, patience=0.5) as client:
+    with Client(url, retry_timeout=0.5) as client:
         told = client.broker.run(facts())
     if told.evicts:
         raise UnsafeServer(
@@ -121,7 +121,7 @@ def _check_server(url: str) -> None:
         )
 
 
-def _played(wish: Wish, folder: Path, options: dict[str, Any]) -> int:
+def _played(wish: SoakOptions, folder: Path, options: dict[str, Any]) -> int:
     soak = Soak(wish, folder)
     try:
         talk(_beginning(soak))
@@ -150,7 +150,7 @@ def _beginning(soak: Soak) -> str:
     )
 
 
-def _written(soak: Soak, checks: list[Check]) -> dict[str, Any]:
+def _written(soak: Soak, checks: list[SoakCheck]) -> dict[str, Any]:
     totals = asdict(soak.tally.totals)
     return {
         "held": not any(check.holds is False for check in checks),
@@ -163,12 +163,12 @@ def _written(soak: Soak, checks: list[Check]) -> dict[str, Any]:
 
 
 @contextmanager
-def _looked_at() -> Iterator[Look]:
+def _looked_at() -> Iterator[SoakReporter]:
     """A picture when a person looks and rich is there, else lines."""
     if not sys.stderr.isatty() or find_spec("rich") is None:
-        yield Lines(talk)
+        yield LineReporter(talk)
         return
-    from jobrunner.soak.picture import opened
+    from jobrunner.soak.live_view import opened
 
     with opened() as picture:
         yield picture

@@ -2,10 +2,10 @@
 
 import click
 
-from jobrunner.cli.answer import answer_json, facts, table, when
-from jobrunner.cli.options import Shared, connected, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, with_shared_options
+from jobrunner.cli.output import answer_json, echo, facts, table, when
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
-from jobrunner.inspector.overview import Overview, QueueView, overview
+from jobrunner.inspector.snapshot import QueueView, Snapshot, overview
 
 _EXAMPLES = """\b
 Examples:
@@ -16,23 +16,23 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @with_shared_options
-def status(shared: Shared) -> None:
+def status(shared: CommonOptions) -> None:
     """Shows the server, queues, workers, leader and periodic jobs."""
     with connected(shared) as client:
         seen = overview(client)
     if shared.as_json:
         answer_json(seen)
         return
-    click.echo(facts(_head(seen)))
+    echo(facts(_head(seen)))
     for title, part in (
         ("queues", queue_table(seen.queues)),
         ("workers", worker_table(seen.workers)),
         ("periodic jobs", periodic_table(seen.periodics)),
     ):
-        click.echo(f"\n{part}" if part else f"\nno {title}")
+        echo(f"\n{part}" if part else f"\nno {title}")
 
 
-def _head(seen: Overview) -> list[tuple[str, object]]:
+def _head(seen: Snapshot) -> list[tuple[str, object]]:
     server = seen.server
     known = f"{server.name} {server.version}" if server else "version unknown"
     return [

@@ -19,11 +19,13 @@ from jobrunner.settings import client_settings, file_settings
 
 _WITHIN_S = 0.25
 _LONGEST_SOURCE = 1_000_000
+_MOST = 5_000
+"""Queues that are offered; of more of them some: a list of all would hold the server up."""
 
 
 def queue_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Queues that the server knows."""
-    return _offered(lambda: _asked(ctx, "SMEMBERS", "queues"), incomplete)
+    return _offered(lambda: _asked(ctx, "SRANDMEMBER", "queues", _MOST), incomplete)
 
 
 def periodic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
@@ -42,14 +44,14 @@ def pipeline_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
     def find() -> Iterator[str]:
         for source in _sources(ctx):
             yield from declared_pipelines(source)
-        yield from (name.partition("/")[0] for name in _asked(ctx, "SMEMBERS", "queues") if "/" in name)
+        yield from (name.partition("/")[0] for name in _asked(ctx, "SRANDMEMBER", "queues", _MOST) if "/" in name)
 
     return _offered(find, incomplete)
 
 
 def pipeline_queues(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Queues of pipelines that the server knows."""
-    return _offered(lambda: [name for name in _asked(ctx, "SMEMBERS", "queues") if "/" in name], incomplete)
+    return _offered(lambda: [name for name in _asked(ctx, "SRANDMEMBER", "queues", _MOST) if "/" in name], incomplete)
 
 
 def declared_jobs(source: str) -> Iterator[str]:
@@ -85,7 +87,7 @@ def _offered(find: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
     return sorted({name for name in list(found) if name.startswith(incomplete)})
 
 
-def _asked(ctx: click.Context, verb: str, key: str) -> list[str]:
+def _asked(ctx: click.Context, verb: str, key: str, *words: int) -> list[str]:
     from jobrunner.broker.broker import Broker
     from jobrunner.broker.call import command
     from jobrunner.broker.connect import Endpoint
@@ -98,13 +100,12 @@ def _asked(ctx: click.Context, verb: str, key: str) -> list[str]:
         if not status.running:
             return []
         endpoint = Endpoint(f"unix://{status.socket}", timeout_s=_WITHIN_S)
-    broker = Broker(endpoint, patience_s=0)
+    broker = Broker(endpoint, retry_timeout_s=0)
     try:
-        names: list[str] = broker.run(command(verb, getattr(Keys(settings.prefix), key), read=texts))
+        names: list[str] = broker.run(command(verb, getattr(Keys(settings.prefix), key), *words, read=texts))
         return names
     finally:
         broker.close()
-
 
 
 def _sources(ctx: click.Context) -> Iterator[str]:

@@ -8,19 +8,20 @@ from typing import Any
 import click
 
 from jobrunner.broker.keys import check_id, tag_of_id
-from jobrunner.cli.answer import answer_json, exactly, facts, readable, table, talk, when
-from jobrunner.cli.boundary import Refusal
+from jobrunner.cli.audit import note
 from jobrunner.cli.enqueue import enqueue
-from jobrunner.cli.group import Group
-from jobrunner.cli.options import Shared, connected, redaction, with_shared_options
+from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.options import CommonOptions, connected, with_shared_options
+from jobrunner.cli.output import answer_json, echo, exactly, facts, readable, table, talk, when
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.client.client import Client
-from jobrunner.client.handle import TaskHandle
 from jobrunner.client.records import WorkerRecord
+from jobrunner.client.task_handle import TaskHandle
 from jobrunner.errors import InvalidName, TaskGone
-from jobrunner.inspector.holders import Holder, holder_of, who_failed
+from jobrunner.inspector.lease_holders import LeaseHolder, holder_of, who_failed
 from jobrunner.inspector.listing import STATES, list_tasks
-from jobrunner.inspector.redaction import Redaction
+from jobrunner.redaction import TOO_DEEP, Redaction
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 
 _EXAMPLES = """\b
@@ -35,7 +36,7 @@ _TOLD_APART = frozenset(
 _LONGEST = 60
 
 
-@click.group(cls=Group, epilog=_EXAMPLES)
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def tasks() -> None:
     """Lists, shows, cancels and enqueues tasks."""
 
@@ -48,11 +49,12 @@ tasks.add_command(enqueue)
 @click.option("--state", type=click.Choice(STATES), help="Only these; else all four, pending first.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
 @with_shared_options
-def list_(shared: Shared, queue: str, state: str | None, limit: int) -> None:
+def list_(shared: CommonOptions, queue: str, state: str | None, limit: int) -> None:
     """Lists tasks of QUEUE, first in line first."""
     with connected(shared) as client:
         found = list_tasks(client, queue, state, limit=limit)
-    show_list(shared, found, f"queue {queue} has no {state + ' ' if state else ''}tasks")
+        hides = client.redaction
+    show_list(shared, hides, found, f"queue {queue} has no {state + ' ' if state else ''}tasks")
 
 
 @tasks.command(epilog="Example:  jobrunner tasks show my-own-id --queue mail")
@@ -60,25 +62,29 @@ def list_(shared: Shared, queue: str, state: str | None, limit: int) -> None:
 @click.option("--queue", metavar="NAME", shell_complete=queue_names,
               help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
 @with_shared_options
-def show(shared: Shared, task_id: str, queue: str | None) -> None:
+def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
     """Shows one task: where it is, who holds it, its parameters, its last error."""
     with connected(shared) as client:
         record = _task(client, task_id, queue).record()
         workers = client.workers()
         holder = holder_of(client, record, workers)
+        hides = client.redaction
     if shared.as_json:
         ran_by = [who_failed(failure, workers) for failure in record.failures]
-        failures = [replace(one, worker=name) for one, name in zip(record.failures, ran_by, strict=True)]
-        answer_json(task_value(record, redaction()) | {"holder": _holder_value(holder), "failures": failures})
+        failures = [
+            replace(one, worker=name, error=hides.text(one.error))
+            for one, name in zip(record.failures, ran_by, strict=True)
+        ]
+        answer_json(task_value(record, hides) | {"holder": _holder_value(holder), "failures": failures})
     else:
         held = [("held by", _told_holder(holder))] if holder is not None else []
-        click.echo(facts([*_all_of(record, redaction()), *held]))
+        echo(facts([*_all_of(record, hides), *held]))
         if record.failures:
-            click.echo("")
+            echo("")
         for failure in record.failures:
-            click.echo(_told_failure(failure, workers))
+            echo(hides.text(_told_failure(failure, workers)))
         if record.error:
-            click.echo(f"\n{record.error.rstrip()}")
+            echo(f"\n{hides.text(record.error.rstrip())}")
 
 
 @tasks.command(epilog="Example:  jobrunner tasks cancel 01a1fe85769b0000c6650a2fcc89-mail")
@@ -86,27 +92,27 @@ def show(shared: Shared, task_id: str, queue: str | None) -> None:
 @click.option("--queue", metavar="NAME", shell_complete=queue_names,
               help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
 @with_shared_options
-def cancel(shared: Shared, task_id: str, queue: str | None) -> None:
+def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
     """Cancels a task; one that runs is asked to stop."""
     with connected(shared) as client:
         task = _task(client, task_id, queue)
         if not task.cancel():
             raise Refusal(f"task {task_id} is finished or gone already")
         running = _is_pending(task)
+        note(client, "task.cancel", task_id, "asked to stop" if running else "cancelled")
     if shared.as_json:
         answer_json({"id": task_id, "state": "asked to stop" if running else "cancelled"})
     else:
-        click.echo(f"task {task_id} {'runs and is asked to stop' if running else 'is cancelled'}")
+        echo(f"task {task_id} {'runs and is asked to stop' if running else 'is cancelled'}")
 
 
-def show_list(shared: Shared, found: list[TaskRecord], nothing: str) -> None:
+def show_list(shared: CommonOptions, hides: Redaction, found: list[TaskRecord], nothing: str) -> None:
     """Answers with tasks, one line each, or says that there are none."""
-    hides = redaction()
     if shared.as_json:
         answer_json([task_value(record, hides) for record in found])
     elif found:
         columns = ("ID", "JOB", "STATE", "WHEN", "ATTEMPTS", "ENQUEUED", "ERROR OR PAYLOAD")
-        click.echo(table(columns, [_line(record, hides) for record in found]))
+        echo(table(columns, [_line(record, hides) for record in found]))
     else:
         talk(nothing)
 
@@ -117,12 +123,12 @@ def task_value(record: TaskRecord, hides: Redaction) -> dict[str, Any]:
     known = {name: getattr(record, name) for name in ("id", "type", "queue", "state", "when", "enqueue_time", *_SHOWN)}
     return {
         **known,
-        "error": record.error,
+        "error": hides.text(record.error),
         "payload": ENCRYPTED if record.is_encrypted else shown(readable(record.payload)),
         "result": _result(record, shown),
         "headers": shown(readable(record.fields.get("headers", b"{}"))),
         "progress": shown(readable(record.fields.get("progress", b"null"))),
-        "fields": {name: _field(value, shown) for name, value in record.fields.items() if name not in _TOLD_APART},
+        "fields": {name: _field(value, hides) for name, value in record.fields.items() if name not in _TOLD_APART},
     }
 
 
@@ -132,9 +138,13 @@ def _result(record: TaskRecord, shown: Callable[[Any], Any]) -> Any:
     return ENCRYPTED if record.has_encrypted_result else shown(readable(record.result))
 
 
-def _field(raw: bytes, shown: Callable[[Any], Any]) -> str:
+def _field(raw: bytes, hides: Redaction) -> str:
     value = readable(raw)
-    return json.dumps(shown(value)) if isinstance(value, dict | list) else raw.decode("utf-8", "replace")
+    if isinstance(value, str) and value is TOO_DEEP:
+        return TOO_DEEP
+    if isinstance(value, dict | list):
+        return json.dumps(hides.shown(value))
+    return hides.text(raw.decode("utf-8", "replace"))
 
 
 def _task(client: Client, task_id: str, queue: str | None) -> TaskHandle[Any]:
@@ -151,7 +161,7 @@ def _is_pending(task: TaskHandle[Any]) -> bool:
 
 
 def _line(record: TaskRecord, hides: Redaction) -> tuple[object, ...]:
-    told = record.error.partition("\n")[0] or _short(hides.shown(readable(record.payload)))
+    told = hides.text(record.error.partition("\n")[0]) or _short(hides.shown(readable(record.payload)))
     return (
         *(record.id, record.type, record.state, when(record.when), record.attempts),
         *(when(record.enqueue_time), told if len(told) <= _LONGEST else told[: _LONGEST - 1] + "…"),
@@ -181,14 +191,14 @@ def _all_of(record: TaskRecord, hides: Redaction) -> list[tuple[str, object]]:
     return [pair for pair in found if pair[1] != "-"]
 
 
-def _told_holder(holder: Holder) -> str:
+def _told_holder(holder: LeaseHolder) -> str:
     if holder.worker is None:
         return f"a worker that is gone, {holder.mark}" if holder.mark else "no worker: a program, or a batch"
     began = f", began it {when(holder.running.began)}" if holder.running else ""
     return f"{holder.worker.host} pid {holder.worker.pid} ({holder.worker.id}){began}"
 
 
-def _holder_value(holder: Holder | None) -> dict[str, Any] | None:
+def _holder_value(holder: LeaseHolder | None) -> dict[str, Any] | None:
     if holder is None:
         return None
     worker, running = holder.worker, holder.running

@@ -5,30 +5,36 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
-from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import server_clock
-from jobrunner.broker.calls import formats, queues
+from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.queues import QueueCounts
-from jobrunner.broker.calls.server import confirmation
+from jobrunner.broker.calls.server import add_redacted_names, confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client import room
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.buffer import buffer_of
-from jobrunner.client.bulk import Batch, batches
+from jobrunner.client.call_ids import remember_unknown
+from jobrunner.client.encryption import seal_of
 from jobrunner.client.events import read_events_async
-from jobrunner.client.handle import AsyncTaskHandle
-from jobrunner.client.periodic_steps import switch
+from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, batches, write
+from jobrunner.client.operations.operation import run_operation_async
+from jobrunner.client.operations.periodic import switch
+from jobrunner.client.operations.task import check_place
+from jobrunner.client.queue_names import queue_names
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
-from jobrunner.client.sealing import seal_of
-from jobrunner.client.steps import run_steps_async
-from jobrunner.client.task_steps import check_place
+from jobrunner.client.shared_redaction import SharedRedaction
+from jobrunner.client.task_handle import AsyncTaskHandle
+from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event
+from jobrunner.middleware import sending
+from jobrunner.option_names import checks_options
+from jobrunner.redaction import Redaction
 from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task
-from jobrunner.tracepoint import sending
 
 
+@checks_options
 class AsyncClient:
     """The twin of Client for one event loop."""
 
@@ -45,13 +51,14 @@ class AsyncClient:
         self.endpoint = Endpoint(self.settings.url)
         self.broker = AsyncBroker(
             self.endpoint,
-            patience_s=self.settings.patience,
+            retry_timeout_s=self.settings.retry_timeout,
             now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
-            greeting=formats.check(self.keys),
+            greeting=server_calls.check_format(self.keys),
         )
         self._buffer = buffer_of(self.settings, self.keys, self.endpoint, now_ms)
         self._registered: set[str] = set()
+        self._redaction = SharedRedaction(self.settings.redact)
 
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
@@ -76,7 +83,8 @@ class AsyncClient:
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""
-        return AsyncQueue(self.broker, self.keys, name, self.settings.payload_limit, self._buffer)
+        limits = self.settings
+        return AsyncQueue(self.broker, self.keys, name, limits.payload_limit, self._buffer, limits.result_limit)
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
@@ -85,7 +93,7 @@ class AsyncClient:
 
     async def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
-        return await self.broker.run(queues.registered(self.keys))
+        return await run_operation_async(self.broker, queue_names(self.keys))
 
     def events(self, after: str | None = None, *, follow: bool = False) -> AsyncIterator[Event]:
         """As Client.events."""
@@ -93,23 +101,37 @@ class AsyncClient:
 
     async def workers(self) -> list[WorkerRecord]:
         """As Client.workers."""
-        return await run_steps_async(self.broker, read_workers(self.keys))
+        return await run_operation_async(self.broker, read_workers(self.keys))
 
     async def periodics(self) -> list[PeriodicRecord]:
         """As Client.periodics."""
-        return await run_steps_async(self.broker, read_periodics(self.keys))
+        return await run_operation_async(self.broker, read_periodics(self.keys))
 
     async def enable_periodic(self, name: str) -> None:
         """As Client.enable_periodic."""
-        await run_steps_async(self.broker, switch(self.keys, name, enabled=True))
+        await run_operation_async(self.broker, switch(self.keys, name, enabled=True))
 
     async def disable_periodic(self, name: str) -> None:
         """As Client.disable_periodic."""
-        await run_steps_async(self.broker, switch(self.keys, name, enabled=False))
+        await run_operation_async(self.broker, switch(self.keys, name, enabled=False))
 
     async def stats(self) -> dict[str, QueueCounts]:
         """As Client.stats."""
-        return await run_steps_async(self.broker, read_stats(self.keys))
+        return await run_operation_async(self.broker, read_stats(self.keys))
+
+    async def redaction(self) -> Redaction:
+        """As Client.redaction."""
+        return await run_operation_async(self.broker, self._redaction.now(self.keys))
+
+    def hide(self, names: Iterable[str]) -> None:
+        """As Client.hide."""
+        self._redaction.add(names)
+
+    async def redact(self, *names: str) -> None:
+        """As Client.redact."""
+        self._redaction.add(names)
+        if names:
+            await self.broker.run(add_redacted_names(self.keys, names))
 
     async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:
         """As Client.enqueue."""
@@ -118,24 +140,30 @@ class AsyncClient:
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:
         """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
-        for tasks_of_batch in batches(sent):
+        for tasks_of_batch in batches(sent, self.settings.payload_limit):
             with sending(tasks_of_batch) as traced:
-                batch = Batch(self.keys, traced, self.settings.payload_limit, self._registered)
-                ids, durability = await self._write(batch, traced, wait)
+                batch = EnqueueBatch(self.keys, traced, self.settings.payload_limit, self._registered)
+                found, durability = await self._write(batch, traced, wait)
             handles += [
-                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=durability)
-                for task_id, task in zip(ids, tasks_of_batch, strict=True)
+                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=durability, is_new=is_new)
+                for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)
             ]
         return handles
 
-    async def _write(self, batch: Batch, tasks: Sequence[Task], wait: Duration) -> tuple[list[str], str]:
+    async def _write(
+        self, batch: EnqueueBatch, tasks: Sequence[Task], wait: Duration
+    ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
         """As Client._write."""
 
         async def send() -> list[Any]:
-            return await run_steps_async(self.broker, room.write(batch.before, batch.written, wait))
+            try:
+                return await run_operation_async(self.broker, write(batch, self.keys, wait))
+            except OutcomeUnknown:
+                remember_unknown(tasks)
+                raise
 
         replies = await send() if self._buffer is None else await self._buffer.through_async(tasks, send)
         if replies is None:
-            return [task.id for task in tasks], "buffered"
+            return [(task.id, None) for task in tasks], "buffered"
         self._registered |= batch.new_queues
-        return batch.ids(replies), self.settings.durability
+        return batch.placed(replies), self.settings.durability

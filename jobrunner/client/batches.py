@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from secrets import token_hex
 from typing import Final
 
 from jobrunner.broker.broker import Broker
@@ -25,16 +26,17 @@ from jobrunner.broker.calls.batches import Advance, Claimed
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import QueueKeys, check_name
-from jobrunner.client.pace import Pace
+from jobrunner.client.adaptive_slices import AdaptiveSlice
+from jobrunner.client.orphaned_items import reclaim_items
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.errors import InvalidName, InvalidOption
-from jobrunner.shown import shown
+from jobrunner.formatting import describe
 from jobrunner.task import new_id
 
 __all__ = ["ROWS_AT_ONCE", "SHARED", "Advance", "BatchLease", "Batches"]
 
 ROWS_AT_ONCE: Final = calls.ROWS_AT_ONCE
-SHARED: Final = ("type", "priority", "max_attempts", "max_expiries", "keepalive_ms", "expires_in_ms", "key")
+SHARED: Final = ("type", "priority", "max_attempts", "max_stalled", "keepalive_ms", "expires_in_ms", "key")
 """What `open` may say of all new items, named as in a task's hash."""
 _LOOK_AT: Final = 10
 _SWEEP_MS: Final = 1_000
@@ -54,7 +56,7 @@ class Batches:
         One that comes back with `state` "committed" is decided: it only has to be rolled forward (`advance`).
         """
         lease_ms = _milliseconds(lease_s)
-        while found := self._claim(("closing", "batches"), lease_ms):
+        while found := self._claim(("finishing", "batches"), lease_ms):
             lease = BatchLease(self._broker, self._keys, found, lease_ms)
             if found.size or found.state == "committed":
                 return lease
@@ -63,7 +65,10 @@ class Batches:
         return lease if self.top_up(lease, n) else None
 
     def top_up(self, lease: "BatchLease", n: int) -> int:
-        """Up to `n` more items for a batch that was taken new and of which nothing is staged. Returns how many."""
+        """Up to `n` more items for a batch that is new (`lease.is_new`) and of which nothing is staged.
+
+        Returns how many. Raises BatchLost for half of a batch.
+        """
         return lease._fill(n)  # noqa: SLF001  the two classes are one
 
     def open(
@@ -98,7 +103,7 @@ class Batches:
         Open batches are left alone, but for writes that were abandoned a day ago: they are removed.
         """
         used = 0
-        while used < slices and (found := self._claim(("closing",), _SWEEP_MS)):
+        while used < slices and (found := self._claim(("finishing",), _SWEEP_MS)):
             lease = BatchLease(self._broker, self._keys, found, _SWEEP_MS)
             if found.state == "open":
                 lease._end("dissolved")  # noqa: SLF001
@@ -108,6 +113,11 @@ class Batches:
                 if step.done or step.full:
                     break
         return used
+
+    def reclaim(self) -> int:
+        """Puts items that belong to no open batch back to their places in line; returns how many. Earlier versions left
+        such items; a driver that starts does this first (client/orphaned_items.py)."""
+        return reclaim_items(self._broker, self._keys)
 
     def _claim(self, indexes: Sequence[str], lease_ms: int) -> Claimed | None:
         for index in indexes:
@@ -120,7 +130,8 @@ class Batches:
         while True:
             some_gone = False
             for batch_id in self._broker.run(calls.foremost(self._keys, index, _LOOK_AT)):
-                found = self._broker.run(calls.claim(self._keys, batch_id, lease_ms=lease_ms))
+                claim = calls.claim(self._keys, batch_id, lease_ms=lease_ms, name=token_hex(8))
+                found = self._broker.run(claim)
                 if isinstance(found, Claimed):
                     return found
                 some_gone = some_gone or found
@@ -140,9 +151,9 @@ class BatchLease:
         self.taken_ms = unix_ms()
         """When this hand-out was taken, Unix ms, by the clock of this machine."""
         self._is_known = False
-        self._filling = Pace(broker, calls.ADVANCED_AT_ONCE)
-        self._advancing = Pace(broker, calls.ADVANCED_AT_ONCE)
-        self._staging = Pace(broker, calls.ROWS_AT_ONCE)
+        self._filling = AdaptiveSlice(broker, calls.ADVANCED_AT_ONCE)
+        self._advancing = AdaptiveSlice(broker, calls.ADVANCED_AT_ONCE)
+        self._staging = AdaptiveSlice(broker, calls.ROWS_AT_ONCE)
 
     @property
     def id(self) -> str:
@@ -158,6 +169,14 @@ class BatchLease:
     def epoch(self) -> int:
         """Counts the times it was handed out; what an older holder sends is refused."""
         return self._found.epoch
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody worked on these members as a batch before: it may be topped up, or dissolved at no cost.
+
+        A half is not, though its own first hand-out has epoch 1: its members failed together before.
+        """
+        return self.state == "open" and self.epoch == 1 and self.root == self.id
 
     @property
     def size(self) -> int:
@@ -223,6 +242,16 @@ class BatchLease:
         """The lease ends as long from now as it was asked for."""
         self._ends_ms = self._broker.run(calls.renew(self._keys, self.id, self.epoch, lease_ms=self._lease_ms))
 
+    def confirm(self) -> None:
+        """Returns once the batch and its members are as safe as the settings of the driver's connection ask for.
+
+        Raises OutcomeUnknown when that is not confirmed in time: a failover could forget the batch then, and hand its
+        members out under another id. Raises BatchLost also when a failover forgot that this lease was handed out and
+        another holder got its epoch. After this call no other holder gets that epoch.
+        """
+        renewal = calls.renew(self._keys, self.id, self.epoch, lease_ms=self._lease_ms, claim=self._found.claim)
+        self._ends_ms = self._broker.write([renewal])[0]
+
     def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int | None = None) -> None:
         """As the call: rows of one writer, four words each. Raises UnknownMember too."""
         self._broker.run(calls.stage(self._keys, self.id, self.epoch, nonce, words, after=after))
@@ -233,7 +262,7 @@ class BatchLease:
         `rest`: "succeeded" or "dropped", for members no row names. `max_hops`: an item that moves more often is dead.
         """
         if rest not in _RESTS:
-            raise InvalidOption(f"rest={shown(rest)}: choose one of {', '.join(_RESTS)}")
+            raise InvalidOption(f"rest={describe(rest)}: choose one of {', '.join(_RESTS)}")
         if not self.size:  # of a queue that may be new: the leader must know it should we die behind the decision
             self._broker.run_many(register(self._keys, [self.queue]))
         call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
@@ -276,7 +305,7 @@ class BatchLease:
         return self._advance_to_the_end()
 
     def _end(self, fate: str, *, delay_ms: int = 0, reason: str = "") -> str:
-        call = calls.setback(self._keys, self.id, self.epoch, fate=fate, delay_ms=delay_ms, reason=reason)
+        call = calls.failed_attempt(self._keys, self.id, self.epoch, fate=fate, delay_ms=delay_ms, reason=reason)
         while (word := self._broker.run(call)) == "more":
             pass
         return word
@@ -342,7 +371,7 @@ def _full_name(keys: QueueKeys, to: str) -> str:
 
 def _milliseconds(lease_s: float) -> int:
     if not lease_s > 0:
-        raise InvalidOption(f"lease_s={shown(lease_s)}: give more than 0")
+        raise InvalidOption(f"lease_s={describe(lease_s)}: give more than 0")
     return max(round(lease_s * 1000), 1)
 
 

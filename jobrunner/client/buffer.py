@@ -5,6 +5,7 @@ that one that had arrived after all is there once; and nothing is forgotten in s
 """
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,13 +13,14 @@ from itertools import islice
 from typing import TypeVar
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import formats
+from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client.bulk import Batch
+from jobrunner.client.operations.capacity import registering_again
+from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.clock import monotonic
 from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
-from jobrunner.logs import OwnLog
+from jobrunner.logs import SafeLogger
 from jobrunner.settings import ClientSettings
 from jobrunner.task import Task
 
@@ -27,7 +29,7 @@ _AT_ONCE = 500
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _AWAY = (ServerUnavailable, OutcomeUnknown)
-_log = OwnLog("jobrunner.buffer")
+_log = SafeLogger("jobrunner.buffer")
 
 
 class Buffer:
@@ -48,6 +50,8 @@ class Buffer:
         self._closed = False
         self._tasks: deque[Task] = deque()
         self._size = 0
+        self._in_doubt = 0
+        """How many of the first were sent together and may have arrived; the same call again adds nothing then."""
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
@@ -111,6 +115,7 @@ class Buffer:
                     f"{len(tasks)} were not taken; try again later, or raise buffer_tasks and buffer_bytes"
                 ) from error
             if not self._tasks:
+                self._in_doubt = len(tasks) if isinstance(error, OutcomeUnknown) else 0
                 _log.warning("the server is away; tasks wait in this process", error=str(error))
             self._tasks.extend(tasks)
             self._size += size
@@ -127,17 +132,20 @@ class Buffer:
                 if not self._tasks or self._closed:
                     self._thread = None
                     break
-                part = list(islice(self._tasks, _AT_ONCE))
+                part = list(islice(self._tasks, self._in_doubt)) or self._next_part()
             try:
-                batch = Batch(self._keys, part, self._settings.payload_limit, known)
+                batch = EnqueueBatch(self._keys, part, self._settings.payload_limit, known)
                 self._broker.run_many(batch.before)
                 known |= batch.new_queues
-                self._broker.write([call for _, call in batch.written])
+                replies = self._broker.write([call for _, call in batch.written])
+                if not batch.before:
+                    self._broker.run_many(registering_again([queue for queue, _ in batch.written], replies))
             except Exception as error:  # whatever it is, nobody else would send them
                 if not isinstance(error, _AWAY) and type(error) is not told:
                     told = type(error)
                     _log.warning("the server refuses tasks that waited for it", tasks=len(self), error=str(error))
                 with self._changed:
+                    self._in_doubt = len(part)
                     self._changed.wait_for(lambda: self._closed, pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
                 known.clear()  # another server may answer now
@@ -146,16 +154,20 @@ class Buffer:
             self._forget_first(part)
         _log.info("the server is back; tasks that waited were sent", tasks=sent)
 
+    def _next_part(self) -> list[Task]:
+        return next(batches(islice(self._tasks, _AT_ONCE), sys.maxsize))  # they were checked when they were kept
+
     def _forget_first(self, part: Sequence[Task]) -> None:
         with self._changed:
             for task in part:
                 self._tasks.popleft()
                 self._size -= len(task.payload)
+            self._in_doubt = 0
             self._changed.notify_all()
 
     def _forget(self) -> None:
         """A forked child begins with nothing: what waits is its parent's to send."""
-        self._tasks, self._size, self._thread, self._pid = deque(), 0, None, os.getpid()
+        self._tasks, self._size, self._in_doubt, self._thread, self._pid = deque(), 0, 0, None, os.getpid()
 
 
 def buffer_of(
@@ -164,4 +176,5 @@ def buffer_of(
     """The buffer of a client; None where nothing is to wait."""
     if not settings.buffer_tasks:
         return None
-    return Buffer(Broker(endpoint, patience_s=0, now_ms=now_ms, greeting=formats.check(keys)), keys, settings)
+    broker = Broker(endpoint, retry_timeout_s=0, now_ms=now_ms, greeting=server_calls.check_format(keys))
+    return Buffer(broker, keys, settings)

@@ -5,28 +5,36 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from jobrunner.broker.broker import Broker, server_clock
-from jobrunner.broker.calls import formats, queues
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.queues import QueueCounts
-from jobrunner.broker.calls.server import confirmation
+from jobrunner.broker.calls.server import add_redacted_names, confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client import room
 from jobrunner.client.buffer import buffer_of
-from jobrunner.client.bulk import Batch, batches, enqueue_call, id_of
+from jobrunner.client.call_ids import remember_unknown
+from jobrunner.client.encryption import seal_of
 from jobrunner.client.events import read_events
-from jobrunner.client.handle import TaskHandle
-from jobrunner.client.periodic_steps import switch
+from jobrunner.client.operations.capacity import registering_again
+from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, batches, enqueue_call, placed, write
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.periodic import switch
+from jobrunner.client.operations.task import check_place
 from jobrunner.client.queue import Queue
+from jobrunner.client.queue_names import queue_names
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
-from jobrunner.client.sealing import seal_of
-from jobrunner.client.steps import run_steps
-from jobrunner.client.task_steps import check_place
+from jobrunner.client.shared_redaction import SharedRedaction
+from jobrunner.client.task_handle import TaskHandle
+from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event
+from jobrunner.middleware import TRACEPOINT, sending
+from jobrunner.option_names import checks_options
+from jobrunner.redaction import Redaction
 from jobrunner.settings import Duration, client_settings
 from jobrunner.task import Task
-from jobrunner.tracepoint import TRACEPOINT, sending
 
 
+@checks_options
 class Client:
     """A connection to one server under one prefix. Its life:
 
@@ -48,13 +56,14 @@ class Client:
         self.endpoint = Endpoint(self.settings.url)
         self.broker = Broker(
             self.endpoint,
-            patience_s=self.settings.patience,
+            retry_timeout_s=self.settings.retry_timeout,
             now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
-            greeting=formats.check(self.keys),
+            greeting=server_calls.check_format(self.keys),
         )
         self._buffer = buffer_of(self.settings, self.keys, self.endpoint, now_ms)
         self._registered: set[str] = set()
+        self._redaction = SharedRedaction(self.settings.redact)
         atexit.register(self.close)
 
     def __repr__(self) -> str:
@@ -76,7 +85,8 @@ class Client:
 
     def queue(self, name: str) -> Queue:
         """The queue of that name. Raises InvalidName."""
-        return Queue(self.broker, self.keys, name, self.settings.payload_limit, self._buffer)
+        limits = self.settings
+        return Queue(self.broker, self.keys, name, limits.payload_limit, self._buffer, limits.result_limit)
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
@@ -85,7 +95,7 @@ class Client:
 
     def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
-        return self.broker.run(queues.registered(self.keys))
+        return run_operation(self.broker, queue_names(self.keys))
 
     def events(self, after: str | None = None, *, follow: bool = False) -> Iterator[Event]:
         """What happened, oldest first, from behind the event with the id `after` on; with `follow` for ever.
@@ -96,27 +106,43 @@ class Client:
 
     def workers(self) -> list[WorkerRecord]:
         """The workers that gave a sign of life lately, by id; what each says of itself is some seconds old."""
-        return run_steps(self.broker, read_workers(self.keys))
+        return run_operation(self.broker, read_workers(self.keys))
 
     def periodics(self) -> list[PeriodicRecord]:
         """The periodic jobs that workers published, by name, with their last and next ticks."""
-        return run_steps(self.broker, read_periodics(self.keys))
+        return run_operation(self.broker, read_periodics(self.keys))
 
     def enable_periodic(self, name: str) -> None:
         """Has the ticks of a periodic job fire again. Those that passed are not made up for. Raises UnknownJob."""
-        run_steps(self.broker, switch(self.keys, name, enabled=True))
+        run_operation(self.broker, switch(self.keys, name, enabled=True))
 
     def disable_periodic(self, name: str) -> None:
         """Has the ticks of a periodic job pass by, whatever workers publish, until it is enabled. Raises UnknownJob."""
-        run_steps(self.broker, switch(self.keys, name, enabled=False))
+        run_operation(self.broker, switch(self.keys, name, enabled=False))
 
     def stats(self) -> dict[str, QueueCounts]:
         """Counts and totals of every queue, by name; one round trip for all of them."""
-        return run_steps(self.broker, read_stats(self.keys))
+        return run_operation(self.broker, read_stats(self.keys))
+
+    @property
+    def redaction(self) -> Redaction:
+        """What is hidden of tasks, here and by whoever published names. Raises ServerError."""
+        return run_operation(self.broker, self._redaction.now(self.keys))
+
+    def hide(self, names: Iterable[str]) -> None:
+        """Hides parameters with these names wherever this client is asked. Raises InvalidOption."""
+        self._redaction.add(names)
+
+    def redact(self, *names: str) -> None:
+        """Has all pages and commands hide parameters with these names (or patterns of whole names), for good: the
+        server keeps the names. Raises InvalidOption."""
+        self._redaction.add(names)
+        if names:
+            self.broker.run(add_redacted_names(self.keys, names))
 
     def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:
         """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
-        if wait or self._buffer is not None:
+        if wait or self._buffer is not None or (task.lock is not None and self.keys.seal is not None):
             return self.enqueue_many([task], wait=wait)[0]
         if TRACEPOINT.tracer is None:
             return self._send(task)
@@ -124,41 +150,54 @@ class Client:
             return self._send(traced)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
-        """Sends tasks in batches of up to 1 000 per queue, one round trip each; handles in the order given.
+        """Sends tasks in batches of up to 1 000 and 1 MiB, one round trip each; handles in the order given.
 
         Each batch is all or nothing, but for unique tasks, which are added one by one. Nothing is sent when a payload
-        of the first batch is too large. DuplicateTask is raised after the batch it is in was sent. With `wait` each
+        of the first 1 000 is too large. DuplicateTask is raised after the batch it is in was sent. With `wait` each
         batch waits so long for room in full queues, and is all or nothing for each queue alone. Raises QueueFull.
         """
         handles: list[TaskHandle[Any]] = []
-        for tasks_of_batch in batches(sent):
+        for tasks_of_batch in batches(sent, self.settings.payload_limit):
             with sending(tasks_of_batch) as traced:
-                batch = Batch(self.keys, traced, self.settings.payload_limit, self._registered)
-                ids, durability = self._write(batch, traced, wait)
-            placed = zip(ids, tasks_of_batch, strict=True)
-            handles += [self._handle(task_id, task.queue, durability) for task_id, task in placed]
+                batch = EnqueueBatch(self.keys, traced, self.settings.payload_limit, self._registered)
+                found, durability = self._write(batch, traced, wait)
+            handles += [
+                TaskHandle(self.broker, self.keys, task_id, task.queue, durability=durability, is_new=is_new)
+                for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)
+            ]
         return handles
 
-    def _write(self, batch: Batch, tasks: Sequence[Task], wait: Duration) -> tuple[list[str], str]:
-        """Ids of the tasks that are there now, and how safe they are."""
+    def _write(
+        self, batch: EnqueueBatch, tasks: Sequence[Task], wait: Duration
+    ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
+        """What became of the tasks, and how safe they are."""
 
         def send() -> list[Any]:
-            return run_steps(self.broker, room.write(batch.before, batch.written, wait))
+            try:
+                return run_operation(self.broker, write(batch, self.keys, wait))
+            except OutcomeUnknown:
+                remember_unknown(tasks)
+                raise
 
         replies = send() if self._buffer is None else self._buffer.through(tasks, send)
         if replies is None:
-            return [task.id for task in tasks], "buffered"
+            return [(task.id, None) for task in tasks], "buffered"
         self._registered |= batch.new_queues
-        return batch.ids(replies), self.settings.durability
+        return batch.placed(replies), self.settings.durability
 
     def _send(self, task: Task) -> TaskHandle[Any]:
         call = enqueue_call(self.keys, [task], self.settings.payload_limit)
-        if task.queue not in self._registered:
+        is_known = task.queue in self._registered
+        if not is_known:
             self.broker.run_many(queues.register(self.keys, [task.queue]))  # refused: nothing is enqueued
             self._registered.add(task.queue)
-        (placed,) = self.broker.write([call])
-        return self._handle(id_of(task, placed), task.queue)
-
-    def _handle(self, task_id: str, queue: str, durability: str | None = None) -> TaskHandle[Any]:
-        reached = durability or self.settings.durability
-        return TaskHandle(self.broker, self.keys, task_id, queue, durability=reached)
+        try:
+            (reply,) = self.broker.write([call])
+        except OutcomeUnknown:
+            remember_unknown([task])
+            raise
+        if is_known and reply.is_first:
+            self.broker.run_many(registering_again([self.keys.queue(task.queue)], [reply]))
+        task_id, is_new = placed(task, reply)
+        reached = self.settings.durability
+        return TaskHandle(self.broker, self.keys, task_id, task.queue, durability=reached, is_new=is_new)

@@ -5,13 +5,13 @@ import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 
-from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import events as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import InvalidOption
 from jobrunner.events import Event
-from jobrunner.shown import shown
+from jobrunner.formatting import describe
 
 _AT_ONCE = 100
 _WAIT_MS = 2000
@@ -53,7 +53,7 @@ def who() -> str:
 
 def _checked(after: str | None) -> str:
     if after is not None and not (isinstance(after, str) and _ID.fullmatch(after)):
-        raise InvalidOption(f"after={shown(after)}: give the id of an event")
+        raise InvalidOption(f"after={describe(after)}: give the id of an event")
     return after or "-"
 
 

@@ -3,17 +3,19 @@
 from contextlib import suppress
 from typing import Any
 
-from jobrunner.client import flow as operations
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
-from jobrunner.client.flow import Flow, FlowProgress
-from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
-from jobrunner.client.steps import run_steps, run_steps_async
+from jobrunner.client.operations import flow as operations
+from jobrunner.client.operations.flow import Flow, FlowProgress
+from jobrunner.client.operations.operation import run_operation, run_operation_async
+from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import QueueFull, ServerError
+from jobrunner.middleware import sending
+from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
-from jobrunner.tracepoint import sending
 
 
+@checks_methods
 class FlowHandle:
     """A flow that was sent. `tasks` are handles on the tasks that were there from the start."""
 
@@ -29,23 +31,24 @@ class FlowHandle:
 
     def progress(self) -> FlowProgress:
         """How its tasks ended so far. Raises TaskGone when it is forgotten: a `ttl` after its last task ended."""
-        return run_steps(self._broker, operations.progress(self._flow, self._keys))
+        return run_operation(self._broker, operations.progress(self._flow, self._keys))
 
     def result(self, timeout: Duration | None = None) -> Any:
         """Waits for the result of the last step, for a group for the list of results, and returns it.
 
         Raises TaskFailed or TaskCancelled as soon as one of these cannot come, TaskTimeout, TaskGone.
         """
-        return run_steps(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
+        return run_operation(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
 
     def cancel(self) -> bool:
         """Begins no further step and cancels those that began; one that runs is asked to stop.
 
         Callbacks stay: `on_complete` still comes. Returns False when nothing was left to stop.
         """
-        return run_steps(self._broker, operations.cancel(self._flow, self._keys))
+        return run_operation(self._broker, operations.cancel(self._flow, self._keys))
 
 
+@checks_methods
 class AsyncFlowHandle:
     """The twin of FlowHandle: `progress`, `result` and `cancel` are awaited."""
 
@@ -61,15 +64,15 @@ class AsyncFlowHandle:
 
     async def progress(self) -> FlowProgress:
         """As FlowHandle.progress."""
-        return await run_steps_async(self._broker, operations.progress(self._flow, self._keys))
+        return await run_operation_async(self._broker, operations.progress(self._flow, self._keys))
 
     async def result(self, timeout: Duration | None = None) -> Any:
         """As FlowHandle.result."""
-        return await run_steps_async(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
+        return await run_operation_async(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
 
     async def cancel(self) -> bool:
         """As FlowHandle.cancel."""
-        return await run_steps_async(self._broker, operations.cancel(self._flow, self._keys))
+        return await run_operation_async(self._broker, operations.cancel(self._flow, self._keys))
 
 
 def send(client: Client, flow: Flow) -> FlowHandle:
@@ -78,7 +81,7 @@ def send(client: Client, flow: Flow) -> FlowHandle:
     try:
         with sending(flow.prepared) as tasks:
             traced = flow.with_tasks(tasks)
-            run_steps(client.broker, operations.send(traced, client.keys, client.settings.payload_limit))
+            run_operation(client.broker, operations.send(traced, client.keys, client.settings.payload_limit))
     except QueueFull:
         with suppress(ServerError):
             handle.cancel()
@@ -92,7 +95,9 @@ async def send_async(client: AsyncClient, flow: Flow) -> AsyncFlowHandle:
     try:
         with sending(flow.prepared) as tasks:
             traced = flow.with_tasks(tasks)
-            await run_steps_async(client.broker, operations.send(traced, client.keys, client.settings.payload_limit))
+            await run_operation_async(
+                client.broker, operations.send(traced, client.keys, client.settings.payload_limit)
+            )
     except QueueFull:
         with suppress(ServerError):
             await handle.cancel()

@@ -3,41 +3,67 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from jobrunner.codec import decode, encode
-from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, PayloadTooLarge, QueueFull, SealError
+from jobrunner.errors import (
+    EncryptionError,
+    InvalidOption,
+    LeaseLost,
+    NotReserved,
+    PayloadTooLarge,
+    QueueFull,
+    ResultTooLarge,
+)
+from jobrunner.formatting import describe
+from jobrunner.option_names import check_options
 from jobrunner.retry import seconds
-from jobrunner.settings import Duration, check_options
-from jobrunner.shown import shown
+from jobrunner.settings import Duration
 
 LONGEST_KEY = 256
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """A payload with options, for `push_many`; as popped, with the id it has."""
+class _ItemMeta(msgspec.StructMeta):
+    """Unknown options are our error, which names the nearest one."""
 
+    if not TYPE_CHECKING:  # a type checker would take its signature for that of Item
+
+        def __call__(cls, *args, **options):  # noqa: N805
+            try:
+                return super().__call__(*args, **options)
+            except TypeError:
+                check_options(options, ("payload", *ITEM_OPTIONS), "option of an item")
+                raise
+
+
+class _Payload(msgspec.Struct, frozen=True, metaclass=_ItemMeta):
     payload: Any
+
+
+class Item(_Payload, frozen=True, kw_only=True):
+    """A payload with options, for `push` and `push_many`."""
+
     in_: Duration | None = None
     at: datetime | float | None = None
     priority: int | None = None
     keepalive: Duration | None = None
     max_attempts: int | None = None
-    max_expiries: int | None = None
+    max_stalled: int | None = None
     expires_in: Duration | None = None
     id: str | None = None
     headers: Mapping[str, str] | None = None
-    key: str | None = None
+    partition: str | None = None
 
-    def __init__(self, payload: Any, **options: Any) -> None:
-        check_options(options, self.__slots__[1:], "option of an item")
-        object.__setattr__(self, "payload", payload)
-        for name in self.__slots__[1:]:
-            object.__setattr__(self, name, options.get(name))
+    def __post_init__(self) -> None:
+        if isinstance(self.payload, Item):
+            raise InvalidOption("Item(Item(…)): an item cannot be the payload of another one; give its payload")
+
+
+ITEM_OPTIONS: Final = Item.__struct_fields__[1:]
+_PUSH_OPTIONS: Final = (*ITEM_OPTIONS, "wait", "on_clash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +75,47 @@ class Popped:
     stored: bytes = field(repr=False)
     """The payload as the server had it: there is no other copy of it."""
     _found: Any
+    attempts: int = 1
+    """As of a lease: 1 when it was never handed out before."""
+    retry_count: int = 0
+    """How often it was handed out before and came back: failures, and leases that ended without a report."""
 
     @property
     def payload(self) -> Any:
-        """What was pushed. Raises SealError for an encrypted or signed one that cannot be opened."""
-        if isinstance(self._found, SealError):
+        """What was pushed. Raises EncryptionError for an encrypted or signed one that cannot be opened."""
+        if isinstance(self._found, EncryptionError):
             raise self._found
         return self._found
 
 
+def item_of(payload: Any, options: Mapping[str, Any]) -> Item:
+    """What `push` was called with: a payload and options, or an Item, to which options add what it leaves open.
+
+    Raises UnknownOption, and InvalidOption for an option that contradicts the Item.
+    """
+    if options:
+        check_options(options, _PUSH_OPTIONS, "option of push()")
+    if not isinstance(payload, Item):
+        return Item(payload, **options)
+    if not options:
+        return payload
+    merged = {name: getattr(payload, name) for name in ITEM_OPTIONS}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if merged[name] is not None and merged[name] != value:
+            raise InvalidOption(
+                f"{name}={describe(value)} contradicts the Item, which has {name}={describe(merged[name])}; "
+                "give it once"
+            )
+        merged[name] = value
+    return Item(payload.payload, **merged)
+
+
 def write_payload(payload: Any, limit: int) -> tuple[bytes, str]:
-    """(bytes, encoding) of a payload. Raises PayloadTooLarge."""
+    """(bytes, encoding) of a payload. Raises PayloadTooLarge, InvalidOption for an Item in place of a payload."""
+    if isinstance(payload, Item):
+        raise InvalidOption("an Item is given where a payload belongs; only push and push_many take an Item")
     raw, encoding = (payload, "") if isinstance(payload, bytes) else (encode(payload, what="payload"), "json")
     check_size(raw, limit)
     return raw, encoding
@@ -85,6 +141,19 @@ def check_size(payload: bytes, limit: int) -> None:
         )
 
 
+def write_result(result: Any, limit: int, *, what: str = "the result") -> bytes:
+    """A result as JSON, nothing for None. Raises ResultTooLarge, UsageError for what has no JSON form."""
+    if result is None:
+        return b""
+    raw = encode(result, what=what)
+    if len(raw) > limit:
+        raise ResultTooLarge(
+            f"{what} has {len(raw)} bytes, the limit is {limit}; store it elsewhere and return a reference, or raise "
+            "result_limit"
+        )
+    return raw
+
+
 def read_payload(raw: bytes | None, encoding: bytes | None) -> Any:
     """What was pushed."""
     return decode(raw or b"") if encoding == b"json" else raw
@@ -101,18 +170,28 @@ def read_headers(raw: bytes | None) -> dict[str, str]:
 def write_headers(headers: Mapping[str, str]) -> bytes:
     """JSON of headers. Raises InvalidOption unless they are strings by name."""
     if not isinstance(headers, Mapping):
-        raise InvalidOption(f"headers={shown(headers)}: give strings by name")
+        raise InvalidOption(f"headers={describe(headers)}: give strings by name")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidOption(f"header {shown(name)}: {shown(value)}: give strings")
+            raise InvalidOption(f"header {describe(name)}: {describe(value)}: give strings")
     return msgspec.json.encode(dict(headers))
 
 
-def check_key(key: object) -> str | None:
-    """Returns what limits per key may go by. Raises InvalidOption."""
-    if key is None or (isinstance(key, str) and 1 <= len(key) <= LONGEST_KEY):
-        return key
-    raise InvalidOption(f"key={shown(key)}: give a text of 1 to {LONGEST_KEY} characters")
+def check_partition(partition: object) -> str | None:
+    """Returns what limits per partition may go by. Raises InvalidOption."""
+    if partition is None or (isinstance(partition, str) and 1 <= len(partition) <= LONGEST_KEY and _is_utf8(partition)):
+        return partition
+    raise InvalidOption(
+        f"partition={describe(partition)}: give a text of 1 to {LONGEST_KEY} characters, without lone surrogates"
+    )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def milliseconds(value: timedelta | float | None, option: str) -> int | None:
@@ -121,5 +200,5 @@ def milliseconds(value: timedelta | float | None, option: str) -> int | None:
         return None
     length_s = seconds(value, option=option)
     if length_s <= 0:
-        raise InvalidOption(f"{option}={shown(value)}: give more than 0")
+        raise InvalidOption(f"{option}={describe(value)}: give more than 0")
     return max(round(length_s * 1000), 1)

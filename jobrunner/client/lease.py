@@ -6,38 +6,40 @@ from typing import Any
 import msgspec
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.client import lease_steps
-from jobrunner.client.line import Line
-from jobrunner.client.reserved import Reserved
-from jobrunner.client.steps import run_steps, run_steps_async
+from jobrunner.client.operations import lease as lease_operations
+from jobrunner.client.operations.operation import run_operation, run_operation_async
+from jobrunner.client.operations.queue_ref import QueueRef
+from jobrunner.client.operations.reserved import ReservedItem
+from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
 
 
-class Lease(Reserved):
+@checks_methods
+class Lease(ReservedItem):
     """A reserved item. Its reports raise NotReserved or LeaseLost when the lease is over; False means it is gone."""
 
-    def __init__(self, broker: Broker, line: Line, attempt: Attempt) -> None:
+    def __init__(self, broker: Broker, line: QueueRef, attempt: Attempt) -> None:
         super().__init__(attempt, line.keys)
         self._broker = broker
         self._line = line
 
     def commit(self, result: Any = None) -> bool:
         """Done: the item leaves the queue. False when it is already gone."""
-        return run_steps(self._broker, lease_steps.commit(self._line, self, result))
+        return run_operation(self._broker, lease_operations.commit(self._line, self, result))
 
     def rollback(self, delay: Duration | None = None, error: str = "") -> bool:
         """Failed: tried again after `delay` (None: the queue's backoff), or dead when its attempts are spent."""
-        return run_steps(self._broker, lease_steps.rollback(self._line, self, delay, error))
+        return run_operation(self._broker, lease_operations.rollback(self._line, self, delay, error))
 
     def release(self) -> bool:
         """Back to its place in line; the attempt is not spent."""
-        return run_steps(self._broker, lease_steps.release(self._line, self))
+        return run_operation(self._broker, lease_operations.release(self._line, self))
 
     def extend(self) -> bool:
         """Renews the lease for its keepalive from now; `deadline` tells the new end."""
-        return run_steps(self._broker, lease_steps.extend(self._line, self))
+        return run_operation(self._broker, lease_operations.extend(self._line, self))
 
     def move(
         self,
@@ -49,34 +51,39 @@ class Lease(Reserved):
         priority: int | None = None,
         max_hops: int = 0,
     ) -> bool:
-        """Into another queue of the same pipeline in one step, with a new payload when one is given."""
-        steps = lease_steps.move(self._line, self, queue, payload, headers, delay, priority, max_hops)
-        return run_steps(self._broker, steps)
+        """Into another queue of the same pipeline in one step, with a new payload when one is given.
+
+        A pipeline that was published (it is, when a program uses it) refuses a queue that it does not have, unless
+        something was pushed there: PipelineError names the nearest.
+        """
+        steps = lease_operations.move(self._line, self, queue, payload, headers, delay, priority, max_hops)
+        return run_operation(self._broker, steps)
 
 
-class AsyncLease(Reserved):
+@checks_methods
+class AsyncLease(ReservedItem):
     """A reserved item, for asyncio. A report that is cancelled while it is on its way was applied or it was not."""
 
-    def __init__(self, broker: AsyncBroker, line: Line, attempt: Attempt) -> None:
+    def __init__(self, broker: AsyncBroker, line: QueueRef, attempt: Attempt) -> None:
         super().__init__(attempt, line.keys)
         self._broker = broker
         self._line = line
 
     async def commit(self, result: Any = None) -> bool:
         """As Lease.commit."""
-        return await run_steps_async(self._broker, lease_steps.commit(self._line, self, result))
+        return await run_operation_async(self._broker, lease_operations.commit(self._line, self, result))
 
     async def rollback(self, delay: Duration | None = None, error: str = "") -> bool:
         """As Lease.rollback."""
-        return await run_steps_async(self._broker, lease_steps.rollback(self._line, self, delay, error))
+        return await run_operation_async(self._broker, lease_operations.rollback(self._line, self, delay, error))
 
     async def release(self) -> bool:
         """As Lease.release."""
-        return await run_steps_async(self._broker, lease_steps.release(self._line, self))
+        return await run_operation_async(self._broker, lease_operations.release(self._line, self))
 
     async def extend(self) -> bool:
         """As Lease.extend."""
-        return await run_steps_async(self._broker, lease_steps.extend(self._line, self))
+        return await run_operation_async(self._broker, lease_operations.extend(self._line, self))
 
     async def move(
         self,
@@ -89,5 +96,5 @@ class AsyncLease(Reserved):
         max_hops: int = 0,
     ) -> bool:
         """As Lease.move."""
-        steps = lease_steps.move(self._line, self, queue, payload, headers, delay, priority, max_hops)
-        return await run_steps_async(self._broker, steps)
+        steps = lease_operations.move(self._line, self, queue, payload, headers, delay, priority, max_hops)
+        return await run_operation_async(self._broker, steps)

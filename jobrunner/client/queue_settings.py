@@ -9,9 +9,10 @@ import msgspec
 from jobrunner.broker.keys import split_queue
 from jobrunner.client.item import milliseconds
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
+from jobrunner.option_names import check_options
 from jobrunner.retry import Backoff, seconds
-from jobrunner.settings import QueueSettings, RateLimit, check_options, check_whole
-from jobrunner.shown import shown
+from jobrunner.settings import QueueSettings, RateLimit, check_whole
 
 Stored = Mapping[str, bytes]
 Fields = dict[str, str | int | float]
@@ -37,7 +38,7 @@ def write_settings(options: Mapping[str, Any], queue: str) -> Fields:
         form = _FORMS[name]
         written = ("",) * len(form.fields) if value is None else form.write(value, name)
         fields.update(zip(form.fields, written, strict=True))
-    _check_forward(options.get("dead_to"), queue)
+    _check_forward(options.get("dead_letter_queue"), queue)
     return fields
 
 
@@ -61,8 +62,8 @@ def _check_forward(to: str | None, queue: str) -> None:
     tag, _ = split_queue(to)
     if tag != split_queue(queue)[0] or to == queue:
         raise InvalidOption(
-            f"dead_to={to!r}: give another queue of the pipeline that {queue!r} is in, by its full name; the dead are "
-            "forwarded in one step, and that is possible within one pipeline only"
+            f"dead_letter_queue={to!r}: give another queue of the pipeline of {queue!r}, by its full name; dead "
+            "tasks are forwarded in one step, and that is possible within one pipeline only"
         )
 
 
@@ -88,7 +89,7 @@ def _limit(value: Any, name: str) -> tuple[Any, ...]:
 
 def _switch(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, bool):
-        raise InvalidOption(f"{name}={shown(value)}: give True or False")
+        raise InvalidOption(f"{name}={describe(value)}: give True or False")
     return (1 if value else "",)
 
 
@@ -99,13 +100,13 @@ def _name(value: Any, _: str) -> tuple[Any, ...]:
 
 def _backoff(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, Backoff):
-        raise InvalidOption(f"{name}={shown(value)}: give a Backoff(...)")
+        raise InvalidOption(f"{name}={describe(value)}: give a Backoff(...)")
     return (msgspec.json.encode([value.base, value.factor, value.cap, value.jitter]).decode(),)
 
 
 def _rate(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, RateLimit):
-        told = shown(value)
+        told = describe(value)
         raise InvalidOption(f"{name}={told}: give a RateLimit(max_tokens=…, interval=…, interval_unit=…), or None")
     return value.max_tokens, value.seconds * 1_000_000, value.interval, value.interval_unit
 
@@ -132,11 +133,13 @@ _FORMS = {
     "backoff": _Form(("backoff",), _backoff, _read_backoff),
     "dead_ttl": _Form(("dead_ttl_ms",), _length_or_none_at_all, _read_length),
     "dead_max": _Form(("dead_max",), _count, int),
-    "dead_to": _Form(("dead_to",), _name, bytes.decode),
+    "dead_letter_queue": _Form(("dead_letter_queue",), _name, bytes.decode),
     "max_inflight": _Form(("max_inflight",), _limit, int),
     "rate": _Form(("max_tokens", "interval_us", "interval", "interval_unit"), _rate, _read_rate),
-    "max_inflight_per_key": _Form(("key_inflight",), _limit, int),
-    "rate_per_key": _Form(("key_tokens", "key_interval_us", "key_interval", "key_interval_unit"), _rate, _read_rate),
+    "max_inflight_per_partition": _Form(("key_inflight",), _limit, int),
+    "rate_per_partition": _Form(
+        ("key_tokens", "key_interval_us", "key_interval", "key_interval_unit"), _rate, _read_rate
+    ),
     "fair": _Form(("fair",), _switch, _read_switch),
     "max_size": _Form(("max_size",), _size, int),
     "expires_in": _Form(("expires_in_ms",), _length, _read_length),

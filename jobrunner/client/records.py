@@ -6,13 +6,15 @@ from datetime import datetime
 
 import msgspec
 
-from jobrunner.broker.calls import coordination, queues
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.bulk_counts import list_workers
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import server_time
-from jobrunner.broker.calls.survey import crew
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.replies import whole
-from jobrunner.client.steps import Steps, ask
+from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.queue_names import queue_names
 from jobrunner.clock import from_ms
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.schedule import Schedule, first_tick
@@ -36,6 +38,8 @@ class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
     def began(self) -> datetime:
         """When it began, by the worker's clock."""
         return from_ms(self.began_ms)
+
+_COUNTED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,7 @@ class WorkerRecord:
     """Names of the jobs that it knows; None when they are too many to be said, or it does not say."""
 
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicRecord:
     """A periodic job as published, and what became of its ticks."""
@@ -87,32 +92,35 @@ class PeriodicRecord:
     """Whether its ticks fire; someone may have switched it off."""
 
 
-def read_workers(keys: Keys) -> Steps[list[WorkerRecord]]:
+def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
     """Returns the workers that gave a sign of life lately, by id."""
-    said = yield from ask(crew(keys))
+    said = yield from ask(list_workers(keys))
     return sorted((_worker(worker_id, fields) for worker_id, fields in said), key=lambda worker: worker.id)
 
 
-def read_periodics(keys: Keys) -> Steps[list[PeriodicRecord]]:
+def read_periodics(keys: Keys) -> Operation[list[PeriodicRecord]]:
     """Returns the periodic jobs that were published, by name; without those whose definition is damaged."""
     published, seen, now_ms = yield [
-        coordination.periodics(keys),
-        coordination.periodics_seen(keys),
+        leader_calls.periodics(keys),
+        leader_calls.periodics_seen(keys),
         server_time(),
     ]
     readable = [found for _, raw in sorted(published.items()) if (found := read_definition(raw)) is not None]
-    states = yield [coordination.periodic_state(keys.queue(one.queue), one.name) for one in readable]
+    states = yield [leader_calls.periodic_state(keys.queue(one.queue), one.name) for one in readable]
     return [
         _periodic(one, state, from_ms(now_ms), served=now_ms - seen.get(one.name, 0.0) <= KNOWN_FOR_MS)
         for one, state in zip(readable, states, strict=True)
     ]
 
 
-def read_stats(keys: Keys) -> Steps[dict[str, QueueCounts]]:
+def read_stats(keys: Keys) -> Operation[dict[str, QueueCounts]]:
     """Returns counts and totals of every queue, by name."""
-    names = yield from ask(queues.registered(keys))
-    counted = yield [queues.counts(keys.queue(name)) for name in names]
-    return dict(zip(names, counted, strict=True))
+    names = yield from queue_names(keys)
+    counted: dict[str, QueueCounts] = {}
+    for first in range(0, len(names), _COUNTED_AT_ONCE):
+        some = names[first : first + _COUNTED_AT_ONCE]
+        counted.update(zip(some, (yield [queues.counts(keys.queue(name)) for name in some]), strict=True))
+    return counted
 
 
 def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:

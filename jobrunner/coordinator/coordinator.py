@@ -1,22 +1,30 @@
 """Leadership and the leader's chores. Its loop runs in every worker; the lock on the server decides who acts."""
 
+import threading
 from collections.abc import Callable, Collection
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import coordination, events
-from jobrunner.broker.calls.coordination import Leadership
+from jobrunner.broker.calls import events
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls.leader import Leadership
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
-from jobrunner.coordinator.decided import Decided
-from jobrunner.coordinator.fire import Fire
-from jobrunner.coordinator.look import Look
-from jobrunner.coordinator.outboxes import Outboxes
-from jobrunner.coordinator.sample import Sample
-from jobrunner.coordinator.sweep import Sweep
-from jobrunner.coordinator.watch import Watch
+from jobrunner.coordinator.batch_recovery import BatchRecovery
+from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.coordinator.death_events import DeathEvents
+from jobrunner.coordinator.flow_recovery import FlowRecovery
+from jobrunner.coordinator.maintenance import QueueMaintenance
+from jobrunner.coordinator.orphaned_items import OrphanedItems
+from jobrunner.coordinator.scan import LeaderScan
+from jobrunner.coordinator.scan_budget import ScanBudget
+from jobrunner.coordinator.stats_cleanup import StatsCleanup
+from jobrunner.coordinator.stats_sampler import StatsSampler
+from jobrunner.coordinator.unused_queues import UnusedQueues
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 
 _NEVER = float("-inf")
+_HANGS_S = 60.0
+_NOBODY = Leadership(0.0, 0, 0, 0)
 
 
 class Coordinator:
@@ -24,59 +32,86 @@ class Coordinator:
 
     A leader that dies is followed when its lock ends, `ttl_s` after its last renewal; one that stops gives it up. All
     instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock. A
-    chore that the server refuses, as somebody damaged a key say, keeps no other from being done.
+    chore that the server refuses, as somebody damaged a key say, keeps no other from being done. However long a turn
+    takes, `renew` keeps the lock, from a thread of its own; but not for one whose chores hang.
     """
 
     def __init__(
         self, broker: Broker, keys: Keys, worker_id: str, *, ttl_s: float, sweep_s: float, served: Collection[str],
-        late: Callable[[str, str, float], object] = lambda *_: None,
+        forget_queues_s: float = 0.0, late: Callable[[str, str, float], object] = lambda *_: None,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._worker_id = worker_id
         self._ttl_s = ttl_s
-        self._leadership = Leadership(0.0, 0, 0, 0)
-        self._asked_at = _NEVER
-        self._fire = Fire(broker, keys, late)
-        self._sweep = Sweep(broker, keys, sweep_s, served)
-        self._watch = Watch(broker, keys)
-        outboxes, decided = Outboxes(broker, keys), Decided(broker, keys)
-        takers = (self._watch.take, outboxes.take, decided.take)
-        sample = Sample(broker, keys, lambda: self._sweep.queues)
+        self._renewed = (_NOBODY, _NEVER)
+        """What the server said last, and when it was asked: one value, as two threads use it."""
+        self._asking = threading.Lock()
+        self._acted = _NOBODY
+        self._progressed_at = monotonic()
+        self._fire = PeriodicTicks(broker, keys, late, progress=self._progress)
+        self._watch = DeathEvents(broker, keys)
+        thrift, unused_ms = ScanBudget(), round(forget_queues_s * 1000)
+        outboxes, decided = FlowRecovery(broker, keys), BatchRecovery(broker, keys)
+        sweep = QueueMaintenance(broker, keys, sweep_s, served, self._server_now_ms)
+        sample = StatsSampler(broker, keys, thrift)
+        forget = self._forget_chore = UnusedQueues(
+            broker, keys, thrift, unused_ms, self._server_now_ms,
+            needed=lambda: self._fire.queues.union(served),
+        )  # fmt: skip
+        reclaim = OrphanedItems(broker, keys, lambda: self._look.queues)
+        takers = (
+            self._watch.take, outboxes.take, decided.take, reclaim.take, sweep.take, sample.take, forget.take
+        )  # fmt: skip
+        self._look = LeaderScan(broker, keys, sweep_s, takers, thrift, unused_ms)
         self._chores: tuple[Callable[[], float], ...] = (
-            self._sweep.step,
-            Look(broker, keys, sweep_s, lambda: self._sweep.queues, takers).step,
+            self._look.step,
+            sweep.step,
             self._tell,
             outboxes.step,
             decided.step,
+            reclaim.step,
             lambda: sample.step(self._server_now_ms()),
+            forget.step,
+            StatsCleanup(broker, keys, thrift).step,
             lambda: self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms())),
         )
 
     @property
     def leads(self) -> bool:
         """Whether this worker is the leader, as far as it knows."""
-        return self._leadership.epoch > 0 and monotonic() - self._asked_at < self._ttl_s
+        leadership, asked_at = self._renewed
+        return leadership.epoch > 0 and monotonic() - asked_at < self._ttl_s
 
     def step(self) -> float:
         """One turn; returns the seconds to the next. Raises what the first chore raised that could not be done."""
-        if monotonic() - self._asked_at >= self._renew_after_s():
-            self._lead()
+        self._progress()
+        self._lead_if_due()
+        self._note_changes()
         if not self.leads:
             return self._renew_after_s()
         until_next = self._run_chores()
         until_renewal = self._asked_at + self._renew_after_s() - monotonic()
         return max(min(until_renewal, until_next), 0.001)
 
+    def renew(self) -> float:
+        """Renews leadership when that is due, whatever the chores do; returns the seconds to the next renewal."""
+        if self._leadership.epoch and monotonic() - self._progressed_at < _HANGS_S:
+            self._lead_if_due()
+        return max(self._asked_at + self._renew_after_s() - monotonic(), 0.05)
+
     def resign(self) -> None:
         """Gives leadership up, so that another worker follows at once."""
-        if self.leads:
-            self._broker.run(coordination.lead(self._keys, self._worker_id, ttl_ms=self._ttl_ms(), resign=True))
-            self._leadership = Leadership(0.0, 0, 0, 0)
+        with self._asking:
+            if self.leads:
+                ttl_ms = self._ttl_ms()
+                self._broker.run(leader_calls.take_leadership(self._keys, self._worker_id, ttl_ms=ttl_ms, resign=True))
+                self._renewed = (_NOBODY, self._asked_at)
 
     def _run_chores(self) -> float:
         until_next, refused = self._ttl_s, None
         for chore in self._chores:
+            self._progress()
             try:
                 until_next = min(until_next, chore())
             except (ServerUnavailable, OutcomeUnknown):
@@ -91,18 +126,35 @@ class Coordinator:
         # One that was suspended since it looked must not tell what the next leader told meanwhile.
         return self._watch.step() if self.leads else self._ttl_s
 
-    def _lead(self) -> None:
-        before = self._leadership
-        asked_at = monotonic()
-        self._leadership = self._broker.run(coordination.lead(self._keys, self._worker_id, ttl_ms=self._ttl_ms()))
-        self._asked_at = asked_at
-        if self._leadership.epoch != before.epoch:
+    def _lead_if_due(self) -> None:
+        with self._asking:
+            if monotonic() - self._asked_at >= self._renew_after_s():
+                asked_at = monotonic()
+                asked = leader_calls.take_leadership(self._keys, self._worker_id, ttl_ms=self._ttl_ms())
+                self._renewed = (self._broker.run(asked), asked_at)
+
+    def _note_changes(self) -> None:
+        """What the chores must know of leadership that was taken, lost or renewed since their last turn."""
+        before, self._acted = self._acted, self._leadership
+        if self._acted.epoch != before.epoch:
             self._fire.forget()
             self._watch.forget()
-            if epoch := self._leadership.epoch:
+            self._look.forget()
+            if epoch := self._acted.epoch:
                 self._broker.run(events.note(self._keys, "leader_changed", worker=self._worker_id, epoch=epoch))
-        if self._leadership.version != before.version:
+        if self._acted.version != before.version:
             self._fire.reread()
+
+    @property
+    def _leadership(self) -> Leadership:
+        return self._renewed[0]
+
+    @property
+    def _asked_at(self) -> float:
+        return self._renewed[1]
+
+    def _progress(self) -> None:
+        self._progressed_at = monotonic()
 
     def _renew_after_s(self) -> float:
         if self._leadership.epoch:
@@ -110,7 +162,8 @@ class Coordinator:
         return min(self._leadership.ends_in_ms / 1000 + 0.01, self._ttl_s / 3)
 
     def _server_now_ms(self) -> float:
-        return self._leadership.now_ms + (monotonic() - self._asked_at) * 1000
+        leadership, asked_at = self._renewed
+        return leadership.now_ms + (monotonic() - asked_at) * 1000
 
     def _ttl_ms(self) -> int:
         return round(self._ttl_s * 1000)

@@ -1,7 +1,7 @@
 """A pipeline drawn: as Mermaid for documents, as text for terminals."""
 
 from jobrunner.errors import InvalidOption
-from jobrunner.etl.graph import Graph, Node
+from jobrunner.etl.graph import Graph, QueueNode
 
 _SHAPES = {
     "station": ("[", "]"),
@@ -31,8 +31,8 @@ def _mermaid(graph: Graph) -> str:
         lines.append(f'    {names[node.queue]}{opens}"{_shown(node)}"{closes}')
     for node in nodes:
         lines += [f"    {names[node.queue]} --> {names[to]}" for to in node.targets if to in names]
-        if node.dead_to in names:
-            lines.append(f"    {names[node.queue]} -. dead .-> {names[node.dead_to]}")
+        if node.dead_letter_queue in names:
+            lines.append(f"    {names[node.queue]} -. dead .-> {names[node.dead_letter_queue]}")
     return "\n".join(lines)
 
 
@@ -44,18 +44,18 @@ def _text(graph: Graph) -> str:
     return "\n".join(f"{node.short:<{width}}  {node.kind:<{kinds}}  {_ways(graph, node)}".rstrip() for node in nodes)
 
 
-def _ways(graph: Graph, node: Node) -> str:
+def _ways(graph: Graph, node: QueueNode) -> str:
     ways = [f"→ {_target(graph, node, to)}" for to in node.targets]
-    if node.dead_to is not None:
-        ways.append(f"☠ {node.dead_to.partition('/')[2]}")
+    if node.dead_letter_queue is not None:
+        ways.append(f"☠ {node.dead_letter_queue.partition('/')[2]}")
     return "  ".join(ways)
 
 
-def _target(graph: Graph, node: Node, to: str) -> str:
+def _target(graph: Graph, node: QueueNode, to: str) -> str:
     return to.partition("/")[2] + ("" if graph.waits(node.queue, to) else " ↺")
 
 
-def _shown(node: Node) -> str:
+def _shown(node: QueueNode) -> str:
     function = node.origin.rpartition(":")[2].rpartition(".")[2]
     if not function or function == node.short or not function.isidentifier():
         return node.short

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jobrunner.errors import PipelineError
-from jobrunner.etl.names import nearest
+from jobrunner.etl.queue_names import nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class QueueNode:
     """One queue as declared. `kind`: 'station', 'sink', 'spark station', 'spark sink' or 'queue' (nobody serves it)."""
 
     queue: str
     kind: str
     targets: tuple[str, ...] = ()
-    dead_to: str | None = None
+    dead_letter_queue: str | None = None
     """Full name of the queue that gets what would be dead here."""
     origin: str = ""
 
@@ -38,10 +38,10 @@ class Graph:
 
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, QueueNode] = {}
         self._component: dict[str, int] | None = None
 
-    def add(self, node: Node) -> None:
+    def add(self, node: QueueNode) -> None:
         """Adds a queue. Raises PipelineError when it was declared before, unless as the same thing in `__main__`."""
         known = self._nodes.get(node.queue)
         if known is not None and not (known.origin == node.origin and node.origin.startswith("__main__:")):
@@ -53,11 +53,11 @@ class Graph:
         self._component = None
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[QueueNode]:
         """In the order of declaration."""
         return list(self._nodes.values())
 
-    def find(self, queue: str) -> Node:
+    def find(self, queue: str) -> QueueNode:
         """The queue of that full name. Raises PipelineError that names the nearest."""
         if queue not in self._nodes:
             raise PipelineError(
@@ -70,7 +70,7 @@ class Graph:
         if not any(node.is_served for node in self._nodes.values()):
             raise PipelineError(f"pipeline {self.pipeline!r} has no station; declare one with @….station or @….sink")
         for node in self._nodes.values():
-            for target, option in [*((to, "to") for to in node.targets), (node.dead_to, "dead_to")]:
+            for target, option in [*((to, "to") for to in node.targets), (node.dead_letter_queue, "dead_letter_queue")]:
                 if target is not None and target not in self._nodes:
                     name = target.partition("/")[2]
                     raise PipelineError(
@@ -85,7 +85,7 @@ class Graph:
             self._component = dict(_components(self._nodes))
         return self._component.get(queue, -1) != self._component.get(to, -2)
 
-    def in_order(self) -> list[Node]:
+    def in_order(self) -> list[QueueNode]:
         """Each queue behind those that lead to it, as far as loops allow; the order of declaration decides the rest."""
         component = dict(_components(self._nodes))
         ranks = {queue: -number for queue, number in component.items()}
@@ -95,11 +95,11 @@ class Graph:
         return nearest(name, [node.short for node in self._nodes.values()])
 
 
-def _told(node: Node) -> str:
+def _told(node: QueueNode) -> str:
     return f"{node.kind} {node.origin.partition(':')[2] or node.short}" if node.is_served else "a queue"
 
 
-def _components(nodes: dict[str, Node]) -> Iterator[tuple[str, int]]:
+def _components(nodes: dict[str, QueueNode]) -> Iterator[tuple[str, int]]:
     """(queue, number of its strongly connected component); a component has a higher number than those it leads to.
 
     Tarjan, "Depth-First Search and Linear Graph Algorithms" (1972), without recursion.
@@ -117,7 +117,7 @@ def _components(nodes: dict[str, Node]) -> Iterator[tuple[str, int]]:
 
 def _explore(
     root: str,
-    nodes: dict[str, Node],
+    nodes: dict[str, QueueNode],
     index: dict[str, int],
     lowest: dict[str, int],
     path: list[str],
@@ -143,7 +143,7 @@ def _explore(
             lowest[queue] = min(lowest[queue], index[target])
 
 
-def _known_targets(queue: str, nodes: dict[str, Node]) -> list[str]:
+def _known_targets(queue: str, nodes: dict[str, QueueNode]) -> list[str]:
     return [target for target in reversed(nodes[queue].targets) if target in nodes]
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.client.item import read_headers
-from jobrunner.jobs.run import Run
+from jobrunner.jobs.running_task import JobRun
 
 
 class StationItem:
@@ -15,7 +15,7 @@ class StationItem:
 
     __slots__ = ("_headers", "_run", "payload")
 
-    def __init__(self, payload: Any, run: Run) -> None:
+    def __init__(self, payload: Any, run: JobRun) -> None:
         self.payload = payload
         self._run = run
         self._headers: dict[str, str] | None = None

@@ -1,18 +1,19 @@
 """What stations take: options of the queue in front of them, and options of their attempts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, TypedDict
 
 from jobrunner.client.queue_settings import write_settings
 from jobrunner.errors import InvalidOption, PipelineError
-from jobrunner.etl.names import full_name
+from jobrunner.etl.queue_names import full_name
 from jobrunner.jobs.options import JobOptions, settle
+from jobrunner.option_names import check_options
 from jobrunner.retry import Backoff, BackoffPolicy, RetryOn
-from jobrunner.settings import Duration, QueueSettings, RateLimit, check_options
+from jobrunner.settings import Duration, QueueSettings, RateLimit
 
-_OF_ATTEMPTS = ("timeout", "retry_on", "keep", "keepalive")
+_OF_ATTEMPTS = ("timeout", "retry_on", "on_crash", "result_ttl", "keepalive")
 """The last one is of the queue too: an idle worker must look before the shortest lease ends."""
 
 
@@ -24,10 +25,10 @@ class QueueOptions(TypedDict, total=False):
     backoff: BackoffPolicy
     dead_ttl: Duration
     dead_max: int
-    dead_to: str
+    dead_letter_queue: str
     rate: RateLimit
-    max_inflight_per_key: int
-    rate_per_key: RateLimit
+    max_inflight_per_partition: int
+    rate_per_partition: RateLimit
     fair: bool
     max_size: int
     expires_in: Duration
@@ -41,19 +42,21 @@ class StationOptions(QueueOptions, total=False):
     concurrency  items of this station at a time, on all workers together; default: no limit
     timeout      of one attempt
     retry_on     error classes that are tried again, or a callable (error, attempt) -> bool; default: every error
-    keep         how long what a sink finished or a station dropped stays readable without history; default 0
+    on_crash     when its worker is killed meanwhile: "retry" (default) at once, or "wait" until its lease has ended
+    result_ttl   how long what a sink finished or a station dropped stays readable without history; default 0
     name         of the station in logs; default: that of the function
     """
 
     concurrency: int
     timeout: Duration
     retry_on: RetryOn
-    keep: Duration
+    on_crash: str
+    result_ttl: Duration
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class StationSettings:
     """Options of one station, checked."""
 
     name: str
@@ -62,36 +65,50 @@ class Settled:
     """For `Queue.configure`: only what was given."""
 
 
-def settle_queue(pipeline: str, queue: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a queue, for `Queue.configure`. Raises UnknownOption, InvalidOption, PipelineError."""
+def settle_queue(
+    pipeline: str, queue: str, given: Mapping[str, Any], *, explicit: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The settings of a queue, for `Queue.configure`. Raises UnknownOption, InvalidOption, PipelineError.
+
+    `explicit` are the other options of who is called, of which one may be meant by an unknown one.
+    """
     known = [known.name for known in fields(QueueSettings) if known.name != "max_inflight"]
-    check_options(given, known, f"option of queue {queue!r}")
+    check_options(given, [*known, *explicit], f"option of queue {queue!r}")
     return _settings(pipeline, queue, given)
 
 
-def settle_station(pipeline: str, queue: str, given: Mapping[str, Any], *, default_name: str, what: str) -> Settled:
+def check_station(given: Iterable[str], what: str, explicit: Sequence[str]) -> None:
+    """Raises UnknownOption for what is no option of a station or sink; `explicit` as of settle_queue."""
+    of_queue = [known.name for known in fields(QueueSettings) if known.name != "max_inflight"]
+    own = ("timeout", "retry_on", "on_crash", "result_ttl", "concurrency", "name")
+    check_options(given, [*of_queue, *own, *explicit], f"option of {what}")
+
+
+def settle_station(
+    pipeline: str, queue: str, given: Mapping[str, Any], *, default_name: str, what: str, explicit: Sequence[str] = ()
+) -> StationSettings:
     """The options of a station or sink (`what`). Raises UnknownOption, InvalidOption, InvalidName, PipelineError."""
     of_queue = [known.name for known in fields(QueueSettings) if known.name != "max_inflight"]
-    check_options(given, [*of_queue, "timeout", "retry_on", "keep", "concurrency", "name"], f"option of {what}")
+    check_station(given, what, explicit)
     given = {option: value for option, value in given.items() if value is not None}
     of_attempts = {option: given[option] for option in _OF_ATTEMPTS if option in given}
     if callable(given.get("backoff")) and not isinstance(given["backoff"], Backoff):
         of_attempts["backoff"] = given.pop("backoff")  # a callable cannot be stored on the server
     name, options, _ = settle(
-        {"keep": timedelta(0), **of_attempts, "queue": queue}, default_name=given.pop("name", default_name)
+        {"result_ttl": timedelta(0), **of_attempts, "queue": queue}, default_name=given.pop("name", default_name)
     )
     settings = {option: value for option, value in given.items() if option in of_queue}
     if "concurrency" in given:
         settings["max_inflight"] = given["concurrency"]
-    return Settled(name=name, of_attempts=options, settings=_settings(pipeline, queue, settings))
+    return StationSettings(name=name, of_attempts=options, settings=_settings(pipeline, queue, settings))
 
 
 def _settings(pipeline: str, queue: str, given: Mapping[str, Any]) -> dict[str, Any]:
     settings = {option: value for option, value in given.items() if value is not None}
     if settings.get("max_inflight") is not None and settings["max_inflight"] == 0:
         raise InvalidOption(f"concurrency=0 of queue {queue!r}: give at least 1, or leave it out for no limit")
-    if "dead_to" in settings:
-        settings["dead_to"] = full_name(pipeline, settings["dead_to"])
+    if "dead_letter_queue" in settings:
+        settings["dead_letter_queue"] = full_name(pipeline, settings["dead_letter_queue"])
     try:
         write_settings(settings, queue)
     except InvalidOption as error:

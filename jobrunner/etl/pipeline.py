@@ -8,27 +8,39 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import check_name
 from jobrunner.client.client import Client
 from jobrunner.client.current import current_client
-from jobrunner.client.item import Item as Pushed
+from jobrunner.client.item import item_of
+from jobrunner.client.operations.queue import OnClash
 from jobrunner.client.queue import Queue
 from jobrunner.client.queue_settings import write_settings
+from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
-from jobrunner.etl.declared import SparkStation, driver_of, settle_batches
 from jobrunner.etl.diagram import draw
-from jobrunner.etl.graph import Graph, Node
-from jobrunner.etl.link import Link
-from jobrunner.etl.names import full_name, nearest
-from jobrunner.etl.options import QueueOptions, StationOptions, settle_queue, settle_station, targets_of
-from jobrunner.etl.published import publish
+from jobrunner.etl.graph import Graph, QueueNode
+from jobrunner.etl.options import QueueOptions, StationOptions, check_station, settle_queue, settle_station, targets_of
+from jobrunner.etl.queue_names import full_name, nearest
+from jobrunner.etl.spark_station import SparkStation, driver_of, settle_batches
 from jobrunner.etl.station import StationFunction, check_function, define_station, origin_of
+from jobrunner.etl.station_outcome import Link
+from jobrunner.etl.stored_graph import publish
 from jobrunner.jobs.registry import forget_station, register_driver, register_station
+from jobrunner.option_names import checks_options
 from jobrunner.settings import Duration, check_whole
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=StationFunction)
 Targets = str | tuple[str, ...] | list[str]
+_BATCHES = ("queue", "batch", "max_wait", "schema", "lease", "name")
+_OPTIONS = {
+    "station": ("queue", "to", "fan_out"),
+    "sink": ("queue",),
+    "spark station": (*_BATCHES, "to", "missing", "fan_out", "emits_new"),
+    "spark sink": _BATCHES,
+}
+"""What declarations take beside the options of a queue."""
 _SPARK_STATION, _SPARK_SINK = ("df", "spark"), ("df", "spark", "batch")
 
 
+@checks_options
 class Pipeline:
     """A checked graph of stations. Its life:
 
@@ -49,8 +61,7 @@ class Pipeline:
         self._client = client
         self._settings: dict[str, dict[str, Any]] = {}
         self._applied: Client | None = None
-        made_in = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - as collections.namedtuple does
-        _make_known(self, made_in)
+        _make_known(self, _caller())
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r})"
@@ -67,6 +78,7 @@ class Pipeline:
         Raises PipelineError, UnknownOption, InvalidOption, InvalidName.
         """
         own = full_name(self.name, queue)
+        check_station(options, f"station of queue {queue!r}", _OPTIONS["station"])
         link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
         return self._declare(own, link, dict(options), "station")
 
@@ -78,8 +90,8 @@ class Pipeline:
     def declare(self, queue: str, **options: Unpack[QueueOptions]) -> None:
         """Declares a queue that no station takes from: an end to read by hand, or a place for the dead."""
         own = full_name(self.name, queue)
-        settings = settle_queue(self.name, own, dict(options))
-        self.graph.add(Node(queue=own, kind="queue", dead_to=settings.get("dead_to")))
+        settings = settle_queue(self.name, own, dict(options), explicit=("queue",))
+        self._add_node(QueueNode(queue=own, kind="queue", dead_letter_queue=settings.get("dead_letter_queue")))
         self._settings[own] = settings
 
     def spark_station(
@@ -103,6 +115,7 @@ class Pipeline:
         an item without a row means. Raises as `station`.
         """
         own = full_name(self.name, queue)
+        settle_queue(self.name, own, options, explicit=_OPTIONS["spark station"])
         link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
         batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing=missing, lease=lease)
         return self._declare_spark(own, link, name, dict(options), {**batches, "emits_new": emits_new})
@@ -133,17 +146,21 @@ class Pipeline:
         """One of its queues, by short or full name. Raises PipelineError that names the nearest."""
         return self.client.queue(self.graph.find(full_name(self.name, name)).queue)
 
-    def push(self, queue: str, payload: Any, *, wait: Duration = 0, **options: Any) -> str:
-        """Adds an item and returns its id; waits so long for room. Options are those of `Item`.
+    def push(
+        self, queue: str, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Any
+    ) -> str:
+        """Adds a payload or an `Item` and returns its id; waits so long for room. Options are those of `Item`.
 
-        Raises PipelineError, QueueFull.
+        `on_clash` as of Queue.push. Raises PipelineError, QueueFull, DuplicateTask.
         """
-        return self.push_many(queue, [Pushed(payload, **options)], wait=wait)[0]
+        return self.push_many(queue, [item_of(payload, options)], wait=wait, on_clash=on_clash)[0]
 
-    def push_many(self, queue: str, payloads: Iterable[Any], *, wait: Duration = 0) -> list[str]:
+    def push_many(
+        self, queue: str, payloads: Iterable[Any], *, wait: Duration = 0, on_clash: OnClash = "existing"
+    ) -> list[str]:
         """Adds payloads or `Item`s in order, all or none, and returns their ids; waits so long for room for all."""
         self._apply_once()
-        return self.queue(queue).push_many(payloads, wait=wait)
+        return self.queue(queue).push_many(payloads, wait=wait, on_clash=on_clash)
 
     def check(self) -> None:
         """Raises PipelineError when the stations do not fit together, and says what to do."""
@@ -183,13 +200,14 @@ class Pipeline:
         )
 
     def _declare(self, queue: str, link: Link, options: dict[str, Any], kind: str) -> Callable[[S], S]:
-        default = queue.partition("/")[2]
-        settle_station(self.name, queue, options, default_name=default, what=f"{kind} of queue {default!r}")
+        default, explicit = queue.partition("/")[2], _OPTIONS[kind]
+        what = f"{kind} of queue {default!r}"
+        settle_station(self.name, queue, options, default_name=default, what=what, explicit=explicit)
 
         def declare(function: S) -> S:
             check_function(function, queue, ("item",))
             settled = settle_station(
-                self.name, queue, options, default_name=_name_of(function, default), what=f"{kind} of queue {default!r}"
+                self.name, queue, options, default_name=_name_of(function, default), what=what, explicit=explicit
             )
             definition = define_station(function, link, settled)
             self._add(queue, kind, link, settled.settings, definition.origin)
@@ -201,7 +219,8 @@ class Pipeline:
     def _declare_spark(
         self, queue: str, link: Link, name: str | None, options: dict[str, Any], batches: dict[str, Any]
     ) -> Callable[[F], F]:
-        settings = settle_queue(self.name, queue, options)
+        kind = "spark sink" if link.is_sink else "spark station"
+        settings = settle_queue(self.name, queue, options, explicit=_OPTIONS[kind])
 
         def declare(function: F) -> F:
             check_function(function, queue, _SPARK_SINK if link.is_sink else _SPARK_STATION)
@@ -209,7 +228,7 @@ class Pipeline:
                 pipeline=self.name, queue=queue, name=name or _name_of(function, queue.partition("/")[2]),
                 origin=origin_of(function), function=function, link=link, settings=settings, **batches,
             )  # fmt: skip
-            self._add(queue, "spark sink" if link.is_sink else "spark station", link, settings, declared.origin)
+            self._add(queue, kind, link, settings, declared.origin)
             self.spark_stations[queue] = declared
             register_driver(queue, driver_of(declared), origin=declared.origin)
             return function
@@ -217,10 +236,17 @@ class Pipeline:
         return declare
 
     def _add(self, queue: str, kind: str, link: Link, settings: Any, origin: str) -> None:
-        dead_to = settings.get("dead_to")
-        self.graph.add(Node(queue=queue, kind=kind, targets=link.targets, dead_to=dead_to, origin=origin))
+        dead_letter_queue = settings.get("dead_letter_queue")
+        self._add_node(
+            QueueNode(queue=queue, kind=kind, targets=link.targets, dead_letter_queue=dead_letter_queue, origin=origin)
+        )
         forget_station(queue)  # the same function once more, in a notebook
         self._settings[queue] = dict(settings)
+
+    def _add_node(self, node: QueueNode) -> None:
+        self.graph.add(node)
+        if node.dead_letter_queue is not None:
+            allow_forward(node.queue, node.dead_letter_queue)
 
 
 _known: dict[str, tuple[str, Pipeline]] = {}
@@ -244,6 +270,14 @@ def forget_pipeline(name: str) -> None:
         _, pipeline = _known.pop(name)
         for node in pipeline.graph.nodes:
             forget_station(node.queue)
+
+
+def _caller() -> str:
+    """The module that makes a pipeline, as collections.namedtuple finds it; what checks the options is none."""
+    frame = sys._getframe(2)  # noqa: SLF001
+    while frame.f_back is not None and frame.f_globals.get("__name__") == checks_options.__module__:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _make_known(pipeline: Pipeline, module: str) -> None:

@@ -12,7 +12,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
-from jobrunner.etl.graph import Graph, Node
+from jobrunner.etl.graph import Graph, QueueNode
 from jobrunner.inspector.growth import CAME, ENDED, LEFT, Growth
 
 Counts = Mapping[str, QueueCounts]
@@ -20,7 +20,7 @@ Counts = Mapping[str, QueueCounts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Rate:
     """Items a second in and out, and seconds until nothing is open; None when that cannot be told."""
 
     in_per_s: float | None = None
@@ -45,7 +45,7 @@ class StationView:
     paused: bool
     totals: Mapping[str, int]
     """Since it exists: enqueued, moved_in, moved_out, succeeded, dropped, dead, ..."""
-    pace: Pace
+    pace: Rate
 
     @property
     def open(self) -> int:
@@ -65,7 +65,7 @@ class PipelineView:
     succeeded: int
     """Items that ended well since the pipeline exists, those that became others included."""
     dropped: int
-    pace: Pace
+    pace: Rate
 
 
 class Progress:
@@ -98,7 +98,7 @@ class Progress:
         found = self._client.broker.run_many([queues.counts(keys.queue(name)) for name in names])
         return dict(zip(names, found, strict=True))
 
-    def _station(self, node: Node, now: Counts) -> StationView:
+    def _station(self, node: QueueNode, now: Counts) -> StationView:
         found = now[node.queue]
         return StationView(
             queue=node.short,
@@ -114,12 +114,12 @@ class Progress:
             pace=self._pace([node.queue], now, CAME, LEFT),
         )
 
-    def _pace(self, names: list[str], now: Counts, coming: Iterable[str], leaving: Iterable[str]) -> Pace:
+    def _pace(self, names: list[str], now: Counts, coming: Iterable[str], leaving: Iterable[str]) -> Rate:
         is_open = sum(_open(now[name]) for name in names)
         came, left = self._growth.per_s(names, coming), self._growth.per_s(names, leaving)
         shrinks = (left or 0.0) - (came or 0.0)
         until_empty = is_open / shrinks if shrinks > 0 else None
-        return Pace(in_per_s=came, out_per_s=left, left_s=until_empty if is_open else 0.0)
+        return Rate(in_per_s=came, out_per_s=left, left_s=until_empty if is_open else 0.0)
 
 
 class Emptied:

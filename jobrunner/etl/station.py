@@ -9,10 +9,10 @@ from jobrunner.attempt import Attempt
 from jobrunner.client.item import read_payload
 from jobrunner.errors import ParameterError, PipelineError
 from jobrunner.etl.item import StationItem
-from jobrunner.etl.link import Drop, Link
-from jobrunner.etl.options import Settled
+from jobrunner.etl.options import StationSettings
+from jobrunner.etl.station_outcome import Drop, Link
 from jobrunner.jobs.registry import StationDefinition
-from jobrunner.jobs.run import Run
+from jobrunner.jobs.running_task import JobRun
 
 StationFunction = Callable[[StationItem], Any]
 
@@ -49,12 +49,12 @@ class _AsyncVisit(_Visit):
             return self.link.outcome(dropped, self.attempt)
 
 
-def define_station(function: StationFunction, link: Link, settled: Settled) -> StationDefinition:
+def define_station(function: StationFunction, link: Link, settled: StationSettings) -> StationDefinition:
     """The definition of a station. Raises PipelineError for what cannot be called with one item."""
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     visit = _AsyncVisit if is_async else _Visit
 
-    def build(attempt: Attempt, run: Run) -> _Visit:
+    def build(attempt: Attempt, run: JobRun) -> _Visit:
         try:
             payload = read_payload(attempt.payload, attempt.encoding)
         except (ValueError, RecursionError) as error:

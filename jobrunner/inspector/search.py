@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from jobrunner.broker.call import command
-from jobrunner.broker.calls.sift import LONGEST_PAYLOAD, Sifted, sift
-from jobrunner.broker.calls.survey import QueueSurvey, survey
+from jobrunner.broker.calls.bulk_counts import QueueSummary, bulk_counts
+from jobrunner.broker.calls.search import LONGEST_PAYLOAD, SearchChunk, search_state
 from jobrunner.client.client import Client
 from jobrunner.clock import perf_counter
 from jobrunner.errors import InvalidOption
-from jobrunner.inspector.lines import Place, TaskLine, line_of
-from jobrunner.inspector.redaction import Redaction
+from jobrunner.inspector.task_rows import TaskPosition, TaskRow, line_of
+from jobrunner.redaction import Redaction
 
 STATES = ("pending", "waiting", "scheduled", "dead", "done")
 LATEST_FIRST = ("dead", "done")
@@ -45,10 +45,10 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchPage:
     """A page. `onward` is where the next one begins, empty at the end; `searched` and `total` count tasks so far."""
 
-    tasks: list[TaskLine]
+    tasks: list[TaskRow]
     searched: int
     total: int
     onward: str
@@ -57,7 +57,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _TaskFields:
     queue: str
     state: str
     size: int
@@ -71,7 +71,7 @@ def search(
     limit: int = 50,
     budget_s: float = 0.1,
     redaction: Redaction | None = None,
-) -> Found:
+) -> SearchPage:
     """One page of tasks: pending first, then waiting, scheduled, dead (the latest first); queues by name.
 
     With a `redaction` nothing is found by what it hides, or who may not see it could guess it letter by letter; nor are
@@ -82,22 +82,22 @@ def search(
     ends = perf_counter() + budget_s
     lines = _lines(client, wanted)
     at, rank = _cursor(after)
-    found: list[TaskLine] = []
+    found: list[TaskRow] = []
     for call in range(_MOST_CALLS):
         if at >= len(lines) or len(found) >= limit or (call and perf_counter() > ends):
             break
         sifted = _sift(client, wanted, lines[at], rank, limit - len(found))
-        found += _task_lines(lines[at], _shown(sifted, wanted, redaction))
+        found += _task_lines(client, lines[at], _shown(sifted, wanted, redaction))
         at, rank = _next(lines, at, rank, sifted)
     total = sum(line.size for line in lines)
     searched = min(sum(line.size for line in lines[:at]) + rank, total)
     onward = f"{at}.{rank}" if at < len(lines) else ""
-    return Found(
+    return SearchPage(
         tasks=found, searched=searched, total=total, onward=onward, timed_out=bool(onward) and len(found) < limit
     )
 
 
-def matching(client: Client, wanted: Filter, redaction: Redaction | None = None) -> Iterator[list[Place]]:
+def matching(client: Client, wanted: Filter, redaction: Redaction | None = None) -> Iterator[list[TaskPosition]]:
     """All tasks that match, up to 500 at a time, read when they are asked for; `redaction` as of `search`.
 
     What leaves its state meanwhile shifts the ranks behind it, so a state is walked from its end to its front: what
@@ -116,7 +116,7 @@ def total_of(client: Client, wanted: Filter) -> int:
     return sum(line.size for line in _lines(client, wanted))
 
 
-def _lines(client: Client, wanted: Filter) -> list[_Line]:
+def _lines(client: Client, wanted: Filter) -> list[_TaskFields]:
     """What is to be looked through, in order."""
     names = [wanted.queue] if wanted.queue else client.queues()
     states = [wanted.state] if wanted.state else list(_USUAL_STATES)
@@ -125,13 +125,13 @@ def _lines(client: Client, wanted: Filter) -> list[_Line]:
         calls = [command("ZCARD", getattr(one, state), read=int) for state in states for one in keys]
         sizes = client.broker.run_many(calls)
     else:
-        stands = [stand for some in client.broker.run_many(survey(keys)) for stand in some]
+        stands = [stand for some in client.broker.run_many(bulk_counts(keys)) for stand in some]
         sizes = [_size(stand, state) for state in states for stand in stands]
     pairs = [(state, name) for state in states for name in names]
-    return [_Line(name, state, size) for (state, name), size in zip(pairs, sizes, strict=True) if size]
+    return [_TaskFields(name, state, size) for (state, name), size in zip(pairs, sizes, strict=True) if size]
 
 
-def _size(stand: QueueSurvey | str, state: str) -> int:
+def _size(stand: QueueSummary | str, state: str) -> int:
     return 0 if isinstance(stand, str) else int(getattr(stand.counts, state))
 
 
@@ -144,8 +144,10 @@ def _cursor(after: str) -> tuple[int, int]:
     return int(line), int(rank)
 
 
-def _sift(client: Client, wanted: Filter, line: _Line, rank: int, most: int, *, newest: bool | None = None) -> Sifted:
-    call = sift(
+def _sift(
+    client: Client, wanted: Filter, line: _TaskFields, rank: int, most: int, *, newest: bool | None = None
+) -> SearchChunk:
+    call = search_state(
         client.keys.queue(line.queue),
         line.state,
         start=rank,
@@ -160,7 +162,7 @@ def _sift(client: Client, wanted: Filter, line: _Line, rank: int, most: int, *, 
     return client.broker.run(call)
 
 
-def _shown(sifted: Sifted, wanted: Filter, redaction: Redaction | None) -> Sifted:
+def _shown(sifted: SearchChunk, wanted: Filter, redaction: Redaction | None) -> SearchChunk:
     if redaction is None or not wanted.param:
         return sifted
     parts = _parts(wanted.param).lower().splitlines()
@@ -186,15 +188,16 @@ def _parts(param: str) -> str:
     return f'"{name.strip()}":"{value.strip()}\n"{name.strip()}":{value.strip()}\n{param}'
 
 
-def _next(lines: list[_Line], at: int, rank: int, sifted: Sifted) -> tuple[int, int]:
+def _next(lines: list[_TaskFields], at: int, rank: int, sifted: SearchChunk) -> tuple[int, int]:
     """Where to go on. A line that grew is followed to its end, one that shrank ends where nothing is left."""
     is_at_end = sifted.rank == rank or (sifted.rank >= lines[at].size and sifted.rank < rank + _AT_ONCE)
     return (at + 1, 0) if is_at_end else (at, sifted.rank)
 
 
-def _task_lines(line: _Line, sifted: Sifted) -> list[TaskLine]:
-    return [line_of(_place(line, task_id, score), fields) for task_id, score, fields in sifted.tasks]
+def _task_lines(client: Client, line: _TaskFields, sifted: SearchChunk) -> list[TaskRow]:
+    hide = client.redaction.text
+    return [line_of(_place(line, task_id, score), fields, hide) for task_id, score, fields in sifted.tasks]
 
 
-def _place(line: _Line, task_id: str, score: float) -> Place:
-    return Place(queue=line.queue, state=line.state, id=task_id, score=score)
+def _place(line: _TaskFields, task_id: str, score: float) -> TaskPosition:
+    return TaskPosition(queue=line.queue, state=line.state, id=task_id, score=score)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from jobrunner.client.history_steps import REPLAYED_FROM
 from jobrunner.client.item import read_headers
+from jobrunner.client.operations.history import REPLAYED_FROM
 from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms
-from jobrunner.inspector.holders import who_failed
+from jobrunner.inspector.lease_holders import who_failed
 from jobrunner.task import Failure, TaskRecord, TaskState
 
 Kind = Literal[
@@ -23,7 +23,7 @@ _LAST: dict[TaskState, Kind] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class TimelineEvent:
     """One thing that happened, or will: `retry` and `due` (when it is next due), `lease` (when its lease ends)."""
 
     kind: Kind
@@ -38,34 +38,34 @@ class Moment:
     """Id of the worker that ran an attempt which failed; what the id ends with where it is gone; or nothing."""
 
 
-def timeline(record: TaskRecord, workers: Iterable[WorkerRecord] = ()) -> list[Moment]:
+def timeline(record: TaskRecord, workers: Iterable[WorkerRecord] = ()) -> list[TimelineEvent]:
     """The moments of a task, the earliest first. Of its failed attempts the last ten are known; `workers` are those
     alive, by which a worker is named that did not report."""
     found = [_begin(record)]
     found += [_failed(failure, workers) for failure in record.failures]
     if record.state is not TaskState.WAITING and (started := _instant(record, "started_at")) is not None:
-        found.append(Moment(kind="started", at=started, attempt=record.attempts))
+        found.append(TimelineEvent(kind="started", at=started, attempt=record.attempts))
     if record.when is not None:
         found += _end(record, record.when)
     return sorted(found, key=lambda moment: moment.at)  # stable: what has the same time stays in this order
 
 
-def _begin(record: TaskRecord) -> Moment:
+def _begin(record: TaskRecord) -> TimelineEvent:
     origin = read_headers(record.fields.get("headers")).get(REPLAYED_FROM, "")
-    return Moment(kind="replayed" if origin else "enqueued", at=record.enqueue_time, text=origin)
+    return TimelineEvent(kind="replayed" if origin else "enqueued", at=record.enqueue_time, text=origin)
 
 
-def _failed(failure: Failure, workers: Iterable[WorkerRecord]) -> Moment:
-    kind: Kind = "expired" if failure.what == "expired" else "failed"
+def _failed(failure: Failure, workers: Iterable[WorkerRecord]) -> TimelineEvent:
+    kind: Kind = "failed" if failure.what == "failed" else "expired"
     worker = who_failed(failure, workers)
-    return Moment(kind=kind, at=failure.at, text=failure.error, attempt=failure.attempt, worker=worker)
+    return TimelineEvent(kind=kind, at=failure.at, text=failure.error, attempt=failure.attempt, worker=worker)
 
 
-def _end(record: TaskRecord, when: datetime) -> list[Moment]:
+def _end(record: TaskRecord, when: datetime) -> list[TimelineEvent]:
     if record.state in _LAST:
-        return [Moment(kind=_LAST[record.state], at=when, attempt=record.attempts)]
+        return [TimelineEvent(kind=_LAST[record.state], at=when, attempt=record.attempts)]
     kind: Kind = "lease" if record.state is TaskState.PENDING else "retry" if record.retry_count else "due"
-    return [Moment(kind=kind, at=when, ahead=True, attempt=record.retry_count + 1)]
+    return [TimelineEvent(kind=kind, at=when, ahead=True, attempt=record.retry_count + 1)]
 
 
 def _instant(record: TaskRecord, field: str) -> datetime | None:

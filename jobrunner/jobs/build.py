@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.keys import check_id, split_queue
+from jobrunner.client.call_ids import sending_of
 from jobrunner.client.item import LONGEST_KEY
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.settings import Duration
@@ -26,7 +27,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for room in a full queue."""
 
 
+KEPT_S = 10.0
+"""As long as lua/lib/sent.lua keeps its notes."""
 NOW = Placement()
+OPTIONS = Placement.__struct_fields__
+"""Names of what is said at enqueueing."""
 
 
 def build_task(definition: JobDefinition, values: Any, placement: Placement) -> Task:
@@ -45,10 +50,12 @@ def build_task(definition: JobDefinition, values: Any, placement: Placement) -> 
         at_ms=at_ms,
         keepalive_ms=_ms(options.keepalive),
         max_attempts=options.max_attempts,
-        max_expiries=options.max_expiries,
+        max_stalled=options.max_stalled,
         expires_in_ms=_ms(options.expires_in),
-        key=None if options.limit_by is None else key_of(getattr(values, options.limit_by)),
+        key=None if options.partition_by is None else key_of(getattr(values, options.partition_by)),
         lock=None if options.unique is None else options.unique.lock(definition.name, values),
+        is_kept=placement.id is None and options.result_ttl >= KEPT_S,
+        sending="" if placement.id is None else sending_of(queue, placement.id),
     )
 
 

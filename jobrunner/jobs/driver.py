@@ -12,7 +12,7 @@ from jobrunner.client.client import Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchAtHand:
+class CurrentBatch:
     """A batch that a driver works for."""
 
     id: str
@@ -56,7 +56,7 @@ class Driver(Protocol):
         """Items it holds."""
 
     @property
-    def running(self) -> Sequence[BatchAtHand]:
+    def running(self) -> Sequence[CurrentBatch]:
         """The batches it works for."""
 
     @property

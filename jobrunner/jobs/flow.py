@@ -5,17 +5,19 @@ from typing import Any, TypeAlias
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send_async
 from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.formatting import describe
 from jobrunner.jobs.build import NOW, build_task
-from jobrunner.jobs.function import Bound, FunctionJob
+from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, lay_out
+from jobrunner.jobs.function import BoundCall, FunctionJob
 from jobrunner.jobs.job import Job, definition_of
-from jobrunner.jobs.layout import ChainNode, GroupNode, Leaf, Node, lay_out
+from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
-from jobrunner.shown import shown
 
 WEEK_S = 7 * 86_400.0
 
 
+@checks_options
 class _Steps:
     """What chains and groups have in common: they are sent."""
 
@@ -74,7 +76,7 @@ class Group(_Steps):
         return GroupNode(nodes=tuple(map(node_of, self.steps)), callbacks=tuple(callbacks))
 
 
-Step: TypeAlias = Job | Bound[Any] | Chain | Group
+Step: TypeAlias = Job | BoundCall[Any] | Chain | Group
 
 
 def chain(*steps: Step) -> Chain:
@@ -87,6 +89,7 @@ def chain(*steps: Step) -> Chain:
     return Chain(steps)
 
 
+@checks_options
 def group(
     *steps: Step, on_complete: Step | None = None, on_success: Step | None = None, on_dead: Step | None = None
 ) -> Group:
@@ -106,27 +109,27 @@ def node_of(step: object) -> Node:
     """A step as tasks, checked. Raises the errors of a wrong parameter or option, UsageError for what is no step."""
     if isinstance(step, (Chain, Group)):
         return step.node()
-    if isinstance(step, (Job, Bound)):
+    if isinstance(step, (Job, BoundCall)):
         return _leaf(step)
     name = getattr(step, "__name__", None)
     hint = f"write {name}.bind(…)" if isinstance(step, FunctionJob) else "give jobs, calls like add.bind(1), or flows"
-    raise UsageError(f"{shown(step)} is no step of a flow; {hint}")
+    raise UsageError(f"{describe(step)} is no step of a flow; {hint}")
 
 
-def _leaf(step: Job | Bound[Any]) -> Leaf:
-    placement = step.placement if isinstance(step, Bound) else NOW
-    definition = step.definition if isinstance(step, Bound) else definition_of(type(step))
+def _leaf(step: Job | BoundCall[Any]) -> Leaf:
+    placement = step.placement if isinstance(step, BoundCall) else NOW
+    definition = step.definition if isinstance(step, BoundCall) else definition_of(type(step))
     if placement.id is not None:
-        raise InvalidOption(f"id={shown(placement.id)}: a task of a flow gets its id from the flow; leave it out")
+        raise InvalidOption(f"id={describe(placement.id)}: a task of a flow gets its id from the flow; leave it out")
     if definition.options.unique is not None:
         raise InvalidOption(f"job {definition.name!r} is unique: another task could stand for a step; not in a flow")
     if definition.options.ack == "early":
         raise InvalidOption(f"job {definition.name!r} ends before it runs (ack='early'): not in a flow")
-    return Leaf(task=build_task(definition, step.values if isinstance(step, Bound) else step, placement))
+    return Leaf(task=build_task(definition, step.values if isinstance(step, BoundCall) else step, placement))
 
 
 def _ttl_ms(ttl: Duration) -> int:
     ttl_s = seconds(ttl, option="ttl")
     if ttl_s <= 0:
-        raise InvalidOption(f"ttl={shown(ttl)}: give more than 0")
+        raise InvalidOption(f"ttl={describe(ttl)}: give more than 0")
     return max(round(ttl_s * 1000), 1)

@@ -9,11 +9,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
 import msgspec
 
 from jobrunner.client.current import current_async_client, current_client
-from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
+from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import ParameterError, UsageError
 from jobrunner.jobs.build import NOW, Placement, build_task
 from jobrunner.jobs.job import Job
 from jobrunner.jobs.registry import JobDefinition
+from jobrunner.option_names import checks_options
 from jobrunner.settings import Duration
 from jobrunner.task import Task
 
@@ -22,7 +23,7 @@ C = TypeVar("C")
 R = TypeVar("R")
 
 
-class Bound(Generic[R]):
+class BoundCall(Generic[R]):
     """A call of a function job with its arguments, to be sent with `enqueue_many`, or as a step of a flow.
 
     `placement` holds the options of `using`, which a flow keeps.
@@ -65,13 +66,13 @@ class FunctionJob(Generic[P, C, R]):
     def __repr__(self) -> str:
         return f"<job {self.definition.name!r}>"
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
         """The call with these arguments, for `enqueue_many` and flows. Raises ParameterError when they do not fit."""
         named = dict(zip(self._positional, args, strict=False))
         if len(args) > len(named) or not named.keys().isdisjoint(kwargs):
             shown = f"{self.__name__}{inspect.signature(self._function)}"
             raise ParameterError(f"{self.__name__}(…): arguments given twice or too many; it is {shown}")
-        return Bound(self.definition, self._values(**named, **kwargs), self._placement)
+        return BoundCall(self.definition, self._values(**named, **kwargs), self._placement)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Sends the function with these arguments as a task. Errors as in Job.enqueue."""
@@ -82,10 +83,11 @@ class FunctionJob(Generic[P, C, R]):
         task = self.bind(*args, **kwargs).task(self._placement)
         return await current_async_client().enqueue(task, wait=self._placement.wait)
 
-    def enqueue_many(self, calls: Iterable[Bound[R]]) -> list[TaskHandle[R]]:
-        """Sends many calls in batches of up to 1 000. All are checked before the first is sent."""
+    def enqueue_many(self, calls: Iterable[BoundCall[R]]) -> list[TaskHandle[R]]:
+        """Sends many calls in batches of up to 1 000 and 1 MiB. All are checked before the first is sent."""
         return current_client().enqueue_many([call.task(self._placement) for call in calls], wait=self._placement.wait)
 
+    @checks_options
     def using(
         self,
         *,

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from jobrunner.client.current import current_async_client, current_client
-from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
+from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import ParameterError, UsageError
-from jobrunner.jobs.build import NOW, Placement, build_task
+from jobrunner.jobs.build import NOW, OPTIONS, Placement, build_task
 from jobrunner.jobs.registry import JobDefinition
-from jobrunner.jobs.run import Metadata, Run, RunningTask
+from jobrunner.jobs.running_task import JobRun, Metadata, RunningTask
+from jobrunner.option_names import checks_options, meant
 from jobrunner.settings import Duration
 
 
@@ -24,7 +25,21 @@ class _JobMeta(msgspec.StructMeta):
             try:
                 return super().__call__(*args, **kwargs)
             except TypeError as error:
-                raise ParameterError(f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}") from error
+                raise ParameterError(
+                    f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}{_meant(cls, kwargs)}"
+                ) from error
+
+
+def _meant(job: Any, given: Iterable[str]) -> str:
+    """What was probably meant by the first parameter that there is not."""
+    fields = job.__struct_fields__
+    unknown = next((name for name in given if name not in fields), None)
+    if unknown is None:
+        return ""
+    if near := meant(unknown, fields):
+        return f"; did you mean {near}?"
+    is_option = unknown in OPTIONS or meant(unknown, OPTIONS)
+    return "; options go into enqueue(…), those of a function into using(…)" if is_option else ""
 
 
 def _signature(job: Any) -> str:
@@ -80,18 +95,20 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         """Whether this run should stop: cancelled, timed out, or its lease was lost."""
         return self._run.cancelled
 
+    @checks_options
     def progress(self, done: float, total: float, note: str = "") -> None:
         """Shows how far this run has come."""
         self._run.progress(done, total, note)
 
     @property
-    def _run(self) -> Run:
+    def _run(self) -> JobRun:
         try:
             return self.__dict__["_current"]  # type: ignore[no-any-return]
         except KeyError:
             name = type(self).__name__
             raise UsageError(f"{name} is not being run by a worker; task, log, ... exist in run()") from None
 
+    @checks_options
     def enqueue(
         self,
         *,
@@ -111,6 +128,7 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
         return current_client().enqueue(build_task(definition_of(type(self)), self, placement), wait=wait)
 
+    @checks_options
     async def aenqueue(
         self,
         *,
@@ -126,8 +144,9 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         return await current_async_client().enqueue(build_task(definition_of(type(self)), self, placement), wait=wait)
 
     @classmethod
+    @checks_options
     def enqueue_many(cls, jobs: "Iterable[Job]", *, wait: Duration = 0) -> list[TaskHandle[Any]]:
-        """Sends many jobs in batches of up to 1 000, one round trip each. All are checked before the first is sent.
+        """Sends many jobs in batches of up to 1 000 and 1 MiB, one round trip each. All are checked before.
 
         Each batch waits so long for room in full queues.
         """

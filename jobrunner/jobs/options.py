@@ -6,11 +6,12 @@ from typing import Any
 
 from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
 from jobrunner.jobs.unique import Unique, read_unique
+from jobrunner.option_names import check_options
 from jobrunner.retry import Backoff, BackoffPolicy, RetryOn, check_retry_on, seconds
 from jobrunner.schedule import CatchUp, Cron, Every, Schedule, parse_catch_up
-from jobrunner.settings import check_options, check_whole
-from jobrunner.shown import shown
+from jobrunner.settings import check_whole
 from jobrunner.task import check_priority
 
 DEFAULT_KEEP_S = 60.0
@@ -25,14 +26,15 @@ class JobOptions:
     max_attempts: int | None = None
     backoff: BackoffPolicy | None = None
     retry_on: RetryOn | None = None
-    max_expiries: int | None = None
+    max_stalled: int | None = None
     keepalive: float | None = None
     timeout: float | None = None
     ack: str = "late"
-    keep: float = DEFAULT_KEEP_S
+    on_crash: str = "retry"
+    result_ttl: float = DEFAULT_KEEP_S
     expires_in: float | None = None
     unique: Unique | None = None
-    limit_by: str | None = None
+    partition_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +68,23 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
     if "queue" in given:
         split_queue(given["queue"])
     check_priority(given.get("priority"))
-    for option in ("max_attempts", "max_expiries"):
+    for option in ("max_attempts", "max_stalled"):
         if option in given:
             check_whole(given[option], option, minimum=0)
     if "retry_on" in given:
         check_retry_on(given["retry_on"])
-    if given.get("ack", "late") not in ("late", "early"):
-        told = shown(given["ack"])
-        raise InvalidOption(f"ack={told}: choose 'late' (after the run) or 'early' (before it: at most once)")
+    _choose(given, "ack", late="after the run", early="before it: at most once")
+    _choose(given, "on_crash", retry="at once when its worker died", wait="until its lease has ended")
     if not (isinstance(given.get("backoff", Backoff()), Backoff) or callable(given["backoff"])):
-        told = shown(given["backoff"])
+        told = describe(given["backoff"])
         raise InvalidOption(f"backoff={told}: give Backoff(...) or a callable (retry_count, error) -> delay")
     for option in ("keepalive", "timeout", "expires_in"):
         if option in given:
             given[option] = _positive(given[option], option)
     given["unique"] = read_unique(given.get("unique"))
-    given["limit_by"] = _parameter(given.get("limit_by"))
-    if "keep" in given:
-        given["keep"] = seconds(given["keep"], option="keep")
+    given["partition_by"] = _parameter(given.get("partition_by"))
+    if "result_ttl" in given:
+        given["result_ttl"] = seconds(given["result_ttl"], option="result_ttl")
     return JobOptions(**given)
 
 
@@ -93,10 +94,10 @@ def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
     if ("every" in given) == ("cron" in given):
         raise InvalidOption(f"options {', '.join(given)}: a periodic job takes either every=… or cron=…")
     if "tz" in given and "every" in given:
-        raise InvalidOption(f"tz={shown(given['tz'])} goes with cron=…; every=… has no time zone")
+        raise InvalidOption(f"tz={describe(given['tz'])} goes with cron=…; every=… has no time zone")
     schedule = Every(given["every"]) if "every" in given else Cron(given["cron"], given.get("tz", "UTC"))
     if given.get("overlap", "skip") not in ("skip", "allow"):
-        raise InvalidOption(f"overlap={shown(given['overlap'])}: choose 'skip' or 'allow'")
+        raise InvalidOption(f"overlap={describe(given['overlap'])}: choose 'skip' or 'allow'")
     return PeriodicOptions(
         schedule=schedule,
         catch_up=parse_catch_up(given.get("catch_up", "last")),
@@ -105,14 +106,20 @@ def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
     )
 
 
+def _choose(given: dict[str, Any], option: str, **choices: str) -> None:
+    if option in given and given[option] not in choices:
+        known = " or ".join(f"{choice!r} ({meaning})" for choice, meaning in choices.items())
+        raise InvalidOption(f"{option}={describe(given[option])}: choose {known}")
+
+
 def _parameter(name: object) -> str | None:
     if name is None or isinstance(name, str):
         return name
-    raise InvalidOption(f"limit_by={shown(name)}: give the name of a parameter")
+    raise InvalidOption(f"partition_by={describe(name)}: give the name of a parameter")
 
 
 def _positive(value: object, option: str) -> float:
     length_s = seconds(value, option=option)
     if length_s <= 0:
-        raise InvalidOption(f"{option}={shown(value)}: give more than 0")
+        raise InvalidOption(f"{option}={describe(value)}: give more than 0")
     return length_s

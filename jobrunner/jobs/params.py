@@ -8,18 +8,22 @@ import uuid
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Generic, TypeVar, get_type_hints
+from functools import cached_property
+from types import UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from jobrunner.errors import ParameterError
-from jobrunner.shown import shown
+from jobrunner.formatting import describe
 
+_PLAIN = (int, str, float, bool, bytes, type(None), Any)
+_CONTAINERS = (list, dict, tuple, set, frozenset, Union, UnionType)
 P = TypeVar("P", bound=msgspec.Struct)
 _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUID, Decimal)
 
 
-class Parameters(Generic[P]):
+class JobParameters(Generic[P]):
     """The parameters of one job. Its decoder is compiled at the first use."""
 
     def __init__(self, struct: type[P], job: str) -> None:
@@ -32,6 +36,16 @@ class Parameters(Generic[P]):
     def struct(self) -> type[P]:
         """The struct whose fields they are."""
         return self._struct
+
+    @cached_property
+    def may_run_code(self) -> bool:
+        """Whether code of the program may run when they are read: a `__post_init__`, or one of a parameter's type."""
+        try:
+            hints = get_type_hints(self._struct)
+        except (NameError, TypeError):
+            return True
+        types = [hints.get(name) for name in self._struct.__struct_fields__]
+        return hasattr(self._struct, "__post_init__") or not all(map(_is_plain, types))
 
     def write(self, values: P) -> bytes:
         """The payload. Raises ParameterError that names the field's path, its value and the type it should have."""
@@ -86,5 +100,11 @@ class Parameters(Generic[P]):
         reason, _, inner = reason.partition(" - at `$")
         path = name + inner.rstrip("`")
         wanted = getattr(expected, "__name__", None) if isinstance(expected, type) else str(expected)
-        told = shown(value, 80)
+        told = describe(value, 80)
         return ParameterError(f"parameter {path} of job {self._job!r} is {told}; it must be {wanted}: {reason}")
+
+
+def _is_plain(expected: object) -> bool:
+    if get_origin(expected) in _CONTAINERS:
+        return all(_is_plain(part) for part in get_args(expected) if part is not ...)
+    return expected in _PLAIN or expected in _CONTAINERS

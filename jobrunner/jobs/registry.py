@@ -14,9 +14,9 @@ from jobrunner.attempt import Attempt
 from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
 from jobrunner.jobs.driver import MakeDriver
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
-from jobrunner.jobs.params import Parameters
-from jobrunner.jobs.run import Run
-from jobrunner.settings import check_options
+from jobrunner.jobs.params import JobParameters
+from jobrunner.jobs.running_task import JobRun
+from jobrunner.option_names import check_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,18 @@ class JobDefinition:
     """module:qualified name of the class or function."""
     options: JobOptions
     periodic: PeriodicOptions | None
-    parameters: Parameters[Any]
+    parameters: JobParameters[Any]
     is_async: bool
     hooks: frozenset[str]
     """Which of before, after, on_failure and on_dead the job defines."""
     doc: str = ""
 
-    def build(self, attempt: Attempt, run: Run) -> Any:
+    @property
+    def may_run_code_early(self) -> bool:
+        """Whether code of the program may run before the job's own, when it is built."""
+        return self.parameters.may_run_code
+
+    def build(self, attempt: Attempt, run: JobRun) -> Any:
         """The job of an attempt, with its parameters. Raises ParameterError."""
         job = self.parameters.read(attempt.payload or b"")
         job.__dict__["_current"] = run
@@ -53,7 +58,7 @@ class StationDefinition:
     queue: str
     """Full name."""
     options: JobOptions
-    build: Callable[[Attempt, Run], Any]
+    build: Callable[[Attempt, JobRun], Any]
     """Makes what runs one attempt: an object whose `run()` (a coroutine function if `is_async`) returns an outcome, a
     steering value or a result. Raises ParameterError for an item that cannot be read."""
     is_async: bool
@@ -61,6 +66,7 @@ class StationDefinition:
     """Options of `Queue.configure` that were given; a worker that serves the station writes them when it starts."""
     hooks: frozenset[str] = frozenset()
     periodic: None = None
+    may_run_code_early: ClassVar[bool] = True
     doc: str = ""
 
 
@@ -68,6 +74,11 @@ Definition = JobDefinition | StationDefinition
 
 
 _definitions: dict[str, JobDefinition] = {}
+_NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "SparkContext or SparkSession should be created first")
+_ON_TYPES = (
+    'Spark parses a type that is given as text with a session, and there is none yet: give a type, udf(IntegerType()) '
+    'for udf("int"), and make sessions and DataFrames in functions'
+)
 _stations: dict[str, StationDefinition] = {}
 _drivers: dict[str, tuple[str, MakeDriver]] = {}
 
@@ -91,7 +102,7 @@ def find(name: str) -> JobDefinition | None:
 def lookup(name: str) -> JobDefinition:
     """The job of that name. Raises UnknownJob that names the nearest one."""
     try:
-        check_options([name], list(_definitions), "job")
+        check_names([name], list(_definitions), "job")
     except ValueError as error:
         raise UnknownJob(f"{error}; is its module loaded?") from error
     return _definitions[name]
@@ -100,6 +111,20 @@ def lookup(name: str) -> JobDefinition:
 def all_jobs() -> list[JobDefinition]:
     """Every declared job, by name."""
     return [_definitions[name] for name in sorted(_definitions)]
+
+
+def waiting_on_crash() -> Callable[[Attempt], bool] | None:
+    """Says of an attempt whether its job or station waits for the end of its lease when its worker dies (`on_crash`);
+    None when nothing that is declared by now does."""
+    declared: list[Definition] = [*_definitions.values(), *_stations.values()]
+    if not any(found.options.on_crash == "wait" for found in declared):
+        return None
+
+    def waits(attempt: Attempt) -> bool:
+        found = definition_for(attempt)
+        return found is not None and found.options.on_crash == "wait"
+
+    return waits
 
 
 def forget(name: str) -> None:
@@ -163,7 +188,8 @@ def load_modules(names: Iterable[str]) -> None:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
-            raise ModuleNotLoadable(f"module {name!r} cannot be imported: {reason}; mend its name or code") from error
+            remedy = _ON_TYPES if any(word in reason for word in _NO_SESSION) else "mend its name or code"
+            raise ModuleNotLoadable(f"module {name!r} cannot be imported: {reason}; {remedy}") from error
 
 
 def _check_free(queue: str, origin: str) -> None:

@@ -9,14 +9,16 @@ from typing import Any, Literal
 import msgspec
 
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import describe
+from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
-from jobrunner.shown import shown
 from jobrunner.task import Lock
 
 _DAY = timedelta(days=1)
 
 
+@checks_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
     """While a task of the job holds its lock, another one with the same parameters is not added.
@@ -39,17 +41,19 @@ class Unique:
 
     def __post_init__(self) -> None:
         if self.by is not None and not _are_names(self.by):
-            raise InvalidOption(f"by={shown(self.by)}: give a list of names of parameters")
+            raise InvalidOption(f"by={describe(self.by)}: give a list of names of parameters")
         _choose("until", self.until, ("started", "finished", "expired"))
         _choose("on_clash", self.on_clash, ("existing", "raise", "replace", "reschedule"))
         if seconds(self.ttl, option="ttl") <= 0:
-            raise InvalidOption(f"ttl={shown(self.ttl)}: give more than 0")
+            raise InvalidOption(f"ttl={describe(self.ttl)}: give more than 0")
 
     def check(self, parameters: Sequence[str], job: str) -> None:
         """Raises InvalidOption for a name in `by` that is no parameter of the job."""
         for name in self.by or ():
             if name not in parameters:
-                raise InvalidOption(f"job {job!r}: by={shown(name)} is none of its parameters {', '.join(parameters)}")
+                raise InvalidOption(
+                    f"job {job!r}: by={describe(name)} is none of its parameters {', '.join(parameters)}"
+                )
 
     def lock(self, job: str, values: msgspec.Struct) -> Lock:
         """The lock of a task of that job with these parameters."""
@@ -70,7 +74,7 @@ def read_unique(given: Any) -> Unique | None:
         return given
     if isinstance(given, (int, float, timedelta)):
         return Unique(ttl=given)
-    raise InvalidOption(f"unique={shown(given)}: give True, seconds, or Unique(…)")
+    raise InvalidOption(f"unique={describe(given)}: give True, seconds, or Unique(…)")
 
 
 def _are_names(given: object) -> bool:
@@ -81,4 +85,4 @@ def _are_names(given: object) -> bool:
 
 def _choose(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidOption(f"{option}={shown(value)}: choose one of {', '.join(choices)}")
+        raise InvalidOption(f"{option}={describe(value)}: choose one of {', '.join(choices)}")

@@ -1,10 +1,15 @@
 """The endpoint of `jobrunner work --metrics-port`: /metrics, and /health and /ready for containers."""
 
+import base64
+import hmac
+import ipaddress
 import json
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
@@ -12,22 +17,24 @@ from typing import Any
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, JobrunnerError
-from jobrunner.logs import OwnLog
-from jobrunner.metrics.exposition import CONTENT_TYPE, answer
+from jobrunner.logs import SafeLogger
+from jobrunner.metrics.exposition import CONTENT_TYPE, Scrapes
 
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Whether the process is well, and what to say of it."""
 _REQUEST_S = 10.0
 _JSON = "application/json"
-_log = OwnLog("jobrunner.metrics")
+_log = SafeLogger("jobrunner.metrics")
 
 
-class Endpoint:
+class MetricsEndpoint:
     """Serves from threads of its own. `/health` answers 200 as long as the process is well, without asking the server;
     `/ready` asks it as well. Port 0: any that is free; `url` tells."""
 
-    def __init__(self, client: Client, host: str, port: int, health: Health) -> None:
+    def __init__(self, client: Client, host: str, port: int, health: Health, token: str = "") -> None:
         self._client = client
+        self._scrapes = Scrapes(client)
+        self._token = token.encode()
         self._health = health
         self._routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
             "/metrics": self._say_metrics,
@@ -40,6 +47,8 @@ class Endpoint:
             raise InvalidOption(
                 f"cannot listen on {host} port {port}: {error.strerror}; choose another --metrics-port"
             ) from error
+        if not token and not _is_loopback(host):
+            _log.warning("metrics are shown to whoever reaches this address; --metrics-token asks for one", host=host)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_address[1]}"
 
@@ -54,7 +63,7 @@ class Endpoint:
         self._server.server_close()
 
     def _say_metrics(self) -> tuple[int, str, bytes]:
-        status, body = answer(self._client)
+        status, body = self._scrapes.answer()
         return status, CONTENT_TYPE if status == 200 else "text/plain; charset=utf-8", body
 
     def _say_health(self) -> tuple[int, str, bytes]:
@@ -71,20 +80,46 @@ class Endpoint:
             return 503, _JSON, _json({"status": "no server", "error": str(error)})
         return 200, kind, body
 
+    def _may(self, headers: Message) -> bool:
+        """Whether a request has the token, as a bearer's or as the password of basic auth."""
+        if not self._token:
+            return True
+        scheme, _, given = headers.get("Authorization", "").partition(" ")
+        words = given.strip().encode()
+        if scheme.lower() == "basic":
+            with suppress(ValueError):
+                words = base64.b64decode(words).partition(b":")[2]
+        return scheme.lower() in ("basic", "bearer") and hmac.compare_digest(words, self._token)
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        routes = self._routes
+        routes, may = self._routes, self._may
 
         class Handler(BaseHTTPRequestHandler):
             timeout = _REQUEST_S
 
             def do_GET(self) -> None:
-                route = routes.get(self.path.partition("?")[0])
-                status, kind, body = route() if route else (404, "text/plain", b"/metrics, /health or /ready\n")
+                path = self.path.partition("?")[0]
+                route = routes.get(path)
+                status, kind, body = 404, "text/plain", b"/metrics, /health or /ready\n"
+                if path == "/metrics" and not may(self.headers):
+                    status, body = 401, b"this needs the token of --metrics-token\n"
+                elif route:
+                    status, kind, body = route()
                 self.send_response(status)
+                if status == 401:
+                    self.send_header("WWW-Authenticate", 'Bearer realm="jobrunner"')
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def send_response(self, code: int, message: str | None = None) -> None:
+                """Without a Server header, which tells strangers the version of Python."""
+                self.send_response_only(code, message)
+                self.send_header("Date", self.date_time_string())
 
             def log_message(self, *_: object) -> None:
                 """Nothing: a scrape is no news."""
@@ -103,6 +138,13 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         error = sys.exception()
         _log.warning("a request was not answered", error=f"{type(error).__name__}: {error}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _json(said: Mapping[str, Any]) -> bytes:

@@ -1,13 +1,16 @@
 """From a reading to metrics: the one place that says what each is called. docs/monitoring.md has the same table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from jobrunner.broker.calls.figures import BOUNDS_MS
-from jobrunner.inspector.measures import Times
-from jobrunner.metrics.reading import Reading
+from jobrunner.broker.calls.stats import BOUNDS_MS
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.stats_types import Timings
+from jobrunner.metrics.reading import MetricsReading
 
+OTHERS = "(others)"
+"""In place of the name of a queue: all that have no series of their own. No queue may have that name."""
 _STATES = ("waiting", "scheduled", "pending", "dead", "done")
 _QUEUE_TOTALS = {
     "enqueued": "Tasks that were enqueued.",
@@ -19,7 +22,7 @@ _EVERY_OTHER = 2
 """Buckets here are a factor of two wide, half as many as are counted."""
 
 
-def families(reading: Reading) -> Iterator[Metric]:
+def families(reading: MetricsReading) -> Iterator[Metric]:
     """Every metric of a reading."""
     yield from _of_tasks(reading)
     yield from _of_times(reading)
@@ -29,7 +32,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     yield from _of_the_server(reading)
 
 
-def _of_tasks(reading: Reading) -> Iterator[Metric]:
+def _of_tasks(reading: MetricsReading) -> Iterator[Metric]:
     ended = CounterMetricFamily(
         "jobrunner_tasks", "Ends of attempts, by how they ended; failed counts attempts, dead tasks.",
         labels=("queue", "type", "outcome"),
@@ -50,7 +53,7 @@ def _of_tasks(reading: Reading) -> Iterator[Metric]:
     yield from (retries, stale)
 
 
-def _of_times(reading: Reading) -> Iterator[Metric]:
+def _of_times(reading: MetricsReading) -> Iterator[Metric]:
     said = {"run": "How long attempts ran.", "wait": "How long tasks waited from when they were due to their start."}
     for kind, help_ in said.items():
         family = HistogramMetricFamily(f"jobrunner_task_{kind}_seconds", help_, labels=("queue", "type"))
@@ -73,7 +76,7 @@ def _of_times(reading: Reading) -> Iterator[Metric]:
     yield trips
 
 
-def _of_queues(reading: Reading) -> Iterator[Metric]:
+def _of_queues(reading: MetricsReading) -> Iterator[Metric]:
     depth = GaugeMetricFamily("jobrunner_queue_depth", "Tasks in each state.", labels=("queue", "state"))
     oldest = GaugeMetricFamily(
         "jobrunner_queue_oldest_age_seconds", "How long the task has been due that waits longest; 0: none waits.",
@@ -82,19 +85,31 @@ def _of_queues(reading: Reading) -> Iterator[Metric]:
     flight = GaugeMetricFamily("jobrunner_in_flight", "Tasks in the hands of workers.", labels=("queue",))
     paused = GaugeMetricFamily("jobrunner_queue_paused", "1: the queue is paused.", labels=("queue",))
     served = GaugeMetricFamily("jobrunner_queue_workers", "Workers that serve the queue.", labels=("queue",))
-    for queue in reading.queues:
+    others = [one for one in reading.others if not one.problem]
+    for queue in [*reading.queues, *([_sum(others)] if others else [])]:
         if queue.problem:
             continue
         for state in _STATES:
             depth.add_metric((queue.name, state), getattr(queue, state))
         oldest.add_metric((queue.name,), queue.oldest_s or 0.0)
         flight.add_metric((queue.name,), queue.pending)
-        paused.add_metric((queue.name,), int(queue.paused))
-        served.add_metric((queue.name,), queue.workers)
+        if queue.name != OTHERS:
+            paused.add_metric((queue.name,), int(queue.paused))
+            served.add_metric((queue.name,), queue.workers)
     yield from (depth, oldest, flight, paused, served)
+    yield _gauge("jobrunner_queues", "How many queues there are.", len(reading.queues) + len(reading.others))
 
 
-def _of_workers(reading: Reading) -> Iterator[Metric]:
+def _sum(queues: Sequence[QueueView]) -> QueueView:
+    """Queues as one: no counters, as those of a sum fall when one of them is forgotten."""
+    ages = [one.oldest_s for one in queues if one.oldest_s is not None]
+    return QueueView(
+        name=OTHERS, totals={}, workers=0, oldest_s=max(ages, default=None),
+        **{state: sum(getattr(one, state) for one in queues) for state in _STATES},
+    )  # fmt: skip
+
+
+def _of_workers(reading: MetricsReading) -> Iterator[Metric]:
     workers = reading.workers
     yield _gauge("jobrunner_workers", "Workers that gave a sign of life lately.", len(workers))
     slots = sum(worker.concurrency for worker in workers)
@@ -102,7 +117,7 @@ def _of_workers(reading: Reading) -> Iterator[Metric]:
     yield _gauge("jobrunner_leader", "1: a worker coordinates.", int(reading.leader is not None))
 
 
-def _of_periodics(reading: Reading) -> Iterator[Metric]:
+def _of_periodics(reading: MetricsReading) -> Iterator[Metric]:
     labels = ("queue", "type")
     fired = CounterMetricFamily("jobrunner_periodic_fired", "Ticks that became a task.", labels=labels)
     skipped = CounterMetricFamily(
@@ -116,7 +131,7 @@ def _of_periodics(reading: Reading) -> Iterator[Metric]:
     yield from (fired, skipped, due)
 
 
-def _of_the_server(reading: Reading) -> Iterator[Metric]:
+def _of_the_server(reading: MetricsReading) -> Iterator[Metric]:
     server = reading.server
     if server is None:
         return
@@ -132,7 +147,7 @@ def _gauge(name: str, help_: str, value: float) -> Metric:
 
 
 def _add(
-    family: HistogramMetricFamily, labels: tuple[str, ...], times: Times, bound_s: float = 0.001
+    family: HistogramMetricFamily, labels: tuple[str, ...], times: Timings, bound_s: float = 0.001
 ) -> None:
     """Adds a histogram whose bounds are so many seconds each."""
     below, buckets = 0, []

@@ -1,45 +1,69 @@
 """What a scrape reads. Totals are those that scripts count in the step that ends a task: exact, whatever was killed."""
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from jobrunner.broker.calls import figures
+from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
-from jobrunner.client.records import PeriodicRecord, WorkerRecord
-from jobrunner.inspector.measures import Times
-from jobrunner.inspector.overview import QueueView, leader, queue_views, server_facts
-from jobrunner.inspector.window import Sum, each, whole
+from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
+from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
+from jobrunner.inspector.stats_types import Timings
+from jobrunner.inspector.stats_window import StatsTotal, each, whole
+
+UNKNOWN = "unknown"
+"""The type of what there are too many types for."""
+_MOST = 100
+"""Types of one queue that have series of their own; those that workers know come first."""
+MOST_QUEUES = 2000
+"""Queues that have series of their own; those that workers serve come first, then by name."""
+_AT_ONCE = 500
+_MOST_ZEROS = 500
+"""Queues and types that have series before anything happened to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class MetricsReading:
     """Everything a scrape shows, as of one moment."""
 
     queues: list[QueueView]
+    others: list[QueueView]
+    """Queues beyond the first 2 000, which have no series of their own."""
     ended: Mapping[tuple[str, str, str], int]
     """By queue, type and outcome; of type '' is what is of no type, or not known by it."""
-    measured: Mapping[tuple[str, str], Sum]
+    measured: Mapping[tuple[str, str], StatsTotal]
     """What workers counted and timed since the prefix exists, by queue and type."""
-    round_trip: Times
+    round_trip: Timings
     workers: list[WorkerRecord]
     leader: str | None
     periodics: list[PeriodicRecord]
     server: ServerFacts | None
 
 
-def take(client: Client) -> Reading:
-    """Reads it, in a handful of round trips. Raises ServerError."""
+def take(client: Client) -> MetricsReading:
+    """Reads it: a handful of round trips, and three for each 500 queues. Raises ServerError."""
     names = client.queues()
-    # Before the totals they are parts of: what ends in between is then of no type for one scrape, and never negative.
-    typed = client.broker.run_many([figures.by_type(client.keys.queue(name)) for name in names]) if names else []
     workers = client.workers()
-    queues = queue_views(client, workers)
-    by_type = dict(zip(names, typed, strict=True))
-    measured, round_trip = _measured(client.broker.run(figures.totals(client.keys)))
-    return Reading(
+    served = {queue for worker in workers for queue in worker.queues}
+    shown = sorted(names, key=lambda name: (name not in served, name))[:MOST_QUEUES]
+    # Before the totals they are parts of: what ends in between is then of no type for one scrape, and never negative.
+    by_type = {
+        name: typed
+        for at in range(0, len(shown), _AT_ONCE)
+        for name, typed in zip(shown[at : at + _AT_ONCE], _typed(client, shown[at : at + _AT_ONCE]), strict=True)
+    }
+    views = queue_views(client, workers, names)
+    queues = [one for one in views if one.name in by_type]
+    others = [one for one in views if one.name not in by_type]
+    known = {one.name: _known(workers, one.name) for one in queues}
+    measured, round_trip = _measured(_totals(client, {one.name for one in others}), known)
+    begins = sum(map(len, known.values())) <= _MOST_ZEROS
+    ended = [_ended(one, by_type[one.name], known[one.name], begins=begins) for one in queues]
+    return MetricsReading(
         queues=queues,
-        ended={key: by for one in queues for key, by in _ended(one, by_type.get(one.name, {})).items()},
+        others=others,
+        ended={key: by for some in ended for key, by in some.items()},
         measured=measured,
         round_trip=round_trip,
         workers=workers,
@@ -49,19 +73,60 @@ def take(client: Client) -> Reading:
     )
 
 
-def _ended(queue: QueueView, typed: Mapping[str, str]) -> dict[tuple[str, str, str], int]:
+def _typed(client: Client, names: list[str]) -> list[dict[str, str]]:
+    return client.broker.run_many([stats_calls.by_type(client.keys.queue(name)) for name in names])
+
+
+def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:
+    """The figures since the prefix exists, but for those of some queues."""
+    found: dict[str, str] = {}
+    cursor = 0
+    while True:
+        cursor, some = client.broker.run(stats_calls.some_totals(client.keys, cursor))
+        found.update((field, by) for field, by in some.items() if field.partition(" ")[0] not in left_out)
+        if not cursor:
+            return found
+
+
+def _known(workers: list[WorkerRecord], queue: str) -> set[str]:
+    """The types that those who serve a queue know, where they say so."""
+    types = {type_ for worker in workers if queue in worker.queues for type_ in worker.types or ()}
+    return types - {TOO_MANY, ""}
+
+
+def _ended(
+    queue: QueueView, typed: Mapping[str, str], known: AbstractSet[str], *, begins: bool
+) -> dict[tuple[str, str, str], int]:
     found: dict[tuple[str, str, str], int] = {}
-    rest = {outcome: queue.totals.get(counter, 0) for counter, outcome in figures.OUTCOMES.items()}
+    rest = {outcome: queue.totals.get(counter, 0) for counter, outcome in stats_calls.OUTCOMES.items()}
+    shown = _shown({field.rpartition(" ")[0] for field in typed}, known)
     for field, value in typed.items():
         type_, _, outcome = field.rpartition(" ")
         if outcome in rest:
-            found[(queue.name, type_, outcome)] = whole(value)
+            key = (queue.name, type_ if type_ in shown else UNKNOWN, outcome)
+            found[key] = found.get(key, 0) + whole(value)
             rest[outcome] -= whole(value)
-    return found | {(queue.name, "", outcome): by for outcome, by in rest.items() if by > 0}
+    found |= {(queue.name, "", outcome): by for outcome, by in rest.items() if by > 0}
+    # With zeros for what has not happened yet: a series that begins with its first death has no increase at it.
+    types = {type_ for _, type_, _ in found} | (known if begins else set()) or {""}
+    zeros = {(queue.name, type_, outcome): 0 for type_ in types for outcome in rest}
+    return zeros | found
 
 
-def _measured(totals: Mapping[str, str]) -> tuple[dict[tuple[str, str], Sum], Times]:
-    sums: dict[tuple[str, str], Sum] = {}
-    for queue, type_, what, by in each(totals):
-        sums.setdefault((queue, type_), Sum()).add(what, by)
-    return sums, sums.pop(("-", "-"), Sum()).times("round_trip")
+def _shown(types: AbstractSet[str], known: AbstractSet[str]) -> set[str]:
+    """Those of the types of a queue that have series of their own."""
+    return set(sorted(types, key=lambda one: (one not in known, one))[:_MOST])
+
+
+def _measured(
+    totals: Mapping[str, str], known: Mapping[str, AbstractSet[str]]
+) -> tuple[dict[tuple[str, str], StatsTotal], Timings]:
+    found = list(each(totals))
+    types: dict[str, set[str]] = {}
+    for queue, type_, _, _ in found:
+        types.setdefault(queue, set()).add(type_)
+    shown = {queue: _shown(some, known.get(queue, set())) for queue, some in types.items()}
+    sums: dict[tuple[str, str], StatsTotal] = {}
+    for queue, type_, what, by in found:
+        sums.setdefault((queue, type_ if type_ in shown[queue] else UNKNOWN), StatsTotal()).add(what, by)
+    return sums, sums.pop(("-", "-"), StatsTotal()).times("round_trip")

@@ -16,7 +16,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One thing that happened. `at` is the monotonic clock, which all processes of a machine share."""
 
     event: str
@@ -41,16 +41,16 @@ def write(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
         os.close(descriptor)
 
 
-def entry_of(line: str) -> Entry | None:
+def entry_of(line: str) -> LedgerEntry | None:
     """The entry of a line; None for what is no whole one."""
     words = line.split(" ", _WORDS - 1)
     if len(words) < _WORDS:
         return None
     event, task, attempt, pid, at, note = words
-    return Entry(event, task, int(attempt), int(pid), float(at), note)
+    return LedgerEntry(event, task, int(attempt), int(pid), float(at), note)
 
 
-class Tail:
+class LedgerTail:
     """Reads a ledger while it grows: each entry once."""
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class Tail:
         self._read = 0
         path.touch()
 
-    def new(self) -> Iterator[Entry]:
+    def new(self) -> Iterator[LedgerEntry]:
         """What was added since the last time, in the order in which it was written."""
         with self._path.open("rb") as file:
             file.seek(self._read)

@@ -13,25 +13,19 @@ from jobrunner.client.client import Client
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import JobrunnerError
 from jobrunner.retry import Backoff
-from jobrunner.soak.books import delete_all
-from jobrunner.soak.cable import Cable
-from jobrunner.soak.crew import Crew
-from jobrunner.soak.judge import (
-    Peaks,
-    of_growth,
-    of_ledger,
-    of_limits,
-    of_prefix,
-    of_processes,
-    of_server,
-    of_ticks,
-)
-from jobrunner.soak.ledger import Tail
-from jobrunner.soak.place import OwnServer, target_of, url_through
-from jobrunner.soak.plan import OF_PROXY, Fault, faults_of
+from jobrunner.soak.audit import delete_all
+from jobrunner.soak.checks import Peaks, of_growth, of_ledger, of_limits, of_prefix, of_processes, of_server, of_ticks
+from jobrunner.soak.child_process import SETTINGS, ChildSettings
+from jobrunner.soak.fault_injector import FaultInjector, InjectedFault
+from jobrunner.soak.fault_plan import OF_PROXY, Fault, faults_of
+from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.soak.jobs import DOOMED, LEDGER, LIMITED, QUEUES, TICK_S, WORK
+from jobrunner.soak.ledger import LedgerTail
+from jobrunner.soak.ledger_summary import Excuses, LedgerSummary
+from jobrunner.soak.processes import SoakProcesses
 from jobrunner.soak.samples import (
-    Sample,
-    ServerSide,
+    QueueSample,
+    SoakSample,
     descriptors,
     key_count,
     resident_bytes,
@@ -40,11 +34,8 @@ from jobrunner.soak.samples import (
     used_memory,
     waits_since,
 )
-from jobrunner.soak.side import SETTINGS, SideSettings
-from jobrunner.soak.strike import Striker, Struck
-from jobrunner.soak.tally import Excuses, Tally
-from jobrunner.soak.verdict import Check
-from jobrunner.soak.work import DOOMED, LEDGER, LIMITED, QUEUES, TICK_S, WORK
+from jobrunner.soak.target import OwnServer, target_of, url_through
+from jobrunner.soak.verdict import SoakCheck
 
 LIMIT = 5
 """Of the limited queue at a time."""
@@ -60,7 +51,7 @@ _HOLDS_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class SoakOptions:
     """What is asked for. Times in seconds; without `url` on a server of its own."""
 
     length_s: float
@@ -95,10 +86,10 @@ class Soak:
     5. on `close` ends whatever runs and deletes what was written.
     """
 
-    def __init__(self, wish: Wish, folder: Path) -> None:
+    def __init__(self, wish: SoakOptions, folder: Path) -> None:
         self.wish = wish
         self.plan: list[Fault] = faults_of(wish.seed, wish.kinds, every_s=wish.every_s, length_s=wish.length_s)
-        self.samples: list[Sample] = []
+        self.samples: list[SoakSample] = []
         self.phase = "starts"
         self.began = monotonic()
         self.stop = threading.Event()
@@ -110,16 +101,16 @@ class Soak:
             self._server = OwnServer(folder / "server")
             self._ends.callback(self._server.remove)
         url = wish.url or self._server.url  # type: ignore[union-attr]
-        self.client = Client(url, wish.prefix, patience=5)
+        self.client = Client(url, wish.prefix, retry_timeout=5)
         self._ends.callback(self.client.close)
-        self.tail = Tail(folder / "ledger")
+        self.tail = LedgerTail(folder / "ledger")
         self.excuses = Excuses()
-        self.tally = Tally(self.excuses)
+        self.tally = LedgerSummary(self.excuses)
         self.peaks = Peaks()
         cable = self._laid()
         urls = [url] if cable is None else [url, url_through(cable, self._url_to_pass(url))]
-        self.crew = Crew(urls, self._environment(), folder, concurrency=wish.concurrency, grace_s=_GRACE_S)
-        self.striker = Striker(
+        self.crew = SoakProcesses(urls, self._environment(), folder, concurrency=wish.concurrency, grace_s=_GRACE_S)
+        self.striker = FaultInjector(
             self.client, self.crew, self.excuses, keepalive_s=wish.keepalive_s, cable=cable, server=self._server
         )
 
@@ -129,15 +120,15 @@ class Soak:
         return monotonic() - self.began
 
     @property
-    def faults(self) -> list[Struck]:
+    def faults(self) -> list[InjectedFault]:
         """Those that were carried out."""
         return self.striker.done
 
-    def run(self, show: Callable[["Soak"], None]) -> list[Check]:
+    def run(self, show: Callable[["Soak"], None]) -> list[SoakCheck]:
         """All of it; returns the verdict. `show` is called at each look."""
         self._show = show
         self._configure()
-        for role in ("worker",) * self.wish.workers + ("produce", "hands"):
+        for role in ("worker",) * self.wish.workers + ("producer", "manual_consumer"):
             self.crew.start(role)
         self._await_workers()
         elder = self.crew.elder.name
@@ -162,12 +153,12 @@ class Soak:
             delete_all(self.client)
         self._ends.close()
 
-    def _laid(self) -> Cable | None:
+    def _laid(self) -> FaultProxy | None:
         if not OF_PROXY & set(self.wish.kinds):
             return None
         target = self._server.socket if self._server is not None else target_of(self.wish.url or "")
         assert target is not None, "kinds_of() has refused them"
-        cable = Cable(target)
+        cable = FaultProxy(target)
         self._ends.callback(cable.close)
         return cable
 
@@ -175,7 +166,7 @@ class Soak:
         return url if self._server is None else f"unix://{self._server.socket}"
 
     def _environment(self) -> dict[str, str]:
-        settings = SideSettings(rate=self.wish.rate, keepalive=self.wish.keepalive_s, task_s=self.wish.task_s)
+        settings = ChildSettings(rate=self.wish.rate, keepalive=self.wish.keepalive_s, task_s=self.wish.task_s)
         return {
             "JOBRUNNER_PREFIX": self.client.keys.prefix,
             LEDGER: str(self._folder / "ledger"),
@@ -202,7 +193,7 @@ class Soak:
         left = list(self.plan)
         while self.elapsed_s < self.wish.length_s and not self.stop.is_set():
             if left and left[0].at_s <= self.elapsed_s:
-                self.striker.strike(left.pop(0))
+                self.striker.inject(left.pop(0))
             self._look()
             sleep(_LOOK_S)
 
@@ -213,7 +204,7 @@ class Soak:
         for name in TICK_S:
             with suppress(JobrunnerError):
                 self.client.disable_periodic(name)
-        self.crew.end([one for one in self.crew.members if one.role == "produce"], patience_s=_GRACE_S)
+        self.crew.end([one for one in self.crew.members if one.role == "producer"], patience_s=_GRACE_S)
         moved_at, quiet_since, done = monotonic(), monotonic(), -1
         while monotonic() < moved_at + self.wish.patience_s + self.wish.keepalive_s:
             side = self._look()
@@ -228,7 +219,7 @@ class Soak:
         self.crew.end(list(self.crew.members), patience_s=3 * _GRACE_S)
         self.tally.take(self.tail.new())
 
-    def _look(self) -> ServerSide | None:
+    def _look(self) -> QueueSample | None:
         self.striker.look()
         self.crew.look()
         self.tally.take(self.tail.new())
@@ -241,7 +232,7 @@ class Soak:
         self._show(self)
         return side
 
-    def _sample(self, side: ServerSide | None) -> Sample:
+    def _sample(self, side: QueueSample | None) -> SoakSample:
         totals, now = self.tally.totals, monotonic()
         waits = waits_since(list(self.tally.waits), now - _WINDOW_S)
         workers = self.crew.workers()
@@ -253,7 +244,7 @@ class Soak:
         server_memory = keys = None
         with suppress(JobrunnerError):
             server_memory, keys = used_memory(self.client), key_count(self.client)
-        return Sample(
+        return SoakSample(
             at_s=round(self.elapsed_s, 2),
             acked=totals.acked,
             finished=totals.finished,

@@ -9,14 +9,14 @@ from pathlib import Path
 from jobrunner.broker.call import command
 from jobrunner.broker.calls.server import facts
 from jobrunner.client.client import Client
-from jobrunner.soak.books import all_keys
-from jobrunner.soak.work import LIMITED, QUEUES, SINGLE
+from jobrunner.soak.audit import all_keys
+from jobrunner.soak.jobs import LIMITED, QUEUES, SINGLE
 
 _WINDOW_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SoakSample:
     """One moment. Times in seconds, sizes in bytes; None where it could not be measured then."""
 
     at_s: float
@@ -40,7 +40,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSide:
+class QueueSample:
     """What the queues held at one look."""
 
     in_flight: int
@@ -53,7 +53,7 @@ class ServerSide:
     """Waiting, scheduled or in hand."""
 
 
-def server_side(client: Client) -> ServerSide:
+def server_side(client: Client) -> QueueSample:
     """One look, in a round trip. Raises ServerError."""
     states = ("waiting", "scheduled", "pending")
     calls = [
@@ -66,7 +66,7 @@ def server_side(client: Client) -> ServerSide:
         for at, queue in enumerate(QUEUES)
         for nth, state in enumerate(states)
     }
-    return ServerSide(
+    return QueueSample(
         in_flight=sum(sizes[queue, "pending"] for queue in QUEUES),
         dead=sum(found[len(calls) :]),
         limited=sizes[LIMITED, "pending"],
@@ -77,7 +77,7 @@ def server_side(client: Client) -> ServerSide:
 
 def key_count(client: Client) -> int:
     """How many keys are below the prefix, without the figures of minutes and hours, which are kept for a set time."""
-    figures = client.keys.figures_total.removesuffix(b"total")
+    figures = client.keys.stats_total.removesuffix(b"total")
     return sum(not key.startswith(figures) for key in all_keys(client))
 
 

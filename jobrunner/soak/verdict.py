@@ -14,7 +14,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class SoakCheck:
     """One thing that must hold: what, the figure found, its bound in words, and whether it holds. None: not judged."""
 
     name: str
@@ -23,20 +23,20 @@ class Check:
     holds: bool | None
 
 
-def equals(name: str, value: Any, wanted: Any) -> Check:
+def equals(name: str, value: Any, wanted: Any) -> SoakCheck:
     """The figure must be exactly that."""
-    return Check(name=name, value=value, bound=f"= {wanted}", holds=bool(value == wanted))
+    return SoakCheck(name=name, value=value, bound=f"= {wanted}", holds=bool(value == wanted))
 
 
-def none_of(name: str, found: Sequence[str]) -> Check:
+def none_of(name: str, found: Sequence[str]) -> SoakCheck:
     """Nothing of the kind was found; some of what was is shown."""
     more = f", and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-    return Check(name=name, value=", ".join(found[:_SHOWN]) + more or "none", bound="none", holds=not found)
+    return SoakCheck(name=name, value=", ".join(found[:_SHOWN]) + more or "none", bound="none", holds=not found)
 
 
-def at_most(name: str, value: float, most: float) -> Check:
+def at_most(name: str, value: float, most: float) -> SoakCheck:
     """The figure must not be above that."""
-    return Check(name=name, value=value, bound=f"≤ {most:g}", holds=value <= most)
+    return SoakCheck(name=name, value=value, bound=f"≤ {most:g}", holds=value <= most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ DESCRIPTORS = Tolerance(amount=8, share=0.10)
 KEYS = Tolerance(amount=200, share=0.10)
 
 
-def flat(name: str, times: Sequence[float], values: Sequence[float | None], tolerance: Tolerance) -> Check:
+def flat(name: str, times: Sequence[float], values: Sequence[float | None], tolerance: Tolerance) -> SoakCheck:
     """That something did not grow after the first quarter of a run, or in a short one after 15 s or its first half.
 
     The growth is the slope of Theil and Sen, the median of the slopes of all pairs, times the length of what is
@@ -67,12 +67,12 @@ def flat(name: str, times: Sequence[float], values: Sequence[float | None], tole
     warm_s = max(_WARM_SHARE * end, min(_WARM_S, end / 2))
     judged = [(at, value) for at, value in known if at >= warm_s]
     if len(judged) < _LEAST_JUDGED:
-        return Check(name=name, value="too few samples", bound="not judged", holds=None)
+        return SoakCheck(name=name, value="too few samples", bound="not judged", holds=None)
     most = max(tolerance.amount, tolerance.share * median(value for _, value in judged))
     growth = slope(judged) * (judged[-1][0] - judged[0][0])
     shown = round(growth / tolerance.size, 2)
     bound = f"≤ {most / tolerance.size:,.1f}{tolerance.unit} in {judged[-1][0] - judged[0][0]:,.0f} s"
-    return Check(name=name, value=f"{shown:+,}{tolerance.unit}", bound=bound, holds=growth <= most)
+    return SoakCheck(name=name, value=f"{shown:+,}{tolerance.unit}", bound=bound, holds=growth <= most)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 from jobrunner.spark.session import register, spark_session
 
 if TYPE_CHECKING:
-    from jobrunner.spark.enqueueing import enqueue
-    from jobrunner.spark.run import Batch
-    from jobrunner.spark.writing import write_batch
+    from jobrunner.spark.enqueue import enqueue
+    from jobrunner.spark.station.batch_run import SinkBatch
+    from jobrunner.spark.station.exactly_once import write_batch
 
-__all__ = ["Batch", "enqueue", "register", "spark_session", "write_batch"]
+__all__ = ["SinkBatch", "enqueue", "register", "spark_session", "write_batch"]
 
 _LATE = {  # these need Spark, and `spark_session` tells in better words what is missing
-    "Batch": "jobrunner.spark.run",
-    "enqueue": "jobrunner.spark.enqueueing",
-    "write_batch": "jobrunner.spark.writing",
+    "SinkBatch": "jobrunner.spark.station.batch_run",
+    "enqueue": "jobrunner.spark.enqueue",
+    "write_batch": "jobrunner.spark.station.exactly_once",
 }
 
 

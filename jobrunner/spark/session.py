@@ -9,11 +9,13 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobrunner.errors import InvalidOption, SparkMissing
+from jobrunner.etl.spark_conf import check_setting, conf_of_environment, conf_of_file, prepare_for, silence_py4j, where
+from jobrunner.logs import SafeLogger
 from jobrunner.spark.java import find_java, home_of
 
 if TYPE_CHECKING:
@@ -22,14 +24,19 @@ if TYPE_CHECKING:
 _QUIET = Path(__file__).with_name("log4j2.properties")
 _TRIES_OF_A_TASK = 4
 """`local[N]` alone never runs a failed task again."""
+_NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
+"""Without it Spark refuses every read of a source that takes filters; it is off unless somebody sets it."""
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.python.filterPushdown.enabled": "true",
+    **_NEEDED,
 }
 _AT_START = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")
+_warned_of: set[str | None] = set()
+_log = SafeLogger("jobrunner.spark")
 
 
 def spark_session(
@@ -38,14 +45,17 @@ def spark_session(
     """Returns the session of this process, started when there is none, with the format `jobrunner` registered.
 
     `master` is a cluster (`spark://host:7077`), `remote` a Spark Connect server (`sc://host`); else the environment's
-    JOBRUNNER_SPARK_MASTER or JOBRUNNER_SPARK_REMOTE; else this machine with all its cores. `conf` are Spark's own
-    settings: `spark_session(**{"spark.driver.memory": "4g"})`. Raises SparkMissing, JavaMissing; InvalidOption for a
-    session elsewhere than the running one.
+    JOBRUNNER_SPARK_MASTER or JOBRUNNER_SPARK_REMOTE; else what `[tool.jobrunner.spark]` names; else this machine with
+    all its cores. `conf` are Spark's own settings: `spark_session(**{"spark.driver.memory": "4g"})`; those of
+    JOBRUNNER_SPARK_CONF and of `[tool.jobrunner.spark]` are set beside them when the session starts. Raises
+    SparkMissing, JavaMissing; InvalidOption for a session elsewhere than the running one, or no setting of Spark's.
     """
     master, remote = _where(master, remote)
-    settings = {name: _as_text(value) for name, value in conf.items()}
+    settings = dict(check_setting(name, value, "given to spark_session") for name, value in conf.items())
+    prepare_for(remote)
     running = _running(master, remote)
     if running is None:
+        settings = conf_of_file() | conf_of_environment() | settings
         running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
     else:
         _set(running, settings)
@@ -54,10 +64,20 @@ def spark_session(
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes the format `jobrunner` known to a session. Twice is as good as once."""
-    from jobrunner.spark.source import JobrunnerSource  # needs Spark
+    """Makes the format `jobrunner` known to a session, also one that the user made, and sets what it needs unless the
+    session has a value. Twice is as good as once."""
+    from jobrunner.spark.source.source import JobrunnerSource  # needs Spark
 
     spark.dataSource.register(JobrunnerSource)
+    _set(spark, {name: value for name, value in _NEEDED.items() if spark.conf.get(name, None) is None})
+    silence_py4j()
+    zone = spark.conf.get("spark.sql.session.timeZone", None)
+    if zone not in _UTC and zone not in _warned_of:
+        _warned_of.add(zone)
+        _log.warning(
+            "the session's time zone is not UTC: functions of stations see local dates and hours",
+            zone=zone, remedy='spark.conf.set("spark.sql.session.timeZone", "UTC")',
+        )  # fmt: skip
 
 
 def _where(master: str | None, remote: str | None) -> tuple[str | None, str | None]:
@@ -65,8 +85,7 @@ def _where(master: str | None, remote: str | None) -> tuple[str | None, str | No
         raise InvalidOption(f"both master={master!r} and remote={remote!r} are given; give one of them")
     if master or remote:
         return master, remote
-    remote = os.environ.get("JOBRUNNER_SPARK_REMOTE") or None
-    return (None if remote else os.environ.get("JOBRUNNER_SPARK_MASTER") or None), remote
+    return where()
 
 
 def _this_machine() -> str:
@@ -102,7 +121,15 @@ def _start(app: str, master: str, settings: Mapping[str, str]) -> "SparkSession"
     chosen |= settings
     chosen[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_QUIET.as_uri()} {settings.get(_JAVA_OPTIONS, '')}".strip()
     with home_of(find_java(os.environ)) as home, _environment(home, local=local):
-        return SparkSession.builder.appName(app).master(master).config(map=dict(chosen)).getOrCreate()
+        session = SparkSession.builder.appName(app).master(master).config(map=dict(chosen)).getOrCreate()
+    _quiet_accumulators(session)
+    return session
+
+
+def _quiet_accumulators(session: Any) -> None:
+    """PySpark's server of accumulators prints a traceback when the JVM ends first, as when both get a SIGTERM."""
+    with suppress(AttributeError):  # another version of PySpark
+        session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
 
 
 def _connect(app: str, remote: str, settings: Mapping[str, str]) -> "SparkSession":
@@ -145,6 +172,3 @@ def _own_paths() -> list[str]:
     paths = (str(Path(entry).absolute()) for entry in sys.path)
     return list(dict.fromkeys(path for path in paths if path not in known and Path(path).exists()))
 
-
-def _as_text(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

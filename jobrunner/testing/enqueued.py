@@ -12,7 +12,7 @@ from jobrunner.clock import from_ms
 from jobrunner.errors import UsageError
 from jobrunner.jobs.registry import lookup
 from jobrunner.task import Task
-from jobrunner.testing.memory import Entry, MemoryClient
+from jobrunner.testing.memory import MemoryClient, MemoryTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class _Recorder(MemoryClient):
         super().__init__("the fixture `enqueued`")
         self._tasks = tasks
 
-    def take(self, task: Task) -> Entry:
+    def take(self, task: Task) -> MemoryTask:
         entry = super().take(task)
         self._tasks.append(_recorded(task))
         return entry

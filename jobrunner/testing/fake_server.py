@@ -49,7 +49,7 @@ def _new_server() -> Any:
 def _steady(handler: Any) -> Any:
     """The handler of fakeredis, but one that goes on after an error reply and waits for a slow reader."""
 
-    class Steady(handler):  # type: ignore[misc]
+    class SteadyServer(handler):  # type: ignore[misc]
         def setup(self) -> None:
             super().setup()
             read = self.current_client.read_response
@@ -67,7 +67,7 @@ def _steady(handler: Any) -> Any:
             with suppress(OSError):
                 super().handle()
 
-    return Steady
+    return SteadyServer
 
 
 class _Patient:

@@ -18,12 +18,13 @@ from jobrunner.client.current import pinned
 from jobrunner.clock import unix_ms, utc_now
 from jobrunner.errors import TaskFailed
 from jobrunner.jobs.registry import Definition, find
-from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Snoozed, Steer, Succeeded
+from jobrunner.jobs.running_task import JobRun
+from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Snoozed, Steer, Succeeded, Unknown
 from jobrunner.retry import Backoff, is_spent
 from jobrunner.settings import QueueSettings
 from jobrunner.task import Task, TaskState
-from jobrunner.testing.memory import Entry, MemoryClient
-from jobrunner.worker.runner import Runner
+from jobrunner.testing.memory import MemoryClient, MemoryTask
+from jobrunner.worker.run.runner import Runner
 
 _LEASE = "1"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,22 +73,22 @@ class _InlineClient(MemoryClient):
         super().__init__("inline()")
         self._propagate = propagate
 
-    def take(self, task: Task) -> Entry:
+    def take(self, task: Task) -> MemoryTask:
         entry, runner, attempt = self._begin(task)
         outcome = _run_to_end(runner, attempt) if _is_async(task) else runner.run(attempt)
         return self._end(entry, outcome, runner.error)
 
-    async def take_async(self, task: Task) -> Entry:
+    async def take_async(self, task: Task) -> MemoryTask:
         entry, runner, attempt = self._begin(task)
         outcome = await runner.run_async(attempt) if _is_async(task) else runner.run(attempt)
         return self._end(entry, outcome, runner.error)
 
-    def _begin(self, task: Task) -> tuple[Entry, "_NotingRunner", Attempt]:
+    def _begin(self, task: Task) -> tuple[MemoryTask, "_NotingRunner", Attempt]:
         entry = super().take(task)
         entry.state, entry.attempts = TaskState.PENDING, 1
-        return entry, _NotingRunner(self.broker, self.keys, lambda _: False), _attempt(task)
+        return entry, _NotingRunner(self.broker, self.keys, lambda _: False, self.settings.result_limit), _attempt(task)
 
-    def _end(self, entry: Entry, outcome: Outcome, error: BaseException | None) -> Entry:
+    def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> MemoryTask:
         _settle(entry, outcome)
         if error is not None and not isinstance(error, Exception):
             raise error  # the end of the test run, or of this test: no matter of the job
@@ -103,10 +104,12 @@ class _NotingRunner(Runner):
 
     error: BaseException | None = None
 
-    def prepare(self, attempt: Attempt, definition: Definition | None = None) -> tuple[Definition, Any] | Failed:
+    def prepare(
+        self, attempt: Attempt, definition: Definition | None = None
+    ) -> tuple[Definition, Any, JobRun] | Failed | Unknown:
         found = super().prepare(attempt, definition)
-        if not isinstance(found, Failed):
-            _, job = found
+        if not isinstance(found, Failed | Unknown):
+            _, job, _ = found
             for name in ("before", "run"):
                 job.__dict__[name] = self._noting(getattr(job, name))
         return found
@@ -152,7 +155,7 @@ def _delay_s(outcome: Failed) -> float:
     return Backoff().delay(1) if outcome.delay_s is None else outcome.delay_s
 
 
-def _settle(entry: Entry, outcome: Outcome) -> None:
+def _settle(entry: MemoryTask, outcome: Outcome) -> None:
     entry.when = utc_now()
     if isinstance(outcome, Succeeded):
         entry.state, entry.result = TaskState.SUCCEEDED, outcome.result
@@ -160,9 +163,11 @@ def _settle(entry: Entry, outcome: Outcome) -> None:
         entry.is_kept = False
     elif isinstance(outcome, Cancelled):
         entry.state, entry.error = TaskState.CANCELLED, outcome.reason
-    elif isinstance(outcome, Failed):
+    elif isinstance(outcome, Failed | Unknown):
         attempt = _attempt(entry.task)
         entry.error, entry.retry_count = outcome.error, 1
+        if isinstance(outcome, Unknown):  # no other worker is there that might know the job
+            outcome = Failed(outcome.error)
         lives = outcome.retry and not is_spent(1, attempt.max_attempts)
         entry.state = TaskState.SCHEDULED if lives else TaskState.DEAD
         entry.when += timedelta(seconds=_delay_s(outcome)) if lives else timedelta(0)

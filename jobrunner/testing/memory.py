@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
+from jobrunner.broker.cluster_nodes import nothing
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.broker.nodes import nothing
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
-from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
 from jobrunner.client.item import check_size
-from jobrunner.client.task_steps import gone, read_result
+from jobrunner.client.operations.task import gone, read_result
+from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import utc_now
 from jobrunner.errors import TaskTimeout, UsageError
 from jobrunner.settings import ClientSettings, Duration
@@ -24,7 +24,7 @@ _PREFIX = "testing"
 
 
 @dataclass(slots=True, kw_only=True)
-class Entry:
+class MemoryTask:
     """A task that was enqueued, and what became of it."""
 
     task: Task
@@ -74,8 +74,8 @@ class Entry:
 class MemoryHandle(TaskHandle[Any]):
     """A handle on an entry."""
 
-    def __init__(self, client: "MemoryClient", entry: Entry) -> None:
-        super().__init__(client.broker, client.keys, entry.task.id, entry.task.queue)
+    def __init__(self, client: "MemoryClient", entry: MemoryTask, *, is_new: bool | None = None) -> None:
+        super().__init__(client.broker, client.keys, entry.task.id, entry.task.queue, is_new=is_new)
         self._entry = entry
 
     @property
@@ -98,8 +98,8 @@ class MemoryHandle(TaskHandle[Any]):
 class AsyncMemoryHandle(AsyncTaskHandle[Any]):
     """The same for asyncio."""
 
-    def __init__(self, twin: "AsyncMemoryClient", entry: Entry) -> None:
-        super().__init__(twin.broker, twin.keys, entry.task.id, entry.task.queue)
+    def __init__(self, twin: "AsyncMemoryClient", entry: MemoryTask, *, is_new: bool | None = None) -> None:
+        super().__init__(twin.broker, twin.keys, entry.task.id, entry.task.queue, is_new=is_new)
         self._entry = entry
 
     async def record(self) -> TaskRecord:
@@ -181,7 +181,7 @@ class MemoryClient(Client):
         self.endpoint = Endpoint(self.settings.url)
         self._buffer = None
         self.broker = MemoryBroker(self.endpoint, self.keys, where)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, MemoryTask] = {}
         self.twin = AsyncMemoryClient(self)
         self._where = where
 
@@ -202,26 +202,26 @@ class MemoryClient(Client):
     def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:  # noqa: ARG002
         """Takes one task in. The same id again leaves the first task as it was."""
         known = self.entries.get(task.id)
-        return MemoryHandle(self, self.take(task) if known is None else known)
+        return MemoryHandle(self, self.take(task) if known is None else known, is_new=known is None)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:  # noqa: ARG002
         """Takes tasks in, one after the other."""
         return [self.enqueue(task) for task in sent]
 
-    def entry(self, task_id: str) -> Entry:
+    def entry(self, task_id: str) -> MemoryTask:
         """What became of a task. Raises TaskGone."""
         if task_id not in self.entries:
             raise gone(task_id)
         return self.entries[task_id]
 
-    def take(self, task: Task) -> Entry:
+    def take(self, task: Task) -> MemoryTask:
         """Takes a new task in. Raises PayloadTooLarge."""
         check_size(task.payload, self.settings.payload_limit)
         state = TaskState.SCHEDULED if task.delay_ms or task.at_ms is not None else TaskState.WAITING
-        entry = self.entries[task.id] = Entry(task=task, state=state)
+        entry = self.entries[task.id] = MemoryTask(task=task, state=state)
         return entry
 
-    async def take_async(self, task: Task) -> Entry:
+    async def take_async(self, task: Task) -> MemoryTask:
         """The same, called by a coroutine."""
         return self.take(task)
 
@@ -247,7 +247,8 @@ class AsyncMemoryClient(AsyncClient):
     async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:  # noqa: ARG002
         """Takes one task in. The same id again leaves the first task as it was."""
         known = self._of.entries.get(task.id)
-        return AsyncMemoryHandle(self, await self._of.take_async(task) if known is None else known)
+        entry = await self._of.take_async(task) if known is None else known
+        return AsyncMemoryHandle(self, entry, is_new=known is None)
 
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:  # noqa: ARG002
         """Takes tasks in, one after the other."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
-from jobrunner.broker.embedded import EmbeddedServer
+from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.errors import InvalidOption
 from jobrunner.testing.fake_server import FakeServer
 

@@ -6,15 +6,16 @@ from contextlib import suppress
 from typing import Any
 
 from jobrunner.broker.call import command
-from jobrunner.broker.calls import coordination, queues
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client
 from jobrunner.clock import from_ms
-from jobrunner.coordinator.definitions import published
-from jobrunner.coordinator.fire import Fire
+from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import ServerError, TaskGone, UsageError
+from jobrunner.jobs.periodic import published
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.testing.travel import Travel
-from jobrunner.worker.served import default_queues
+from jobrunner.worker.queues import default_queues
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _LOOK_S = 0.005
@@ -32,7 +33,7 @@ class JobrunnerWorker:
     def __init__(self, client: Client, travel: Travel) -> None:
         self._client = client
         self._travel = travel
-        self._fire = Fire(client.broker, client.keys)
+        self._fire = PeriodicTicks(client.broker, client.keys)
         travel.before.append(self._fire_periodic)
         self._fire_periodic()
 
@@ -74,7 +75,10 @@ class JobrunnerWorker:
             over.set()
             traveller.join()
         if len(journeys) >= _MOST_JOURNEYS:
-            raise UsageError(f"tasks are scheduled again without end: {_MOST_JOURNEYS} times so far; use run() here")
+            raise UsageError(
+                f"stopped after {_MOST_JOURNEYS} rounds because a job keeps rescheduling itself; "
+                "use run() instead of drain()"
+            )
         return summary
 
     def _to_next_due(self, served: list[str], journeys: list[float]) -> None:
@@ -93,10 +97,11 @@ class JobrunnerWorker:
             return
         keys, now_ms = self._client.keys, self._travel.now_ms
         begun = [
-            coordination.start_periodic(keys.queue(job.options.queue), job.name, round(now_ms)) for job in periodics
+            leader_calls.start_periodic(keys.queue(job.options.queue), job.name, round(now_ms)) for job in periodics
         ]
         named = queues.register(keys, sorted({job.options.queue for job in periodics}))
-        self._client.broker.run_many([*begun, *named, coordination.define_periodics(keys, published(periodics))])
+        defined = leader_calls.define_periodics(keys, published(periodics, keys.seal))
+        self._client.broker.run_many([*begun, *named, defined])
         self._fire.forget()
         self._fire.step(_BY_HAND, from_ms(now_ms))
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobrunner.errors import UsageError
-from jobrunner.tracepoint import TRACEPOINT
+from jobrunner.middleware import TRACEPOINT
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

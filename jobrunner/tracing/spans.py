@@ -6,13 +6,26 @@ from typing import Any
 from opentelemetry.trace import Span, Status, StatusCode
 
 from jobrunner.attempt import Attempt
-from jobrunner.outcome import Acknowledged, Cancelled, Dropped, Failed, Moved, Outcome, Released, Snoozed, Spread
+from jobrunner.outcome import (
+    Acknowledged,
+    Cancelled,
+    Dropped,
+    Failed,
+    FannedOut,
+    Moved,
+    Outcome,
+    Released,
+    Snoozed,
+    Unknown,
+)
 from jobrunner.retry import is_spent
 from jobrunner.task import Task
 
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.27.0"
+"""The version of the conventions that the attributes follow."""
 _NAMES: dict[type, str] = {
     Acknowledged: "acknowledged", Cancelled: "cancelled", Dropped: "dropped", Moved: "moved", Released: "released",
-    Snoozed: "snoozed", Spread: "spread",
+    Snoozed: "snoozed", FannedOut: "spread", Unknown: "unknown",
 }  # fmt: skip
 
 
@@ -62,7 +75,7 @@ def end(span: Span, attempt: Attempt, outcome: Outcome | None) -> None:
             fail(span, outcome.error)
         if isinstance(outcome, Moved):
             span.set_attribute("jobrunner.moved_to", outcome.queue)
-        elif isinstance(outcome, Spread):
+        elif isinstance(outcome, FannedOut):
             span.set_attribute("jobrunner.children", len(outcome.children))
     finally:
         span.end()

@@ -7,6 +7,7 @@ Retries and moves leave headers alone and a replay copies them, so every attempt
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,15 +18,15 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvide
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.item import read_headers, write_headers
-from jobrunner.logs import OwnLog
+from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Outcome
 from jobrunner.task import Task
 from jobrunner.tracing import spans
-from jobrunner.tracing.origins import NOWHERE, W3C, begin_from, origin_of, read_origin, way_of
+from jobrunner.tracing.parent_span import NOWHERE, W3C, begin_from, origin_of, read_origin, way_of
 
 _LINKS = 128
 """At most so many links of a span: the default limit of OpenTelemetry's SDKs."""
-_log = OwnLog("jobrunner.tracing")
+_log = SafeLogger("jobrunner.tracing")
 T = TypeVar("T")
 
 
@@ -33,7 +34,9 @@ class OpenTelemetryTracer:
     """Fills the tracepoint. `provider` None: the global one."""
 
     def __init__(self, provider: TracerProvider | None, *, as_child: bool) -> None:
-        self._tracer = trace.get_tracer("jobrunner", tracer_provider=provider)
+        self._tracer = trace.get_tracer(
+            "jobrunner", version("jobrunner"), tracer_provider=provider, schema_url=spans.SCHEMA_URL
+        )
         self._as_child = as_child
 
     @contextmanager

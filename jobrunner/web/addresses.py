@@ -42,8 +42,10 @@ def address_of(request: HTTPConnection, trusted: Collection[Network]) -> str:
 
 
 def site_of(host: str) -> str:
-    """What counts as one address: of IPv6 a /64, as whoever has one address there has all of them."""
+    """What counts as one address: of IPv6 a /64, of this machine all of 127.0.0.0/8 and ::1, as who has one has all."""
     address = _address(host)
+    if address is not None and address.is_loopback:
+        return "loopback"
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, _ONE_CUSTOMER), strict=False))
     return host if address is None else str(address)

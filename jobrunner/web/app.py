@@ -5,7 +5,9 @@ Nothing runs before the first request, so it needs no lifespan of whoever mounts
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import import_module
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,14 +20,13 @@ from starlette.staticfiles import StaticFiles
 
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
-from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.redaction import Redaction
+from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.web.addresses import networks
-from jobrunner.web.auth import AskedOf, Auth, Identity, Loopback, Token, TrustedProxy
+from jobrunner.web.auth import AskedOf, Auth, Identity, LoginAuth, TrustedProxy
 from jobrunner.web.dashboard import Dashboard, Handler
+from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.login import Login
 from jobrunner.web.mounting import UnderPrefix, checked_prefix
-from jobrunner.web.refusals import NotThere, Refused
 from jobrunner.web.rendering import STATIC
 from jobrunner.web.roles import Role
 from jobrunner.web.routes import all_actions, all_pages
@@ -47,17 +48,25 @@ def create_app(
 ) -> Starlette:
     """Makes the dashboard of `client`.
 
-    Without `auth` only browsers on this machine are let in, as admins. `prefix_path` is what URLs begin with behind a
+    `auth` must be given: nobody is let in by default, as a request from a proxy on this machine may be anybody's.
+    `prefix_path` is what URLs begin with behind a
     proxy; where it is mounted needs no prefix. `redact` adds names of parameters that no page shows. `actions=False`
     makes it read-only for everybody. `secret` signs form tokens beside what `auth` has: the same in all processes.
+    Where neither has one (a function, a proxy), each process signs with a key of its own.
     `trusted_proxies` are believed when they say (X-Forwarded-For) from which address a request comes.
     """
-    asked = AskedOf(auth) if callable(auth) else auth or Loopback()
+    if auth is None:
+        raise InvalidOption(
+            "auth is not given, so nobody could log in: give a function of your application, Token(…), Basic(…) or "
+            "TrustedProxy(…), or LoginLinks(); auth=Loopback() makes everybody on this machine an admin"
+        )
+    asked = AskedOf(auth) if callable(auth) else auth
     trusted = networks(trusted_proxies) or (asked.trusted if isinstance(asked, TrustedProxy) else ())
-    dashboard = Dashboard(client, asked, redaction=Redaction(redact), acts=actions, secret=secret, trusted=trusted)
+    client.hide(redact)
+    dashboard = Dashboard(client, asked, acts=actions, secret=secret, trusted=trusted)
     dashboard.app = app = Starlette(
         routes=_routes(dashboard, asked),
-        middleware=[Middleware(UnderPrefix, prefix=checked_prefix(prefix_path)), Middleware(SecurityHeaders)],
+        middleware=[Middleware(SecurityHeaders), Middleware(UnderPrefix, prefix=checked_prefix(prefix_path))],
         exception_handlers={HTTPException: _refusing(dashboard)},
     )
     app.state.dashboard = dashboard
@@ -67,10 +76,12 @@ def create_app(
 def _routes(dashboard: Dashboard, auth: Auth) -> list[BaseRoute]:
     found: list[BaseRoute] = [Route(page.path, dashboard.page(page), name=page.name) for page in all_pages()]
     found += [Route(one.path, dashboard.action(one), name=one.name, methods=["POST"]) for one in all_actions()]
-    if isinstance(auth, Token):
+    if isinstance(auth, LoginAuth):
         login = Login(dashboard, auth)
         found.append(Route("/login", dashboard.guarded(login.form), name="login"))
         found.append(Route("/login", dashboard.guarded(login.enter), name="login.enter", methods=["POST"]))
+        found.append(Route("/login/links", dashboard.guarded(login.link), name="login.link", methods=["POST"]))
+        found.append(Route("/sessions/end", dashboard.guarded(login.end), name="sessions.end", methods=["POST"]))
         found.append(Route("/logout", dashboard.guarded(login.leave), name="logout", methods=["POST"]))
     found.append(Route("/live", _live(dashboard), name="live"))
     found.append(Route("/metrics", _metrics(dashboard), name="metrics"))
@@ -81,22 +92,30 @@ def _routes(dashboard: Dashboard, auth: Auth) -> list[BaseRoute]:
 
 def _live(dashboard: Dashboard) -> Handler:
     async def live(request: Request) -> Response:
-        await dashboard.identified(request, Role.VIEWER)
-        return dashboard.live.answer(request)
+        identity = await dashboard.identified(request, Role.VIEWER)
+        session = await run_in_threadpool(dashboard.session, request)
+        if session is None:
+            return dashboard.live.answer(f"name {identity.name}")
+        return dashboard.live.answer(session.id, lambda: dashboard.sessions.with_id(session.id) is not None)
 
     return dashboard.guarded(live)
 
 
 def _metrics(dashboard: Dashboard) -> Handler:
-    async def metrics(request: Request) -> Response:
-        """For Prometheus, which identifies itself like everybody (with a bearer token, or as a user)."""
-        await dashboard.identified(request, Role.VIEWER)
+    @cache
+    def found() -> tuple[Any, str]:
         try:
             exposition = import_module("jobrunner.metrics.exposition")
         except ModuleNotFoundError as error:
             raise NotThere(f'metrics need {error.name}: pip install "jobrunner[metrics]"') from error
-        status, body = await run_in_threadpool(exposition.answer, dashboard.client)
-        return Response(body, status, media_type=exposition.CONTENT_TYPE if status == 200 else "text/plain")
+        return exposition.Scrapes(dashboard.client), exposition.CONTENT_TYPE
+
+    async def metrics(request: Request) -> Response:
+        """For Prometheus, which identifies itself like everybody (with a bearer token, or as a user)."""
+        await dashboard.identified(request, Role.VIEWER)
+        scrapes, kind = found()
+        status, body = await run_in_threadpool(scrapes.answer)
+        return Response(body, status, media_type=kind if status == 200 else "text/plain")
 
     return dashboard.guarded(metrics)
 

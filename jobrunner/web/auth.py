@@ -1,23 +1,27 @@
 """Who asks. An `auth` is anything that turns a request into an `Identity`, or into None when it cannot tell.
 
-`Token` (one secret, for a person through the login page or for a program as a bearer), `Basic` (users with passwords),
-`TrustedProxy` (a proxy in front says who it is), or a function of the application this is mounted in. Without any,
-everybody on this machine is an admin and nobody else is let in: see `Loopback`. Secrets are compared in constant time.
+`LoginLinks` (links that work once, what `jobrunner dashboard` does by itself), `Token` (secrets, for a person through
+the login page or for a program as a bearer), `Basic` (users with passwords), `TrustedProxy` (a proxy in front says who
+it is), or a function of the application this is mounted in. `Loopback` (`--no-login`) lets everybody on this machine
+in as an admin. Secrets are compared in constant time, and may be configured as hashes (see password_hash.py).
 """
 
 import base64
 import binascii
 import hashlib
+import hmac
 import ipaddress
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from starlette.requests import HTTPConnection
 
 from jobrunner.errors import InvalidOption
 from jobrunner.web.addresses import is_among, networks
+from jobrunner.web.password_hash import Secret, hashed
 from jobrunner.web.roles import Role
 
 _LONGEST_NAME = 200
@@ -47,7 +51,7 @@ class Auth(Protocol):
 
 
 class Loopback:
-    """Everybody on this machine is an admin.
+    """Everybody on this machine is an admin: each local user, and whoever a proxy on it lets through.
 
     A page that somebody else's site has open in a browser here is on this machine too, so the Host header must name
     loopback (DNS rebinding), and a request that a proxy passed on does not count as local.
@@ -67,27 +71,118 @@ class Loopback:
         return b""
 
 
-class Token:
-    """One secret: as `Authorization: Bearer …`, or typed once into the login page."""
+class LoginAuth:
+    """What has the login page: a secret is typed there once, and a session stands for it afterwards (sessions.py)."""
+
+    challenge = ""
+    by_link = False
+    """Whether a link may bring the secret. One that lasts must not be in a URL: histories and logs keep those."""
+
+    def accept(self, given: str) -> Identity | None:
+        """Who has that secret."""
+        raise NotImplementedError
+
+    def session_of(self, name: str) -> Identity | None:
+        """Who somebody who logged in as `name` is now."""
+        raise NotImplementedError
+
+    def offered(self, _: HTTPConnection) -> str | None:
+        """As whom a secret in a header would let in; None without one."""
+        return None
+
+    def knows(self, _: str) -> bool:
+        """Whether there is such a name."""
+        return False
+
+    def identify(self, _: HTTPConnection) -> Identity | None:
+        """Nobody: sessions are looked at before."""
+        return None
+
+    def signing_key(self) -> bytes:
+        """A secret that processes with the same configuration share."""
+        raise NotImplementedError
+
+
+class LoginLinks(LoginAuth):
+    """Links that let in one browser each, as an admin. Whoever can read what this process printed may use one."""
+
+    by_link = True
+    _MOST = 20
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self.owner = secrets.token_urlsafe(32)
+        """Who has it may ask for more links (see runtime_file.py)."""
+        self._unused: dict[bytes, None] = {}
+        self._lock = threading.Lock()
+
+    def new_token(self) -> str:
+        """A token for one more link. It is good until it is used; of many unused ones the oldest end."""
+        token = secrets.token_urlsafe(32)
+        with self._lock:
+            self._unused[self._digest(token)] = None
+            while len(self._unused) > self._MOST:
+                del self._unused[next(iter(self._unused))]
+        return token
+
+    def is_owner(self, given: str) -> bool:
+        """Whether that is what only the user who started this process can know."""
+        return hmac.compare_digest(given.encode(), self.owner.encode())
+
+    def accept(self, given: str) -> Identity | None:
+        """The admin "local", once for each token."""
+        with self._lock:
+            # Found by its digest, so the time that takes says nothing of the token.
+            is_new = self._unused.pop(self._digest(given), False) is None
+        return self.session_of("local") if is_new else None
+
+    def session_of(self, name: str) -> Identity | None:
+        """The admin "local"."""
+        return Identity(name="local", role=Role.ADMIN) if name == "local" else None
+
+    def signing_key(self) -> bytes:
+        """Of this process: its sessions end with it."""
+        return self._key
+
+    def _digest(self, token: str) -> bytes:
+        return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), "sha256")
+
+
+class Token(LoginAuth):
+    """Secrets: as `Authorization: Bearer …`, or typed once into the login page.
+
+    `Token("one for all")`, or a name and role for each, which the audit log then has:
+    `Token(named={"ann": ("a long secret", Role.OPERATOR)})`.
+    """
 
     challenge = 'Bearer realm="jobrunner"'
 
-    def __init__(self, token: str, *, role: Role = Role.ADMIN, name: str = "token") -> None:
-        if len(token) < 8:
-            raise InvalidOption("the token is shorter than 8 characters; make one: openssl rand -hex 16")
-        self._token = token
-        self._key = _derived(token)
-        self._who = Identity(name=name, role=role)
+    def __init__(
+        self,
+        token: str = "",
+        *,
+        role: Role = Role.ADMIN,
+        name: str = "token",
+        named: Mapping[str, tuple[str, Role]] | None = None,
+    ) -> None:
+        tokens = {**({name: (token, role)} if token or not named else {}), **(named or {})}
+        for one, (given, _) in tokens.items():
+            _check_user(one)
+            if len(given) < 8:
+                whose = "the token" if one == "token" else f"the token of {one}"
+                raise InvalidOption(f"{whose} is shorter than 8 characters; make one: openssl rand -hex 16")
+        self._secrets = {one: Secret(given) for one, (given, _) in tokens.items()}
+        self._who = {one: Identity(name=one, role=role) for one, (_, role) in tokens.items()}
+        self._key = _derived("\0".join(given for given, _ in tokens.values()))
 
     def __repr__(self) -> str:
-        return f"Token(…, role={self._who.role.name.lower()})"
+        return f"Token({', '.join(f'{one.name}: {one.role.name.lower()}' for one in self._who.values())})"
 
     def identify(self, request: HTTPConnection) -> Identity | None:
-        """Who has the token in a header. (The session of the login page is looked at before, see sessions.py.)"""
+        """Who has the token in a header."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or self.accept(given.strip()) is None:
-            return None
-        return Identity(name=self._who.name, role=self._who.role, by_browser=False)
+        who = self.accept(given.strip()) if scheme.lower() == "bearer" else None
+        return replace(who, by_browser=False) if who else None
 
     def offered(self, request: HTTPConnection) -> str | None:
         """As whom a secret in a header would let in; None without one."""
@@ -99,14 +194,15 @@ class Token:
 
     def accept(self, given: str) -> Identity | None:
         """Who has that token."""
-        return self._who if _same(given, self._token) else None
+        fitting = [name for name, secret in self._secrets.items() if secret.fits(given)]
+        return self._who[fitting[0]] if fitting else None
 
     def session_of(self, name: str) -> Identity | None:
-        """Who a session that was signed for `name` is now."""
-        return self._who if name == self._who.name else None
+        """Who somebody who logged in as `name` is now."""
+        return self._who.get(name)
 
     def signing_key(self) -> bytes:
-        """Made from the token: another token ends all sessions."""
+        """Made from the tokens: other tokens end all sessions."""
         return self._key
 
 
@@ -117,11 +213,16 @@ class Basic:
 
     def __init__(self, users: Mapping[str, tuple[str, Role]]) -> None:
         for name, (password, _) in users.items():
-            if not name or ":" in name or not password:
-                raise InvalidOption(f"user {name!r}: give a name without a colon, and a password that is not empty")
+            _check_user(name)
+            if not password:
+                raise InvalidOption(f"user {name!r}: give a password that is not empty")
         if not users:
             raise InvalidOption("no user is given: give at least one, as name and password")
-        self._users = dict(users)
+        self._users = {name: (Secret(password), role) for name, (password, role) in users.items()}
+        # For unknown names: that takes as long as a wrong password, so the time says nothing of which names there are.
+        is_hashed = any(secret.is_hashed for secret, _ in self._users.values())
+        nobody = secrets.token_urlsafe()
+        self._nobody = Secret(hashed(nobody) if is_hashed else nobody), Role.VIEWER
         self._key = _derived("\0".join(f"{name}\0{password}" for name, (password, _) in sorted(users.items())))
 
     def __repr__(self) -> str:
@@ -130,9 +231,8 @@ class Basic:
     def identify(self, request: HTTPConnection) -> Identity | None:
         """Who has name and password in the header."""
         name, given = _credentials(request) or ("", "")
-        # An unknown name takes as long as a wrong password, so names cannot be guessed by the time it takes.
-        password, role = self._users.get(name, (secrets.token_urlsafe(), Role.VIEWER))
-        return Identity(name=name, role=role) if _same(given, password) else None
+        secret, role = self._users.get(name, self._nobody)
+        return Identity(name=name, role=role) if secret.fits(given) else None
 
     def offered(self, request: HTTPConnection) -> str | None:
         """As whom a secret in a header would let in; None without one."""
@@ -232,8 +332,9 @@ def _credentials(request: HTTPConnection) -> tuple[str, str] | None:
     return (name, password) if colon else None
 
 
-def _same(given: str, known: str) -> bool:
-    return secrets.compare_digest(given.encode(), known.encode())
+def _check_user(name: str) -> None:
+    if not name or ":" in name or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise InvalidOption(f"user {name[:60]!r}: give a name without a colon or control characters")
 
 
 def _derived(secret: str) -> bytes:

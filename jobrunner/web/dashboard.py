@@ -6,6 +6,7 @@ endpoint, answer. The role is checked here, in the handler; that a template show
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from urllib.parse import urlencode
@@ -14,27 +15,30 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from jobrunner.client.client import Client
-from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, UnknownJob, UsageError
-from jobrunner.inspector.redaction import Redaction
-from jobrunner.web import audit, security, sessions
+from jobrunner.inspector import audit
+from jobrunner.web import cookies, security
 from jobrunner.web.addresses import Network, address_of
-from jobrunner.web.auth import Auth, Basic, Identity, Token
+from jobrunner.web.audit_notes import NOTED, AccessAudit
+from jobrunner.web.auth import Auth, Basic, Identity, LoginAuth
 from jobrunner.web.context import Context
+from jobrunner.web.errors import NotAllowed, NotIdentified, NotThere, Refused, TooLarge, TooMany, TooSlow
 from jobrunner.web.flash import Flash
-from jobrunner.web.guesses import Guesses
-from jobrunner.web.live import Live
+from jobrunner.web.live import LiveUpdates
+from jobrunner.web.login_throttle import LoginThrottle
 from jobrunner.web.operations import Operations
-from jobrunner.web.parameters import Parameters, parse_pairs
-from jobrunner.web.refusals import NotAllowed, NotIdentified, NotThere, Refused, TooLarge, TooMany
+from jobrunner.web.parameters import RequestParameters, parse_pairs
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
 from jobrunner.web.roles import Role
 from jobrunner.web.routing import Action, Done, Page
+from jobrunner.web.sessions import LASTS_S, Session, Sessions
 
 _LARGEST_FORM = 1024 * 1024
+_FORM_S = 20.0
+_IDENTITY, _REFUSING = "jobrunner.identity", "jobrunner.refusing"
 _log = logging.getLogger("jobrunner.web")
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -47,22 +51,23 @@ class Dashboard:
         client: Client,
         auth: Auth,
         *,
-        redaction: Redaction,
         acts: bool,
         secret: str,
         trusted: Collection[Network],
     ) -> None:
         self.client = client
         self.auth = auth
-        self.redaction = redaction
         self.acts = acts
-        self.key = auth.signing_key() + secret.encode()
-        self.guesses = Guesses(client, self.key, trusted)
+        # Without any secret a key of this process: with an empty one, anybody could make a form's token.
+        self.key = auth.signing_key() + secret.encode() or secrets.token_bytes(32)
+        self.notes = AccessAudit(client)
+        self.guesses = LoginThrottle(client, self.key, trusted, self.notes)
+        self.sessions = Sessions(client, self.key)
         self.flash = Flash()
-        self.live = Live(client)
+        self.live = LiveUpdates(client)
         self.app: Starlette  # set when the routes are there
         self._trusted = trusted
-        self._operations = Operations(client, redaction)
+        self._operations = Operations(client)
         self._templates = environment()
         self._versioned = version_of(STATIC)
 
@@ -71,7 +76,7 @@ class Dashboard:
 
         async def handler(request: Request) -> Response:
             identity = await self.identified(request, page.role)
-            context = self.context(request, identity, Parameters(()))
+            context = self.context(request, identity, RequestParameters(()))
             template, values = await run_in_threadpool(page.endpoint, context)
             return await run_in_threadpool(self.answer, context, template, values)
 
@@ -99,17 +104,25 @@ class Dashboard:
             try:
                 response = await handler(request)
             except Exception as error:
-                response = await run_in_threadpool(self.refusal, request, error)
-            self.guesses.recognise(request, response, secure=_is_secure(request))
+                response = await run_in_threadpool(self._refused_somehow, request, error)
+            self.guesses.recognise(request, response)
             return response
 
         return answering
 
+    def _refused_somehow(self, request: Request, error: Exception) -> Response:
+        try:
+            return self.refusal(request, error)
+        except Exception:  # inside of what puts the headers on, which an error that goes on up would not have
+            _log.exception("a refusal could not be written")
+            return PlainTextResponse("this was not foreseen; the log of the dashboard has the details\n", 500)
+
     async def identified(self, request: HTTPConnection, least: Role) -> Identity:
         """Who asks. Raises NotIdentified, or NotAllowed below the least role."""
-        identity = self.known(request) or await run_in_threadpool(self._proved, request)
+        identity = await run_in_threadpool(lambda: self.known(request) or self._proved(request))
         if identity is None:
             raise NotIdentified("nobody knows who you are: log in")
+        request.scope[_IDENTITY] = identity
         if identity.role < least:
             raise NotAllowed(f"a {identity.role.name.lower()} may not do this: it takes the role {least.name.lower()}")
         return identity
@@ -117,24 +130,26 @@ class Dashboard:
     def _proved(self, request: HTTPConnection) -> Identity | None:
         """Who the headers prove it is. Raises TooMany."""
         auth = self.auth
-        name = auth.offered(request) if isinstance(auth, Token | Basic) else None
-        if name is None or not isinstance(auth, Token | Basic):
-            return auth.identify(request)
-        return self.guesses.tried(request, name, lambda: auth.identify(request), known=auth.knows(name))
+        name = auth.offered(request) if isinstance(auth, LoginAuth | Basic) else None
+        if name is None or not isinstance(auth, LoginAuth | Basic):
+            identity = auth.identify(request)
+        else:
+            identity = self.guesses.tried(request, name, lambda: auth.identify(request), known=auth.knows(name))
+        if identity is not None:
+            address = address_of(request, self._trusted)
+            self.notes.came_in(who=identity.name, role=identity.role.name.lower(), address=address)
+        return identity
 
     def known(self, request: HTTPConnection) -> Identity | None:
-        """Who has a session of the login page."""
-        if not isinstance(self.auth, Token):
-            return None
-        session = sessions.verified(request.cookies.get(self.session_cookie, ""), self.key, purpose="session")
-        return self.auth.session_of(str(session.get("name"))) if session else None
+        """Who has a session of the login page. Raises ServerError."""
+        session = self.session(request)
+        return self.auth.session_of(session.name) if session and isinstance(self.auth, LoginAuth) else None
 
-    @property
-    def session_cookie(self) -> str:
-        """Its name; not the same for two dashboards on one host, whose cookies do not tell ports apart."""
-        return f"jobrunner_session_{sessions.signed({}, self.key, purpose='name')[-8:]}"
+    def session(self, request: HTTPConnection) -> Session | None:
+        """The session that the browser's cookie stands for. Raises ServerError."""
+        return self.sessions.of(request) if isinstance(self.auth, LoginAuth) else None
 
-    def context(self, request: Request, identity: Identity, form: Parameters) -> Context:
+    def context(self, request: Request, identity: Identity, form: RequestParameters) -> Context:
         """What the endpoint is given."""
         browser = security.browser_of(request) or request.scope.setdefault("jobrunner.browser", security.new_browser())
         return Context(
@@ -143,12 +158,12 @@ class Dashboard:
             nonce=security.nonce_of(request),
             csrf_token=security.form_token(self.key, browser, identity.name),
             request=request,
-            query=parse_pairs(request.url.query),
+            query=_query(request),
             form=form,
-            redaction=self.redaction,
             acts=self.acts,
             glance=self.live.glance,
             operations=self._operations,
+            sessions=self.sessions if isinstance(self.auth, LoginAuth) else None,
             path_for=self.app.url_path_for,
             address=address_of(request, self._trusted),
             root=request.scope.get("root_path", ""),
@@ -168,39 +183,70 @@ class Dashboard:
             "csrf": context.csrf_token,
             "identity": context.identity,
             "flash": flash,
-            "has_login": isinstance(self.auth, Token),
+            "has_login": isinstance(self.auth, LoginAuth),
         }
         text = self._templates.get_template(template).render({**shared, **values})
         response = Response(text, status, media_type="text/html; charset=utf-8")
         if flash:
-            response.delete_cookie("jobrunner_flash", path=context.root or "/")
+            self.flash.forget(context.request, response)
         return self.with_browser(context.request, response)
 
     def with_browser(self, request: Request, response: Response) -> Response:
         """Gives a browser its random word, if it has none."""
         browser = request.scope.get("jobrunner.browser")
         if browser:
-            self._set_cookie(request, response, security.BROWSER_COOKIE, browser, None)
+            cookies.give(request, response, security.BROWSER_COOKIE, browser, None)
         return response
 
     def log_in(self, request: Request, response: Response, identity: Identity) -> None:
-        """Gives a browser a session."""
-        until = unix_ms() + sessions.LASTS_S * 1000
-        cookie = sessions.signed({"name": identity.name, "until": until}, self.key, purpose="session")
-        self._set_cookie(request, response, self.session_cookie, cookie, sessions.LASTS_S)
+        """Gives a browser a session. Raises ServerError."""
+        word = self.sessions.begin(identity.name, address_of(request, self._trusted))
+        cookies.give(request, response, self.sessions.cookie, word, LASTS_S)
+        self.noted(request, identity, "login", "logged in")
+
+    def noted(self, request: HTTPConnection, identity: Identity, action: str, outcome: str, what: str = "") -> None:
+        """Writes into the audit log who did what."""
+        audit.write(
+            self.client,
+            who=identity.name,
+            role=identity.role.name.lower() if identity.name else "",
+            action=action,
+            what=what,
+            outcome=outcome,
+            address=address_of(request, self._trusted),
+        )
 
     def refusal(self, request: Request, error: Exception) -> Response:
         """The answer to a request that was not done."""
         status, text = explained(error)
-        if status == 401 and isinstance(self.auth, Token) and not wants_json(request) and request.method == "GET":
+        if status >= 500 and _IDENTITY not in request.scope:
+            text = "the server is away" if status == 503 else "this could not be answered"  # no more for strangers
+        self._note_refusal(request, error, text)
+        if status == 401 and isinstance(self.auth, LoginAuth) and not wants_json(request) and request.method == "GET":
             onward = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(f"{request.scope.get('root_path', '')}/login?{urlencode({'next': onward})}", 303)
         nobody = Identity(name="", role=Role.VIEWER)
-        context = self.context(request, nobody, Parameters(()))
+        request.scope[_REFUSING] = True
+        context = self.context(request, nobody, RequestParameters(()))
         response = self.answer(context, "error.html", {"error": text, "status": status}, status)
         if status == 401 and self.auth.challenge:
             response.headers["www-authenticate"] = self.auth.challenge
         return self.later(response, error) if isinstance(error, TooMany) else response
+
+    def _note_refusal(self, request: Request, error: Exception, text: str) -> None:
+        """Notes who was turned away from what; a browser that has not logged in yet is no news, a wrong secret is."""
+        is_first_visit = isinstance(error, NotIdentified) and request.method in ("GET", "HEAD")
+        if not isinstance(error, NotIdentified | NotAllowed) or is_first_visit or NOTED in request.scope:
+            return
+        identity = request.scope.get(_IDENTITY)
+        self.notes.refused(
+            who=identity.name if identity else "somebody unknown",
+            role=identity.role.name.lower() if identity else "",
+            action="refused",
+            what=f"{request.method} {request.scope['path']}",
+            outcome=f"refused: {text}",
+            address=address_of(request, self._trusted),
+        )
 
     def later(self, response: Response, error: TooMany) -> Response:
         """The answer with when to try again."""
@@ -212,12 +258,17 @@ class Dashboard:
         try:
             done = action.endpoint(context)
         except Exception as error:
-            audit.note(context, action.name, outcome=f"refused: {explained(error)[1]}")
+            self._note_action(context, action, f"refused: {explained(error)[1]}")
+            context.request.scope[NOTED] = True
             raise
         finally:
             self.live.forget()  # the page that comes next shows what was done
-        audit.note(context, action.name, outcome=done.text)
+        self._note_action(context, action, done.text)
         return done
+
+    def _note_action(self, context: Context, action: Action, outcome: str) -> None:
+        what = " ".join(str(part) for part in context.request.path_params.values())
+        self.noted(context.request, context.identity, action.name, outcome, what)
 
     def _after(self, context: Context, done: Done) -> Response:
         if wants_json(context.request):
@@ -225,53 +276,56 @@ class Dashboard:
             return Response(as_json(values), media_type="application/json")
         back = security.local_path(context.form.text("back", longest=2000), done.to)
         response = RedirectResponse(done.to if done.leads else back, 303)
-        self.flash.put(response, done.text, "done", path=context.root or "/")
+        self.flash.put(context.request, response, done.text, "done")
         return response
 
-    def _check_meant(self, request: Request, identity: Identity, form: Parameters) -> None:
+    def _check_meant(self, request: Request, identity: Identity, form: RequestParameters) -> None:
         given = request.headers.get(security.TOKEN_HEADER) or form.text(security.TOKEN_FIELD)
         security.check_meant(request, identity, self.key, given)
 
-    def _set_cookie(self, request: Request, response: Response, name: str, value: str, lasts_s: int | None) -> None:
-        response.set_cookie(
-            name,
-            value,
-            max_age=lasts_s,
-            path=request.scope.get("root_path", "") or "/",
-            httponly=True,
-            samesite="lax",
-            secure=_is_secure(request),
-        )
+
+def _query(request: Request) -> RequestParameters:
+    """The query's parameters; none where a refusal is to be answered to a query that cannot be read."""
+    try:
+        return parse_pairs(request.url.query)
+    except Refused:
+        if request.scope.get(_REFUSING):
+            return RequestParameters(())
+        raise
 
 
-def _is_secure(request: HTTPConnection) -> bool:
-    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+async def read_form(request: Request) -> RequestParameters:
+    """The parameters of a form or of a JSON object. Raises Refused, TooLarge, TooSlow."""
+    try:
+        body = await asyncio.wait_for(_body(request), _FORM_S)
+    except TimeoutError as error:
+        raise TooSlow(f"the form did not arrive within {_FORM_S:.0f} seconds") from error
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body:
+        return RequestParameters(())
+    if kind == "application/x-www-form-urlencoded":
+        return parse_pairs(body.decode("utf-8", "replace"))
+    if kind == "application/json":
+        return _json_form(body)
+    raise Refused(f"a form is application/x-www-form-urlencoded or application/json, not {kind[:60]!r}")
 
 
-async def read_form(request: Request) -> Parameters:
-    """The parameters of a form or of a JSON object. Raises Refused, TooLarge."""
+async def _body(request: Request) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > _LARGEST_FORM:
             raise TooLarge("the form is too large: at most 1 MiB")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not body:
-        return Parameters(())
-    if kind == "application/x-www-form-urlencoded":
-        return parse_pairs(body.decode("utf-8", "replace"))
-    if kind == "application/json":
-        return _json_form(bytes(body))
-    raise Refused(f"a form is application/x-www-form-urlencoded or application/json, not {kind[:60]!r}")
+    return bytes(body)
 
 
-def _json_form(body: bytes) -> Parameters:
+def _json_form(body: bytes) -> RequestParameters:
     try:
         found = msgspec.json.decode(body, type=dict[str, str | int | float | bool | list[str] | None])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Refused("the body is no JSON object of texts, numbers and lists of texts") from error
     pairs = [(name, part) for name, value in found.items() for part in (value if isinstance(value, list) else [value])]
-    return Parameters([(name, _as_text(value)) for name, value in pairs if value is not None])
+    return RequestParameters([(name, _as_text(value)) for name, value in pairs if value is not None])
 
 
 def _as_text(value: Any) -> str:

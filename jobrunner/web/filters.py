@@ -11,12 +11,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from jobrunner.charts.scale import number
+from jobrunner.charts.svg import safe, shares, sparkline
 from jobrunner.client.client import Client
 from jobrunner.clock import utc_now
-from jobrunner.inspector.overview import shown_url
+from jobrunner.inspector.snapshot import shown_url
 from jobrunner.settings import RateLimit
-from jobrunner.web.charts import safe, shares, sparkline
-from jobrunner.web.curves import number
 
 
 def whole(value: int | None) -> str:

@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobrunner.clock import unix_ms
-from jobrunner.web.sessions import signed, verified
+from jobrunner.web import cookies
+from jobrunner.web.signing import signed, verified
 
 COOKIE = "jobrunner_flash"
 _LASTS_S = 20
@@ -18,12 +19,15 @@ class Flash:
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
-    def put(self, response: Response, text: str, kind: str, *, path: str) -> None:
+    def put(self, request: Request, response: Response, text: str, kind: str) -> None:
         """Has the next page show it. `kind` is done or refused."""
         value = {"text": text[:500], "kind": kind, "until": unix_ms() + _LASTS_S * 1000}
-        cookie = signed(value, self._key, purpose="flash")
-        response.set_cookie(COOKIE, cookie, max_age=_LASTS_S, path=path, httponly=True, samesite="strict")
+        cookies.give(request, response, COOKIE, signed(value, self._key, purpose="flash"), _LASTS_S, strict=True)
 
     def take(self, request: Request) -> dict[str, str] | None:
         """The line for this page, if there is one: {"text": …, "kind": …}."""
-        return verified(request.cookies.get(COOKIE, ""), self._key, purpose="flash")
+        return verified(cookies.cookie(request, COOKIE), self._key, purpose="flash")
+
+    def forget(self, request: Request, response: Response) -> None:
+        """Has the browser forget the line: it was shown."""
+        cookies.take_away(request, response, COOKIE)

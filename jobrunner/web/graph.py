@@ -12,8 +12,8 @@ from html import escape
 
 from markupsafe import Markup
 
-from jobrunner.web.charts import safe
-from jobrunner.web.curves import number
+from jobrunner.charts.scale import number
+from jobrunner.charts.svg import safe
 from jobrunner.web.filters import rate as rate_of
 
 _WIDE, _TALL = 196, 84
@@ -36,7 +36,7 @@ class Box:
     """Items that leave it a second."""
     paused: bool = False
     targets: tuple[str, ...] = ()
-    dead_to: str | None = None
+    dead_letter_queue: str | None = None
 
 
 def draw(boxes: Sequence[Box], *, label: str) -> Markup:
@@ -48,7 +48,11 @@ def draw(boxes: Sequence[Box], *, label: str) -> Markup:
     width = columns * _WIDE + max(columns - 1, 0) * _GAP_X + 2 * _EDGE
     height = rows * _TALL + (rows - 1) * _GAP_Y + 2 * _EDGE + (36 if loops else 0)
     links = [_link(box.name, to, "link", places, height) for box in boxes for to in box.targets if to in places]
-    links += [_link(box.name, box.dead_to, "link dead", places, height) for box in boxes if box.dead_to in places]
+    links += [
+        _link(box.name, box.dead_letter_queue, "link dead", places, height)
+        for box in boxes
+        if box.dead_letter_queue in places
+    ]
     nodes = [_node(box, places[box.name]) for box in boxes]
     return safe(
         f'<svg class="graph{" fits" * (columns <= _SHRINKS)}" width="{width}" height="{height}" '
@@ -102,7 +106,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _ways(box: Box, known: Mapping[str, object]) -> list[str]:
-    ways = [*box.targets, *([box.dead_to] if box.dead_to is not None else [])]
+    ways = [*box.targets, *([box.dead_letter_queue] if box.dead_letter_queue is not None else [])]
     return [to for to in ways if to in known]
 
 

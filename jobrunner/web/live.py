@@ -1,45 +1,49 @@
 """What all tabs see of this moment, read once for all of them; and the stream that tells them to look again.
 
-What must always hold: however many tabs and pages ask, the server is looked at once a second at most; while no tab is
-open nothing is read at all. A tab is told that time went on and how the queues stand, and fetches its page again, which
-answers from the same look. (Server-sent events: WHATWG HTML, section 9.2.)
+What must always hold: however many tabs and pages ask, the server is looked at once a second at most, and for a fifth
+of the time; while no tab is open nothing is read at all. A tab is told that time went on and how the queues stand, and
+fetches its page again, which answers from the same look. (Server-sent events: WHATWG HTML, section 9.2.)
 """
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph
-from jobrunner.etl.published import published
-from jobrunner.inspector.check import Check, warn
-from jobrunner.inspector.overview import QueueView
-from jobrunner.inspector.pulse import Look, Pulse, Rates, look
-from jobrunner.inspector.server_checks import facts_checks
-from jobrunner.inspector.unknown_types import unknown_type_check
-from jobrunner.web.refusals import Refused
+from jobrunner.etl.stored_graph import published
+from jobrunner.inspector.doctor.check import Check, warn
+from jobrunner.inspector.doctor.server import facts_checks
+from jobrunner.inspector.doctor.unknown_types import unknown_type_check
+from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.web.errors import TooBusy
 
 FRESH_S = 1.0
 EVERY_S = 2.0
+_REST = 4
+"""A look at many thousands of queues takes a while; it holds for so many times as long."""
 _MOST_TABS = 500
+_MOST_OF_ONE = 50
 _UNKNOWN_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """This moment, a second old at most."""
+class DashboardSnapshot:
+    """This moment, a second old, or four times as old as it took to look."""
 
-    look: Look
+    look: LiveSnapshot
     graphs: dict[str, Graph]
     """Pipelines whose links are known, by name."""
     warnings: tuple[Check, ...]
@@ -54,24 +58,28 @@ class Glance:
         return {"dead": sum(queue.dead for queue in self.look.queues)}
 
 
-class Live:
+class LiveUpdates:
     """Looks for all. Its duties: a glance that is fresh; one loop that looks while tabs are open; a stream for each."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._pulse = Pulse()
+        self._pulse = LiveRates()
         self._lock = threading.Lock()
-        self._last: Glance | None = None
+        self._last: DashboardSnapshot | None = None
         self._taken_s = 0.0
-        self._tabs: set[asyncio.Queue[bytes]] = set()
+        self._lasts_s = FRESH_S
+        self._tabs: dict[asyncio.Queue[bytes], str] = {}
+        self._ends: dict[str, Callable[[], bool]] = {}
         self._loop: asyncio.Task[None] | None = None
 
-    def glance(self, *, fresh: bool = False) -> Glance:
+    def glance(self, *, fresh: bool = False) -> DashboardSnapshot:
         """This moment; `fresh`: looked at now. Who asks while another looks waits for that. Raises ServerError."""
         with self._lock:
-            if fresh or self._last is None or monotonic() - self._taken_s > FRESH_S:
+            if fresh or self._last is None or monotonic() - self._taken_s > self._lasts_s:
+                began = monotonic()
                 self._last = self._take()
                 self._taken_s = monotonic()
+                self._lasts_s = max(FRESH_S, (self._taken_s - began) * _REST)
             return self._last
 
     def forget(self) -> None:
@@ -79,33 +87,60 @@ class Live:
         with self._lock:
             self._last = None
 
-    def answer(self, _: Request) -> StreamingResponse:
-        """GET /live. Raises Refused when too many tabs are open."""
-        if len(self._tabs) >= _MOST_TABS:
-            raise Refused(f"{_MOST_TABS} tabs are open: this one is not told what happens; reload it to look")
+    def answer(self, whose: str, lasts: Callable[[], bool] | None = None) -> StreamingResponse:
+        """GET /live of a session or a person. It ends when `lasts` says no. Raises TooBusy for too many tabs."""
+        if len(self._tabs) >= _MOST_TABS or Counter(self._tabs.values())[whose] >= _MOST_OF_ONE:
+            most = _MOST_TABS if len(self._tabs) >= _MOST_TABS else _MOST_OF_ONE
+            raise TooBusy(f"{most} tabs are open: this one gets no live updates; close some, or reload it to look")
+        inbox = self._open(whose, lasts)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would hold the stream back
-        return StreamingResponse(self.told(), media_type="text/event-stream", headers=headers)
+        return _Stream(
+            self._told(inbox), media_type="text/event-stream", headers=headers, at_end=lambda: self._forget(inbox)
+        )
 
-    async def told(self) -> AsyncIterator[bytes]:
-        """What one tab is told until it closes."""
+    def told(self, whose: str = "", lasts: Callable[[], bool] | None = None) -> AsyncGenerator[bytes]:
+        """What one tab is told until it closes, or its session ends."""
+        return self._told(self._open(whose, lasts))
+
+    def _open(self, whose: str, lasts: Callable[[], bool] | None) -> asyncio.Queue[bytes]:
         inbox: asyncio.Queue[bytes] = asyncio.Queue(maxsize=2)
-        self._tabs.add(inbox)
+        self._tabs[inbox] = whose  # at once: a hundred requests in one turn of the loop must count, too
+        if lasts is not None:
+            self._ends[whose] = lasts
+        return inbox
+
+    async def _told(self, inbox: asyncio.Queue[bytes]) -> AsyncGenerator[bytes]:
         if self._loop is None or self._loop.done():
             self._loop = asyncio.get_running_loop().create_task(self._look_for_all())
         try:
             yield b"retry: 3000\n\n"
-            while True:
-                yield await inbox.get()
+            while event := await inbox.get():
+                yield event
         finally:
-            self._tabs.discard(inbox)
+            self._forget(inbox)
+
+    def _forget(self, inbox: asyncio.Queue[bytes]) -> None:
+        whose = self._tabs.pop(inbox, "")
+        if whose not in self._tabs.values():
+            self._ends.pop(whose, None)
 
     async def _look_for_all(self) -> None:
         while self._tabs:
-            event = await run_in_threadpool(self._event)
-            for inbox in tuple(self._tabs):
+            event, ended = await run_in_threadpool(lambda: (self._event(), self._ended()))
+            for inbox, whose in tuple(self._tabs.items()):
+                if whose in ended:
+                    while not inbox.empty():
+                        inbox.get_nowait()
                 with suppress(asyncio.QueueFull):  # a tab that does not read misses a tick, and nothing else
-                    inbox.put_nowait(event)
+                    inbox.put_nowait(b"" if whose in ended else event)
             await asyncio.sleep(EVERY_S)
+
+    def _ended(self) -> set[str]:
+        """Whose sessions ended. While the server is away nobody knows, and nothing is told that came after."""
+        try:
+            return {whose for whose, lasts in tuple(self._ends.items()) if not lasts()}
+        except JobrunnerError:
+            return set()
 
     def _event(self) -> bytes:
         try:
@@ -114,13 +149,13 @@ class Live:
             line = str(error).replace("\n", " ")
             return f"event: problem\ndata: {line}\n\n".encode()
 
-    def _take(self) -> Glance:
+    def _take(self) -> DashboardSnapshot:
         seen = look(self._client)
         self._pulse.add(seen)
         graphs = self._client.broker.run(published(self._client.keys))
         ends = {node.queue for graph in graphs.values() for node in graph.nodes if not node.is_served}
         unserved = tuple(queue for queue in seen.queues if _is_stuck(queue) and queue.name not in ends)
-        return Glance(
+        return DashboardSnapshot(
             look=seen,
             graphs=graphs,
             warnings=tuple(_warnings(seen, unserved)),
@@ -130,11 +165,26 @@ class Live:
         )
 
 
+class _Stream(StreamingResponse):
+    """A stream that is forgotten however it ends, also before its first byte."""
+
+    def __init__(self, *given: Any, at_end: Callable[[], None], **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._at_end = at_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Streams."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._at_end()
+
+
 def _is_stuck(queue: QueueView) -> bool:
     return not queue.workers and bool(queue.waiting or queue.scheduled or queue.pending)
 
 
-def _warnings(seen: Look, unserved: tuple[QueueView, ...]) -> list[Check]:
+def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
     found = [check for check in (facts_checks(seen.server) if seen.server else ()) if check.verdict != "ok"]
     if unserved:
         names = [queue.name for queue in unserved]
@@ -148,7 +198,7 @@ def _warnings(seen: Look, unserved: tuple[QueueView, ...]) -> list[Check]:
     return found
 
 
-def _tick(seen: Glance) -> bytes:
+def _tick(seen: DashboardSnapshot) -> bytes:
     stands: dict[str, Any] = {
         queue.name: [queue.waiting, queue.scheduled, queue.pending, queue.dead, queue.done, queue.paused]
         for queue in seen.look.queues

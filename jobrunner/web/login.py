@@ -1,58 +1,118 @@
-"""The login page of `Token`: the secret is typed once, and a signed session cookie stands for it afterwards."""
+"""The login page of `LoginAuth`: a secret is typed, or brought by a link, once; then a session stands for it."""
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from jobrunner.web import security
-from jobrunner.web.auth import Identity, Token
-from jobrunner.web.dashboard import Dashboard, read_form
-from jobrunner.web.parameters import Parameters, parse_pairs
-from jobrunner.web.refusals import TooMany
+from jobrunner.web import cookies, security
+from jobrunner.web.auth import Identity, LoginAuth, LoginLinks
+from jobrunner.web.dashboard import Dashboard, read_form, wants_json
+from jobrunner.web.errors import NotAllowed, NotThere, TooMany
+from jobrunner.web.parameters import RequestParameters, parse_pairs
 from jobrunner.web.roles import Role
 
 _NOBODY = Identity(name="", role=Role.VIEWER)
+_OWNER = Identity(name="local", role=Role.ADMIN)
+_WRONG = "that is not the token"
+_USED = "this link is of no use: it was used before, or is of a dashboard that has ended"
 
 
 class Login:
-    """Three handlers: the form, what it sends, and the way out."""
+    """Handlers: the form, or a link that goes past it; what the form sends; the way out; the end of other sessions."""
 
-    def __init__(self, dashboard: Dashboard, auth: Token) -> None:
+    def __init__(self, dashboard: Dashboard, auth: LoginAuth) -> None:
         self._dashboard, self._auth = dashboard, auth
 
     async def form(self, request: Request) -> Response:
-        """GET /login."""
-        return self._shown(request, parse_pairs(request.url.query).text("next", "/", longest=2000), "")
+        """GET /login, with `?token=…` of a link."""
+        query = parse_pairs(request.url.query)
+        onward, given = query.text("next", longest=2000), query.text("token", longest=1000)
+        if not given or not self._auth.by_link:
+            return await run_in_threadpool(self._shown, request, onward, "")
+        # A preview of the link in a chat, a browser that guesses what is clicked next: the token is for the click.
+        if request.method == "HEAD" or "prefetch" in request.headers.get("sec-purpose", ""):
+            response = await run_in_threadpool(self._shown, request, onward, "")
+        elif await run_in_threadpool(self._dashboard.known, request):
+            return RedirectResponse(self._home(request, onward), 303)  # a click on a link whose session is here
+        else:
+            response = await self._tried(request, onward, given, _USED)
+        response.headers["referrer-policy"] = "strict-origin"  # the address of this page has the token
+        return response
 
     async def enter(self, request: Request) -> Response:
         """POST /login."""
         form = await read_form(request)
         security.check_meant(request, _NOBODY, self._dashboard.key, form.text(security.TOKEN_FIELD))
-        onward = form.text("next", longest=2000)
-        given = form.text("token", longest=1000)
-        try:
-            identity = await run_in_threadpool(
-                self._dashboard.guesses.tried, request, "login", lambda: self._auth.accept(given), known=True
-            )
-        except TooMany as error:
-            return self._dashboard.later(self._shown(request, onward, str(error), status=error.status), error)
-        if identity is None:
-            return self._shown(request, onward, "that is not the token", status=403)
-        home = request.scope.get("root_path", "") + "/"
-        response = RedirectResponse(security.local_path(onward, home), 303)
-        self._dashboard.log_in(request, response, identity)
-        return response
+        return await self._tried(request, form.text("next", longest=2000), form.text("token", longest=1000), _WRONG)
 
     async def leave(self, request: Request) -> Response:
-        """POST /logout."""
+        """POST /logout. Ends the session on the server, so a copy of its cookie is of no use either."""
         identity = await self._dashboard.identified(request, Role.VIEWER)
         form = await read_form(request)
         security.check_meant(request, identity, self._dashboard.key, form.text(security.TOKEN_FIELD))
-        root = request.scope.get("root_path", "")
-        response = RedirectResponse(f"{root}/login", 303)
-        response.delete_cookie(self._dashboard.session_cookie, path=root or "/")
+        response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
+        await run_in_threadpool(self._end, request, identity)
+        cookies.take_away(request, response, self._dashboard.sessions.cookie)
         return response
 
+    async def end(self, request: Request) -> Response:
+        """POST /sessions/end: one (`session`), or all (`all`) that this person has; of an admin, of everybody."""
+        identity = await self._dashboard.identified(request, Role.VIEWER)
+        form = await read_form(request)
+        given = request.headers.get(security.TOKEN_HEADER) or form.text(security.TOKEN_FIELD)
+        security.check_meant(request, identity, self._dashboard.key, given)
+        ended = await run_in_threadpool(self._end_some, request, identity, form)
+        if wants_json(request):
+            return JSONResponse({"ended": ended})
+        response = RedirectResponse(f"{request.scope.get('root_path', '')}/sessions", 303)
+        self._dashboard.flash.put(request, response, f"{ended} session{'s' * (ended != 1)} ended", "done")
+        return response
+
+    def _end_some(self, request: Request, identity: Identity, form: RequestParameters) -> int:
+        sessions = self._dashboard.sessions
+        theirs = [one for one in sessions.all() if identity.role is Role.ADMIN or one.name == identity.name]
+        if not form.flag("all"):
+            theirs = [one for one in theirs if one.id == form.text("session")]
+            if not theirs:
+                raise NotThere("there is no such session, or it is not yours to end")
+        sessions.end(*(one.id for one in theirs))
+        for one in theirs:
+            self._dashboard.noted(request, identity, "session.end", f"ended the session of {one.name}", one.id)
+        return len(theirs)
+
+    async def link(self, request: Request) -> Response:
+        """POST /login/links, of `jobrunner dashboard --link`: one more token, for the owner of this process."""
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if not isinstance(self._auth, LoginLinks) or scheme != "Bearer" or not self._auth.is_owner(given):
+            raise NotAllowed("only the user who started this dashboard can have another link")
+        await run_in_threadpool(self._dashboard.noted, request, _OWNER, "login.link", "made one more login link")
+        return JSONResponse({"token": self._auth.new_token()})
+
+    async def _tried(self, request: Request, onward: str, given: str, refusal: str) -> Response:
+        return await run_in_threadpool(self._entered, request, onward, given, refusal)
+
+    def _entered(self, request: Request, onward: str, given: str, refusal: str) -> Response:
+        dashboard = self._dashboard
+        try:
+            identity = dashboard.guesses.tried(request, "login", lambda: self._auth.accept(given), known=True)
+        except TooMany as error:
+            return dashboard.later(self._shown(request, onward, str(error), status=error.status), error)
+        if identity is None:
+            return self._shown(request, onward, refusal, status=403)
+        response = RedirectResponse(self._home(request, onward), 303)
+        dashboard.log_in(request, response, identity)
+        return response
+
+    def _end(self, request: Request, identity: Identity) -> None:
+        session = self._dashboard.session(request)
+        if session:
+            self._dashboard.sessions.end(session.id)
+            self._dashboard.noted(request, identity, "logout", "logged out", session.id)
+
+    def _home(self, request: Request, onward: str) -> str:
+        return security.local_path(onward, request.scope.get("root_path", "") + "/")
+
     def _shown(self, request: Request, onward: str, error: str, status: int = 200) -> Response:
-        context = self._dashboard.context(request, _NOBODY, Parameters(()))
-        return self._dashboard.answer(context, "login.html", {"next": onward, "error": error}, status)
+        context = self._dashboard.context(request, _NOBODY, RequestParameters(()))
+        values = {"next": onward, "error": error, "by_link": self._auth.by_link}
+        return self._dashboard.answer(context, "login.html", values, status)

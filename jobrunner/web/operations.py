@@ -20,11 +20,10 @@ from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import check_name
 from jobrunner.broker.replies import text_fields, texts
 from jobrunner.client.client import Client
-from jobrunner.client.relay import relay
-from jobrunner.client.task_steps import KEEP_CANCELLED_MS
+from jobrunner.client.operations.flow_relay import relay
+from jobrunner.client.operations.task import KEEP_CANCELLED_MS
 from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.redaction import Redaction
 from jobrunner.inspector.search import Filter, matching, total_of
 
 BULK = ("requeue", "cancel", "delete")
@@ -67,9 +66,8 @@ class Operation:
 class Operations:
     """Starts operations of one process, at most two at a time; more wait for their turn."""
 
-    def __init__(self, client: Client, redaction: Redaction | None = None) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._redaction = redaction
         self._turns = threading.BoundedSemaphore(_AT_A_TIME)
 
     def start(self, action: str, *, who: str, wanted: Filter | None, chosen: Iterable[Chosen] = ()) -> str:
@@ -86,16 +84,16 @@ class Operations:
         if wanted is not None:
             fields["wanted"] = msgspec.json.encode(asdict(wanted))
         self._client.broker.run_many(_begin(self._client, operation_id, fields))
-        run = _Run(self._client, operation_id, action, wanted, fixed, self._redaction)
+        run = _OperationRun(self._client, operation_id, action, wanted, fixed)
         threading.Thread(target=self._take_turn, args=(run,), name="jobrunner-operation", daemon=True).start()
         return operation_id
 
-    def _take_turn(self, run: "_Run") -> None:
+    def _take_turn(self, run: "_OperationRun") -> None:
         with self._turns:
             run.carry_out()
 
 
-class _Run:
+class _OperationRun:
     """One operation as it is carried out: piece by piece, and after each piece it says how far it is."""
 
     def __init__(
@@ -105,10 +103,9 @@ class _Run:
         action: str,
         wanted: Filter | None,
         fixed: list[Chosen],
-        redaction: Redaction | None,
     ) -> None:
         self._client, self._id, self._wanted, self._fixed = client, operation_id, wanted, fixed
-        self._change, self._redaction = _CHANGES[action], redaction
+        self._change = _CHANGES[action]
         self._looked = self._done = self._refused = 0
 
     def carry_out(self) -> None:
@@ -138,7 +135,7 @@ class _Run:
 
     def _pieces(self) -> Iterator[tuple[int, list[Chosen]]]:
         if self._wanted is not None:
-            for found in matching(self._client, self._wanted, self._redaction):
+            for found in matching(self._client, self._wanted, self._client.redaction):
                 yield _AT_ONCE, [(place.queue, place.id) for place in found]
             return
         rest = iter(self._fixed)
@@ -215,7 +212,6 @@ def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Oper
         ended_ms=number("ended_ms"),
         error=fields.get("error", ""),
     )
-
 
 
 def requeue(client: Client, queue: str, ids: list[str]) -> int:

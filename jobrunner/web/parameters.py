@@ -8,12 +8,12 @@ import math
 from collections.abc import Collection, Mapping
 from urllib.parse import parse_qsl
 
-from jobrunner.web.refusals import Refused
+from jobrunner.web.errors import Refused
 
 _MOST_FIELDS = 2000
 
 
-class Parameters:
+class RequestParameters:
     """Named texts of a query or a form. The last of a name counts; `all` gives every one."""
 
     def __init__(self, pairs: Collection[tuple[str, str]]) -> None:
@@ -57,9 +57,9 @@ class Parameters:
         return [value[:longest] for key, value in self._pairs if key == name and value][:most]
 
 
-def parse_pairs(text: str) -> Parameters:
+def parse_pairs(text: str) -> RequestParameters:
     """The parameters of `a=1&b=2`. Raises Refused for more fields than any form here has."""
     try:
-        return Parameters(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="replace"))
+        return RequestParameters(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="replace"))
     except ValueError as error:
         raise Refused(f"too many fields: at most {_MOST_FIELDS}") from error

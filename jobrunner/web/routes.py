@@ -15,13 +15,14 @@ from jobrunner.web.pages import (
     pipelines,
     queues,
     redis,
+    sessions,
     task,
     tasks,
     workers,
 )
 from jobrunner.web.routing import Action, Page
 
-_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, history, redis, audit, operation)
+_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, history, redis, audit, operation, sessions)
 _ACTIONS = (queue_actions, task_actions, dead_actions, periodic_actions, worker_actions, operation_actions)
 
 

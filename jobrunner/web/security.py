@@ -10,14 +10,15 @@ itself a proof, as no browser sends one unasked.
 import hashlib
 import hmac
 import secrets
-from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jobrunner.web import cookies
 from jobrunner.web.auth import Identity
-from jobrunner.web.refusals import NotAllowed
+from jobrunner.web.errors import NotAllowed
 
 BROWSER_COOKIE = "jobrunner_browser"
 TOKEN_FIELD = "csrf"  # noqa: S105
@@ -32,12 +33,14 @@ _POLICY = (
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # Not no-referrer: browsers then send `Origin: null` with forms, and the proof of origin is lost.
-    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
+# Not no-referrer: browsers then send `Origin: null` with forms, and the proof of origin is lost.
+_REFERRER = "same-origin"
+_LONGEST_HEAD = 64 * 1024
+_MOST_HEADERS = 100
 
 
 class SecurityHeaders:
@@ -59,9 +62,16 @@ class SecurityHeaders:
                 headers["content-security-policy"] = _POLICY.format(nonce=nonce)
                 for name, value in _HEADERS.items():
                     headers[name] = value
+                headers.setdefault("referrer-policy", _REFERRER)
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
+        given = scope["headers"]
+        size = sum(len(name) + len(value) for name, value in given) + len(scope.get("raw_path") or b"")
+        if len(given) > _MOST_HEADERS or size + len(scope["query_string"]) > _LONGEST_HEAD:
+            text = f"the head of a request has at most {_MOST_HEADERS} headers and {_LONGEST_HEAD // 1024} KiB\n"
+            await PlainTextResponse(text, 431)(scope, receive, send_with_headers)
+            return
         await self._app(scope, receive, send_with_headers)
 
 
@@ -73,7 +83,7 @@ def nonce_of(request: HTTPConnection) -> str:
 
 def browser_of(request: HTTPConnection) -> str | None:
     """The random word this browser was given; None when it has none yet."""
-    found = request.cookies.get(BROWSER_COOKIE, "")
+    found = cookies.cookie(request, BROWSER_COOKIE)
     return found if len(found) == _BROWSER_LENGTH else None
 
 
@@ -104,8 +114,8 @@ def is_same_origin(request: HTTPConnection) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
-    origin = urlsplit(request.headers.get("origin", ""))
-    return bool(origin.netloc) and origin.netloc == request.headers.get("host", "")
+    here = f"{'https' if cookies.is_secure(request) else 'http'}://{request.headers.get('host', '')}"
+    return request.headers.get("origin", "") == here
 
 
 def local_path(path: str, default: str) -> str:

@@ -1,12 +1,14 @@
 """Serves the dashboard on a socket with uvicorn, until a signal ends it."""
 
 import asyncio
+import logging
 import socket
 
 import uvicorn
 
 from jobrunner.client.client import Client
 from jobrunner.web.app import create_app
+from jobrunner.web.connections import Connections, Throttled, limited, room
 from jobrunner.web.settings import DashboardSettings
 
 
@@ -19,17 +21,31 @@ def serve(client: Client, settings: DashboardSettings, listener: socket.socket, 
         redact=settings.redact,
         actions=not settings.read_only,
         trusted_proxies=settings.trusted_proxy,
+        secret=settings.secret,
     )
+    limits = room()
+    for name in ("uvicorn.error", "asyncio"):  # requests that are no HTTP: strangers must not fill the log
+        logging.getLogger(name).setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
         lifespan="off",
-        log_level="warning",
+        http=limited(Connections(limits)),
+        ws="none",
+        backlog=limits.backlog,
+        # No line for each request: their addresses have login tokens in them, and whoever asks could fill the log.
+        access_log=False,
+        log_config=None,
         server_header=False,
         # Who is on the other end must be who is on the other end: addresses in headers are anybody's to write.
         proxy_headers=False,
         timeout_graceful_shutdown=stops_in_s,
     )
-    asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+    asyncio.run(_run(uvicorn.Server(config), listener))
+
+
+async def _run(server: uvicorn.Server, listener: socket.socket) -> None:
+    asyncio.get_running_loop().set_exception_handler(Throttled())
+    await server.serve(sockets=[listener])
 
 
 def url_of(listener: socket.socket, prefix: str) -> str:

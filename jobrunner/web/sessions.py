@@ -1,34 +1,109 @@
-"""Signed cookies: who logged in with the token, until when. Nothing of a session is kept on the server.
+"""Sessions of the login page, kept on the server: who logged in, when and from where, until it ends or is ended.
 
-A cookie is `text.hex digest`, HMAC-SHA256 (RFC 2104) with the key of the auth, so another token ends all sessions.
+The browser has a random word, the server a record under the word's digest, so whoever reads the server cannot log in.
+The record is signed with the key of the login, so whoever writes to the server cannot make a session either. Several
+dashboards with the same secret share the sessions; another secret ends them all.
 """
 
-import base64
 import hashlib
 import hmac
-import json
-from typing import Any
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
 
-from jobrunner.clock import unix_ms
+from starlette.requests import HTTPConnection
+
+from jobrunner.broker.call import command
+from jobrunner.broker.replies import text_fields
+from jobrunner.client.client import Client
+from jobrunner.clock import from_ms, unix_ms
+from jobrunner.web import cookies
+from jobrunner.web.signing import signed, verified
 
 LASTS_S = 12 * 3600
-_LONGEST = 2000
+_MOST = 1000
+_WORD = 43
 
 
-def signed(value: dict[str, Any], key: bytes, *, purpose: str) -> str:
-    """`value` as a text for a cookie; only who has the key can make one for that purpose."""
-    text = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
-    return f"{text}.{_digest(text, key, purpose)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One browser that logged in. `id` names it, and is of no use for coming in."""
+
+    id: str
+    name: str
+    began: datetime
+    until: datetime
+    address: str
 
 
-def verified(cookie: str, key: bytes, *, purpose: str) -> dict[str, Any] | None:
-    """The value of such a text; None for one that was not signed so, or has ended (`until`, Unix ms)."""
-    text, dot, digest = cookie[:_LONGEST].rpartition(".")
-    if not dot or not hmac.compare_digest(digest.encode(), _digest(text, key, purpose).encode()):
-        return None
-    value = json.loads(base64.urlsafe_b64decode(text))
-    return value if isinstance(value, dict) and value.get("until", 0) > unix_ms() else None
+class Sessions:
+    """Begins, finds, lists and ends the sessions of dashboards that sign with one key."""
+
+    def __init__(self, client: Client, key: bytes) -> None:
+        self._client, self._key = client, key
+        self.cookie = f"jobrunner_session_{self._digest('cookie')[:8]}"
+
+    def begin(self, name: str, address: str) -> str:
+        """Begins one; returns the word for the browser's cookie. Raises ServerError."""
+        word = secrets.token_urlsafe(32)
+        digest, now = self._digest("session", word), unix_ms()
+        value = {"name": name, "address": address[:60], "began": now, "until": now + LASTS_S * 1000}
+        signed_value = signed(value, self._key, purpose=_purpose(digest))
+        place = self._client.keys.sessions
+        self._tidy()
+        self._client.broker.run_many(
+            [command("HSET", place, digest, signed_value, read=int), command("EXPIRE", place, LASTS_S, read=int)]
+        )
+        return word
+
+    def find(self, word: str) -> Session | None:
+        """The session of a browser; None when it ended or never was. Raises ServerError."""
+        return self.with_id(self._digest("session", word)) if len(word) == _WORD else None
+
+    def of(self, request: HTTPConnection) -> Session | None:
+        """The session that the browser's cookie stands for. Raises ServerError."""
+        return self.find(cookies.cookie(request, self.cookie))
+
+    def with_id(self, digest: str) -> Session | None:
+        """The session of that id, while it lasts. Raises ServerError."""
+        raw = self._client.broker.run(command("HGET", self._client.keys.sessions, digest, read=lambda found: found))
+        return self._read(digest, (raw or b"").decode("ascii", "replace"))
+
+    def all(self) -> list[Session]:
+        """Those that last and were signed with this key, the latest first. Raises ServerError."""
+        found = (self._read(digest, text) for digest, text in self._stored().items())
+        return sorted((one for one in found if one), key=lambda one: one.began, reverse=True)
+
+    def end(self, *ids: str) -> None:
+        """Ends sessions: whoever has their cookies, or a copy, is not let in by them any more. Raises ServerError."""
+        if ids:
+            self._client.broker.run(command("HDEL", self._client.keys.sessions, *ids, read=int))
+
+    def _tidy(self) -> None:
+        """Makes room for one more. What cannot be verified may be another dashboard's: it goes when there is much."""
+        stored = self._stored()
+        if len(stored) >= _MOST:
+            lasting = [one.id for one in self.all()][: _MOST // 2]
+            self.end(*(set(stored) - set(lasting)))
+
+    def _stored(self) -> dict[str, str]:
+        return self._client.broker.run(command("HGETALL", self._client.keys.sessions, read=text_fields))
+
+    def _read(self, digest: str, text: str) -> Session | None:
+        value = verified(text, self._key, purpose=_purpose(digest))
+        if value is None:
+            return None
+        return Session(
+            id=digest,
+            name=str(value["name"]),
+            began=from_ms(value["began"]),
+            until=from_ms(value["until"]),
+            address=str(value["address"]),
+        )
+
+    def _digest(self, *words: str) -> str:
+        return hmac.new(self._key, "\0".join(words).encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def _digest(text: str, key: bytes, purpose: str) -> str:
-    return hmac.new(key, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()
+def _purpose(digest: str) -> str:
+    return f"session {digest}"  # a record that is copied to another session's key fits it not

@@ -5,15 +5,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobrunner.errors import InvalidOption
-from jobrunner.settings import check_options, check_whole, file_settings
+from jobrunner.option_names import check_options
+from jobrunner.settings import check_whole, file_settings
 from jobrunner.web.addresses import networks
-from jobrunner.web.auth import Auth, Basic, Token, TrustedProxy
+from jobrunner.web.auth import Auth, Basic, LoginLinks, Loopback, Token, TrustedProxy
 from jobrunner.web.mounting import checked_prefix
 from jobrunner.web.roles import Role, role_named
 
-_LISTS = ("basic", "trusted_proxy", "role_of", "redact")
-_TEXTS = ("host", "token", "proxy_header", "prefix_path")
-_KNOWN = (*_LISTS, *_TEXTS, "port", "read_only")
+_LISTS = ("basic", "user_token", "trusted_proxy", "role_of", "redact")
+_TEXTS = ("host", "token", "proxy_header", "prefix_path", "secret")
+_FLAGS = ("read_only", "no_login")
+_KNOWN = (*_LISTS, *_TEXTS, *_FLAGS, "port")
+_WAYS = {
+    "token": "token",
+    "user_token": "token",
+    "basic": "basic",
+    "proxy_header": "proxy_header",
+    "no_login": "no_login",
+}
+"""Options that say who may come in; those that go together have the same value."""
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+_LEAST_SECRET = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +34,8 @@ class DashboardSettings:
 
     host: str = "127.0.0.1"
     port: int = 8787
-    auth: Auth | None = field(default=None, repr=False)
+    auth: Auth = field(repr=False)
+    secret: str = field(default="", repr=False)
     prefix_path: str = ""
     redact: tuple[str, ...] = ()
     read_only: bool = False
@@ -40,14 +53,26 @@ def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> 
         **{name: value for name, value in given.items() if value or (value == 0 and value is not False)},
     }
     # A way in named on the command line is the only one: it must not meet another from a file.
-    ways = [way for way in ("token", "basic", "proxy_header") if given.get(way)]
-    ways = ways or [way for way in ("token", "basic", "proxy_header") if stored.get(way)]
+    named = [option for option in _WAYS if given.get(option)] or [option for option in _WAYS if stored.get(option)]
+    ways = list(dict.fromkeys(_WAYS[option] for option in named))
     if len(ways) > 1:
         raise InvalidOption(f"{' and '.join(ways)} are given: choose one way to log in")
+    host = chosen.get("host", "127.0.0.1")
+    if host not in _LOCAL and (not ways or "no_login" in ways):
+        raise InvalidOption(
+            f"--host {host} is open to others: say who may come in, with --token, --user-token, --basic or "
+            "--proxy-header"
+        )
+    secret = chosen.get("secret", "")
+    if secret and len(secret) < _LEAST_SECRET:
+        raise InvalidOption(f"secret is shorter than {_LEAST_SECRET} characters; make one: openssl rand -hex 32")
     return DashboardSettings(
-        host=chosen.get("host", "127.0.0.1"),
+        host=host,
         port=check_whole(chosen.get("port", 8787), "port", minimum=0, maximum=65535),
-        auth=_auth(ways[0], chosen) if ways else None,
+        auth=_auth(ways[0], {name: value for name, value in chosen.items() if name in named or name not in _WAYS})
+        if ways
+        else LoginLinks(),
+        secret=secret,
         prefix_path=checked_prefix(chosen.get("prefix_path", "")),
         redact=(*file.redact, *chosen.get("redact", ())),
         read_only=chosen.get("read_only", False),
@@ -55,9 +80,17 @@ def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> 
     )
 
 
+def configured_port() -> int | None:
+    """The port in [tool.jobrunner.dashboard]."""
+    found = file_settings().dashboard.get("port")
+    return None if found is None else check_whole(found, "port", minimum=0, maximum=65535)
+
+
 def _auth(way: str, chosen: Mapping[str, Any]) -> Auth:
+    if way == "no_login":
+        return Loopback()
     if way == "token":
-        return Token(chosen["token"])
+        return Token(chosen.get("token", ""), named=dict(map(_user, chosen.get("user_token", ()))))
     if way == "basic":
         return Basic(dict(map(_user, chosen["basic"])))
     roles = dict(map(_role_of, chosen.get("role_of", ())))
@@ -68,7 +101,7 @@ def _user(text: str) -> tuple[str, tuple[str, Role]]:
     name, colon, rest = text.partition(":")
     password, _, role = rest.rpartition(":")
     if not colon:
-        raise InvalidOption("basic: give a user as name:password or name:password:role")
+        raise InvalidOption("basic, user-token: give a user as name:password or name:password:role")
     if password and role.upper() in Role.__members__:
         return name, (password, role_named(role))
     return name, (rest, Role.VIEWER)
@@ -84,7 +117,7 @@ def _role_of(text: str) -> tuple[str, Role]:
 def _check_types(stored: Mapping[str, Any]) -> None:
     for name, value in stored.items():
         fits = isinstance(value, str) if name in _TEXTS else _is_texts(value) if name in _LISTS else True
-        if not fits or (name == "read_only" and not isinstance(value, bool)):
+        if not fits or (name in _FLAGS and not isinstance(value, bool)):
             raise InvalidOption(f"{name} in [tool.jobrunner.dashboard] is of the wrong type; see docs/dashboard.md")
 
 

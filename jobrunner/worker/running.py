@@ -11,7 +11,7 @@ import msgspec
 from jobrunner.attempt import Attempt
 from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
-from jobrunner.jobs.driver import BatchAtHand
+from jobrunner.jobs.driver import CurrentBatch
 from jobrunner.jobs.registry import all_jobs
 
 MOST = 50
@@ -19,7 +19,7 @@ MOST = 50
 _LONGEST_NAMES = 4096
 
 
-def running(held: Iterable[Attempt], batches: Iterable[tuple[str, BatchAtHand]] = ()) -> bytes:
+def running(held: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = ()) -> bytes:
     """JSON of the batches of drivers, with their queues, and of the attempts that have begun and not ended, longest
     running first, at most 50.
 

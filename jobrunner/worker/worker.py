@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Word
-from jobrunner.broker.calls import formats
+from jobrunner.broker.call import Arg
 from jobrunner.broker.calls import queues as queue_calls
+from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.server import facts
 from jobrunner.client.client import Client
 from jobrunner.client.current import current_client
@@ -20,39 +21,49 @@ from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.errors import (
     JobrunnerError,
     NewerFormat,
+    OlderFormat,
     OutcomeUnknown,
     ServerError,
     ServerRefused,
     ServerUnavailable,
     UnsafeServer,
+    WorkerBroken,
 )
 from jobrunner.jobs.registry import load_modules
-from jobrunner.logs import OwnLog
+from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints, Loop, Signal
-from jobrunner.outcome import Released
-from jobrunner.settings import WorkerSettings, check_options
-from jobrunner.worker.drivers import Drivers
-from jobrunner.worker.endings import Endings
-from jobrunner.worker.executors.build import build_executor
-from jobrunner.worker.executors.handover import Finished
-from jobrunner.worker.fetcher import Fetcher
-from jobrunner.worker.figures import Figures
-from jobrunner.worker.leases import Leases
-from jobrunner.worker.presence import Presence, new_worker_id
+from jobrunner.option_names import check_options, checks_options
+from jobrunner.outcome import Failed, Outcome, Released
+from jobrunner.redaction import hide_in_errors
+from jobrunner.settings import WorkerSettings
+from jobrunner.worker.batch_drivers import BatchDrivers
+from jobrunner.worker.descriptors import Canary, lost_descriptors
+from jobrunner.worker.fetch.fetcher import Fetcher
+from jobrunner.worker.fetch.notifier import Notifier
+from jobrunner.worker.fetch.prefetch import Prefetch
+from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
+from jobrunner.worker.heartbeat import Heartbeat, new_worker_id
+from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.queues import configuring, longest_poll_s, served_queues, warn_of_unknown
+from jobrunner.worker.recycling import Recycling
+from jobrunner.worker.report.attempt_events import AttemptEvents
+from jobrunner.worker.report.reports import report_calls
+from jobrunner.worker.report.stats import StatsRecorder
+from jobrunner.worker.run.executors.build import build_executor
+from jobrunner.worker.run.executors.slots import FinishedAttempts
 from jobrunner.worker.running import known_types, resident_bytes, running
-from jobrunner.worker.served import configuring, longest_poll_s, served_queues
-from jobrunner.worker.settle import settlements
-from jobrunner.worker.stock import Stock
-from jobrunner.worker.turns import Turns
-from jobrunner.worker.wakeup import Wakeup
-from jobrunner.worker.wear import Wear
 
-_log = OwnLog("jobrunner.worker")
+_log = SafeLogger("jobrunner.worker")
 _IDLE_LOOK_S = 0.02
 _LONGEST_LOOK_S = 0.5
 _RUNNING_LOOK_S = 0.005
 _LONG_S = 3600.0
 _DRIVERS_LOOK_S = 0.2
+_LOOK_S = 1.0
+_BROKEN_GRACE_S = 5.0
+"""Nobody renews the leases of a worker that lost its keeper, so what it runs is handed back while they last."""
+_BROKEN_DELAY_S = 2.0
 _STOP_NOW = 2
 _HANGS_S = 60.0
 
@@ -66,6 +77,7 @@ class WorkerSummary:
     seconds: float
 
 
+@checks_options
 class Worker:
     """Runs the tasks of its queues. Its life:
 
@@ -90,28 +102,32 @@ class Worker:
         tell: Callable[[str], object] | None = None,
         **options: Any,
     ) -> None:
-        check_options(options, WorkerSettings.__slots__, "worker option")
+        check_options(options, (*WorkerSettings.__slots__, "modules", "queues", "client"), "worker option")
         self.settings = WorkerSettings(concurrency=concurrency, **options)
         self.modules = tuple(modules)
         self.client = client or current_client()
         self.id = new_worker_id()
         self._given_queues = queues
         self._allow_eviction = allow_eviction
-        self._wear = Wear(self.settings, tell)
+        self._wear = Recycling(self.settings, tell)
         self._stops_asked = 0
         self._asked = Signal()
         self._stopping = threading.Lock()
         self._released = 0
         self._working = False
+        self._drains = False
+        self._broke: WorkerBroken | None = None
         self._quiet = False
-        self._refused: NewerFormat | None = None
+        self._refused: NewerFormat | OlderFormat | None = None
 
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
         """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues;
-        with `drain`, until nothing is scheduled either. Raises DriverFailed when a driver cannot go on, NewerFormat
+        with `drain`, until nothing is scheduled either. Raises DriverFailed when a driver cannot go on, WorkerBroken
+        when a job took away what it works with, NewerFormat
         when a newer version took the prefix over, InvalidOption when `max_memory` is too little to begin."""
         began = monotonic()
         self._wear.check()
+        self._drains = drain
         self.start()
         try:
             self._wear.begin()
@@ -119,26 +135,34 @@ class Worker:
                 self._wait_until_done(drain)
             else:
                 while self._goes_on():
-                    self._asked.wait(min(self._wear.look_s, _DRIVERS_LOOK_S if self._drivers.queues else _LONG_S))
+                    self._asked.wait(min(self._wear.look_s, _DRIVERS_LOOK_S if self._drivers.queues else _LOOK_S))
             if (failure := self.failure) is not None:
                 raise failure
+        except WorkerBroken as error:
+            self._stop_broken(error)
+            raise
         finally:
             self.stop(grace=self.settings.grace)
         return WorkerSummary(self._fetcher.finished_total, self._released, monotonic() - began)
 
     def start(self) -> None:
         """Starts working in threads of its own. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
-        self._held = Leases(self.client.endpoint.shared_url(), self.client.keys.prefix)
+        self._canary = Canary("its file descriptors")
+        self._held = KeeperClient(self.client.endpoint.shared_url(), self.client.keys.prefix)
         self._held.start()
         try:
             load_modules(self.modules)
-            weights = served_queues(self._given_queues)
+            weights = served_queues(self._given_queues, self.client)
             self._check_server()
+            hide_in_errors(self.client.redaction)
+            warn_of_unknown(weights, self.client)
             self.client.broker.run_many(configuring(self.client.keys, weights))
         except BaseException:
             self._held.close()
+            self._canary.close()
             raise
         self._build(weights)
+        self._held.leave(self._turns.queues, has_children=self.settings.executor == "processes")
         try:
             with suppress(ServerUnavailable, OutcomeUnknown):  # it was there just now: the loop tries again
                 self._presence.step()
@@ -176,6 +200,7 @@ class Worker:
             self._drivers.ask_to_stop()
             self._await_running(ends)
             self._drivers.stop(monotonic() if self._stops_asked >= _STOP_NOW else ends)
+            self._broke = self._broke or self._lost()  # told to stop before it was noticed
             self._shut_down()
         _log.info("worker stopped", worker=self.id, finished=self._fetcher.finished_total, released=self._released)
 
@@ -199,11 +224,31 @@ class Worker:
     @property
     def failure(self) -> JobrunnerError | None:
         """Why this worker cannot go on; `run` raises it, who embeds a worker looks here."""
-        return self._refused or self._drivers.failure
+        return self._refused or self._drivers.failure or (self._lost() if self._working else None)
+
+    def _lost(self) -> WorkerBroken | None:
+        """Whether it lost what it works with. It would stand still then, with all that it holds."""
+        lost = lost_descriptors()
+        lost += [f"its loop {loop.name!r}" for loop in self._loops if not loop.is_alive]
+        lost += [] if self._held.is_watched else ["what watches its lease keeper"]
+        if not lost:
+            return None
+        return WorkerBroken(
+            f"this worker cannot go on, as a job took away {', '.join(lost)}: does one call os.closerange or os.close? "
+            "Run such a job in a process of its own"
+        )
 
     def _goes_on(self) -> bool:
         worn = self._wear.is_over(self._fetcher.finished_total)
         return not self._stops_asked and self.failure is None and not worn
+
+    def _stop_broken(self, broken: WorkerBroken) -> None:
+        self._broke = broken
+        _log.error("worker broken", worker=self.id, error=str(broken))
+        try:
+            self.stop(grace=min(self.settings.grace, _BROKEN_GRACE_S))
+        except Exception as error:  # what is missing is missed at the end as well
+            _log.warning("not stopped as it should", worker=self.id, error=f"{type(error).__name__}: {error}")
 
     def _check_server(self) -> None:
         try:
@@ -222,38 +267,47 @@ class Worker:
         keys = client.keys
         complaints = Complaints()
         self._started_ms = unix_ms()
-        self._broker = Broker(client.endpoint, patience_s=0, now_ms=client.broker.now_ms, greeting=formats.check(keys))
-        self._finished = Finished(lambda: self._fetch_loop.wake())
-        self._queues = list(weights)
-        self._figures = Figures(self._broker, keys, self.id)
-        self._drivers = Drivers(client, weights, self._figures.batch)
-        fetched = {queue: weight for queue, weight in weights.items() if queue not in self._drivers.queues}
-        self._turns = Turns(fetched, longest_poll_s(settings.poll))
-        self._executor = build_executor(
-            settings, client, modules=self.modules, is_stopped=self._held.is_stopped, finished=self._finished
+        self._broker = Broker(
+            client.endpoint, retry_timeout_s=0, now_ms=client.broker.now_ms, greeting=server_calls.check_format(keys)
         )
-        self._wakeup = Wakeup(self._broker, keys, fetched, self._on_wake, complaints)
+        self._finished = FinishedAttempts(lambda: self._fetch_loop.wake())
+        self._queues = list(weights)
+        self._figures = StatsRecorder(self._broker, keys, self.id)
+        self._drivers = BatchDrivers(client, weights, self._figures.batch)
+        fetched = {queue: weight for queue, weight in weights.items() if queue not in self._drivers.queues}
+        self._turns = QueueRotation(fetched, longest_poll_s(settings.poll))
+        self._executor = build_executor(
+            settings,
+            client,
+            modules=self.modules,
+            is_stopped=self._held.is_stopped,
+            finished=self._finished,
+            begin=self._held.begin,
+        )
+        self._wakeup = Notifier(self._broker, keys, fetched, self._on_wake, complaints)
         self._fetcher = Fetcher(
             self._broker, keys, turns=self._turns,
-            stock=Stock(settings.concurrency, settings.prefetch, settings.batch_max),
+            stock=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
             executor=self._executor, finished=self._finished, held=self._held, wakeup=self._wakeup,
             figures=self._figures, worker_id=self.id,
-            endings=Endings(self._broker, keys, self.id, tells=settings.events == "all"),
-            max_tasks=self._wear.exact_tasks,
+            endings=AttemptEvents(self._broker, keys, self.id, tells=settings.events == "all"),
+            max_tasks=self._wear.exact_tasks, isolates=settings.executor != "processes",
+            unknown=UnknownJobs(0.0 if self._drains else settings.unknown_grace),
         )  # fmt: skip
         self._coordinator = Coordinator(
             self._broker, keys, self.id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep, served=self._turns.queues,
-            late=self._figures.late,
-        )
-        self._presence = Presence(
+            forget_queues_s=settings.forget_queues, late=self._figures.late,
+        )  # fmt: skip
+        self._presence = Heartbeat(
             self._broker, keys, self.id, self._queues, heartbeat_s=settings.heartbeat, describe=self._describe,
-            obey=self._obey,
+            obey=self._obey, redact=self.client.settings.redact,
         )  # fmt: skip
         self._fetch_loop = Loop("fetch", self._fetcher.step, complaints)
         self._presence_loop = Loop("presence", self._show_presence, complaints)
         self._loops = [
             self._fetch_loop,
             Loop("coordinator", self._coordinator.step, complaints),
+            Loop("leadership", self._coordinator.renew, complaints),
             self._presence_loop,
             Loop("figures", self._figures.step, complaints),
         ]
@@ -261,7 +315,7 @@ class Worker:
     def _show_presence(self) -> float:
         try:
             return self._presence.step()
-        except NewerFormat as error:  # a deploy has come so far that this version must leave
+        except (NewerFormat, OlderFormat) as error:  # a deploy has come so far that this version must leave
             self._refused = error
             self._asked.set()
             return _LONG_S
@@ -274,7 +328,7 @@ class Worker:
             self._fetcher.woken(queue, brought)
             self._executor.change_places(self._fetch_loop.turn_here, self._wakeup.hand_over)
 
-    def _describe(self) -> dict[str, Word]:
+    def _describe(self) -> dict[str, Arg]:
         return {
             "id": self.id,
             "host": socket.gethostname(),
@@ -331,6 +385,9 @@ class Worker:
         left = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
         if drain:
             left += sum(found.scheduled for found in counted)
+        if left:  # batches of other workers, whose driver may be down for days, keep no burst worker alive
+            others = [name for name in self._queues if name not in self._drivers.queues]
+            left -= sum(self._broker.run_many([queue_calls.held_by_batches(keys.queue(name)) for name in others]))
         return not left
 
     def _await_running(self, ends: float) -> None:
@@ -358,6 +415,7 @@ class Worker:
             except JobrunnerError as error:
                 _log.warning("left without a farewell", error=str(error))
         self._held.close()
+        self._canary.close()
         self._broker.close()
 
     def _report_last(self) -> None:
@@ -367,12 +425,19 @@ class Worker:
         except JobrunnerError as error:
             _log.warning("the last reports were not sent", tasks=len(self._fetcher.unsettled), error=str(error))
 
+    def _left(self, attempt: Attempt) -> Outcome:
+        """What becomes of an attempt that is still held at the end: it is handed back. One that was running when this
+        worker broke may have broken it, and would break the next one, so it failed as in a crash."""
+        if self._broke is None or not attempt.began_s or attempt.run_s >= 0:
+            return Released()
+        return Failed(f"AttemptCrashed: {self._broke}", _BROKEN_DELAY_S)
+
     def _release_rest(self) -> None:
         unsettled = self._fetcher.unsettled
         rest = [attempt for attempt in self._held.attempts() if attempt.token not in unsettled]
         self._held.drop(rest)
         try:
-            for settlement in settlements(self.client.keys, [(attempt, Released()) for attempt in rest]):
+            for settlement in report_calls(self.client.keys, [(attempt, self._left(attempt)) for attempt in rest]):
                 self._released += self._broker.run(settlement.call).count("waiting")
         except ServerError as error:
             _log.warning("tasks not handed back; they return when their leases end", tasks=len(rest), error=str(error))

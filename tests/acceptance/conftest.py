@@ -15,8 +15,8 @@ from jobrunner.broker.keys import Keys
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.ledger import Ledger
 from tests.acceptance.row_children import Child
-from tests.conftest import Server
-from tests.said import Said
+from tests.support.said import Said
+from tests.support.server import Server
 
 Start = Callable[..., Child]
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.acceptance.forks import forks
 from tests.acceptance.ledger import VARIABLE, Ledger
 from tests.acceptance.worker_process import main
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 JOBS = "tests.acceptance.jobs_for_tests"

@@ -39,6 +39,11 @@ class Work(Traced):
         return self.n
 
 
+@job(queue="t", name="Once", keepalive=2, max_attempts=1)
+class Once(Work):
+    """Is tried once."""
+
+
 @job(queue="t", name="Hold", keepalive=2, backoff=AT_ONCE)
 class Hold(Traced):
     """Runs until a file appears."""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 VARIABLE = "JOBRUNNER_TEST_LEDGER"
 _WORDS = 6
+_opened: dict[str, int] = {}
+"""Descriptors by path. To open the file lets other threads run, so an entry would come that much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,13 @@ class Entry:
 
 def record(event: str, task: str = "-", attempt: int = 0, note: object = "-") -> None:
     """Writes an entry. Called by jobs, in whatever process they run."""
-    line = f"{event} {task} {attempt} {os.getpid()} {time.monotonic()!r} {note}\n"
-    descriptor = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    line = f"{event} {task} {attempt} {os.getpid()} {time.monotonic()!r} {note}\n".encode()
     try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
+        os.write(_opened[os.environ[VARIABLE]], line)
+    except (KeyError, OSError):  # not open yet, or closed by a job
+        path = os.environ[VARIABLE]
+        _opened[path] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(_opened[path], line)
 
 
 class Ledger:

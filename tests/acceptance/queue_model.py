@@ -101,7 +101,7 @@ class ModelQueue:
         if 0 < (task.max_attempts or self.max_attempts) <= task.retry_count:
             task.state, task.when = "dead", now
         else:
-            self._schedule(task, now + delay)
+            self.join(task, now + delay, now)
 
     def release(self, task: ModelTask) -> None:
         task.state = "waiting"

@@ -8,8 +8,8 @@ from jobrunner import Client, Worker, configure
 from jobrunner.client.current import within
 from jobrunner.etl import Drop, Pipeline, To
 from jobrunner.log_setup import log_to_stderr
-from jobrunner.worker.runner import Runner
-from jobrunner.worker.settle import settlements
+from jobrunner.worker.report.reports import report_calls
+from jobrunner.worker.run.runner import Runner
 
 SAFE: Any = {"max_attempts": 0, "keepalive": 1}
 """Killing a worker spends an attempt; these are about what is moved, not about who gives up."""
@@ -100,5 +100,5 @@ def take_turns(told: Connection, url: str, prefix: str, queues: list[str]) -> No
             random.shuffle(lines)
             for line in lines:
                 reports = [(lease._attempt, runner.run(lease._attempt)) for lease in line.reserve(20)]
-                for settlement in settlements(client.keys, reports):
+                for settlement in report_calls(client.keys, reports):
                     client.broker.run(settlement.call)

@@ -18,7 +18,7 @@ Audit = Callable[..., dict[str, int]]
 Start = Callable[..., Child]
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
-SLACK_S = 5.0
+SLACK_S = 10.0
 """What a busy machine may add to a span of time before it counts as broken."""
 
 

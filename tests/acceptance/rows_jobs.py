@@ -22,7 +22,7 @@ from pathlib import Path
 from jobrunner import Backoff, Client, Job, job
 from jobrunner.client.lease import Lease
 from jobrunner.errors import LeaseError, TaskGone
-from jobrunner.jobs.run import Metadata
+from jobrunner.jobs.running_task import Metadata
 from jobrunner.task import new_id
 from tests.acceptance.ledger import record
 
@@ -120,12 +120,12 @@ class Once(Flaky):
     """The same with one attempt."""
 
 
-@job(queue="t", name="RowsKept", keep=0.8)
+@job(queue="t", name="RowsKept", result_ttl=3)
 class Kept(Flaky):
     """Stays readable for a while."""
 
 
-@job(queue="t", name="RowsUnkept", keep=0)
+@job(queue="t", name="RowsUnkept", result_ttl=0)
 class Unkept(Flaky):
     """Is deleted at once."""
 

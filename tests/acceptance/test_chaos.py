@@ -13,7 +13,8 @@ from jobrunner.client.current import use
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.jobs_for_tests import Always, Crash, HoldLong, Twice, Work
 from tests.acceptance.ledger import Ledger
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 Audit = Callable[..., dict[str, int]]
@@ -28,7 +29,7 @@ def test_a_server_that_stands_still_for_a_while_costs_nothing(
 ) -> None:
     """R12: SIGSTOP of the server for three seconds, twice; every lease is longer than that."""
     server = start_server()
-    with Client(server.url, "still", patience=30) as client:
+    with Client(server.url, "still", retry_timeout=30) as client:
         use(client)
         started = Fleet(server.url, "still", tmp_path)  # type: ignore[arg-type]
         try:

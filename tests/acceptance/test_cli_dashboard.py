@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from tests.conftest import Server
+from tests.support.server import Server
 
 
 def command(*words: str) -> list[str]:

@@ -28,6 +28,7 @@ def project(shell: Any) -> Any:
     [
         (("enqueue", "add", "x=one"), "x of job 'add' is 'one'; it must be int"),
         (("work", "jobs_here", "--concurrency", "0"), "concurrency=0"),
+        (("work", "jobs_here", "-q", "maths:heavy"), "queue 'maths:heavy': 'heavy' is not a weight; write maths:3"),
     ],
 )
 def test_misuse_is_told_in_one_line(project: Any, raw: Any, words: tuple[str, ...], told: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 SHOP = """
 from jobrunner.etl import Pipeline, To
@@ -47,7 +47,7 @@ def test_a_burst_runs_the_whole_pipeline_and_ends(shell: Any, client: Client, pr
     assert said.code == 0, said.talk
     assert 1 <= said.talk.count("worker started") <= processes
     assert finished(client) == 300
-    results = [json.loads(record.result or b"") for record in client.queue("shop/large").history(300)]
+    results = [record.result for record in client.queue("shop/large").history(300)]
     assert sorted(results) == sorted([10 * n if n <= 5 else n for n in range(10)] * 30)
     assert client.queue("shop/raw").settings.max_size == 500
     assert client.queue("elsewhere").counts()["waiting"] == 1

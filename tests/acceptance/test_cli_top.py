@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from jobrunner.client.client import Client
-from tests.conftest import Server
+from tests.support.server import Server
 
 _ANY = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
 from jobrunner.task import Task, TaskState, new_id
 
@@ -199,7 +199,7 @@ def test_a_worker_that_was_told_to_stop_is_not_started_again_and_the_others_are_
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
     def tell_to_stop(worker: str) -> None:
-        client.broker.run_many(coordination.order(client.keys, worker, "stop", "1", ttl_ms=60_000))
+        client.broker.run_many(leader_calls.order(client.keys, worker, "stop", "1", ttl_ms=60_000))
 
     supervisor = jobs.start("work", "jobs_here", "--processes", "2", "--heartbeat", "0.2")
     first, second = wait_until(lambda: len(found := client.workers()) == 2 and found, timeout_s=30)

@@ -14,7 +14,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.jobs.registry import forget
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.ledger import Ledger
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 JOBS = """
 from jobrunner import Backoff, Job, job
@@ -41,12 +41,12 @@ class FlowNote(Job):
 KILLER = """
 import os, signal
 import flow_jobs
-import jobrunner.worker.aftermath
+import jobrunner.worker.report.after_report
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
-jobrunner.worker.aftermath.relay = die
+jobrunner.worker.report.after_report.relay = die
 """
 
 

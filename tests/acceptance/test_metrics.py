@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobrunner import Client
 from jobrunner.broker.calls.tasks import show
 from jobrunner.task import Task
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 JOBS = """
 import time
@@ -26,12 +26,12 @@ from jobrunner import Backoff, job
 
 SOON = Backoff(base=0.01, factor=1, jitter=0)
 
-@job(queue="mail", keepalive=2, keep=600, backoff=SOON, max_attempts=20)
+@job(queue="mail", keepalive=2, result_ttl=600, backoff=SOON, max_attempts=20)
 def send(seconds: float = 0.0) -> int:
     time.sleep(seconds)
     return 1
 
-@job(queue="mail", keepalive=2, keep=600, backoff=SOON, max_attempts=2)
+@job(queue="mail", keepalive=2, result_ttl=600, backoff=SOON, max_attempts=2)
 def refuse() -> None:
     raise ValueError("no")
 """

@@ -11,11 +11,11 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.keys import Keys
-from jobrunner.codec import decode
-from jobrunner.task import TaskRecord
+from jobrunner.client.item_record import ItemRecord
 from tests.acceptance import row_pipelines
 from tests.acceptance.row_queues import Start, states
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 _SERVED = ("enter", "work", "again", "route", "left", "right")
 _ENDS = ("succeeded", "dropped")
@@ -115,6 +115,5 @@ def _open(client: Client) -> int:
     )
 
 
-def _told(record: TaskRecord) -> tuple[int, list[str]]:
-    result = decode(record.result or b"")
-    return result["n"], result["trail"]
+def _told(record: ItemRecord) -> tuple[int, list[str]]:
+    return record.result["n"], record.result["trail"]

@@ -74,7 +74,7 @@ def test_a_roll_brings_new_code_and_the_task_at_hand_ends_with_the_old(
     (jobs.folder / "go").touch()
     wait_until(lambda: len(now := worker_pids(client)) == 2 and not set(now) & set(before), timeout_s=60)
 
-    assert client.task(held).result(timeout=5) == 1
+    assert client.task(held).result(timeout=30) == 1
     assert result(client, "version") == 2
     supervisor.terminate()
     assert supervisor.wait(30) == 0

@@ -13,7 +13,8 @@ from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, UsageError
 from jobrunner.jobs.options import JobOptions
 from jobrunner.settings import ClientSettings, QueueSettings
 from jobrunner.worker.worker import Worker
-from tests.conftest import Clock, wait_for
+from tests.support.clock import Clock
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_a_silent_end_keeps_the_place_and_a_reported_failure_loses_it(queue: Que
 
 def test_a_crash_counts_as_an_attempt_and_has_a_limit_of_its_own(queue: Queue, clock: Clock) -> None:
     """D-04, D-05: attempts from 1, retry_count from 0; two ended leases are enough where two are allowed."""
-    queue.push("a", max_expiries=2)
+    queue.push("a", max_stalled=2)
     counts = []
     for _ in range(2):
         (lease,) = queue.reserve(1, keepalive=1)

@@ -17,8 +17,9 @@ from redis.crc import key_slot
 from jobrunner import Backoff, Client, Item, Lease, Queue
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
+from jobrunner.client.item_record import stored_record
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, OutcomeUnknown, QueueFull, TaskGone, UsageError
-from jobrunner.soak.cable import Cable
+from jobrunner.soak.fault_proxy import FaultProxy
 from tests.acceptance.row_children import take_and_commit
 from tests.acceptance.row_queues import (
     HOUR_MS,
@@ -31,8 +32,10 @@ from tests.acceptance.row_queues import (
     states,
     take,
 )
-from tests.conftest import Clock, Server, wait_for
-from tests.contents import content
+from tests.support.clock import Clock
+from tests.support.contents import content
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 YEAR_S = 365.25 * 86_400
 FALSY = [0, "", None, False, [], {}, b"", 0.0]
@@ -353,7 +356,7 @@ def test_no_report_counts_without_a_live_reservation(queue: Queue, clock: Clock,
 def test_an_item_that_kills_its_consumers_goes_to_a_separate_queue(client: Client, start: Start, audit: Audit) -> None:
     """KEU-18: three processes take it and die of it; leases that end count as tries, and no failure was ever told."""
     queue, failed = client.queue("p/a"), client.queue("p/failed")
-    queue.configure(keepalive=0.2, max_attempts=3, dead_to="p/failed")
+    queue.configure(keepalive=0.2, max_attempts=3, dead_letter_queue="p/failed")
     item = client.task(queue.push("poison"))
     for attempt in (1, 2, 3):
         assert start(reserve_and_die, "p/a").hear() == [attempt]
@@ -388,9 +391,10 @@ def test_history_keeps_what_was_consumed(
     clock.advance(7000)
     finish(queue, way)
     (record,) = queue.history()
-    assert record == task.record()
+    assert stored_record(record) == task.record()
     assert (record.state, record.when) == ("succeeded", datetime.fromtimestamp(NOW_MS / 1000 + 7, UTC))
-    assert (record.payload, record.fields["headers"]) == (b'{"n":1}', b'{"trace":"abc"}')
+    assert (record.payload, record.raw_payload) == ({"n": 1}, b'{"n":1}')
+    assert record.fields["headers"] == b'{"trace":"abc"}'
     assert queue.counts() == audit("q") == states(done=1)
     assert raw.zscore(keys.queue("q").done, task.id) == NOW_MS + 7000
 
@@ -569,13 +573,13 @@ def test_a_list_is_one_item(line: list[Queue], audit: Audit) -> None:
 
 
 def test_a_move_that_is_cut_off_neither_loses_nor_doubles(
-    line: list[Queue], clock: Clock, cable: Cable, keys: Keys, audit: Audit
+    line: list[Queue], clock: Clock, cable: FaultProxy, keys: Keys, audit: Audit
 ) -> None:
     """KEU-28: at any byte of the request or the reply; the item is in one of the two queues, and goes on from there."""
     a, b, _ = line
     a.configure(max_attempts=0)
     cuts = 0
-    with Client(cable.url, keys.prefix, now_ms=clock, patience=0) as cut_off:
+    with Client(cable.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
         far = cut_off.queue("p/a")
         far.counts()
         for number, (direction, size) in enumerate(
@@ -658,7 +662,7 @@ def test_all_queues_of_a_pipeline_share_one_store(
         with pytest.raises(UsageError, match="is not of pipeline 'p'"):
             lease.move(elsewhere)
         with pytest.raises(InvalidOption, match="another queue of the pipeline"):
-            a.configure(dead_to=elsewhere)
+            a.configure(dead_letter_queue=elsewhere)
     assert raw.info("stats")["total_commands_processed"] == asked + 1
     plain = client.queue("plain")
     plain.push("x")

@@ -20,25 +20,21 @@ from jobrunner import Backoff, Client, Worker, job
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import PipelineError
 from jobrunner.etl import Drop, Pipeline, To
-from jobrunner.etl.pipeline import all_pipelines, forget_pipeline
 from jobrunner.jobs.registry import forget
 from tests.acceptance import row_pipelines
 from tests.acceptance.row_queues import Audit, Start, states
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
-KEPT = {"pair", "maze"}
 FALSY = [0, "", None, False, [], {}, 0.0]
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
 Run = Callable[..., None]
 
 
 @pytest.fixture
-def line() -> Iterator[Pipeline]:
-    """A pipeline `p` without stations, forgotten with the test."""
-    yield Pipeline("p")
-    for pipeline in all_pipelines():
-        if pipeline.name not in KEPT:
-            forget_pipeline(pipeline.name)
+def line() -> Pipeline:
+    """A pipeline `p` without stations."""
+    return Pipeline("p")
 
 
 @pytest.fixture
@@ -332,7 +328,7 @@ def test_the_result_of_a_sink_is_in_its_history(line: Pipeline, run: Run, curren
     run()
 
     (record,) = line.queue("kept").history()
-    assert (record.id, record.payload, record.result) == (kept, b"0", b'{"stored":0}')
+    assert (record.id, record.payload, record.result) == (kept, 0, {"stored": 0})
     assert not current.task(gone).exists
 
 
@@ -407,8 +403,8 @@ def test_what_a_station_may_not_answer_ends_in_dead_with_the_reason(line: Pipeli
     run()
 
     errors = {record.payload: record.error for record in dead(line, "a")}
-    assert "did you mean 'abroad'?" in errors[b"1"]
-    assert "return To(queue)" in errors[b"0"]
+    assert "did you mean 'abroad'?" in errors[1]
+    assert "return To(queue)" in errors[0]
     assert {record.attempts for record in dead(line, "a")} == {1}
 
 

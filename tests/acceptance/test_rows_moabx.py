@@ -15,14 +15,14 @@ import redis
 
 from jobrunner import Backoff, Client, Item, Job, Queue, RateLimit, TaskHandle, Unique, Worker, job
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.keys import Keys
-from jobrunner.coordinator.fire import Fire
+from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import InvalidName, InvalidOption, TaskGone, UnknownOption
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.schedule import Cron
 from tests.acceptance.row_queues import NOW_MS, Audit, states, take
-from tests.conftest import Clock
+from tests.support.clock import Clock
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_lengths_sizes_and_names_are_checked(queue: Queue, client: Client) -> No
         queue.configure(keep_alive=5)
 
 
-@job(queue="q", name="RowsDeduplicated", unique=Unique(by=["key"]), keep=60)
+@job(queue="q", name="RowsDeduplicated", unique=Unique(by=["key"]), result_ttl=60)
 class Deduplicated(Job):
     """One for each key."""
 
@@ -221,7 +221,7 @@ class Deduplicated(Job):
         return self.value
 
 
-@job(queue="q", name="RowsOverwritten", unique=Unique(by=["key"], on_clash="replace"), keep=60)
+@job(queue="q", name="RowsOverwritten", unique=Unique(by=["key"], on_clash="replace"), result_ttl=60)
 class Overwritten(Deduplicated):
     """One for each key: the last that was asked for."""
 
@@ -286,12 +286,12 @@ def test_a_tick_becomes_a_task_when_it_is_there_and_names_its_exact_time(
     schedule = Cron("* * * * *", "Europe/Madrid")
     definition = PeriodicDefinition(name="minutely", queue="q", schedule=schedule.spec(), payload=b"{}",
                                     catch_up="last", overlap="allow", jitter=0.0)  # fmt: skip
-    leader = Fire(broker, keys)
+    leader = PeriodicTicks(broker, keys)
 
     def look_at(second: float) -> float:
         """One look of the leader; a worker knows the job still. Returns when the next is due."""
         clock.set(NOW_MS + second * 1000)
-        broker.run(coordination.define_periodics(keys, {"minutely": msgspec.json.encode(definition)}))
+        broker.run(leader_calls.define_periodics(keys, {"minutely": msgspec.json.encode(definition)}))
         return second + leader.step(1, datetime.fromtimestamp(NOW_MS / 1000 + second, UTC))
 
     def ticks() -> list[float]:

@@ -28,16 +28,18 @@ from jobrunner.errors import (
     ServerRefused,
     TaskTimeout,
 )
-from jobrunner.soak.cable import Cable
+from jobrunner.soak.fault_proxy import FaultProxy
 from jobrunner.task import Task, new_id
 from tests.acceptance import rows_jobs
 from tests.acceptance.ledger import VARIABLE, Ledger
 from tests.acceptance.row_children import Child, push_priorities
-from tests.conftest import Clock, Server, wait_for
+from tests.support.clock import Clock
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 Audit = Callable[..., dict[str, int]]
 LEASE_S = 1.0
-SLACK_S = 4.0
+SLACK_S = 20.0
 """What a busy machine may add to a span of time before it counts as broken."""
 EMPTY = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
@@ -230,7 +232,7 @@ def test_reserve_takes_from_the_front_for_a_time(queue: Queue, clock: Clock, raw
 
 
 def test_no_job_is_lost_when_a_reserve_is_cut_off(
-    queue: Queue, clock: Clock, cable: Cable, keys: Keys, audit: Audit
+    queue: Queue, clock: Clock, cable: FaultProxy, keys: Keys, audit: Audit
 ) -> None:
     """TITAN-21: 5 000 jobs, the line cut at a random byte of the request or of the reply in half of all reserves."""
     chance = random.Random(21)
@@ -239,7 +241,7 @@ def test_no_job_is_lost_when_a_reserve_is_cut_off(
     queue.configure(max_attempts=0)
     handed_out: list[int] = []
     cuts = 0
-    with Client(cable.url, keys.prefix, now_ms=clock, patience=0) as cut_off:
+    with Client(cable.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
         while any(cut_off.queue("t").counts().values()):
             cable.cut_request, cable.cut_reply = chance.choice(
                 [(None, None), (chance.randrange(400), None), (None, 0), (None, chance.randrange(25_000))]
@@ -421,10 +423,10 @@ def test_order_is_by_priority_then_by_a_logical_time(queue: Queue, clock: Clock)
 
 
 def test_a_push_whose_reply_is_lost_may_be_made_again(
-    queue: Queue, clock: Clock, cable: Cable, keys: Keys, client: Client
+    queue: Queue, clock: Clock, cable: FaultProxy, keys: Keys, client: Client
 ) -> None:
     """TITAN-15: its outcome is unknown, and said so; with the same id there is exactly one job then."""
-    with Client(cable.url, keys.prefix, now_ms=clock, patience=0) as cut_off:
+    with Client(cable.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
         far = cut_off.queue("t")
         far.push("before")
         assert far.counts()["waiting"] == 1

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from tests.conftest import Server, wait_for
 from tests.reliability.stage import SITE
 from tests.reliability.tampering import TAMPER
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 SHORT = ("--keepalive", "1.5", "--workers", "2", "--rate", "60", "--seed", "1")
@@ -86,7 +87,7 @@ def test_a_build_with_a_fault_does_not_hold(folder: Path, tampering: dict[str, s
     code, said, talk = ended(soak(folder, *BROKEN, **tampering))
 
     assert code == 1, said + talk
-    assert "NOT HELD" in said
+    assert "NOT HELD" in said, talk
     assert broken(folder) >= caught
 
 

@@ -24,8 +24,9 @@ from hypothesis.stateful import (
 from jobrunner import Client, Item, Lease, RateLimit
 from jobrunner.errors import LeaseLost, NotReserved, QueueFull
 from tests.acceptance.queue_model import STATES, ModelQueue, ModelTask
-from tests.conftest import Clock, Server
-from tests.contents import contents
+from tests.support.clock import Clock
+from tests.support.contents import contents
+from tests.support.server import Server
 
 START_MS = 1_790_000_000_000
 HISTORY_MS = 600_000

@@ -90,7 +90,7 @@ def test_a_demo_that_is_interrupted_leaves_no_process_behind(folder: Path, wait_
     wait_until(lambda: (folder / "logs" / "worker-B.log").exists(), timeout_s=30)
     interrupt(demo)
 
-    wait_until(lambda: not left_by(demo, folder), timeout_s=20)
+    wait_until(lambda: not left_by(demo, folder), timeout_s=60)
 
 
 @pytest.mark.slow

@@ -5,9 +5,10 @@ Prints `ready` when it works. Stops as `jobrunner work` does: SIGTERM once grace
 
 import json
 import sys
+from typing import Any
 
 from jobrunner import Worker, configure
-from jobrunner.cli.stopping import ask_at_signals
+from jobrunner.cli.signals import ask_at_signals
 from jobrunner.log_setup import log_to_stderr
 
 
@@ -19,10 +20,14 @@ class Announcing(Worker):
         print("ready", flush=True)
 
 
-def main(url: str, prefix: str, modules: list[str], burst: bool = False, **options: object) -> None:
-    """Works until it is stopped."""
+def main(
+    url: str, prefix: str, modules: list[str], burst: bool = False, settings: dict[str, Any] | None = None,
+    **options: object,
+) -> None:  # fmt: skip
+    """Works until it is stopped. `settings` are those of its client."""
     log_to_stderr("console")
-    worker = Announcing(modules, client=configure(url, prefix), **options)  # type: ignore[arg-type]
+    client = configure(url, prefix, **(settings or {}))
+    worker = Announcing(modules, client=client, **options)  # type: ignore[arg-type]
     ask_at_signals(worker.ask_to_stop, renew=worker.ask_to_stop)
     summary = worker.run(burst=burst)
     print(json.dumps({"finished": summary.finished, "released": summary.released}), flush=True)

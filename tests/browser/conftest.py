@@ -12,7 +12,8 @@ import structlog
 
 from jobrunner import Client
 from jobrunner.client.current import forget, use
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 SIZES = {"phone": (360, 740), "desk": (1440, 900)}
 PICTURE = (1280, 800)
@@ -76,6 +77,7 @@ def serve() -> Iterator[Callable[..., str]]:
 def shop(serve: Callable[..., str]) -> Iterator[Served]:
     """The dashboard of a shop (see scene.py) with work of every kind, and a worker at it; one for each module."""
     create_app = pytest.importorskip("jobrunner.web.app").create_app
+    from jobrunner.web.auth import Loopback
     from tests.browser import scene
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))  # what dies here is meant to
@@ -86,7 +88,7 @@ def shop(serve: Callable[..., str]) -> Iterator[Served]:
     scene.settle(client)
     scene.leave_some(client)
     workers = scene.begin(client)
-    yield Served(serve(create_app(client)), client, server)
+    yield Served(serve(create_app(client, auth=Loopback())), client, server)
     scene.gate.set()
     for worker in workers:
         worker.stop(grace=5)

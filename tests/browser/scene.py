@@ -10,9 +10,9 @@ import time
 from datetime import timedelta
 
 from jobrunner import Backoff, Client, Fail, Job, RateLimit, Worker, job
-from jobrunner.broker.calls import figures
+from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.etl import Drop, Pipeline, To
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 PREFIX = "shop"
 MINUTE_MS = 60_000
@@ -75,7 +75,7 @@ def mend(item):
     return Drop() if item.payload["total"] < -80 else item.payload | {"total": 0}
 
 
-@orders.station("checked", to="priced", dead_to="lost", max_attempts=1)
+@orders.station("checked", to="priced", dead_letter_queue="lost", max_attempts=1)
 def price(item):
     return item.payload | {"net": round(item.payload["total"] / (0 if item.payload["total"] == 0 else 1.19), 2)}
 
@@ -151,7 +151,7 @@ def write_past(client: Client, minutes: int = 60) -> None:
             for kind, usual in (("run", run_ms), ("wait", 30 * load**3)):
                 for _ in range(ended):
                     took = chance.lognormvariate(math.log(usual), 0.6)
-                    for what, by in ((f"{kind}:{figures.bucket(took)}", 1), (f"{kind}_us", round(took * 1000))):
+                    for what, by in ((f"{kind}:{stats_calls.bucket(took)}", 1), (f"{kind}_us", round(took * 1000))):
                         field = f"{queue} {name} {what}"
                         changes[field] = changes.get(field, 0) + by
-        client.broker.run_many(figures.observe(client.keys, now_ms - back * MINUTE_MS, "past", back * 10, changes))
+        client.broker.run_many(stats_calls.observe(client.keys, now_ms - back * MINUTE_MS, "past", back * 10, changes))

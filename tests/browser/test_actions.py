@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import scene
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 ODD_AND_EVEN = ("even", "odd")
 
@@ -112,6 +111,8 @@ def test_a_dead_task_is_requeued_with_and_without_javascript(shop: Any, look: An
 
 def test_a_task_is_cancelled_run_now_and_deleted(shop: Any, look: Any) -> None:
     tab = look(astray=True)  # a page that follows a task may find it gone before it leads elsewhere
+    from tests.browser import scene  # where it is imported at the top, each test process has its pipeline "orders"
+
     later = [scene.send_mail.using(in_=3600).enqueue(to="a@example.com", template=str(n)) for n in range(3)]
 
     for handle, name in zip(later, ("Cancel", "Run now", "Delete"), strict=True):

@@ -15,7 +15,8 @@ from jobrunner import Client, Worker, job
 from jobrunner.client.current import forget, use
 from tests.browser.conftest import Served
 from tests.browser.test_actions import confirm
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 DEAD, BACKLOG, ELSEWHERE, QUEUES = 50_000, 550_000, 400_000, 200
@@ -32,6 +33,7 @@ def mended(n: int) -> None: ...
 @pytest.fixture(scope="module")
 def trouble(serve: Callable[..., str]) -> Iterator[Served]:
     from jobrunner.web.app import create_app
+    from jobrunner.web.auth import Loopback
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     server = Server()
@@ -47,7 +49,7 @@ def trouble(serve: Callable[..., str]) -> Iterator[Served]:
         client.queue("backlog").push_many(range(10_000))
     for number in range(QUEUES - 2):
         client.queue(f"queue-{number}").push_many(range(ELSEWHERE // QUEUES))
-    yield Served(serve(create_app(client)), client, server)
+    yield Served(serve(create_app(client, auth=Loopback())), client, server)
     forget()
     client.close()
     server.remove()

@@ -16,7 +16,7 @@ from jobrunner import Client
 from jobrunner.inspector.search import Filter, search
 from tests.browser.accessible import problems
 from tests.browser.conftest import SIZES, THEMES
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 PATHS = {
     "overview": "/",
@@ -57,7 +57,7 @@ OPENED = {
 def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
     """URLs of pages by name."""
     from jobrunner.web.app import create_app
-    from jobrunner.web.auth import Token
+    from jobrunner.web.auth import Loopback, Token
     from jobrunner.web.operations import Operations, read_operation
 
     operation = Operations(shop.client).start("requeue", who="ann", wanted=Filter(queue="billing", error="nobody"))
@@ -67,7 +67,7 @@ def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
     urls |= {f"task-{state}": shop.url + first(shop, queue, state) for state, queue in TASKS.items()}
     urls["operation"] = f"{shop.url}/operations/{operation}"
     urls["login"] = serve(create_app(shop.client, auth=Token("a-token-that-is-long-enough"))) + "/login"
-    home = serve(create_app(bare))
+    home = serve(create_app(bare, auth=Loopback()))
     yield urls | {f"bare-{path.strip('/') or 'overview'}": home + path for path in BARE}
     bare.close()
 

@@ -13,7 +13,8 @@ from jobrunner.broker.call import command
 from jobrunner.task import Task, new_id
 from tests.browser.conftest import Served
 from tests.browser.test_actions import confirm, told
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 JOBS = """
 import time
@@ -33,9 +34,11 @@ def hold(name: str) -> str:
 def site(serve: Callable[..., str]) -> Iterator[Served]:
     """A dashboard of a server where nothing is."""
     create_app = pytest.importorskip("jobrunner.web.app").create_app
+    from jobrunner.web.auth import Loopback
+
     server = Server()
     client = Client(server.url, "site")
-    yield Served(serve(create_app(client)), client, server)
+    yield Served(serve(create_app(client, auth=Loopback())), client, server)
     client.close()
     server.remove()
 
@@ -91,7 +94,7 @@ def test_a_worker_process_is_quieted_resumed_and_stopped(
     assert process.wait(30) == 0
     assert (second.state, second.result(timeout=1)) == ("succeeded", "second")
     assert third.state == "waiting"
-    orders = site.client.keys.orders(worker.id)
+    orders = site.client.keys.commands(worker.id)
     assert not site.client.broker.run(command("EXISTS", orders, read=int)), "orders end with it"
     tab.locator("#workers", has_text="No worker is at work").wait_for()
     tab.locator("#unserved", has_text="No worker serves work").wait_for()

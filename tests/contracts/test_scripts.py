@@ -240,7 +240,7 @@ def test_the_usual_time_to_keep_a_task_is_the_default_of_jobs():
 def test_every_script_is_the_verb_of_one_call():
     calls = files("jobrunner.broker") / "calls"
     text = "".join(path.read_text("utf-8") for path in calls.iterdir() if path.name.endswith(".py"))
-    verbs = re.findall(r'\bVerb\("(\w+)"', text)
+    verbs = re.findall(r'\bScriptCommand\("(\w+)"', text)
 
     assert sorted(verbs) == SCRIPTS
 

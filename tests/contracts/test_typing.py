@@ -59,18 +59,18 @@ def enqueue_all() -> None:
     SendWelcomeEmail.enqueue_many([SendWelcomeEmail(address=a) for a in ("x", "y")])
     assert_type(add(1, y=2), int)
     assert_type(add.enqueue(1, y=2), TaskHandle[int])
-    assert_type(add.using(in_=60, priority=2).enqueue(1).result(timeout=5), int)
+    assert_type(add.using(in_=60, priority=2).enqueue(1).result(timeout=30), int)
     assert_type(fetch.enqueue("u").result(), str)
     add.enqueue_many([add.bind(1), add.bind(2, y=3)])
     print(task.id, task.state, task.attempts, task.retry_count, task.enqueue_time, task.error)
-    task.refresh()
+    task.record()
     task.cancel()
     task.requeue()
 
 
 async def enqueue_async() -> None:
     handle = await SendWelcomeEmail(address="a@b.c").aenqueue()
-    await handle.result(timeout=5)
+    await handle.result(timeout=30)
     assert_type(await fetch("u"), str)
     assert_type(await (await add.aenqueue(1)).result(), int)
 '''

@@ -15,7 +15,7 @@ from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.task import Task
-from tests.contents import contents
+from tests.support.contents import contents
 
 _tokens = itertools.count(1)
 
@@ -26,6 +26,7 @@ class Line:
     def __init__(self, broker: Broker, raw: redis.Redis, keys: Keys, name: str) -> None:
         self.name = name
         self.keys = keys.queue(name)
+        self.broker = broker
         self.run = broker.run
         self.raw = raw
         self._prefix = keys.prefix
@@ -34,9 +35,9 @@ class Line:
         options = {"payload": b"{}"} | options
         return self.run(tasks.enqueue(self.keys, [Task(id=one, queue=self.name, **options) for one in ids]))
 
-    def ask(self, count: int = 1, *, keepalive_ms: int | None = None) -> Reservation:
+    def ask(self, count: int = 1, **options: Any) -> Reservation:
         """The whole answer of a reserve."""
-        return self.run(leases.reserve(self.keys, count, token=f"r{next(_tokens)}", keepalive_ms=keepalive_ms))
+        return self.run(leases.reserve(self.keys, count, token=f"r{next(_tokens)}", **options))
 
     def reserve(self, count: int = 1, *, keepalive_ms: int | None = None) -> list[Attempt]:
         return self.ask(count, keepalive_ms=keepalive_ms).attempts
@@ -57,6 +58,9 @@ class Line:
     def release(self, *held: Attempt, delay_ms: int | str = "") -> list[str]:
         return self.run(leases.release(self.keys, [(a.id, a.token, delay_ms) for a in held]))
 
+    def crash(self, *held: Attempt, reason: str = "its worker died (signal 9)", suspect: bool = False) -> list[str]:
+        return self.run(leases.crash(self.keys, [(a.id, a.token, suspect) for a in held], reason=reason))
+
     def extend(self, *held: Attempt, keepalive_ms: float = 30_000) -> list[str]:
         return self.run(leases.extend(self.keys, [(a.id, a.token, keepalive_ms) for a in held]))
 
@@ -76,7 +80,8 @@ class Line:
         return {name.decode(): value for name, value in self.raw.hgetall(self.keys.task(task_id)).items()}
 
     def totals(self) -> dict[str, int]:
-        return {name.decode(): int(total) for name, total in self.raw.hgetall(self.keys.counters).items()}
+        found = self.raw.hgetall(self.keys.counters)
+        return {name.decode(): int(total) for name, total in found.items() if name != b"unused"}
 
     def by_type(self) -> dict[str, int]:
         """Totals by type and outcome."""
@@ -87,8 +92,9 @@ class Line:
         return bool(self.raw.delete(self.keys.wake))
 
     def snapshot(self) -> dict[bytes, Any]:
-        """Every key below the prefix with its content, to show that nothing changed."""
-        return contents(self.raw, self._prefix)
+        """Every key below the prefix with its content, to show that nothing changed; without the notes of calls."""
+        notes = self.keys.base + b"sent:"
+        return {key: held for key, held in contents(self.raw, self._prefix).items() if not key.startswith(notes)}
 
 
 @pytest.fixture

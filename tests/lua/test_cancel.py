@@ -113,7 +113,7 @@ def test_who_waits_is_told(mail, raw, keys):
         heard = ears.get_message(timeout=5)
 
     assert heard["data"] == b"cancelled"
-    assert not raw.exists(mail.keys.awaited)
+    assert not raw.exists(mail.keys.waiters)
 
 
 @pytest.mark.parametrize("held", [True, False])

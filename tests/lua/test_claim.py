@@ -88,7 +88,7 @@ def test_a_server_that_is_full_hands_it_out_again(held, clock, how):
     elif how == "expired":
         clock.advance(1000)
     else:
-        held.run(batches.setback(held.keys, "b", 1, fate=how, delay_ms=0, reason="why"))
+        held.run(batches.failed_attempt(held.keys, "b", 1, fate=how, delay_ms=0, reason="why"))
     held.raw.config_set("maxmemory", 1)
     try:
         found = claim(held)
@@ -97,7 +97,7 @@ def test_a_server_that_is_full_hands_it_out_again(held, clock, how):
 
     assert isinstance(found, Claimed)
     assert found.epoch == 2
-    assert max(held.scores("batches" if how != "decided" else "closing").values()) == clock.ms + 1000
+    assert max(held.scores("batches" if how != "decided" else "finishing").values()) == clock.ms + 1000
 
 
 def test_a_name_without_a_batch_is_forgotten(held, clock):

@@ -208,7 +208,7 @@ def test_who_waits_for_the_end_is_told_and_can_read_it(mail, raw, keys):
     assert heard["data"] == b"succeeded"
     assert mail.hash("a")["result"] == b"1"
     assert 0 < raw.pttl(mail.keys.task("a")) <= 5000
-    assert not raw.exists(mail.keys.awaited)
+    assert not raw.exists(mail.keys.waiters)
 
 
 def test_a_command_that_is_denied_half_way_leaves_the_lease(mail, weak_broker):

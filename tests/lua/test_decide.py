@@ -22,7 +22,7 @@ def decide(line, epoch=1, nonces=("n",)):
 def test_it_names_the_targets_and_leaves_the_batch_for_anyone(held, clock):
     assert decide(held) == ("b",)
 
-    assert held.scores("closing") == {"b": clock.ms + 1000}
+    assert held.scores("finishing") == {"b": clock.ms + 1000}
     assert held.scores("batches") == {}
     assert held.ids("pending") == ["x", "y"]
     assert held.raw.zcard(held.keys.base + b"b:waiting") == 0

@@ -2,9 +2,10 @@
 
 import pytest
 
-from jobrunner.broker.calls import tasks
-from jobrunner.errors import ServerFull
+from jobrunner.broker.calls import leases, tasks
+from jobrunner.errors import DuplicateTask, QueueFull, ServerFull
 from jobrunner.task import Task
+from tests.support.server import topology_name
 
 
 def test_a_new_task_is_in_waiting_with_its_hash_and_is_counted(mail, clock):
@@ -218,3 +219,80 @@ def test_what_a_task_says_of_itself_is_told_apart_from_what_it_does_not_say(mail
     assert ["headers" in one for one in found] == [False, bool(headers), False]
     assert found[1].get("priority") == (b"%d" % options["priority"] if "priority" in options else None)
     assert mail.scores("scheduled").keys() == ({"own"} if "delay_ms" in options else set())
+
+
+def sent(mail, *ids, sending="1", clash="existing"):
+    tasks_sent = [Task(id=one, queue="mail", payload=b"", sending=sending) for one in ids]
+    return mail.run(tasks.enqueue(mail.keys, tasks_sent, clash=clash))
+
+
+def test_a_call_that_is_sent_again_adds_nothing_and_gets_its_reply(mail):
+    mail.enqueue("b")
+    first = sent(mail, "a", "b", "c", "c")
+    mail.run(leases.pop(mail.keys, 9))
+    before = mail.snapshot()
+
+    assert first == sent(mail, "a", "b", "c", "c") == [True, False, True, False]
+    assert mail.snapshot() == before
+    assert sent(mail, "a", "b", "c", "c", sending="2") == [True, True, True, False]
+
+
+def test_a_note_of_a_call_lasts_for_ten_seconds(mail):
+    sent(mail, "a")
+    (note,) = mail.raw.keys(f"{mail.keys.base.decode()}sent:*")
+
+    assert 9_000 < mail.raw.pttl(note) <= 10_000
+    mail.raw.delete(note)
+    mail.run(leases.pop(mail.keys, 9))
+    assert sent(mail, "a") == [True]
+
+
+@pytest.mark.parametrize("refusal", ["full", "exists"])
+def test_a_call_that_was_refused_leaves_no_note(mail, refusal):
+    mail.enqueue("a")
+    if refusal == "full":
+        mail.configure(max_size=1)
+    again = ("a", "b") if refusal == "exists" else ("b", "c")
+    for _ in range(2):
+        with pytest.raises(QueueFull if refusal == "full" else DuplicateTask):
+            sent(mail, *again, clash="raise")
+    mail.configure(max_size=9)
+    mail.run(leases.pop(mail.keys, 1))
+    assert sent(mail, *again, clash="raise") == [True, True]
+
+
+def commands(mail, *sent):
+    """How many commands the server carries out for one call, without the call itself."""
+    count = "total_commands_processed"
+    mail.raw.info("stats")
+    before = mail.raw.info("stats")[count]
+    mail.run(tasks.enqueue(mail.keys, sent))
+    return mail.raw.info("stats")[count] - before - 2
+
+
+def a_task(name, **options):
+    return Task(id=name, queue="mail", payload=b"1", **options)
+
+
+@pytest.mark.skipif(topology_name() == "cluster", reason="counts on one server")
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [({}, 10), ({"max_size": 100}, 12), ({"fair": 1}, 12), ({"key_inflight": 1}, 14)],
+    ids=["plain", "bounded", "fair", "limited"],
+)
+def test_one_task_costs_few_commands(mail, settings, most):
+    if settings:
+        mail.configure(**settings)
+    mail.run(tasks.enqueue(mail.keys, [a_task("first", key="k")]))  # the script is known, the queue is there
+
+    assert commands(mail, a_task("kept", key="k", is_kept=True)) <= most - 1
+    assert commands(mail, a_task("noted", key="k", sending="1")) <= most
+
+
+@pytest.mark.skipif(topology_name() == "cluster", reason="counts on one server")
+def test_a_thousand_tasks_of_ten_keys_cost_little_more_than_their_hashes(mail):
+    mail.configure(fair=1)
+    mail.run(tasks.enqueue(mail.keys, [a_task("first", key="k")]))
+
+    sent = [a_task(f"t{n}", key=f"k{n % 10}", sending="1") for n in range(1000)]
+    assert commands(mail, *sent) <= 1000 + 25

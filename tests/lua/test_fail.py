@@ -29,10 +29,36 @@ def test_a_failed_task_loses_its_place_and_keeps_its_priority(mail, clock):
     assert [one.id for one in mail.reserve(3)] == ["urgent too", "urgent", "plain"]
 
 
-def test_a_delay_of_nothing_is_due_at_once(mail):
-    mail.fail(mail.lease("a"), delay_ms=0)
+@pytest.mark.parametrize("past_ms", [0, 0.001, 0.25, 0.499, 0.5, 0.75, 0.999])
+def test_a_delay_of_nothing_waits_at_once_behind_what_arrived_before(mail, clock, past_ms):
+    clock.advance(past_ms)
+    mail.enqueue("a", "b")
+    held = mail.reserve(2)
+    mail.enqueue("c")
+    mail.wakes()
 
-    assert [attempt.number for attempt in mail.reserve()] == [2]
+    assert mail.fail(*held, delay_ms=0) == ["scheduled"] * 2
+
+    assert mail.ids("scheduled") == []
+    assert mail.wakes()
+    mail.enqueue("d")
+    assert [(one.id, one.number) for one in mail.reserve(9)] == [("c", 1), ("a", 2), ("b", 2), ("d", 1)]
+
+
+def test_a_delay_of_nothing_is_behind_what_was_due_before(mail, clock):
+    attempt = mail.lease("a")
+    mail.enqueue("b", delay_ms=10)
+    clock.advance(10)
+    mail.fail(attempt)
+
+    assert [one.id for one in mail.reserve(9)] == ["b", "a"]
+
+
+def test_a_delay_of_nothing_keeps_its_priority(mail):
+    mail.enqueue("a", priority=2)
+    mail.fail(*mail.reserve())
+    mail.enqueue("b")
+    assert [one.id for one in mail.reserve(9)] == ["a", "b"]
 
 
 def test_failures_due_at_one_instant_keep_their_order(mail, clock):
@@ -120,7 +146,7 @@ def test_a_hash_that_was_deleted_meanwhile_does_not_come_back(mail):
 
     assert mail.fail(*held) == ["gone", "scheduled"]
     assert mail.hash("a") == {}
-    assert mail.ids("scheduled") == ["b"]
+    assert mail.ids("waiting") == ["b"]
     assert mail.ids("pending") == []
     assert mail.totals()["orphaned"] == 1
 
@@ -152,12 +178,12 @@ def test_who_waits_is_told_of_the_death_and_not_of_a_failure_before(mail, raw, k
         ears.subscribe(mail.keys.finished + b"a")
         ears.get_message(timeout=5)
         mail.fail(attempt)
-        assert raw.zcard(mail.keys.awaited) == 1
+        assert raw.zcard(mail.keys.waiters) == 1
         mail.fail(*mail.reserve())
         heard = ears.get_message(timeout=5)
 
     assert heard["data"] == b"dead"
-    assert not raw.exists(mail.keys.awaited)
+    assert not raw.exists(mail.keys.waiters)
 
 
 def test_a_server_that_is_full_takes_the_report(mail):
@@ -182,12 +208,14 @@ def test_a_command_that_is_denied_half_way_loses_no_task(mail, weak_broker, cloc
     assert [one.id for one in mail.reserve()] == ["a"]
 
 
-def test_a_scheduled_key_of_another_type_loses_no_task(mail, clock):
+@pytest.mark.parametrize(("state", "delay_ms"), [("scheduled", 1), ("waiting", 0)])
+def test_a_line_of_another_type_loses_no_task(mail, state, delay_ms):
     attempt = mail.lease("a")
-    mail.raw.set(mail.keys.scheduled, "damage")
+    key = getattr(mail.keys, state)
+    mail.raw.set(key, "damage")
 
     with pytest.raises(ServerRefused, match="WRONGTYPE"):
-        mail.fail(attempt)
+        mail.fail(attempt, delay_ms=delay_ms)
 
-    mail.raw.delete(mail.keys.scheduled)
-    assert mail.fail(attempt) == ["scheduled"]
+    mail.raw.delete(key)
+    assert mail.fail(attempt, delay_ms=delay_ms) == ["scheduled"]

@@ -86,6 +86,7 @@ def test_damage_and_what_expired_do_not_become_members(mail, clock):
     mail.enqueue("damaged", "late", "fit")
     mail.raw.delete(mail.keys.task("damaged"))
     mail.raw.hset(mail.keys.task("late"), mapping={"expires_in_ms": 5, "more": 1})
+    mail.raw.hset(mail.keys.task("fit"), mapping={"expires_in_ms": 5, "more": 1, "retry_count": 1})
     clock.advance(10)
 
     assert fill(mail)[0] == 1

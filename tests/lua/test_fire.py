@@ -2,15 +2,15 @@
 
 import pytest
 
-from jobrunner.broker.calls import coordination
-from jobrunner.errors import ServerFull
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.errors import ServerFull, ServerRefused
 
 
 @pytest.fixture
 def fire(mail, clock):
     def call(tick, *, expected="", due_ms=None, epoch=0, overlap="skip", priority=1, fields=()):
         return mail.run(
-            coordination.fire(
+            leader_calls.fire(
                 mail.keys,
                 "tick",
                 expected=expected,
@@ -29,7 +29,7 @@ def fire(mail, clock):
 
 @pytest.fixture
 def state(mail):
-    return lambda: mail.run(coordination.periodic_state(mail.keys, "tick"))
+    return lambda: mail.run(leader_calls.periodic_state(mail.keys, "tick"))
 
 
 def test_a_tick_becomes_a_waiting_task(mail, clock, fire, state):
@@ -140,11 +140,59 @@ def test_a_full_server_takes_nothing(mail, fire):
 
 
 def test_a_job_that_is_switched_off_lets_its_ticks_pass_by(mail, clock, fire, state):
-    mail.run(coordination.enable_periodic(mail.keys, "tick", enabled=False))
+    mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=False))
 
     assert fire(1000, epoch=1) == "disabled"
     assert state() == {"disabled": b"1", "epoch": b"1", "last": b"1000"}
     assert mail.scores("waiting") == {}
 
-    mail.run(coordination.enable_periodic(mail.keys, "tick", enabled=True))
+    mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=True))
     assert fire(2000, expected="1000", epoch=1) == "fired"
+
+
+@pytest.mark.parametrize("damaged", ["waiting", "scheduled", "pending", "wake", "counters", "arrival"])
+def test_a_damaged_key_of_the_queue_costs_no_tick(mail, fire, state, damaged):
+    key = getattr(mail.keys, damaged)
+    (mail.raw.set if damaged != "arrival" else mail.raw.sadd)(key, "damage")
+    before = mail.snapshot()
+
+    with pytest.raises(ServerRefused):
+        fire(1000, epoch=1)
+    assert mail.snapshot() == before
+
+    mail.raw.delete(key)
+    assert fire(1000, epoch=1) == "fired"
+    assert mail.ids("waiting") == ["tick-1000"]
+    assert state()["last"] == b"1000"
+
+
+@pytest.mark.parametrize(("of_queue", "field"), [(True, "enqueued"), (False, "fired"), (False, "skipped")])
+def test_a_count_that_is_no_number_costs_no_tick(mail, fire, of_queue, field):
+    key = mail.keys.counters if of_queue else mail.keys.periodic("tick")
+    mail.raw.hset(key, field, "damage")
+    before = mail.snapshot()
+
+    with pytest.raises(ServerRefused, match="no number"):
+        fire(1000)
+    assert mail.snapshot() == before
+
+    mail.raw.hdel(key, field)
+    assert fire(1000) == "fired"
+
+
+def test_a_last_tick_that_is_ahead_of_the_clock_is_taken_back(mail, clock, fire, state):
+    ahead = int(clock.ms) + 3_600_000
+    fire(ahead, epoch=3)
+
+    def anchor(**changes):
+        wanted = {"expected": str(ahead), "to_ms": int(clock.ms), "ahead_ms": 11_000, "epoch": 3} | changes
+        return mail.run(leader_calls.anchor(mail.keys, "tick", **wanted))
+
+    assert anchor(epoch=2) == "fenced"
+    assert anchor(expected="1000") == "missed"
+    assert anchor(ahead_ms=3_600_001) == "missed"
+    assert anchor(to_ms=ahead) == "missed"
+    assert state()["last"] == b"%d" % ahead
+    assert anchor() == "anchored"
+    assert state()["last"] == b"%d" % clock.ms
+    assert anchor() == "missed"

@@ -159,9 +159,9 @@ def test_going_by_key_can_be_switched_off_and_on(mail, add):
     assert taken(mail, 2) == ["a0", "b0"]
     limit(mail, fair="")
     add("c0")
-    assert taken(mail, 2) == ["c0", "a1"], "what was sorted comes behind, in its order"
+    assert taken(mail, 2) == ["a1", "a2"], "the order of the line"
     limit(mail, fair=1)
-    assert taken(mail, 9) == ["a2", "b1", "a3"]
+    assert taken(mail, 9) == ["a3", "b1", "c0"]
 
 
 def test_a_moved_or_requeued_task_keeps_its_key(line, mail, add):

@@ -28,7 +28,7 @@ def test_there_are_never_more_leases_than_max_inflight(mail):
     mail.commit(held[0])
     mail.fail(held[1])
     mail.release(held[2])
-    assert [attempt.id for attempt in mail.reserve(9)] == ["t0001", "t0002", "t0005"]
+    assert [attempt.id for attempt in mail.reserve(9)] == ["t0002", "t0005", "t0006"]
 
 
 def test_a_lease_that_ended_makes_room_in_the_same_call(mail, clock):
@@ -245,7 +245,7 @@ def test_where_no_dead_are_kept_they_are_gone_at_once(mail):
 def test_the_dead_are_forwarded_in_the_same_step(line, clock):
     """D-13"""
     raw, failed = line("orders/raw"), line("orders/failed")
-    limit(raw, dead_to="orders/failed", max_attempts=1, keepalive_ms=1000)
+    limit(raw, dead_letter_queue="orders/failed", max_attempts=1, keepalive_ms=1000)
     raw.enqueue("told", "silent", payload=b"x")
     told, _ = raw.reserve(2)
     raw.fail(told, error="why")
@@ -263,8 +263,8 @@ def test_the_dead_are_forwarded_in_the_same_step(line, clock):
 
 def test_two_queues_that_forward_to_each_other_come_to_an_end(line):
     there, back = line("loop/a"), line("loop/b")
-    limit(there, dead_to="loop/b", max_attempts=1)
-    limit(back, dead_to="loop/a", max_attempts=1)
+    limit(there, dead_letter_queue="loop/b", max_attempts=1)
+    limit(back, dead_letter_queue="loop/a", max_attempts=1)
     there.enqueue("a")
     for _ in range(50):
         for here in (there, back):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import figures
+from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.queues import QueueCounts, counts
 from jobrunner.errors import ServerError
 
@@ -12,11 +12,11 @@ MINUTE = int(NOW_MS // 60_000)
 
 @pytest.fixture
 def hashes(keys):
-    return keys.figures_of_minute(MINUTE), keys.figures_of_hour(MINUTE // 60), keys.figures_total
+    return keys.stats_of_minute(MINUTE), keys.stats_of_hour(MINUTE // 60), keys.stats_total
 
 
 def observe(broker, keys, changes, *, first=1, writer="w1", now_ms=NOW_MS):
-    return [broker.run(call) for call in figures.observe(keys, now_ms, writer, first, changes)]
+    return [broker.run(call) for call in stats_calls.observe(keys, now_ms, writer, first, changes)]
 
 
 def figures_in(raw, key):
@@ -38,7 +38,7 @@ def test_each_ends_with_its_step_and_the_total_does_not(broker, keys, raw, hashe
     assert 89_990 < raw.ttl(hashes[0]) <= 90_000
     assert 2_764_790 < raw.ttl(hashes[1]) <= 2_764_800
     assert raw.ttl(hashes[2]) == -1
-    assert figures_in(raw, hashes[0]) == figures_in(raw, keys.figures_of_minute(MINUTE + 1))
+    assert figures_in(raw, hashes[0]) == figures_in(raw, keys.stats_of_minute(MINUTE + 1))
     assert figures_in(raw, hashes[1]) == {"mail send succeeded": 2}
 
 
@@ -74,7 +74,7 @@ def test_only_what_is_of_the_queue_or_the_job_is_read(broker, keys, raw, hashes)
     observe(broker, keys, {**changes, "- - round_trip:3": 5})
 
     def read(**wanted):
-        (call,) = figures.read(hashes[:1], **wanted)
+        (call,) = stats_calls.read(hashes[:1], **wanted)
         return broker.run(call)[0]
 
     assert read() == {name: str(by) for name, by in {**changes, "- - round_trip:3": 5}.items()}
@@ -85,9 +85,9 @@ def test_only_what_is_of_the_queue_or_the_job_is_read(broker, keys, raw, hashes)
 
 def test_hashes_are_read_eight_at_a_time_in_order(broker, keys):
     observe(broker, keys, {"mail send succeeded": 1})
-    wanted = [keys.figures_of_minute(MINUTE - 9 + n) for n in range(10)]
+    wanted = [keys.stats_of_minute(MINUTE - 9 + n) for n in range(10)]
 
-    calls = figures.read(wanted)
+    calls = stats_calls.read(wanted)
 
     assert len(calls) == 2
     found = [one for reply in broker.run_many(calls) for one in reply]
@@ -96,20 +96,20 @@ def test_hashes_are_read_eight_at_a_time_in_order(broker, keys):
 
 def test_a_field_is_taken_apart_as_it_was_made():
     for parts in [("mail", "send", "run:3"), ("shop/raw", "", "moved"), ("mail", "a b", "dead")]:
-        assert figures.parts_of(figures.field_of(*parts)) == parts
-    assert figures.parts_of("#sampled") is None
+        assert stats_calls.parts_of(stats_calls.field_of(*parts)) == parts
+    assert stats_calls.parts_of("#sampled") is None
 
 
 def test_every_time_has_its_bucket():
-    for n in range(1, figures.BUCKETS - 1):
-        lower, upper = figures.BOUNDS_MS[n - 1], figures.BOUNDS_MS[n]
-        assert figures.bucket(lower) == figures.bucket(upper * 0.999999) == n
-    assert figures.bucket(0.0) == figures.bucket(0.999) == 0
-    assert figures.bucket(1e12) == figures.BUCKETS - 1
+    for n in range(1, stats_calls.BUCKETS - 1):
+        lower, upper = stats_calls.BOUNDS_MS[n - 1], stats_calls.BOUNDS_MS[n]
+        assert stats_calls.bucket(lower) == stats_calls.bucket(upper * 0.999999) == n
+    assert stats_calls.bucket(0.0) == stats_calls.bucket(0.999) == 0
+    assert stats_calls.bucket(1e12) == stats_calls.BUCKETS - 1
 
 
 def sample(broker, keys, now_ms, **found: QueueCounts):
-    return broker.run(figures.sample(keys, now_ms, found))
+    return broker.run(stats_calls.sample(keys, now_ms, found))
 
 
 def of(waiting=0, dead=0, **totals):
@@ -136,7 +136,7 @@ def test_the_first_sample_of_all_is_where_growth_begins_and_new_queues_begin_at_
     sample(broker, keys, NOW_MS - 60_000, mail=of(waiting=1, enqueued=7))
     sample(broker, keys, NOW_MS, mail=of(waiting=1, enqueued=7), new=of(waiting=3, enqueued=3))
 
-    first = words(raw, keys.figures_of_minute(MINUTE - 1))
+    first = words(raw, keys.stats_of_minute(MINUTE - 1))
     assert first["mail - from"] == first["mail - to"]
     assert words(raw, hashes[0])["new - from"] == "0"
 
@@ -161,7 +161,7 @@ def test_counts_of_a_queue_are_what_is_sampled(broker, keys, mail, raw, hashes):
     mail.enqueue("a", "b")
     found = broker.run(counts(mail.keys))
 
-    broker.run(figures.sample(keys, NOW_MS, {"mail": found}))
+    broker.run(stats_calls.sample(keys, NOW_MS, {"mail": found}))
 
     said = words(raw, hashes[0])
     assert said["mail - depth"] == " ".join(map(str, (found.waiting, found.scheduled, found.pending, found.dead)))

@@ -1,10 +1,10 @@
 """page: ids of one state, page by page."""
 
-from jobrunner.broker.calls import pages
+from jobrunner.broker.calls import search
 
 
 def page(mail, after=None, count=2, state="waiting"):
-    return mail.run(pages.page(mail.keys, state, after=after, count=count))
+    return mail.run(search.page(mail.keys, state, after=after, count=count))
 
 
 def test_pages_follow_one_another_in_line(mail):

@@ -13,7 +13,10 @@ def popped(mail, count=10):
 def test_the_first_in_line_are_out_for_good(mail):
     mail.enqueue(*"zma", type="send", payload=b"\0\xff", headers=b"{}", encoding="json")
 
-    assert popped(mail, 2) == [[b"z", b"send", b"\0\xff", b"{}", b"json"], [b"m", b"send", b"\0\xff", b"{}", b"json"]]
+    assert popped(mail, 2) == [
+        [b"z", b"send", b"\0\xff", b"{}", b"json", None, b"0"],
+        [b"m", b"send", b"\0\xff", b"{}", b"json", None, b"0"],
+    ]
 
     assert mail.ids("waiting") == ["a"]
     assert mail.hash("z") == mail.hash("m") == {}
@@ -25,7 +28,7 @@ def test_the_first_in_line_are_out_for_good(mail):
 def test_what_a_task_does_not_say_is_none(mail):
     mail.enqueue("a")
 
-    assert popped(mail) == [[b"a", b"", b"{}", None, None]]
+    assert popped(mail) == [[b"a", b"", b"{}", None, None, None, b"0"]]
 
 
 def test_a_scheduled_task_is_popped_when_it_is_due(mail, clock):

@@ -79,7 +79,7 @@ def test_a_dead_task_that_is_not_kept_leaves_word_all_the_same(mail):
 
 def test_a_dead_task_that_is_forwarded_leaves_word_and_may_succeed_there(line):
     raw, lost = line("orders/raw"), line("orders/lost")
-    raw.configure(dead_to="orders/lost")
+    raw.configure(dead_letter_queue="orders/lost")
     raw.fail(raw.lease("a", then=THEN), fate="dead")
     assert outbox(raw) == {told("dead"): b""}
     (held,) = lost.reserve()
@@ -153,11 +153,33 @@ def test_a_server_that_is_full_takes_the_word(mail):
 def test_an_outbox_is_read_and_emptied_by_entry(mail, keys: Keys):
     held = lease(mail)
     mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "succeeded", b"1", THEN)]))
-    (word,) = mail.run(flows.outbox(keys, "mail", count=10))
+    (word,), _ = mail.run(flows.outbox(keys, "mail", count=10))
     assert word == Ended("mail", "succeeded", THEN, b"1")
     assert mail.run(flows.forget(keys, "mail", [word])) == 1
-    assert mail.run(flows.outbox(keys, "mail", count=10)) == []
+    assert mail.run(flows.outbox(keys, "mail", count=10)) == ([], False)
     assert not mail.raw.exists(mail.keys.outbox)
+
+
+def test_an_outbox_is_read_a_mib_at_a_time(mail, keys):
+    """Any entries, but at least one: what is larger than that alone is read, too."""
+    for n in range(12):
+        mail.raw.hset(mail.keys.outbox, f"succeeded:{n}", b"x" * (300_000 if n else 3_000_000))
+    found = set()
+    while len(found) < 12:
+        entries, has_more = mail.run(flows.outbox(keys, "mail", count=10))
+        assert 1 <= len(entries) <= 3
+        assert len(entries) == 1 or sum(len(one.result) for one in entries) <= 2**20
+        assert has_more
+        found.update(one.onward for one in entries)
+    assert len(mail.run(flows.outbox(keys, "mail", count=1))[0]) == 1
+
+
+def test_a_full_page_of_an_outbox_may_not_be_its_last(mail, keys):
+    for n in range(10):
+        mail.raw.hset(mail.keys.outbox, f"succeeded:{n}", b"1")
+    for count, has_more in ((9, True), (10, True), (11, False)):
+        entries, said = mail.run(flows.outbox(keys, "mail", count=count))
+        assert (len(entries), said) == (min(count, 10), has_more)
 
 
 def test_a_task_of_no_flow_leaves_nothing(mail):

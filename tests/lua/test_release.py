@@ -41,6 +41,16 @@ def test_a_snoozed_task_is_scheduled(mail, clock):
     assert [(one.id, one.number, one.retry_count) for one in mail.reserve()] == [("a", 1, 0)]
 
 
+def test_a_snooze_of_nothing_waits_at_once_behind_what_arrived_before(mail, clock):
+    clock.advance(0.25)
+    attempt = mail.lease("a")
+    mail.enqueue("b")
+
+    assert mail.release(attempt, delay_ms=0) == ["scheduled"]
+
+    assert [one.id for one in mail.reserve(9)] == ["b", "a"]
+
+
 def test_a_snoozed_task_is_ordered_by_its_new_due_time(mail, clock):
     snoozed = mail.lease("early", priority=2)
     mail.release(snoozed, delay_ms=100)
@@ -107,3 +117,22 @@ def test_a_server_that_is_full_takes_the_report(mail, delay_ms):
         assert mail.release(attempt, delay_ms=delay_ms) == ["waiting" if delay_ms == "" else "scheduled"]
     finally:
         mail.raw.config_set("maxmemory", 0)
+
+
+def test_what_did_not_begin_is_due_later_and_keeps_its_time_to_start_by(mail, clock):
+    held = mail.lease("a", expires_in_ms=60_000)
+    began = clock.ms
+
+    assert mail.release(held, delay_ms="~500") == ["scheduled"]
+    assert mail.scores("scheduled") == {"a": clock.ms + 500}
+    assert mail.hash("a")["expires_in_ms"] == b"60000"
+    assert float(mail.hash("a")["unknown_since"]) == began
+
+    clock.advance(500)
+    (held,) = mail.reserve()
+    assert (held.number, held.retry_count, held.unknown_since_ms) == (1, 0, began)
+    mail.release(held, delay_ms="~500")
+    assert float(mail.hash("a")["unknown_since"]) == began, "since the first time"
+    clock.advance(60_000)
+    assert mail.reserve() == []
+    assert mail.ids("dead") == ["a"]

@@ -1,4 +1,4 @@
-"""remove: waiting, scheduled, dead or finished → gone; hasten: scheduled → waiting."""
+"""remove: waiting, scheduled, dead or finished → gone; run_now: scheduled → waiting."""
 
 from jobrunner.broker.calls import tasks
 
@@ -26,6 +26,6 @@ def test_a_scheduled_task_waits_behind_those_that_wait(mail, clock):
     mail.enqueue("later", delay_ms=60_000)
     mail.enqueue("a")
 
-    assert mail.run(tasks.hasten(mail.keys, ["later", "a", "none"])) == ["ok", "not_scheduled", "not_scheduled"]
+    assert mail.run(tasks.run_now(mail.keys, ["later", "a", "none"])) == ["ok", "not_scheduled", "not_scheduled"]
     assert [attempt.id for attempt in mail.reserve(2)] == ["a", "later"]
     assert mail.wakes()

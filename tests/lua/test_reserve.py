@@ -280,6 +280,36 @@ def test_a_task_may_start_until_the_very_end_of_its_time(mail, clock):
     assert [attempt.id for attempt in mail.reserve()] == ["a"]
 
 
+@pytest.mark.parametrize("take", ["reserve", "pop"])
+@pytest.mark.parametrize("whose", ["the task's", "the queue's"])
+@pytest.mark.parametrize("how", ["failed", "failed later", "lease ended", "snoozed"])
+def test_a_task_that_started_in_time_does_not_expire_any_more(mail, clock, how, whose, take):
+    if whose == "the queue's":
+        mail.configure(expires_in_ms=1000)
+    mail.enqueue("a", keepalive_ms=2000, **({"expires_in_ms": 1000} if whose == "the task's" else {}))
+    (attempt,) = mail.reserve()
+    if how == "snoozed":
+        mail.release(attempt, delay_ms=1200)
+    elif how != "lease ended":
+        mail.fail(attempt, delay_ms=1200 if how == "failed later" else 0)
+    clock.advance(2500)
+
+    if take == "pop":
+        assert [row[0] for row in mail.run(leases.pop(mail.keys, 1))] == [b"a"]
+    else:
+        assert [again.id for again in mail.reserve()] == ["a"]
+    assert mail.ids("dead") == []
+
+
+def test_a_task_that_was_handed_back_unbegun_still_expires(mail, clock):
+    attempt = mail.lease("a", expires_in_ms=1000)
+    mail.release(attempt)
+    clock.advance(1000)
+
+    assert mail.reserve() == []
+    assert mail.ids("dead") == ["a"]
+
+
 def test_a_queue_that_was_never_used_stays_without_keys(mail):
     assert mail.reserve(10) == []
     assert mail.snapshot() == {}
@@ -363,3 +393,37 @@ def test_a_damaged_length_of_a_lease_counts_as_none(mail, raw, damage):
 
     assert [attempt.keepalive_ms for attempt in reservation.attempts] == [30_000, 30_000]
     assert set(mail.scores("pending").values()) == {reservation.now_ms + 30_000}
+
+
+@pytest.mark.parametrize("limits", [{"keepalive_ms": 30_000}, {"max_tokens": 100, "interval_ms": 1000}])
+def test_large_payloads_are_handed_out_a_mib_at_a_time(mail, limits):
+    mail.configure(**limits)
+    for n in range(7):
+        mail.enqueue(f"t{n}", payload=b"x" * (400_000 if n else 3_000_000))
+    found = []
+    for ids in (["t0"], ["t1", "t2", "t3"], ["t4", "t5", "t6"]):
+        reply = mail.ask(7, most_bytes=1 << 20)
+        assert [one.id for one in reply.attempts] == ids
+        found += reply.attempts
+        assert reply.next_event_ms == reply.now_ms, "there may be more now"
+    assert mail.ask(7, most_bytes=1 << 20).attempts == []
+    assert mail.ids("waiting") == []
+    assert mail.commit(*found) == ["ok"] * 7
+
+
+def test_who_got_all_that_was_asked_for_was_not_cut_short(mail):
+    mail.enqueue("a", payload=b"x" * 2_000_000)
+    assert mail.ask(1, most_bytes=1 << 20).next_event_ms is None
+
+
+def test_one_that_cannot_be_handed_out_is_passed_by_before_the_limit(mail):
+    mail.enqueue("a", "b", "c", payload=b"x" * 600_000)
+    mail.raw.delete(mail.keys.task("a"))
+    assert [one.id for one in mail.ask(5, most_bytes=1 << 20).attempts] == ["b", "c"]
+    assert mail.ids("waiting") == []
+
+
+def test_a_program_is_given_all_that_it_asks_for(mail):
+    for n in range(3):
+        mail.enqueue(f"t{n}", payload=b"x" * 1_000_000)
+    assert len(mail.reserve(3)) == 3

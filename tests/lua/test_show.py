@@ -98,7 +98,7 @@ def test_looking_changes_nothing(mail, shown):
 def test_that_someone_waits_is_noted_with_the_time(mail, clock, shown):
     mail.enqueue("a")
     shown("a", awaited=True)
-    assert dict(mail.raw.zrange(mail.keys.awaited, 0, -1, withscores=True)) == {b"a": clock.ms}
+    assert dict(mail.raw.zrange(mail.keys.waiters, 0, -1, withscores=True)) == {b"a": clock.ms}
 
 
 def test_a_task_that_is_over_is_not_awaited(mail, shown):
@@ -107,7 +107,7 @@ def test_a_task_that_is_over_is_not_awaited(mail, shown):
 
     shown("dead", awaited=True)
     shown("kept", awaited=True)
-    assert not mail.raw.exists(mail.keys.awaited)
+    assert not mail.raw.exists(mail.keys.waiters)
 
 
 def test_who_has_not_asked_for_an_hour_is_forgotten(mail, clock, shown):
@@ -116,7 +116,7 @@ def test_who_has_not_asked_for_an_hour_is_forgotten(mail, clock, shown):
     clock.advance(3_600_000)
     shown("b", awaited=True)
 
-    assert mail.raw.zrange(mail.keys.awaited, 0, -1) == [b"b"]
+    assert mail.raw.zrange(mail.keys.waiters, 0, -1) == [b"b"]
 
 
 def test_a_server_that_is_full_still_shows(mail, shown):

@@ -85,7 +85,7 @@ def test_a_queue_with_history_notes_the_parent(lines, clock):
 def test_those_who_wait_for_the_parent_are_told(lines):
     raw, left, _ = lines
     attempt = raw.lease("a")
-    raw.raw.zadd(raw.keys.awaited, {"a": 1})
+    raw.raw.zadd(raw.keys.waiters, {"a": 1})
     listener = raw.raw.pubsub()
     listener.subscribe(raw.keys.finished + b"a")
     assert listener.get_message(timeout=5)["type"] == "subscribe"

@@ -64,3 +64,14 @@ def test_failures_deaths_and_recoveries_count_for_the_type(mail, clock):
 
     assert mail.by_type() == {"send failed": 2, "send dead": 1, "bill recovered": 2, "bill dead": 1}
     assert mail.totals() == {"enqueued": 2, "failed": 2, "dead": 2, "recovered": 2}
+
+
+def test_types_without_end_count_as_one(mail):
+    for n in range(0, 1100, 100):
+        held = [mail.lease(f"t{n + m}", type=f"type-{n + m}") for m in range(100)]
+        reported(mail, *held)
+
+    found = mail.by_type()
+    assert len(found) <= 1001
+    assert sum(found.values()) == 1100
+    assert found["unknown succeeded"] == 100

@@ -16,7 +16,7 @@ def add(mail):
     def enqueue(task_id, lasts="finished", on_clash="existing", ttl_ms=HOUR_MS, digest="d", **options):
         lock = Lock(digest=digest, lasts=lasts, ttl_ms=ttl_ms, on_clash=on_clash)
         task = Task(id=task_id, queue=mail.name, lock=lock, **{"payload": task_id.encode(), "type": "send"} | options)
-        return mail.run(tasks.enqueue_unique(mail.keys, task))
+        return mail.run(tasks.enqueue_unique(mail.keys, task))[:2]
 
     return enqueue
 
@@ -34,7 +34,8 @@ def test_a_second_one_is_not_added(mail, add, clock):
 
 
 def test_the_same_call_again_is_no_clash(mail, add):
-    assert add("a") == add("a") == ("new", "a")
+    assert add("a", sending="1") == add("a", sending="1") == ("new", "a")
+    assert add("a", sending="2") == ("exists", "a")
     assert mail.totals() == {"enqueued": 1}
 
 
@@ -137,7 +138,7 @@ def test_a_holder_that_was_moved_is_found_in_its_new_queue(line):
     (held,) = raw.reserve()
     raw.run(leases.move(raw.keys, packed.keys, [("a", held.token, "", 0, ())]))
     again = Task(id="b", queue=raw.name, payload=b"", lock=lock, delay_ms=70)
-    assert raw.run(tasks.enqueue_unique(raw.keys, again)) == ("rescheduled", "a")
+    assert raw.run(tasks.enqueue_unique(raw.keys, again))[:2] == ("rescheduled", "a")
     assert (packed.ids("waiting"), packed.ids("scheduled"), raw.ids("scheduled")) == ([], ["a"], [])
     assert packed.hash("a")["queue"] == b"orders/packed"
 

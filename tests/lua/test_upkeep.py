@@ -79,7 +79,7 @@ def test_a_task_whose_every_lease_ends_is_dead_with_the_reason(mail, clock):
 
 def test_a_limit_of_expiries_of_its_own_ends_it_sooner(mail, clock):
     mail.enqueue("a", max_attempts=9)
-    mail.raw.hset(mail.keys.task("a"), "max_expiries", 2)
+    mail.raw.hset(mail.keys.task("a"), "max_stalled", 2)
     mail.fail(*mail.reserve())
     for _ in range(2):
         assert mail.reserve()
@@ -127,7 +127,7 @@ def test_a_pending_member_of_another_type_is_dropped(mail, clock):
 
 
 @pytest.mark.parametrize("damage", ["", "abc", "nan", "inf"])
-@pytest.mark.parametrize("field", ["retry_count", "max_attempts", "place", "max_expiries", "expiries"])
+@pytest.mark.parametrize("field", ["retry_count", "max_attempts", "place", "max_stalled", "expiries"])
 def test_a_field_that_is_no_number_reads_as_not_said(mail, clock, field, damage):
     mail.lease("a")
     mail.raw.hset(mail.keys.task("a"), field, damage)

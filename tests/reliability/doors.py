@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import jobrunner.web
 from jobrunner import Client, RateLimit, Unique, job
-from jobrunner.cli.boundary import guarded
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.item import Item
 from jobrunner.jobs.options import JobOptions
@@ -21,6 +21,7 @@ from jobrunner.retry import Backoff
 from jobrunner.schedule import Cron, Every, due_ticks
 from jobrunner.settings import ClientSettings, QueueSettings, WorkerSettings
 from jobrunner.web.app import create_app
+from jobrunner.web.auth import Loopback
 from jobrunner.web.routes import all_actions, all_pages
 from tests.reliability.nasty import Nasty, shown
 from tests.unit.web.conftest import Browser
@@ -67,7 +68,7 @@ class Doors:
     def __init__(self, client: Client, rng: Nasty) -> None:
         self.client = client
         self.rng = rng
-        self.browser = Browser(create_app(client), raise_server_exceptions=True)
+        self.browser = Browser(create_app(client, auth=Loopback()), raise_server_exceptions=True)
         self.browser.token(self.browser.dashboard)
         self.each: dict[str, Callable[[], Asked]] = {
             "schedules": self._schedule, "job options": self._job, "enqueue": self._enqueue, "push": self._push,

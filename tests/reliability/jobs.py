@@ -1,13 +1,16 @@
 """Jobs of the scenarios, beside those of the acceptance tests. They leave no `end`, so no verdict counts them."""
 
+import os
 import random
+import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jobrunner import Fail, Job, Snooze, Unique, job
 from jobrunner.etl import Pipeline
 from tests.acceptance.jobs_for_tests import AT_ONCE, Traced
+from tests.acceptance.ledger import VARIABLE as LEDGER
 from tests.acceptance.ledger import record
 
 SAFE: Any = {"max_attempts": 0, "keepalive": 2}
@@ -16,6 +19,56 @@ SAFE: Any = {"max_attempts": 0, "keepalive": 2}
 @job(queue="unique", name="Single", unique=Unique(by=[]))
 def single() -> None:
     """At most one of it waits."""
+
+
+@job(queue="taken/from", name="Taken", result_ttl=0)
+def taken_job() -> None:
+    """Nothing is left of it when it is finished."""
+
+
+_BEATING = 'for n in $(seq 200); do echo "beat $1 $2 $$ 0 -" >> "$3"; sleep 0.05; done'
+
+
+@job(queue="t", name="Beats", keepalive=2, backoff=AT_ONCE)
+class Beats(Traced):
+    """Leaves an entry every few milliseconds for as long as it runs, and so does a process that it starts."""
+
+    seconds: float
+
+    def act(self) -> None:
+        ends = time.monotonic() + self.seconds
+        words = [self.task.id, str(self.task.attempt), os.environ[LEDGER]]
+        with subprocess.Popen(["sh", "-c", _BEATING, "sh", *words]) as beating:
+            while time.monotonic() < ends:
+                record("beat", self.task.id, self.task.attempt)
+                time.sleep(0.01)
+            beating.kill()
+
+
+@job(queue="t", name="Tenant", partition_by="tenant")
+class Tenant(Traced):
+    """Has a key."""
+
+    tenant: str
+
+
+@job(queue="t", name="Pay", keepalive=2, max_attempts=1)
+class Pay(Job):
+    """Leaves what it was asked for, and with how many headers."""
+
+    SIGN: ClassVar = ""
+    to: str
+    amount: int
+
+    def run(self) -> None:
+        record("end", self.task.id, self.task.attempt, f"{self.SIGN}{self.to}:{self.amount}:{len(self.task.headers)}")
+
+
+@job(queue="t", name="Refund", keepalive=2, max_attempts=1)
+class Refund(Pay):
+    """Has the parameters of another job."""
+
+    SIGN: ClassVar = "-"
 
 
 @job(queue="t", name="Step", keepalive=2, backoff=AT_ONCE)
@@ -27,6 +80,24 @@ class Step(Job):
         record("step", self.task.id, self.task.attempt)
         self.progress(1, 1)
         return sum(self.task.results) + 1
+
+
+@job(queue="t", name="Bulky", keepalive=2, backoff=AT_ONCE)
+class Bulky(Job):
+    """A step whose result is large: three of them are more than is handed on in one piece."""
+
+    def run(self) -> tuple[int, str]:
+        """What the step before brought, and 400 KB."""
+        return sum(self.task.results), "x" * 400_000
+
+
+@job(queue="t", name="Adds", keepalive=2, backoff=AT_ONCE)
+class Adds(Job):
+    """A step behind a group of those."""
+
+    def run(self) -> int:
+        """The sum of the numbers that they brought."""
+        return sum(number for number, _ in self.task.results)
 
 
 @job(queue="t", name="Rests", keepalive=2, backoff=AT_ONCE)
@@ -54,7 +125,7 @@ class Probe(Job):
         return self.n
 
 
-@job(queue="t", name="Weigh", keepalive=5, keep=0)
+@job(queue="t", name="Weigh", keepalive=5, result_ttl=0)
 class Weigh(Traced):
     """Takes a text of any size and gives back how long it is."""
 
@@ -77,7 +148,7 @@ class Race(Traced):
             raise Snooze(in_=0.01)
 
 
-_RACE: Any = {"queue": "t", "max_attempts": 0, "keepalive": 2, "backoff": AT_ONCE, "keep": 0}
+_RACE: Any = {"queue": "t", "max_attempts": 0, "keepalive": 2, "backoff": AT_ONCE, "result_ttl": 0}
 
 
 @job(name="KeepsFirst", unique=Unique(ttl=60), **_RACE)
@@ -103,7 +174,7 @@ class PutsOff(Race):
 KINDS_OF_UNIQUE: tuple[type[Race], ...] = (KeepsFirst, Refuses, Replaces, PutsOff)
 
 
-@job(queue="ends", name="OnlyOne", unique=Unique(ttl=600), max_attempts=2, max_expiries=1, keepalive=1, backoff=AT_ONCE)
+@job(queue="ends", name="OnlyOne", unique=Unique(ttl=600), max_attempts=2, max_stalled=1, keepalive=1, backoff=AT_ONCE)
 class OnlyOne(Job):
     """Ends as it is told."""
 

@@ -20,9 +20,9 @@ WORDS = (
 """What no field should hold, or not that one."""
 TASK_FIELDS = (
     "id", "type", "queue", "payload", "encoding", "headers", "enqueue_time", "retry_count", "expiries", "max_attempts",
-    "max_expiries", "keepalive_ms", "priority", "expires_in_ms", "key", "place", "error", "died_at", "failures",
-    "started_at", "finished_at", "outcome", "result", "attempts", "total_attempts", "hops", "cancel_requested", "then",
-    "results", "outcomes", "more",
+    "max_stalled", "keepalive_ms", "priority", "expires_in_ms", "key", "place", "error", "died_at", "failures",
+    "unknown_since", "started_at", "finished_at", "outcome", "result", "attempts", "total_attempts", "hops",
+    "cancel_requested", "then", "results", "outcomes", "more",
 )  # fmt: skip
 _FABRICATED = {"tag": "t", "Q": "t"}
 

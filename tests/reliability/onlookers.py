@@ -8,10 +8,11 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from jobrunner.cli.boundary import guarded
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner
 from jobrunner.client.client import Client
 from jobrunner.web.app import create_app
+from jobrunner.web.auth import Loopback
 from jobrunner.web.routes import all_pages
 
 _UNFORESEEN, _LONGEST = "not foreseen", 1_500
@@ -34,7 +35,7 @@ class Onlookers:
         self.answers: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         """Pages that could not be shown, with why."""
-        app = create_app(client)
+        app = create_app(client, auth=Loopback())
         self._browser = TestClient(
             app, base_url="http://127.0.0.1", client=("127.0.0.1", 50000), follow_redirects=False,
             raise_server_exceptions=False, headers={"accept": "text/html"},

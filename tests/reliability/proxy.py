@@ -3,15 +3,16 @@
 import socket
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from jobrunner.broker.scripts import load
-from jobrunner.soak.cable import Cable
+from jobrunner.soak.fault_proxy import FaultProxy
 
 _REQUEST = "cut_request"
 
 
-class Proxy(Cable):
+class Proxy(FaultProxy):
     """A cable that loses the replies of chosen scripts. While `error` is set no command arrives: each is answered with
     that, and `refused` counts round trips.
     """
@@ -21,6 +22,8 @@ class Proxy(Cable):
         self.error = b""
         self.refused = 0
         self.lost: Counter[str] = Counter()
+        self.before_loss: Callable[[], object] = lambda: None
+        """Done when the reply is there and before the connection breaks in its place."""
         self._losing: dict[bytes, tuple[str, int, int]] = {}
         self._seen: Counter[str] = Counter()
         self._doomed: dict[socket.socket, str] = {}
@@ -49,6 +52,7 @@ class Proxy(Cable):
         if name == _REQUEST:
             return self._request(data, source, sink)
         if source in self._doomed and not data.startswith(b"-NOSCRIPT"):
+            self.before_loss()
             self.lost[self._doomed.pop(source)] += 1
             raise ConnectionError("this reply is lost")
         return data

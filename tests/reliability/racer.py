@@ -17,7 +17,7 @@ from tests.reliability.jobs import KINDS_OF_UNIQUE
 
 def main(url: str, prefix: str, keys: str, over: str) -> None:
     """Races."""
-    use(Client(url, prefix, patience=30))
+    use(Client(url, prefix, retry_timeout=30))
     found: Counter[str] = Counter()
     print("ready", flush=True)
     while not Path(over).exists():

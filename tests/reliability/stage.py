@@ -18,9 +18,10 @@ from jobrunner.errors import JobrunnerError
 from tests.acceptance.fleet import FRESH, Fleet
 from tests.acceptance.jobs_for_tests import Work
 from tests.acceptance.ledger import Ledger
-from tests.conftest import Server, wait_for
 from tests.reliability.proxy import Proxy
 from tests.reliability.tampering import TAMPER
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 QUEUE = "t"
 PREFIX = "rel"
@@ -57,14 +58,14 @@ class Stage:
     """Everything a scenario uses; what it started ends with it. `say` hears what a person would like to see."""
 
     def __init__(
-        self, folder: Path, say: Callable[[str], None] = lambda _line: None, *, patience_s: float = 60, **options: str
+        self, folder: Path, say: Callable[[str], None] = lambda _line: None, *, give_up_s: float = 60, **options: str
     ) -> None:
         self.say = say
         self.folder = folder
-        self.patience_s = patience_s
+        self.give_up_s = give_up_s
         self.server = Server(**options)
         self.raw: redis.Redis = self.server.connect()
-        self.client = use(Client(self.server.url, PREFIX, patience=30))
+        self.client = use(Client(self.server.url, PREFIX, retry_timeout=30))
         self.fleet = Fleet(self.server.url, PREFIX, folder)
         self.acknowledged: set[str] = set()
         self._proxies: list[Proxy] = []
@@ -104,7 +105,7 @@ class Stage:
 
     def client_through(self, proxy: Proxy) -> Client:
         """A client on that way."""
-        return self._ended_with.enter_context(Client(proxy.url, PREFIX, patience=30))
+        return self._ended_with.enter_context(Client(proxy.url, PREFIX, retry_timeout=30))
 
     @contextmanager
     def producing(self, total: int, *, batch: int = 20, seconds: float = 0.0, rate: float = 0.0) -> Iterator[Producer]:
@@ -131,14 +132,14 @@ class Stage:
     def drain(self, queue: str = QUEUE) -> float:
         """Returns when nothing waits, is due or runs any more, and how many seconds that took.
 
-        Gives up when nothing ran to its end for `patience_s`: what is left is for the checker to find.
+        Gives up when nothing ran to its end for `give_up_s`: what is left is for the checker to find.
         """
         began = moved_at = time.monotonic()
         counts, ended = self.client.queue(queue).counts, -1
         while _is_live(counts()):
             if self.ended() > ended:
                 ended, moved_at = self.ended(), time.monotonic()
-            if time.monotonic() > moved_at + self.patience_s:
+            if time.monotonic() > moved_at + self.give_up_s:
                 break
             time.sleep(0.02)
         return time.monotonic() - began

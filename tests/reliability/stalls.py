@@ -12,7 +12,6 @@ something else first.
 import json
 import mmap
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,9 @@ from pathlib import Path
 import redis
 
 from tests.acceptance.forks import forks
-from tests.conftest import Server, wait_for
+from tests.reliability.repeating import repeating
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 _LOOK_S = 0.001
 _LOGGED_FROM_US = 1_000
@@ -45,6 +46,11 @@ class Stalls:
     command_ms: float = 0.0
     """One command, by the clock of the server."""
     asked: int = 0
+
+    @property
+    def beyond_ms(self) -> float:
+        """The longest command, without what the machine held up a bare loop meanwhile."""
+        return round(max(self.command_ms - self.machine_ms, 0.0), 2)
 
 
 @contextmanager
@@ -89,20 +95,11 @@ def right_of_way(pid: int) -> Iterator[None]:
 def rests(server: Server) -> Iterator[None]:
     """Lets a server that has the right of way rest for a moment in each second: from what runs in real time for longer
     the kernel takes 50 ms away, in the middle of a command."""
-    over = threading.Event()
-
-    def pause() -> None:
-        with server.connect() as connection:
-            while not over.wait(_WORKS_S):
-                connection.execute_command("CLIENT", "PAUSE", _RESTS_MS)
-
-    thread = threading.Thread(target=pause)
-    thread.start()
-    try:
+    with (
+        server.connect() as connection,
+        repeating(lambda: connection.execute_command("CLIENT", "PAUSE", _RESTS_MS), every_s=_WORKS_S),
+    ):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _watch(socket: str, pid: int, over: Path, said: Path) -> None:

@@ -14,6 +14,7 @@ which may change at any time.
 import hashlib
 import itertools
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,21 +26,26 @@ from typing import Any
 TAMPER = "JOBRUNNER_TEST_TAMPER_"
 """What the variables begin with, in `site` too."""
 EXIT_CODE = 137
-_ROLES = {"keeper": "jobrunner.worker.keeper", "child": "jobrunner.worker.executors.child"}
+_ROLES = {"keeper": "jobrunner.worker.lease_keeper.keeper_process", "child": "jobrunner.worker.run.executors.child"}
 
 FAULTS = {
     # What stands in a script, and what this build has in its place.
     "loses": (  # what a killed worker held, and books it as deleted by a person
-        "redis.call('ZADD', waiting, number(task[4]) or now, id)",
+        "line_up(waiting, {number(task[4]) or now, id}, defaults.by_key)",
         "redis.call('UNLINK', key) redis.call('HINCRBY', counters, 'purged', 1)",
     ),
-    "doubles": ("now + (lease_length(more[3]) or keepalive)", "now + 1"),  # leases end while tasks run
+    # leases end while tasks run
+    "doubles": ("lease_length(more[3]) or keepalive)", "lease_length(more[3]) and 1 or 1)"),
     "leaks": (  # a place under the cap, for every finished task
         "call_sliced('ZREM', pending, over)",
         "for _, id in ipairs(over) do redis.call('ZADD', pending, 9e15, id) end",
     ),
     "hoards": ("if redis.call('PEXPIRE', key, keep_ms) == 0", "if redis.call('EXISTS', key) == 0"),  # what is finished
 }
+
+CARELESS = ("spends", "spares")
+"""What a lease keeper of such a build does after the death of its worker: it reports every task as begun, or lets
+processes that jobs started run on."""
 
 
 def install() -> None:
@@ -55,7 +61,10 @@ def install() -> None:
     if file := os.environ.get(f"{TAMPER}SERVER_CLOCK"):
         _shift_server_clock(Path(file))
     if fault := os.environ.get(f"{TAMPER}FAULT"):
-        _break(*FAULTS[fault])
+        if fault in FAULTS:
+            _break(*FAULTS[fault])
+        elif _role() == "keeper":
+            _make_careless(fault)
     if size := os.environ.get(f"{TAMPER}LEAK"):
         _leak(int(size))
 
@@ -145,10 +154,21 @@ def _break(right: str, wrong: str) -> None:
 
     def load_broken(asked: str) -> scripts.Script:
         script = load(asked)
-        source = script.source.replace(right.encode(), wrong.encode())
+        # A function that a script makes only when it needs it is called through the group it is in.
+        source = re.sub(rb"(rarely_\d+\(\)\.)?" + re.escape(right.encode()), lambda _: wrong.encode(), script.source)
         return replace(script, source=source, sha=_sha(source))
 
     scripts.load = load_broken
+
+
+def _make_careless(fault: str) -> None:
+    from jobrunner.broker.calls import leases
+    from jobrunner.worker.lease_keeper import crash_recovery
+
+    if fault == "spares":
+        crash_recovery.end_all_of = lambda *_, **__: True
+    else:
+        leases.release = lambda keys, reports: leases.crash(keys, ((*one[:2], False) for one in reports), reason=fault)
 
 
 def _sha(source: bytes) -> bytes:

@@ -8,7 +8,7 @@ from tests.reliability.scenario import Scenario
 
 _EVERYDAY = ("R15",)
 """Rows that take no longer than other tests."""
-_OF_TOPOLOGIES = ("R21", "R22")
+_OF_TOPOLOGIES = ("R21", "R22", "R35")
 
 
 def _played() -> list[object]:

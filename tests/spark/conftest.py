@@ -9,12 +9,11 @@ from pyspark.sql import SparkSession
 
 from jobrunner.client.batches import Batches
 from jobrunner.etl import Pipeline
-from jobrunner.etl.pipeline import forget_pipeline
-from jobrunner.spark.causes import error_line
-from jobrunner.spark.frame import shape_of
-from jobrunner.spark.run import BatchRun
+from jobrunner.spark.errors import error_line
 from jobrunner.spark.session import spark_session
-from jobrunner.spark.stations import build_driver
+from jobrunner.spark.station.batch_run import BatchRun
+from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.frame import shape_of
 
 HERE = Path(__file__).parent
 SMALL = {
@@ -44,8 +43,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def flights(client):
     """A pipeline on the test's client."""
-    yield Pipeline("flights", client)
-    forget_pipeline("flights")
+    return Pipeline("flights", client)
 
 
 @pytest.fixture(scope="session")

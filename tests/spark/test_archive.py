@@ -10,12 +10,12 @@ import pytest
 from jobrunner.broker.calls import archives
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, UsageError
-from jobrunner.spark import archive as module
-from jobrunner.spark import progress
-from jobrunner.spark.archive import archive, read_history
-from jobrunner.spark.archive_files import read_archive
-from jobrunner.spark.replay import Replay, Replayed, count, replay, select
-from jobrunner.spark.report import build_report
+from jobrunner.spark.history import archive as module
+from jobrunner.spark.history import progress
+from jobrunner.spark.history.archive import archive, read_history
+from jobrunner.spark.history.archive_files import read_archive
+from jobrunner.spark.history.replay import Replay, Replayed, count, replay, select
+from jobrunner.spark.report.report import build_report
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_run_that_was_stopped_is_brought_to_its_end_and_doubles_nothing(
     class Killed(BaseException):
         pass
 
-    real = getattr(module._Run, stopped_at)
+    real = getattr(module._ArchiveRun, stopped_at)
 
     def stopped(self: Any, *given: Any) -> Any:
         if stopped_at == "_write_files":  # half of it is in files
@@ -138,7 +138,7 @@ def test_a_run_that_was_stopped_is_brought_to_its_end_and_doubles_nothing(
         raise Killed
 
     early = finish("mail", 4) + finish("orders/raw", 2)
-    monkeypatch.setattr(module._Run, stopped_at, stopped)
+    monkeypatch.setattr(module._ArchiveRun, stopped_at, stopped)
     with pytest.raises(Killed):
         archive(spark, client, path, trim=True, lag_s=0)
     monkeypatch.undo()
@@ -167,7 +167,7 @@ def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client:
 
 
 def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> None:
-    run = module._Run(spark, client, path, lambda _: None, lambda _: nullcontext())
+    run = module._ArchiveRun(spark, client, path, lambda _: None, lambda _: nullcontext())
     assert client.broker.run(archives.hold(client.keys, run._digest, "another", ttl_ms=60_000))
     with pytest.raises(UsageError, match="another process writes the archive"):
         archive(spark, client, path, lag_s=0)
@@ -209,7 +209,7 @@ def test_the_history_in_redis_is_selected_from_in_the_same_way(spark: Any, clien
 def test_archive_and_replay_from_the_shell(
     spark: Any, client: Any, path: str, finish: Any, capsys: Any, monkeypatch: Any, server: Any, keys: Any
 ) -> None:
-    from jobrunner.cli.boundary import guarded
+    from jobrunner.cli.error_boundary import guarded
     from jobrunner.cli.main import jobrunner
 
     monkeypatch.setenv("JOBRUNNER_URL", server.url)

@@ -20,7 +20,8 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 ITEMS = int(os.environ.get("CHAOS_ITEMS", "240000"))

@@ -1,6 +1,5 @@
 """`jobrunner pipeline run --burst` of a pipeline with a station in Python and one on Spark."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.broker.calls import coordination
-from jobrunner.inspector.figures import by_queue
-from tests.conftest import wait_for
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.inspector.stats import by_queue
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 MIXED = """
@@ -47,7 +46,7 @@ def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_pa
     assert said.returncode == 0, said.stderr
     assert said.stderr.count("worker started") == 2, "one for Python, one for the session"
     done = client.queue("mixed/late").history(100)
-    assert sorted(json.loads(one.result or b"") for one in done) == [False] * 2 + [True] * 38
+    assert sorted(one.result for one in done) == [False] * 2 + [True] * 38
     for queue in ("raw", "rows", "late"):
         counts = client.queue(f"mixed/{queue}").counts()
         assert [counts[state] for state in ("waiting", "scheduled", "pending", "dead")] == [0, 0, 0, 0], queue
@@ -56,7 +55,7 @@ def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_pa
 @pytest.mark.timeout(300)
 def test_a_worker_of_a_station_on_spark_is_quieted_and_stopped_and_tells_times_of_items(server, client, tmp_path):
     def tell(order):
-        client.broker.run_many(coordination.order(client.keys, worker.id, order, "1", ttl_ms=60_000))
+        client.broker.run_many(leader_calls.order(client.keys, worker.id, order, "1", ttl_ms=60_000))
 
     (tmp_path / "mixed_stations.py").write_text(MIXED)
     rows = client.queue("mixed/rows")

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThan
 from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
-from jobrunner.spark.read_batch import BatchReader
-from jobrunner.spark.read_items import Slice
-from jobrunner.spark.read_options import batch_options
-from jobrunner.spark.read_shape import default_schema, shape_of
+from jobrunner.spark.source.batch import BatchReader
+from jobrunner.spark.source.items import QueueSlice
+from jobrunner.spark.source.options import batch_options
+from jobrunner.spark.source.schema import default_schema, shape_of
 
 NOW_MS = 1_700_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
@@ -72,7 +72,7 @@ def test_each_state_has_its_rows_with_all_columns(mail, load):
         "payload": '{"n":"held"}', "_id": "held", "_queue": "mail", "_state": "pending", "_type": "",
         "_attempts": 1, "_retry_count": 0, "_enqueue_time": NOW.replace(tzinfo=None), "_started_at": None,
         "_when": (NOW + timedelta(seconds=60)).replace(tzinfo=None), "_finished_at": None, "_priority": 2,
-        "_error": None, "_result": None, "_headers": '{"who":"me"}', "_key": None, "_hops": 0,
+        "_error": None, "_result": None, "_headers": '{"who":"me"}', "_partition": None, "_hops": 0,
     }  # fmt: skip
     assert {name: row["_state"] for name, row in found.items()} == {
         "dead": "dead", "held": "pending", "wait": "waiting", "later": "scheduled",
@@ -130,7 +130,7 @@ def test_what_is_filtered_out_is_not_planned(mail, client, reader):
     def pieces(*filters):
         read = reader(queue="*")
         rest = list(read.pushFilters(list(filters)))
-        return {(piece.queue, piece.state) for piece in read.partitions() if isinstance(piece, Slice)}, rest
+        return {(piece.queue, piece.state) for piece in read.partitions() if isinstance(piece, QueueSlice)}, rest
 
     assert pieces(EqualTo(("_queue",), "other")) == ({("other", "waiting")}, [])
     assert pieces(In(("_state",), ("dead", "waiting")), EqualTo(("_queue",), "mail"))[0] == {

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobrunner.errors import InvalidOption, UsageError
-from jobrunner.spark.archive_files import read_archive
-from jobrunner.spark.report import build_report
-from jobrunner.spark.report_files import write_csv, write_page, write_parquet
-from jobrunner.spark.report_tables import Report
+from jobrunner.spark.history.archive_files import read_archive
+from jobrunner.spark.report.files import write_csv, write_page, write_parquet
+from jobrunner.spark.report.report import build_report
+from jobrunner.spark.report.tables import Report
 
 START = datetime(2026, 11, 20, 8, tzinfo=UTC)
 SPLIT = START + timedelta(seconds=300)

@@ -125,6 +125,7 @@ WITHOUT_JAVA = """
 """
 
 
+@pytest.mark.timeout(300)  # a session starts in seconds, on a machine that has others to serve in minutes
 def test_a_session_works_on_a_machine_without_java(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -135,7 +136,7 @@ def test_a_session_works_on_a_machine_without_java(tmp_path):
     environment = {"PATH": str(tools), "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(WITHOUT_JAVA), str(tmp_path / "twice")],
-        env=environment, capture_output=True, text=True, timeout=100,
+        env=environment, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert ran.stderr == "", "a quiet session"

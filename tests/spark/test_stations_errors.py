@@ -3,11 +3,12 @@
 import math
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.errors import InvalidOption
 from jobrunner.retry import Backoff
-from jobrunner.spark.frame import shape_of
+from jobrunner.spark.station.frame import shape_of
 
 NO_PAUSE = Backoff(base=0)
 
@@ -187,3 +188,46 @@ def test_a_schema_that_is_none_is_told_when_the_station_starts(spark):
         shape_of("n integr", "flights/clean")
     with pytest.raises(InvalidOption, match="column '_n' in the schema of queue"):
         shape_of("_n int", "flights/clean")
+
+
+WRONG_CODE = {
+    "a column that is misspelt": lambda df, spark: df.withColumn("m", F.col("typo")),
+    "a name that is not defined": lambda df, spark: undefined_name(df),  # noqa: F821
+    "nothing returned": lambda df, spark: None,
+    "no _id": lambda df, spark: df.select("n"),
+    "a function from before the session": lambda df, spark: (_ for _ in ()).throw(
+        PySparkRuntimeError(errorClass="SESSION_OR_CONTEXT_NOT_EXISTS", messageParameters={})
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_CODE)
+def test_errors_of_the_code_are_not_counted_against_items(flights, driver_of, warm, client, wrong):
+    task_id = station(flights, WRONG_CODE[wrong], backoff=NO_PAUSE)
+    client.queue("flights/clean").configure(max_attempts=1)
+    driver = driver_of("clean")
+    driver._stopping.wait = lambda *_: False
+    for _ in range(4):
+        driver.step(warm)
+    driver.stop(5)
+
+    record = client.task(task_id).record()
+    assert (record.state, record.retry_count) == ("pending", 0)
+
+
+def test_an_error_of_planning_counts_against_the_items_once_the_function_has_worked(flights, driver_of, warm, client):
+    """A function may plan by what it collected: then one bad item must not come back for ever."""
+
+    def pick(df, spark):
+        (row, *_) = df.select("n").collect()
+        return df.withColumn("m", F.col("n" if row["n"] < 5 else "missing"))
+
+    station(flights, pick, backoff=NO_PAUSE, batch=1)
+    client.queue("flights/clean").configure(max_attempts=2)
+    flights.push_many("clean", [{"n": 9}, {"n": 2}])
+    driver = driver_of("clean")
+    for _ in range(6):
+        driver.step(warm)
+    driver.stop(20)
+    assert client.queue("flights/clean").counts()["dead"] == 1
+    assert client.queue("flights/late").counts()["waiting"] == 2

@@ -8,14 +8,16 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.connect import Endpoint
 from jobrunner.client.batches import Batches
+from jobrunner.client.client import Client
 from jobrunner.errors import BatchLost, ServerUnavailable, SparkMissing
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff
-from jobrunner.spark import stations
-from jobrunner.spark.breaker import Breaker
-from jobrunner.spark.causes import Cause, cause_of, error_line, is_alive
-from jobrunner.spark.jobs import SparkJobs
-from jobrunner.spark.keeping import Keeping
+from jobrunner.spark.errors import Cause, cause_of, error_line, is_alive
+from jobrunner.spark.station import driver as station_driver
+from jobrunner.spark.station.circuit_breaker import CircuitBreaker
+from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.jobs import SparkJobs
+from jobrunner.spark.station.lease_renewal import LeaseRenewal
 
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
 
@@ -107,7 +109,7 @@ def test_what_a_driver_decided_before_it_died_is_rolled_forward_by_the_next(
     dead = take("clean", lease_s=3600)
     dead.run()
     assert audit("flights/late")["waiting"] == 0
-    raw.zadd(keys.queue("flights/clean").closing, {dead.lease.id: 0})
+    raw.zadd(keys.queue("flights/clean").finishing, {dead.lease.id: 0})
     calls = []
     station = flights.spark_stations["flights/clean"]
     object.__setattr__(station, "function", lambda df, spark: calls.append(1))
@@ -130,7 +132,7 @@ def test_a_lost_lease_cancels_what_spark_runs_for_the_batch(leave, take, spark, 
             yield batch
 
     jobs = SparkJobs(spark, "jobrunner-test")
-    with jobs, Keeping(run.lease, 0.3, jobs) as keeping, pytest.raises(Exception, match="cancelled"):
+    with jobs, LeaseRenewal(run.lease, 0.3, jobs) as keeping, pytest.raises(Exception, match="cancelled"):
         spark.range(2).mapInArrow(forever, "id long").collect()
     assert keeping.lost
     assert gone.is_set()
@@ -284,7 +286,7 @@ def test_a_stop_while_a_decided_batch_is_rolled_forward_ends_quietly(flights, dr
 
 
 def test_when_everything_fails_the_driver_pauses_longer_and_longer():
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     pauses = [breaker.failed() for _ in range(30)]
     assert pauses[:9] == [0, 0, 0, 0, 0, 1, 2, 4, 8]
     assert max(pauses) == 60
@@ -320,9 +322,10 @@ def test_a_batch_in_hand_at_the_end_of_the_grace_is_handed_back(flights, driver_
 def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(
     leave, driver_of, spark, monkeypatch, audit
 ):
-    monkeypatch.setattr(stations, "cause_of", lambda error, session: Cause.ENGINE)
+    monkeypatch.setattr(station_driver, "cause_of", lambda error, session: Cause.ENGINE)
     driver = driver_of("clean")
-    monkeypatch.setattr(stations.BatchRun, "run", lambda self: (_ for _ in ()).throw(ConnectionRefusedError("no JVM")))
+    refused = ConnectionRefusedError("no JVM")
+    monkeypatch.setattr(station_driver.BatchRun, "run", lambda self: (_ for _ in ()).throw(refused))
     assert driver.step(spark)
     assert isinstance(driver.failure, ConnectionRefusedError)
     driver.stop(0)
@@ -333,7 +336,7 @@ def test_a_driver_without_a_session_says_so(leave, driver_of, monkeypatch, wait_
     def missing(app):
         raise SparkMissing("PySpark is not installed")
 
-    monkeypatch.setattr(stations, "spark_session", missing)
+    monkeypatch.setattr(station_driver, "spark_session", missing)
     driver = driver_of("clean")
     driver.start()
     wait_until(lambda: driver.failure)
@@ -346,7 +349,7 @@ def test_an_engine_that_died_between_two_batches_costs_the_items_nothing(
     leave, driver_of, spark, monkeypatch, raw, keys, audit
 ):
     monkeypatch.setattr(SparkJobs, "__enter__", lambda self: (_ for _ in ()).throw(ConnectionRefusedError("no JVM")))
-    monkeypatch.setattr(stations, "cause_of", lambda error, session: Cause.ENGINE)
+    monkeypatch.setattr(station_driver, "cause_of", lambda error, session: Cause.ENGINE)
     driver = driver_of("clean")
 
     assert driver.step(spark)
@@ -375,6 +378,21 @@ def test_a_batch_may_wait_for_items_longer_than_its_lease(flights, client, clock
 
     assert lease.deadline.timestamp() * 1000 > clock.ms
     driver.stop(0)
+
+
+def test_a_batch_that_a_failover_could_forget_is_not_run(flights, client, server, warm):
+    """Its items would be taken under another id then, and a sink would write them twice."""
+    ran = []
+    flights.spark_sink("late", max_wait=0)(lambda df, spark, batch: ran.append(batch.id))
+    flights.push("late", 1)
+    with Client(server.url, client.keys.prefix, durability="replicated", durability_timeout=0.05) as careful:
+        driver = build_driver(flights.spark_stations["flights/late"], careful)
+        assert driver.step(warm)
+        driver.stop(5)
+    assert ran == []
+
+    lease = Batches(client.broker, client.keys.queue("flights/late")).take(1, lease_s=5)
+    assert (lease.epoch, lease.failures, lease.size) == (2, 0, 1)
 
 
 def test_a_session_that_stopped_is_not_alive(spark):

@@ -12,9 +12,9 @@ from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.broker.calls import queues
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime, UnknownOption
-from jobrunner.spark.read_options import stream_options
-from jobrunner.spark.read_shape import shape_of
-from jobrunner.spark.stream import HistoryStream
+from jobrunner.spark.source.options import stream_options
+from jobrunner.spark.source.schema import shape_of
+from jobrunner.spark.source.stream import HistoryStream
 
 NOW_MS = 1_700_000_000_000.0
 ALL = ReadAllAvailable()

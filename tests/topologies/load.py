@@ -12,7 +12,7 @@ from typing import Any
 from jobrunner import Client
 from tests.acceptance.fleet import ROOT, Fleet
 from tests.acceptance.ledger import VARIABLE, Ledger
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 LIVE = ("waiting", "scheduled", "pending")
 
@@ -23,7 +23,7 @@ class Load:
     def __init__(self, url: str, folder: Path, queues: list[str], **options: Any) -> None:
         self.queues = queues
         self.fleet = Fleet(url, "load", folder)
-        self.client = Client(url, "load", patience=60)
+        self.client = Client(url, "load", retry_timeout=60)
         self.fleet.start(2, queues=queues, concurrency=4, poll=1)
         said = json.dumps({"url": url, "prefix": "load", "queues": queues, **options})
         environment = {**os.environ, VARIABLE: str(self.ledger.path), "PYTHONPATH": str(ROOT)}

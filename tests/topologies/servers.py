@@ -18,7 +18,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.conftest import server_binary, wait_for
+from tests.support.server import server_binary
+from tests.support.waiting import wait_for
 
 MASTER = "m"
 SLOTS = 16384

@@ -4,7 +4,7 @@ from typing import Any
 
 import redis
 
-from tests.conftest import Server
+from tests.support.server import Server
 from tests.topologies.servers import Behind, Spread
 
 _CALM_MS = 60_000

@@ -7,21 +7,23 @@ from collections.abc import Iterator
 import pytest
 
 from jobrunner import Client
-from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
-from jobrunner.broker.calls import coordination, leases, queues, tasks
-from jobrunner.broker.calls.formats import FORMAT
-from jobrunner.broker.calls.glance import Glance, glance
-from jobrunner.broker.calls.server import confirmation
-from jobrunner.broker.calls.survey import survey
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.broker.calls.bulk_counts import bulk_counts
+from jobrunner.broker.calls.leader_scan import leader_scan
+from jobrunner.broker.calls.server import FORMAT, confirmation
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
-from jobrunner.broker.wakeup import WakeListener
+from jobrunner.broker.notifier import WakeListener
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.queue_names import queue_names
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable
 from jobrunner.task import Task
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 from tests.topologies.servers import Spread
 
 pytestmark = pytest.mark.topology
@@ -39,7 +41,7 @@ def spread() -> Iterator[Spread]:
 
 @pytest.fixture
 def broker(spread: Spread) -> Iterator[Broker]:
-    made = Broker(Endpoint(spread.url), patience_s=20)
+    made = Broker(Endpoint(spread.url), retry_timeout_s=20)
     yield made
     made.close()
 
@@ -69,7 +71,7 @@ def test_calls_of_many_queues_go_to_their_nodes_and_answer_in_order(spread: Spre
 
 
 async def _counted(spread: Spread) -> list[int]:
-    broker = AsyncBroker(Endpoint(spread.url), patience_s=20)
+    broker = AsyncBroker(Endpoint(spread.url), retry_timeout_s=20)
     try:
         found = await broker.run_many([queues.counts(line) for line in LINES])
     finally:
@@ -80,7 +82,7 @@ async def _counted(spread: Spread) -> list[int]:
 def test_one_call_about_many_queues_is_divided_and_put_together(broker: Broker) -> None:
     broker.run_many([enqueue(line, *map(str, range(n))) for n, line in enumerate(LINES) if n])
 
-    (found,) = broker.run_many(survey(LINES))
+    (found,) = broker.run_many(bulk_counts(LINES))
 
     assert [one.counts.waiting for one in found] == list(range(12))
 
@@ -89,32 +91,31 @@ def test_the_leader_looks_at_all_queues_and_workers_in_one_call(broker: Broker) 
     for n, line in enumerate(LINES):
         broker.run(command("HSET", line.counters, "dead", n, read=int))
     broker.run(command("HSET", LINES[3].outbox, "x", "y", read=int))
-    broker.run(command("ZADD", LINES[8].closing, 1, "x", read=int))
+    broker.run(command("ZADD", LINES[8].finishing, 1, "x", read=int))
     broker.run(command("ZADD", KEYS.workers, 1, "gone", read=int))
 
-    (found,) = broker.run_many(glance(KEYS, LINES))
+    (found,) = broker.run_many(leader_scan(KEYS, [line.name for line in LINES]))
 
-    assert found == Glance(
-        posted=["q3"], closing=["q8"], silent=["gone"], dead={line.name: n for n, line in enumerate(LINES)}
-    )
+    assert (found.posted, found.finishing, found.silent) == (["q3"], ["q8"], ["gone"])
+    assert found.dead == {line.name: n for n, line in enumerate(LINES)}
 
 
 def test_format_and_registry_are_looked_after_wherever_they_are(broker: Broker) -> None:
     assert slot_of(KEYS.format) != slot_of(KEYS.queues)
     for _ in range(2):
-        broker.run(queues.enlist(KEYS, ["q0", "q1"]))
-    assert broker.run(queues.registered(KEYS)) == ["q0", "q1"]
+        broker.run(queues.register_queues(KEYS, ["q0", "q1"]))
+    assert run_operation(broker, queue_names(KEYS)) == ["q0", "q1"]
 
     broker.run(command("SET", KEYS.format, FORMAT + 1, read=bytes))
     with pytest.raises(NewerFormat):
-        broker.run(queues.enlist(KEYS, ["q0"]))
+        broker.run(queues.register_queues(KEYS, ["q0"]))
 
 
 def test_what_scripts_name_together_is_in_one_slot(broker: Broker) -> None:
-    assert broker.run(coordination.lead(KEYS, "me", ttl_ms=1000)).epoch == 1
-    broker.run(coordination.announce(KEYS, "me", {"a": 1}, ttl_ms=1000))
-    broker.run(coordination.define_periodics(KEYS, {"p": b"{}"}))
-    broker.run_many(coordination.retire(KEYS, "me"))
+    assert broker.run(leader_calls.take_leadership(KEYS, "me", ttl_ms=1000)).epoch == 1
+    broker.run(leader_calls.announce(KEYS, "me", {"a": 1}, ttl_ms=1000))
+    broker.run(leader_calls.define_periodics(KEYS, {"p": b"{}"}))
+    broker.run_many(leader_calls.retire(KEYS, "me"))
 
 
 def test_the_least_that_a_node_confirmed_counts(spread: Spread) -> None:
@@ -124,6 +125,25 @@ def test_the_least_that_a_node_confirmed_counts(spread: Spread) -> None:
         broker.write([enqueue(line, "a") for line in LINES])
     assert everything(broker) == [1] * 12
     broker.close()
+
+
+def test_a_dead_node_keeps_no_caller_from_the_others() -> None:
+    """R35: none of its replicas could take over, as it has none."""
+    spread = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    broker = Broker(Endpoint(spread.url), retry_timeout_s=0)
+    try:
+        everything(broker)
+        dead = spread.owner(slot_of(b""))
+        gone = [spread.owner(slot_of(line.waiting)) is dead for line in LINES]
+        dead.kill()
+        broker.connect()
+        found = broker.run_each([queues.counts(line) for line in LINES])
+    finally:
+        broker.close()
+        spread.remove()
+
+    assert [isinstance(one, ServerUnavailable) for one in found] == gone
+    assert any(gone)
 
 
 def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Broker) -> None:
@@ -159,7 +179,7 @@ def test_a_slot_that_was_moved_is_followed(spread: Spread, broker: Broker) -> No
 
 def test_a_script_waits_while_its_slot_moves_and_takes_nothing_for_lost(spread: Spread) -> None:
     """Half of the keys are over there: neither side may serve a script, and a single key is found on either."""
-    broker = Broker(Endpoint(spread.url), patience_s=0.3)
+    broker = Broker(Endpoint(spread.url), retry_timeout_s=0.3)
     line = LINES[5]
     broker.run(enqueue(line, *map(str, range(20))))
     slot = slot_of(line.waiting)

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobrunner.broker.aio import AsyncBroker
+from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import coordination, queues, tasks
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.broker.wakeup import WakeListener
+from jobrunner.broker.notifier import WakeListener
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.task import Task
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 from tests.topologies.servers import Behind
 
 pytestmark = pytest.mark.topology
@@ -30,7 +31,7 @@ def behind() -> Iterator[Behind]:
 
 @pytest.fixture
 def broker(behind: Behind) -> Iterator[Broker]:
-    made = Broker(Endpoint(behind.url), patience_s=30)
+    made = Broker(Endpoint(behind.url), retry_timeout_s=30)
     yield made
     made.close()
 
@@ -49,7 +50,7 @@ def test_calls_go_to_the_next_primary_after_a_failover(behind: Behind, broker: B
     old.kill()
 
     assert broker.run(enqueue("b")) == [True]
-    assert broker.run(coordination.metadata_increment(KEYS, "Job", "n", 1)) == 1
+    assert broker.run(leader_calls.metadata_increment(KEYS, "Job", "n", 1)) == 1
     assert asyncio.run(_counted(behind)) == 2
     assert behind.primary() is not old
     with pytest.raises(ServerUnavailable):
@@ -61,7 +62,7 @@ def test_calls_go_to_the_next_primary_after_a_failover(behind: Behind, broker: B
 
 
 async def _counted(behind: Behind) -> int:
-    broker = AsyncBroker(Endpoint(behind.url), patience_s=30)
+    broker = AsyncBroker(Endpoint(behind.url), retry_timeout_s=30)
     try:
         return (await broker.run(queues.counts(MAIL))).waiting
     finally:
@@ -75,7 +76,7 @@ def test_a_primary_that_comes_back_is_written_to_by_nobody(behind: Behind, broke
     old = behind.primary()
     old.stop_still()
     new = behind.fail_over(old)
-    brief = Broker(Endpoint(behind.url, timeout_s=0.5), patience_s=20)
+    brief = Broker(Endpoint(behind.url, timeout_s=0.5), retry_timeout_s=20)
 
     assert brief.run(enqueue("d")) == [True]
     old.go_on()
@@ -88,13 +89,13 @@ def test_a_primary_that_comes_back_is_written_to_by_nobody(behind: Behind, broke
 
 def test_a_demoted_server_is_left_although_it_keeps_its_connections(behind: Behind, broker: Broker) -> None:
     """READONLY: nothing was done, so even what may not be repeated is sent to the new primary."""
-    broker.run(coordination.metadata_increment(KEYS, "Job", "k", 1))
+    broker.run(leader_calls.metadata_increment(KEYS, "Job", "k", 1))
     behind.wait_replicated()
     old = behind.primary()
     behind.sentinels[0].ask("SENTINEL", "FAILOVER", "m")
     behind.fail_over(old)
 
-    assert broker.run(coordination.metadata_increment(KEYS, "Job", "k", 1)) == 2
+    assert broker.run(leader_calls.metadata_increment(KEYS, "Job", "k", 1)) == 2
     behind.wait_replicated()
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from jobrunner import AsyncClient, Client
-from jobrunner.inspector.check import Check
-from jobrunner.inspector.overview import overview
-from jobrunner.inspector.server_checks import check_server
+from jobrunner.inspector.doctor.check import Check
+from jobrunner.inspector.doctor.server import check_server
+from jobrunner.inspector.snapshot import overview
 from tests.topologies.servers import Behind, Spread
 
 QUEUES = ["a", "b", "c", "orders/raw"]

@@ -8,12 +8,12 @@ import structlog
 
 from jobrunner.attempt import Attempt
 from jobrunner.log_setup import log_to_stderr
-from jobrunner.logs import OwnLog
+from jobrunner.logs import SafeLogger
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
-from jobrunner.worker.executors.handover import Finished, RunAttempt
-from jobrunner.worker.executors.threads import ThreadExecutor
-from tests.conftest import wait_for
+from jobrunner.worker.run.executors.slots import FinishedAttempts, RunAttempt
+from jobrunner.worker.run.executors.threads import ThreadExecutor
+from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
 
 
@@ -56,7 +56,7 @@ def _broken_log(request: pytest.FixtureRequest, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_broken_log")
 def test_a_log_that_somebody_else_set_up_ends_no_loop() -> None:
     def step() -> float:
-        OwnLog("jobrunner.any").info("a turn")
+        SafeLogger("jobrunner.any").info("a turn")
         raise ValueError("and the loop tells of this")
 
     assert Loop("any", step).turn() > 0
@@ -64,7 +64,7 @@ def test_a_log_that_somebody_else_set_up_ends_no_loop() -> None:
 
 @pytest.mark.usefixtures("_broken_log")
 def test_a_log_that_somebody_else_set_up_ends_no_slot() -> None:
-    finished = Finished(lambda: None)
+    finished = FinishedAttempts(lambda: None)
     executor = ThreadExecutor(1, BrokenSlots(), finished)
     try:
         for _ in range(2):
@@ -77,7 +77,7 @@ def test_a_log_that_somebody_else_set_up_ends_no_slot() -> None:
 
 def test_an_own_log_says_what_structlog_is_set_up_for() -> None:
     with structlog.testing.capture_logs() as lines:
-        log = OwnLog("jobrunner.any")
+        log = SafeLogger("jobrunner.any")
         log.info("one", number=1)
         log.warning("two")
         log.error("three")

@@ -11,24 +11,14 @@ from structlog.testing import capture_logs
 from jobrunner import loop as module
 from jobrunner.errors import ServerUnavailable
 from jobrunner.loop import Complaints, Loop, Signal
-from tests.conftest import wait_for
-
-
-class Watch:
-    """The monotonic clock."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.waiting import wait_for
+from tests.support.watch import Watch, stopped
 
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     structlog.reset_defaults()
-    made = Watch()
-    monkeypatch.setattr(module, "monotonic", made)
-    return made
+    return stopped(monkeypatch, module)
 
 
 class Step:

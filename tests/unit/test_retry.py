@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobrunner.errors import AttemptCrashed, AttemptTimeout, InvalidOption
+from jobrunner.errors import AttemptCancelled, AttemptCrashed, AttemptTimeout, InvalidOption
 from jobrunner.retry import Backoff, BackoffPolicy, check_retry_on, is_retried, is_spent, next_delay, seconds
 
 
@@ -248,6 +248,7 @@ def test_attempts_are_spent_at_their_maximum_and_never_without_one(
         ((OSError,), AttemptCrashed(), True),
         (lambda error, attempt: attempt < 3 and "busy" in str(error), ValueError("busy"), True),
         (lambda error, attempt: attempt < 2, ValueError("busy"), False),
+        ((OSError,), AttemptCancelled(), True),
         (lambda error, attempt: False, AttemptTimeout(), False),
     ],
 )

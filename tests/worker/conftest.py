@@ -1,5 +1,6 @@
 """Workers in the process of the test, on its server and prefix."""
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,3 +34,12 @@ def run(current: Client) -> Callable[..., Any]:
         return Worker(client=current, **options).run(burst=not drain, drain=drain)
 
     return work
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def either_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With uvloop, and as if it were not installed."""
+    if request.param == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    else:
+        pytest.importorskip("uvloop")

@@ -7,7 +7,7 @@ from jobrunner import Client
 from jobrunner.inspector.search import Filter
 from jobrunner.task import Task
 from jobrunner.web.operations import Operations, ask_to_stop, read_operation
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
 from tests.worker.test_work import order, step
 
@@ -22,7 +22,7 @@ def fill(client: Client, count: int) -> None:
 
 def make_dead(client: Client, count: int) -> None:
     fill(client, count)
-    while held := client.queue("w").reserve_many(500):
+    while held := client.queue("w").reserve(500):
         client.queue("w").rollback_many(held, error="broken")
 
 

@@ -16,11 +16,11 @@ from jobrunner.broker.calls.queues import register
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.queue import Queue
-from jobrunner.coordinator.look import Look
-from jobrunner.coordinator.watch import Watch
+from jobrunner.coordinator.death_events import DeathEvents
+from jobrunner.coordinator.scan import LeaderScan
 from jobrunner.errors import InvalidOption
 from jobrunner.events import KINDS
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 
 @job(name="events.bad", queue="ev", max_attempts=1, backoff=Backoff(base=0.01, factor=1))
@@ -94,14 +94,14 @@ def test_a_worker_whose_events_are_refused_works_on(current: Client, server: Any
 
 
 def test_what_is_to_be_told_is_one_of_two_words() -> None:
-    with pytest.raises(InvalidOption, match="choose one of notable, all"):
+    with pytest.raises(InvalidOption, match="choose one of lifecycle, all"):
         Worker(events="some")
 
 
-def look_once(broker: Broker, keys: Keys, queues: list[str]) -> None:
+def look_once(broker: Broker, keys: Keys) -> None:
     """As a leader that was just elected."""
-    watch = Watch(broker, keys)
-    Look(broker, keys, 5.0, lambda: queues, [watch.take]).step()
+    watch = DeathEvents(broker, keys)
+    LeaderScan(broker, keys, 5.0, [watch.take]).step()
     watch.step()
 
 
@@ -113,7 +113,7 @@ def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
 
     def look() -> None:
         clock.advance(1000)
-        look_once(broker, keys, ["q", "shop/raw", "shop/odd"])
+        look_once(broker, keys)
 
     look()
     return look
@@ -146,7 +146,7 @@ def test_many_deaths_at_once_are_counted(current: Client, watch: Callable[[], No
 
     assert len(told(current, "task_died")) == 102
     assert told(current, "tasks_died") == [("tasks_died", "q", "30")]
-    assert not raw.exists(keys.queue("q").died)
+    assert not raw.exists(keys.queue("q").deaths)
 
 
 def test_deaths_that_nobody_told_of_are_bounded_on_the_server_and_counted(
@@ -154,7 +154,7 @@ def test_deaths_that_nobody_told_of_are_bounded_on_the_server_and_counted(
 ) -> None:
     kill(current, 1100)
 
-    died = keys.queue("q").died
+    died = keys.queue("q").deaths
     assert raw.llen(died) == 1000
     assert 0 < raw.pttl(died) <= 86_400_000
     watch()
@@ -190,7 +190,7 @@ def test_a_death_is_told_whatever_became_of_the_task_since(
 def test_a_death_that_leaves_no_dead_task_is_told(current: Client, watch: Callable[[], None], keys: Keys) -> None:
     odd, raw_items = current.queue("shop/odd"), current.queue("shop/raw")
     current.queue("q").configure(dead_ttl=0)
-    raw_items.configure(dead_to="shop/odd")
+    raw_items.configure(dead_letter_queue="shop/odd")
     kill(current, 1)
     kill(current, 1, raw_items)
     watch()
@@ -227,7 +227,7 @@ def test_what_died_before_the_first_worker_came_is_told_too(
     kill(current, 2)
     clock.advance(10_000)
 
-    look_once(broker, keys, ["q"])
+    look_once(broker, keys)
 
     assert len(told(current, "task_died")) == 2
 
@@ -238,7 +238,7 @@ def test_words_that_are_damaged_and_a_count_that_fell_back_stop_nothing(
     kill(current, 5)
     watch()
     raw.hset(keys.queue("q").counters, "dead", 2)
-    raw.rpush(keys.queue("q").died, b"\xff", b"a\tb")
+    raw.rpush(keys.queue("q").deaths, b"\xff", b"a\tb")
     watch()
     watch()
     kill(current, 1)

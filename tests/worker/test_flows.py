@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
-from jobrunner.broker.calls.glance import Glance
+from jobrunner.broker.calls.leader_scan import ScanReply
 from jobrunner.client.current import forget, use
-from jobrunner.coordinator.outboxes import Outboxes
+from jobrunner.coordinator.flow_recovery import FlowRecovery
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.flow import Chain, Group, Step
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("flows")
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
@@ -142,7 +143,7 @@ def test_a_step_of_a_chain_finds_the_result_of_the_one_before() -> None:
     flow = chain(add.bind(1, 2), Double(), Double()).enqueue()
     assert flow.result(timeout=20) == 12
     assert len(flow.tasks) == 1
-    assert flow.tasks[0].result(timeout=5) == 3
+    assert flow.tasks[0].result(timeout=30) == 3
 
 
 def test_a_chain_across_queues_and_pipelines() -> None:
@@ -217,7 +218,7 @@ def test_steps_behind_a_dead_one_do_not_begin_and_the_flow_says_so() -> None:
     progress = flow.progress()
     assert (progress.total, progress.succeeded, progress.dead, progress.cancelled) == (4, 1, 3, 0)
     with pytest.raises(TaskFailed, match=r"flows\.fail"):
-        flow.result(timeout=5)
+        flow.result(timeout=30)
     assert name not in seen
 
 
@@ -228,7 +229,7 @@ def test_a_dead_step_that_is_put_back_takes_the_chain_on() -> None:
     gates.add(gate)
     assert flow.tasks[0].requeue()
     wait_for(lambda: flow.progress().succeeded == 4)
-    assert flow.result(timeout=5) == [[["mended"]], [["mended"]]]
+    assert flow.result(timeout=30) == [[["mended"]], [["mended"]]]
 
 
 def test_callbacks_that_fail_are_retried_and_fire_no_second_one(client: Client) -> None:
@@ -342,9 +343,9 @@ def test_flows_of_any_shape_complete_whoever_dies(seed: int) -> None:
         if progress.dead:
             wait_for(lambda name=name: len(seen.get(f"dead {name}", [])) == 1)
             with pytest.raises(TaskFailed):
-                flow.result(timeout=5)
+                flow.result(timeout=30)
         else:
-            flow.result(timeout=5)
+            flow.result(timeout=30)
 
 
 def test_a_thousand_members() -> None:
@@ -404,10 +405,18 @@ def test_a_member_that_expires_in_line_is_told_of_by_the_leader(client: Client) 
     group(expiring.bind(), on_dead=Note(name=name)).enqueue()
     wait_for(lambda: not [lease.release() for lease in client.queue("unserved2").reserve(1)])
     assert name not in seen
-    outboxes = Outboxes(client.broker, client.keys)
-    outboxes.take(Glance(posted=["unserved2"]))
+    outboxes = FlowRecovery(client.broker, client.keys)
+    outboxes.take(ScanReply(posted=["unserved2"]))
     outboxes.step()
     wait_for(lambda: name in seen)
+
+
+def test_a_group_of_more_steps_than_are_put_together_at_once() -> None:
+    name = new_name()
+    steps = group(*(add.bind(n) for n in range(1200)))
+    flow = chain(steps, Note(name=name)).enqueue()
+    assert flow.result(timeout=60) == [n + 1 for n in range(1200)]
+    assert seen[name] == [(tuple(n + 1 for n in range(1200)), ("succeeded",) * 1200)]
 
 
 def test_a_wait_that_is_too_short_says_so() -> None:
@@ -451,7 +460,7 @@ def test_asyncio() -> None:
             await stopped.result(timeout=0.01)
         assert await stopped.cancel()
         with pytest.raises(TaskCancelled):
-            await stopped.result(timeout=5)
+            await stopped.result(timeout=30)
         alone = await group(unserved.bind()).aenqueue()
         assert await alone.tasks[0].cancel()
         assert (await alone.progress()).cancelled == 1

@@ -14,7 +14,8 @@ from jobrunner import Backoff, Cancel, Client, Fail, Job, Retry, Snooze, Worker,
 from jobrunner.client.current import forget, use
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.task import Task, new_id
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("outcomes")
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
@@ -51,7 +52,7 @@ async def brief_async() -> None:
     await asyncio.sleep(30)
 
 
-@job(name="outcomes.unkept", queue="outcomes", keep=0)
+@job(name="outcomes.unkept", queue="outcomes", result_ttl=0)
 def unkept() -> int:
     return 1
 
@@ -74,7 +75,7 @@ def client(server: Server) -> Iterator[Client]:
     """One client and one worker for the file; no test here empties the server."""
     with Client(server.url, "outcomes") as made:
         use(made)
-        worker = Worker(queues=["outcomes"], client=made)
+        worker = Worker(queues=["outcomes"], client=made, unknown_grace=0)
         worker.start()
         yield made
         worker.stop(grace=0)

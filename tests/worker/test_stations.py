@@ -12,9 +12,9 @@ from jobrunner import Client
 from jobrunner.attempt import Attempt
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_station
-from jobrunner.jobs.run import Run
-from jobrunner.outcome import Dropped, Moved, Spread
-from tests.conftest import wait_for
+from jobrunner.jobs.running_task import JobRun
+from jobrunner.outcome import Dropped, FannedOut, Moved
+from tests.support.waiting import wait_for
 
 Act = Callable[[Attempt], Any]
 
@@ -35,7 +35,7 @@ def station() -> Iterator[Callable[..., None]]:
     declared: list[str] = []
 
     def declare(queue: str, act: Act, **settings: Any) -> None:
-        def build(attempt: Attempt, _: Run) -> Item:
+        def build(attempt: Attempt, _: JobRun) -> Item:
             return Item(act, attempt)
 
         definition = StationDefinition(
@@ -156,9 +156,9 @@ def test_an_endless_loop_ends_at_the_limit_of_hops(current: Client, station: Any
 def test_a_fan_out_makes_new_items_in_one_step(current: Client, station: Any, run: Any) -> None:
     lock, ends = threading.Lock(), []
 
-    def split(attempt: Attempt) -> Spread:
+    def split(attempt: Attempt) -> FannedOut:
         parts = msgspec.json.decode(attempt.payload or b"")
-        return Spread(
+        return FannedOut(
             children=tuple(Moved(queue="fan/part", payload=msgspec.json.encode(part), max_hops=9) for part in parts)
         )
 

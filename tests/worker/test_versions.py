@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from jobrunner import Client, Retry, Worker, job
-from jobrunner.broker.calls.formats import FORMAT
+from jobrunner.broker.calls.server import FORMAT
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import NewerFormat
 from jobrunner.etl import Pipeline
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
 
 runs: list[int] = []
@@ -121,7 +121,7 @@ def test_a_worker_runs_beside_a_newer_one_that_says_more_everywhere(
     raw.set(keys.prefix + ":lunar", "1")
 
     worker = start(queues=["ver"], heartbeat=0.05)
-    raw.hset(keys.orders(worker.id), "howl", "1")
+    raw.hset(keys.commands(worker.id), "howl", "1")
     task = flaky.enqueue(fails=0)
 
     assert task.result(timeout=10) == "done"

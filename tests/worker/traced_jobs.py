@@ -8,11 +8,11 @@ from opentelemetry import trace
 from jobrunner import job
 from jobrunner.tracing import instrument
 
-if (spec := sys.modules["__main__"].__spec__) is not None and spec.name == "jobrunner.worker.executors.child":
+if (spec := sys.modules["__main__"].__spec__) is not None and spec.name == "jobrunner.worker.run.executors.child":
     instrument()  # in a child only: the test does it in its own process
 
 
-@job(queue="traced", keep=60)
+@job(queue="traced", result_ttl=60)
 def traceparent_seen() -> str:
     """The span that is current in the child."""
     found = trace.get_current_span().get_span_context()

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from jobrunner.broker.call import Call, Verb, command
+from jobrunner.broker.call import Call, ScriptCommand, command
 from jobrunner.broker.keys import Keys, QueueKeys
 
-_shed = Verb("shed", int)
+_delete_archived = ScriptCommand("delete_archived", int)
 _COUNTERS = {"dead": "trimmed", "done": "history_archived"}
 
 
@@ -55,10 +55,10 @@ def close_window(keys: Keys, digest: str, done: Mapping[str, float]) -> list[Cal
     ]
 
 
-def shed(keys: QueueKeys, state: str, *, before_ms: float) -> Call[int]:
+def delete_archived(keys: QueueKeys, state: str, *, before_ms: float) -> Call[int]:
     """Deletes a slice of what is dead or done since before that instant. Reply: how many; 0 at the end."""
     picked = (getattr(keys, state), keys.counters, keys.settings)
-    return _shed.with_keys(picked, tasks=keys.tasks, before=before_ms, counter=_COUNTERS[state])
+    return _delete_archived.with_keys(picked, tasks=keys.tasks, before=before_ms, counter=_COUNTERS[state])
 
 
 def _state(reply: list[bytes | None]) -> tuple[bytes | None, dict[str, float]]:

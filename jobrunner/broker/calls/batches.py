@@ -23,11 +23,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Call, Verb, Word, command
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.broker.replies import texts
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
-from jobrunner.holder import number_from
+from jobrunner.lease_number import number_from
 
 ROWS_AT_ONCE = 500
 """So many rows a call stages at most: the server does nothing else meanwhile."""
@@ -51,6 +51,8 @@ class Claimed:
     error: str
     targets: tuple[str, ...]
     """Short names of the queues that staged rows go to."""
+    claim: str = ""
+    """The name of the claim that handed it out; empty for a batch that its holder filled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,21 @@ class Advance:
     full: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What one slice of `reclaim` did: how many items went back, the lease number to go on behind ('' when it is
+    through), and whether the list of members that it asked about is in use."""
+
+    items: int
+    after: str
+    list_in_use: bool
+
+
 def _texts(words: Iterable[bytes]) -> tuple[str, ...]:
     return tuple(word.decode() for word in words)
 
 
-def _claimed(batch_id: str, reply: list[Any]) -> Claimed | bool:
+def _claimed(batch_id: str, claim: str, reply: list[Any]) -> Claimed | bool:
     if len(reply) < 2:
         return bool(reply)
     epoch, state, ends, size, failures, root, first, error, *targets = reply
@@ -88,17 +100,19 @@ def _claimed(batch_id: str, reply: list[Any]) -> Claimed | bool:
         first=first,
         error=error.decode("utf-8", "replace"),
         targets=_texts(targets),
+        claim=claim,
     )
 
 
-_fill = Verb("fill", lambda reply: reply)
-_begin = Verb("begin", lambda reply: reply)
-_claim = Verb("claim", lambda reply: reply, repeatable=False)
-_renew = Verb("renew", lambda reply: reply)
-_stage = Verb("stage", lambda reply: reply)
-_decide = Verb("decide", lambda reply: reply)
-_advance = Verb("advance", lambda reply: reply)
-_setback = Verb("setback", lambda reply: reply)
+_fill = ScriptCommand("fill", lambda reply: reply)
+_begin = ScriptCommand("begin", lambda reply: reply)
+_claim = ScriptCommand("claim", lambda reply: reply, repeatable=False)
+_renew = ScriptCommand("renew", lambda reply: reply)
+_stage = ScriptCommand("stage", lambda reply: reply)
+_decide = ScriptCommand("decide", lambda reply: reply)
+_advance = ScriptCommand("advance", lambda reply: reply)
+_failed_attempt = ScriptCommand("failed_attempt", lambda reply: reply)
+_reclaim = ScriptCommand("reclaim", lambda reply: Reclaimed(reply[0], reply[1].decode(), bool(reply[2])))
 
 
 def lost(batch_id: str) -> BatchLost:
@@ -112,17 +126,17 @@ def _keys_of(keys: QueueKeys, batch_id: str, *names: str) -> tuple[bytes, ...]:
     return tuple(keys.batch + batch_id.encode() if name == "batch" else getattr(keys, name) for name in names)
 
 
-def _with_batch(verb: Verb[Any], keys: QueueKeys, batch_id: str, /, *, rest: Iterable[Word] = (), **args: Word) -> Any:
+def _with_batch(
+    verb: ScriptCommand[Any], keys: QueueKeys, batch_id: str, /, *, rest: Iterable[Arg] = (), **args: Arg
+) -> Any:
     return verb.with_keys(_keys_of(keys, batch_id, *verb.script.keys), rest=rest, id=batch_id, **args)
 
 
-def fill(
-    keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, lease_ms: int
-) -> Call[tuple[int, float]]:
+def fill(keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, lease_ms: int) -> Call[tuple[int, float]]:
     """Up to `count` more members, first in line, for a batch that has `had`; with 0 the batch is new.
 
     Reply: how many it has, and the end of its lease, Unix ms; (0, 0.0) when nothing was there and the batch is not
-    either. Sent again it changes nothing. Raises BatchLost.
+    either. Sent again it changes nothing. Raises BatchLost, also for half of a batch: that never gets other members.
     """
     call = _with_batch(
         _fill,
@@ -140,13 +154,18 @@ def fill(
 
 
 def _filled(batch_id: str, reply: list[Any]) -> tuple[int, float]:
+    if reply[0] == b"half":
+        raise BatchLost(
+            f"batch {batch_id} is a part of a batch that failed and was halved: it takes no more items; "
+            "run it with the members that it has"
+        )
     if reply[0] == b"lost":
         raise lost(batch_id)
     return reply[0], float(reply[1] or 0)
 
 
 def begin(
-    keys: QueueKeys, batch_id: str, *, lease_ms: int, shared: Mapping[str, Word], attempt: str = ""
+    keys: QueueKeys, batch_id: str, *, lease_ms: int, shared: Mapping[str, Arg], attempt: str = ""
 ) -> Call[Claimed]:
     """A batch without members, for writes; `shared` are fields of every new item. Takes an undecided one over.
 
@@ -173,21 +192,26 @@ def _begun(batch_id: str, reply: list[Any]) -> Claimed:
     )
 
 
-
 def foremost(keys: QueueKeys, index: str, count: int) -> Call[list[str]]:
     """Ids of the batches that are due first. `index`: 'batches', or 'closing' for what needs no driver to finish."""
     return command("ZRANGE", getattr(keys, index), 0, count - 1, read=texts)
 
 
-def claim(keys: QueueKeys, batch_id: str, *, lease_ms: int) -> Call[Claimed | bool]:
-    """A batch under a new epoch; False when it is not due yet; True when it is gone, and another may be due."""
-    call = _with_batch(_claim, keys, batch_id, tasks=keys.tasks, lease_ms=lease_ms)
-    return replace(call, read=partial(_claimed, batch_id))
+def claim(keys: QueueKeys, batch_id: str, *, lease_ms: int, name: str = "") -> Call[Claimed | bool]:
+    """A batch under a new epoch; False when it is not due yet; True when it is gone, and another may be due.
+
+    `name` is that of this call alone. The epoch is not: a failover may forget a claim, and the next one gets its epoch.
+    """
+    call = _with_batch(_claim, keys, batch_id, tasks=keys.tasks, lease_ms=lease_ms, claim=name)
+    return replace(call, read=partial(_claimed, batch_id, name))
 
 
-def renew(keys: QueueKeys, batch_id: str, epoch: int, *, lease_ms: int) -> Call[float]:
-    """The lease ends `lease_ms` from now. Reply: its end, Unix ms. Raises BatchLost."""
-    call = _with_batch(_renew, keys, batch_id, tasks=keys.tasks, epoch=epoch, lease_ms=lease_ms)
+def renew(keys: QueueKeys, batch_id: str, epoch: int, *, lease_ms: int, claim: str = "") -> Call[float]:
+    """The lease ends `lease_ms` from now. Reply: its end, Unix ms. Raises BatchLost.
+
+    With the name of a `claim` also when another claim has this epoch.
+    """
+    call = _with_batch(_renew, keys, batch_id, tasks=keys.tasks, epoch=epoch, lease_ms=lease_ms, claim=claim)
     return replace(call, read=partial(_renewed, batch_id))
 
 
@@ -209,10 +233,8 @@ def stage(
     if len(words) % 4 or len(words) > 4 * ROWS_AT_ONCE:
         raise InvalidOption(f"{len(words)} words: give four for each row, and up to {ROWS_AT_ONCE} rows at once")
     _check_targets(keys, {to if isinstance(to, str) else to.decode() for to in set(words[1::4])})
-    given: Word = "" if after is None else after
-    call = _with_batch(
-        _stage, keys, batch_id, rest=words, tasks=keys.tasks, epoch=epoch, nonce=nonce, after=given
-    )
+    given: Arg = "" if after is None else after
+    call = _with_batch(_stage, keys, batch_id, rest=words, tasks=keys.tasks, epoch=epoch, nonce=nonce, after=given)
     return replace(call, read=partial(_staged, batch_id), repeatable=after is not None)
 
 
@@ -254,9 +276,7 @@ def _decided(batch_id: str, reply: list[bytes]) -> tuple[str, ...]:
 
 def advance(keys: QueueKeys, batch_id: str, *, count: int = ADVANCED_AT_ONCE) -> Call[Advance]:
     """Rolls a decided batch forward by up to `count` rows and members. Raises BatchLost when it is not decided."""
-    call = _with_batch(
-        _advance, keys, batch_id, tasks=keys.tasks, queue=keys.name, finished=keys.finished, count=count
-    )
+    call = _with_batch(_advance, keys, batch_id, tasks=keys.tasks, queue=keys.name, finished=keys.finished, count=count)
     return replace(call, read=partial(_advanced, batch_id))
 
 
@@ -267,7 +287,7 @@ def _advanced(batch_id: str, reply: list[Any]) -> Advance:
     return Advance(word == b"done", moved, new, dead, ended, skipped, full.decode() or None)
 
 
-def setback(
+def failed_attempt(
     keys: QueueKeys, batch_id: str, epoch: int, *, fate: str, delay_ms: int = 0, reason: str = ""
 ) -> Call[str]:
     """No decision: 'failed' (counts), 'released' (does not), or 'dissolved' (members go back to their places).
@@ -276,7 +296,7 @@ def setback(
     BatchLost.
     """
     call = _with_batch(
-        _setback, keys, batch_id, tasks=keys.tasks, epoch=epoch, fate=fate, delay_ms=delay_ms, reason=reason
+        _failed_attempt, keys, batch_id, tasks=keys.tasks, epoch=epoch, fate=fate, delay_ms=delay_ms, reason=reason
     )
     return replace(call, read=partial(_set_back, batch_id))
 
@@ -289,7 +309,56 @@ def _set_back(batch_id: str, reply: bytes) -> str:
 
 def members(keys: QueueKeys, root: str, first: int, count: int) -> Call[list[str]]:
     """Ids of members by their position in the list of batch `root`."""
-    key = keys.batch + root.encode() + b":members"
-    return command(
-        "LRANGE", key, first, first + count - 1, read=texts
+    return command("LRANGE", member_list(keys, root), first, first + count - 1, read=texts)
+
+
+def reclaim(
+    keys: QueueKeys, *, batch_id: str = "", after: str = "-1", count: int = ADVANCED_AT_ONCE
+) -> Call[Reclaimed]:
+    """Puts items of batches that are not open back to their places in line, a slice of them; no attempt is spent.
+
+    Without a `batch_id` it looks at all leases that no worker took, from the number `after` on, and goes by what only
+    a batch does: several items share one number. With one it looks for the items of that batch.
+    """
+    known = number_from(batch_id) if batch_id else ""
+    return _with_batch(  # type: ignore[no-any-return]
+        _reclaim, keys, batch_id, tasks=keys.tasks, known=known, after=after, count=count
     )
+
+
+def member_list(keys: QueueKeys, batch_id: str) -> bytes:
+    """The key of the list of members of a batch that is no half."""
+    return _key(keys, batch_id, ":members")
+
+
+def nonces(keys: QueueKeys, batch_id: str, epoch: int, *, prefix: str) -> Call[list[str]]:
+    """Names, beginning with `prefix`, of the lists of rows that the holder of that epoch has staged, sorted; the batch
+    need not be decided."""
+    start = f"{epoch}."
+
+    def read(reply: Any) -> list[str]:
+        names = (raw.decode() for raw in reply)
+        return sorted(name.removeprefix(start) for name in names if name.startswith(start + prefix))
+
+    return command("SMEMBERS", _key(keys, batch_id, ":nonces"), read=read)
+
+
+def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[list[str]]:
+    """The ids of the rows in one such list, in order."""
+    rows = _key(keys, batch_id, f":rows:{epoch}.{nonce}")
+    return command("LRANGE", rows, 0, -1, read=lambda reply: [raw.decode() for raw in reply[::4]])
+
+
+def still_members(keys: QueueKeys, root: str, ids: Sequence[str]) -> Call[list[bool]]:
+    """For each of one or more ids whether it still is a member of the batch, or of a half of it: not once it was
+    deleted, or ended by another half."""
+    number = number_from(root)
+
+    def read(reply: Any) -> list[bool]:
+        return [held is not None and float(held) == number for held in reply]
+
+    return command("ZMSCORE", keys.leases, *ids, read=read)
+
+
+def _key(keys: QueueKeys, batch_id: str, of: str) -> bytes:
+    return keys.batch + (batch_id + of).encode()

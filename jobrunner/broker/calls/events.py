@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from jobrunner.broker.call import Call, Word, command
+from jobrunner.broker.call import Arg, Call, command
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms
 from jobrunner.events import Event
@@ -13,7 +13,7 @@ _OWN = ("queue", "task", "job", "worker", "by")
 _LONGEST = 500
 
 
-def note(keys: Keys, kind: str, **words: Word) -> Call[None]:
+def note(keys: Keys, kind: str, **words: Arg) -> Call[None]:
     """Adds an event. It may be left out, and is when the server refuses it, and may be there twice after an outage."""
     said = [part for name, word in words.items() if word != "" for part in (name, _short(word))]
     return command("XADD", keys.events, "MAXLEN", "~", KEPT, "*", "kind", kind, *said, read=_nothing, may_fail=True)
@@ -42,7 +42,7 @@ def _nothing(_: Any) -> None:
     return None
 
 
-def _short(word: Word) -> Word:
+def _short(word: Arg) -> Arg:
     return word[:_LONGEST] if isinstance(word, (str, bytes)) else word
 
 

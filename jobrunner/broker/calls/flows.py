@@ -4,15 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from jobrunner.broker.call import Call, Verb, Word, command
+from msgspec import structs
+
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command
 from jobrunner.broker.calls.tasks import due_word, sealed, task_fields
+from jobrunner.broker.chunks import SLICE_BYTES
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.replies import text
 from jobrunner.join import Ended, Join
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class JoinCounts:
     """How many members of a join there are and how they ended so far."""
 
     total: int
@@ -21,15 +24,18 @@ class Tally:
     cancelled: int
 
 
-
-_prepare = Verb("prepare", bool)
-_arrive = Verb("arrive", text)
-_abandon = Verb("abandon", text)
+_prepare = ScriptCommand("prepare", bool)
+_join_arrive = ScriptCommand("join_arrive", text)
+_collect = ScriptCommand("collect", text)
+_join_arrive_part = ScriptCommand("join_arrive_part", text)
+_passed = ScriptCommand("passed", text)
+_outbox: ScriptCommand[tuple[list[Ended], bool]] = ScriptCommand("outbox", tuple)
+_abandon = ScriptCommand("abandon", text)
 
 
 def prepare(keys: QueueKeys, join: Join) -> Call[bool]:
     """A new join. Reply: False when it exists already, and is left as it is."""
-    words: list[Word] = ["rule", join.rule, "total", join.total]
+    words: list[Arg] = ["rule", join.rule, "total", join.total]
     if join.results:
         words += ("results", join.results)
     if join.onward:
@@ -39,39 +45,78 @@ def prepare(keys: QueueKeys, join: Join) -> Call[bool]:
     return _prepare.with_keys((keys.join(join.id),), rest=words, ttl_ms=join.ttl_ms)
 
 
-def _prepared(keys: QueueKeys, join: Join) -> list[Word]:
+def _prepared(keys: QueueKeys, join: Join) -> list[Arg]:
     task = join.task
     assert task is not None
-    task = sealed(keys, task)
-    fields: list[Word] = ["queue", keys.name, "payload", task.payload, *task_fields(task)]
+    task = sealed(keys, task, after=join.after)
+    fields: list[Arg] = ["queue", keys.name, "payload", task.payload, *task_fields(task)]
     priority = "" if task.priority is None else task.priority
-    words: list[Word] = ["id", task.id, "priority", priority, "due", due_word(task)]
+    words: list[Arg] = ["id", task.id, "priority", priority, "due", due_word(task)]
     words += ("names", " ".join(map(str, fields[::2])))
     for name, value in zip(fields[::2], fields[1::2], strict=True):
         words += (f"f:{name!s}", value)
     return words
 
 
-def arrive(keys: QueueKeys, join_id: str, arrivals: Iterable[tuple[int, str, bytes]]) -> Call[str]:
-    """Arrivals: member, outcome, result. Reply: 'noted', 'fired', 'posted' or 'gone' (see lua/arrive.lua)."""
+def join_arrive(keys: QueueKeys, join_id: str, arrivals: Iterable[tuple[int, str, bytes]]) -> Call[str]:
+    """Arrivals: member, outcome, result. Reply: 'noted', 'fired', 'posted', 'more' or 'gone'; see join_arrive.lua."""
     picked = (keys.waiting, keys.scheduled, keys.counters, keys.arrival, keys.wake, keys.outbox)
-    return _arrive.with_keys((keys.join(join_id), *picked), rest=chain.from_iterable(arrivals), tasks=keys.tasks)
+    return _join_arrive.with_keys((keys.join(join_id), *picked), rest=chain.from_iterable(arrivals), tasks=keys.tasks)
+
+
+def collect(keys: QueueKeys, join_id: str) -> Call[str]:
+    """A slice of what the members of a large join brought. Reply: 'more' while there is more to collect, else how the
+    join went on: 'fired', 'posted', 'pass', 'dead', 'noted' or 'gone' (see lua/collect.lua)."""
+    sets = (keys.waiting, keys.scheduled, keys.dead, keys.settings, keys.counters, keys.arrival, keys.wake)
+    picked = (*keys.join_and_collected(join_id), *sets, keys.waiters, keys.outbox)
+    return _collect.with_keys(picked, tasks=keys.tasks, finished=keys.finished)
+
+
+def join_arrive_part(keys: QueueKeys, join_id: str, member: int, piece: int, result: bytes) -> Call[str]:
+    """A piece of the result that `in_pieces` is going to announce. Reply: 'taken', 'noted' when no piece of it is
+    needed, or 'gone'."""
+    return _join_arrive_part.with_keys((keys.join(join_id),), member=member, piece=piece, result=result)
+
+
+def in_pieces(pieces: int, size: int) -> bytes:
+    """What arrives in place of a result whose pieces are there. No JSON begins so."""
+    return b"@%d:%d" % (pieces, size)
+
+
+def collected(keys: QueueKeys, join_id: str) -> Call[int]:
+    """In how many parts the results of a large group are that are to be passed on."""
+    return command("HGET", keys.join_and_collected(join_id)[1], "parts", read=lambda raw: int(raw or 0))
+
+
+def collected_part(keys: QueueKeys, join_id: str, part: int) -> Call[bytes | None]:
+    """One of them; None when they are no longer there."""
+    return command("HGET", keys.join_and_collected(join_id)[1], f"r{part}", read=_as_it_is)
+
+
+def onward(keys: QueueKeys, join_id: str) -> Call[bytes]:
+    """Whom a join tells that passes results on (see join.py)."""
+    return command("HGET", keys.join(join_id), "f:then", read=lambda raw: raw or b"")
+
+
+def passed(keys: QueueKeys, join_id: str) -> Call[str]:
+    """All joins behind a large group have its results. Reply: 'passed', 'noted' or 'gone'."""
+    return _passed.with_keys(keys.join_and_collected(join_id))
 
 
 def abandon(keys: QueueKeys, join_id: str) -> Call[str]:
     """A join that has not fired never will. Reply: 'posted', 'noted', 'fired' or 'gone'."""
-    return _abandon.with_keys((keys.join(join_id), keys.outbox), outcome="cancelled")
+    return _abandon.with_keys((*keys.join_and_collected(join_id), keys.outbox), outcome="cancelled")
 
 
-def outbox(keys: Keys, tag: str, *, count: int) -> Call[list[Ended]]:
-    """Up to `count` entries of an outbox, any of them: one that cannot be told keeps no other from its turn."""
+def outbox(keys: Keys, tag: str, *, count: int) -> Call[tuple[list[Ended], bool]]:
+    """Up to `count` entries of an outbox, of a MiB of results, any of them; whether there may be more."""
 
-    def read(reply: list[bytes] | None) -> list[Ended]:
-        words = reply or []  # fakeredis says nothing for an empty list
+    def read(reply: list[bytes]) -> tuple[list[Ended], bool]:
+        more, *words = reply
         pairs = zip(words[::2], words[1::2], strict=True)
-        return [Ended(tag, *_split(field), result) for field, result in pairs]
+        return [Ended(tag, *_split(field), result) for field, result in pairs], more == b"1"
 
-    return command("HRANDFIELD", keys.outbox(tag), count, "WITHVALUES", read=read)
+    return structs.replace(_outbox.with_keys((keys.outbox(tag),), count=count, bytes=SLICE_BYTES), read=read)
 
 
 def forget(keys: Keys, tag: str, told: Sequence[Ended]) -> Call[int]:
@@ -79,11 +124,11 @@ def forget(keys: Keys, tag: str, told: Sequence[Ended]) -> Call[int]:
     return command("HDEL", keys.outbox(tag), *(f"{one.outcome}:".encode() + one.onward for one in told), read=int)
 
 
-def tally(keys: QueueKeys, join_id: str) -> Call[Tally | None]:
+def tally(keys: QueueKeys, join_id: str) -> Call[JoinCounts | None]:
     """The counts of a join; None when it is gone."""
 
-    def read(reply: list[bytes | None]) -> Tally | None:
-        return None if reply[0] is None else Tally(*(int(count or 0) for count in reply))
+    def read(reply: list[bytes | None]) -> JoinCounts | None:
+        return None if reply[0] is None else JoinCounts(*(int(count or 0) for count in reply))
 
     return command("HMGET", keys.join(join_id), "total", "succeeded", "dead", "cancelled", read=read)
 
@@ -97,13 +142,27 @@ def members(keys: QueueKeys, join_id: str, numbers: Sequence[int]) -> Call[list[
     return command("HMGET", keys.join(join_id), *(f"m{number}" for number in numbers), read=read)
 
 
-def received(keys: QueueKeys, task_id: str) -> Call[tuple[bytes, bytes] | None]:
-    """Results and outcomes that a flow gave a task, JSON arrays, empty for none; None when the task is gone."""
+def received(keys: QueueKeys, task_id: str) -> Call[tuple[bytes, bytes, int] | None]:
+    """Results and outcomes that a flow gave a task, JSON arrays, empty for none; in how many parts they are instead, 0
+    where they are whole. None when the task is gone."""
+
+    def read(reply: list[bytes | None]) -> tuple[bytes, bytes, int] | None:
+        return None if reply[0] is None else (reply[1] or b"", reply[2] or b"", int(reply[3] or 0))
+
+    return command("HMGET", keys.task(task_id), "id", "results", "outcomes", "parts", read=read)
+
+
+def received_part(keys: QueueKeys, task_id: str, part: int) -> Call[tuple[bytes, bytes] | None]:
+    """A part of results and outcomes: put side by side, the parts are the arrays. None when the task is gone."""
 
     def read(reply: list[bytes | None]) -> tuple[bytes, bytes] | None:
-        return None if reply[0] is None else (reply[1] or b"", reply[2] or b"")
+        return None if reply[0] is None or reply[1] is None else (reply[0], reply[1])
 
-    return command("HMGET", keys.task(task_id), "id", "results", "outcomes", read=read)
+    return command("HMGET", keys.task(task_id), f"r{part}", f"o{part}", read=read)
+
+
+def _as_it_is(raw: bytes | None) -> bytes | None:
+    return raw
 
 
 def _split(field: bytes) -> tuple[str, bytes]:

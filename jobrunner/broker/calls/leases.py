@@ -13,10 +13,10 @@ from operator import itemgetter
 from typing import Any
 
 from jobrunner.attempt import Attempt, read_attempts
-from jobrunner.broker.call import Call, Verb, Word, command
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.replies import text, texts
-from jobrunner.holder import number_from
+from jobrunner.lease_number import number_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,16 @@ class Reservation:
 
 
 
-_reserve = Verb("reserve", lambda reply: reply, repeatable=False)
-_pop = Verb("pop", lambda reply: reply, repeatable=False)
-_commit = Verb("commit", lambda reply: reply)
-_fail = Verb("fail", texts)
-_release = Verb("release", texts)
-_extend = Verb("extend", texts)
-_progress = Verb("progress", text)
-_move = Verb("move", texts)
-_spread = Verb("spread", lambda reply: [text(reply)])
+_reserve = ScriptCommand("reserve", lambda reply: reply, repeatable=False)
+_pop = ScriptCommand("pop", lambda reply: reply, repeatable=False)
+_commit = ScriptCommand("commit", lambda reply: reply)
+_fail = ScriptCommand("fail", texts)
+_release = ScriptCommand("release", texts)
+_crash = ScriptCommand("crash", texts)
+_extend = ScriptCommand("extend", texts)
+_progress = ScriptCommand("progress", text)
+_move = ScriptCommand("move", texts)
+_spread = ScriptCommand("spread", lambda reply: [text(reply)])
 
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
@@ -47,13 +48,23 @@ def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
     return Reservation(float(reply[0]), next_event_ms, float(reply[3]), read_attempts(queue, lease, reply))
 
 
-def reserve(keys: QueueKeys, count: int, *, token: str | int, keepalive_ms: int | None = None) -> Call[Reservation]:
+REPLY_BYTES = 1 << 20
+"""Of payloads that one reservation of a worker brings."""
+
+
+def reserve(
+    keys: QueueKeys, count: int, *, token: str | int, keepalive_ms: int | None = None, most_bytes: int | None = None
+) -> Call[Reservation]:
     """Up to `count` tasks, first in line. `token` must be new for each call: the number of the first lease, the others
-    count on from it, or a word that a number is made from."""
+    count on from it, or a word that a number is made from. With `most_bytes` of payloads the reply is full: a worker,
+    which asks again at once, keeps the server from other clients for less time."""
     lease = token if isinstance(token, int) else number_from(token)
     given = "" if keepalive_ms is None else keepalive_ms
     read = partial(_reservation, keys.name, lease)
-    return _reserve.on(keys, read=read, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms=given)
+    return _reserve.on(
+        keys, read=read, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms=given,
+        most_bytes="" if most_bytes is None else most_bytes,
+    )  # fmt: skip
 
 
 def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
@@ -68,7 +79,7 @@ CommitReport = (
 )
 
 
-CommitGroup = tuple[tuple[Word, ...], list[str]]
+CommitGroup = tuple[tuple[Arg, ...], list[str]]
 """What reports say alike (keep_ms, outcome, result, then, type), and their ids and tokens in turn."""
 _NO_MORE = (b"", b"")
 
@@ -88,7 +99,7 @@ def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
 
 def commit_groups(keys: QueueKeys, groups: Iterable[CommitGroup]) -> Call[list[str]]:
     """As `commit`, of reports that are grouped by what they say."""
-    words: list[Word] = []
+    words: list[Arg] = []
     total = 0
     for said, leases in groups:
         words += (len(leases) // 2, *said, *leases)
@@ -119,6 +130,22 @@ def release(keys: QueueKeys, reports: Iterable[tuple[str, str, int | str]]) -> C
     return _release.on(keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name)
 
 
+def crash(keys: QueueKeys, reports: Iterable[tuple[str, str, bool]], *, reason: str) -> Call[list[str]]:
+    """Reports of somebody else than the worker, on what had begun when it died: id, token, whether it may be to blame.
+    `reason`: how it died."""
+    words = chain.from_iterable((task_id, token, "1" if suspect else "") for task_id, token, suspect in reports)
+    return _crash.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, reason=reason)
+
+
+def taken_in(keys: QueueKeys, first: int, last: int) -> Call[list[tuple[str, int]]]:
+    """Ids of tasks whose newest lease has a number from `first` to `last`, with that number."""
+    return command("ZRANGEBYSCORE", keys.leases, first, last, "WITHSCORES", read=_read_numbered)
+
+
+def _read_numbered(reply: list[bytes]) -> list[tuple[str, int]]:
+    return [(text(task_id), int(float(number))) for task_id, number in zip(reply[::2], reply[1::2], strict=True)]
+
+
 def extend(keys: QueueKeys, reports: Iterable[tuple[str, str, float]]) -> Call[list[str]]:
     """Reports: id, token, keepalive_ms. Reply: the new lease end (Unix ms; '!' in front: asked to stop), or why not."""
     return _extend.on(keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name)
@@ -134,7 +161,7 @@ def progress(keys: QueueKeys, task_id: str, token: str, note: bytes) -> Call[str
     return _progress.on(keys, tasks=keys.tasks, queue=keys.name, id=task_id, lease=token, progress=note)
 
 
-MoveReport = tuple[str, str, int | str, float, Sequence[Word]]
+MoveReport = tuple[str, str, int | str, float, Sequence[Arg]]
 
 
 def move(
@@ -147,7 +174,7 @@ def move(
     """
     leaving = (keys.pending, keys.leases, keys.settings, keys.counters, keys.wake)
     entering = (to.waiting, to.scheduled, to.settings, to.counters, to.arrival, to.wake)
-    words: list[Word] = []
+    words: list[Arg] = []
     for *report, fields in reports:
         words += (*report, len(fields), *fields)
     return _move.with_keys(
@@ -167,7 +194,7 @@ class Child:
 
     id: str
     to: QueueKeys
-    fields: Sequence[Word]
+    fields: Sequence[Arg]
     priority: int | None = None
     delay_ms: float = 0
     over: bool = False
@@ -184,12 +211,12 @@ def spread(
     """
     targets = list({child.to.name: child.to for child in children}.values())
     places = {to.name: place for place, to in enumerate(targets)}
-    words: list[Word] = []
+    words: list[Arg] = []
     for child in children:
         fields = ("queue", child.to.name, *child.fields)
         priority = "" if child.priority is None else child.priority
         words += (child.id, places[child.to.name], priority, child.delay_ms, int(child.over), len(fields), *fields)
-    leaving = (keys.pending, keys.done, keys.leases, keys.settings, keys.counters, keys.awaited, keys.wake, keys.outbox)
+    leaving = (keys.pending, keys.done, keys.leases, keys.settings, keys.counters, keys.waiters, keys.wake, keys.outbox)
     entering = [(to.waiting, to.scheduled, to.settings, to.counters, to.arrival, to.wake) for to in targets]
     return _spread.with_keys(
         (*leaving, *chain.from_iterable(entering)),

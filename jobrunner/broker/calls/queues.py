@@ -1,17 +1,21 @@
 """Calls about whole queues: counts, configure, upkeep, purge, and the registry of all queues."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Call, Verb, Word, command
-from jobrunner.broker.calls.formats import FORMAT, note, refuse_newer
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command
+from jobrunner.broker.calls.server import FORMAT, note_format, refuse_other_format
 from jobrunner.broker.keys import Keys, QueueKeys, is_queue
 from jobrunner.broker.replies import fields, text, texts
+from jobrunner.clock import unix_ms
 
+NAMES_AT_ONCE = 1000
+"""How many names of queues are read at once: it keeps the server for about a third of a millisecond."""
 _WHOLE = re.compile(rb"-?[0-9]{1,18}")
 
 
@@ -28,13 +32,44 @@ class QueueCounts:
     totals: dict[str, int]
 
 
+class _Declared(msgspec.Struct):
+    queue: str
+
+
+def declared(keys: Keys, pipeline: str) -> Call[list[str]]:
+    """Full names of the queues of a pipeline as it was published; none for one that was not, or is damaged."""
+    return command("HGET", keys.pipelines, pipeline, read=_declared, may_fail=True)
+
+
+def _declared(raw: bytes | None) -> list[str]:
+    try:
+        return [] if raw is None else [one.queue for one in msgspec.json.decode(raw, type=list[_Declared])]
+    except msgspec.MsgspecError:
+        return []
+
+
+def is_registered(keys: Keys, name: str) -> Call[bool]:
+    """Whether a queue was ever used."""
+    return command("SISMEMBER", keys.queues, name, read=bool, may_fail=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class UpkeepReply:
     """What one turn of upkeep did, and when the queue next needs one (None: nothing is foreseen)."""
 
     now_ms: float
     next_event_ms: float | None
     moved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether a queue may have a task to hand out now, else when it needs the next look (None: nothing is foreseen)."""
+
+    now_ms: float
+    next_event_ms: float | None
+    keepalive_ms: float
+    has_tasks: bool
 
 
 def _counts(reply: list[Any]) -> QueueCounts:
@@ -48,16 +83,25 @@ def read_totals(words: Sequence[bytes]) -> dict[str, int]:
     return {text(name): int(total) for name, total in pairs if _WHOLE.fullmatch(total)}
 
 
-def _upkeep_done(reply: list[Any]) -> Upkeep:
-    return Upkeep(float(reply[0]), float(reply[1]) if reply[1] else None, reply[2])
+def _upkeep_done(reply: list[Any]) -> UpkeepReply:
+    return UpkeepReply(float(reply[0]), float(reply[1]) if reply[1] else None, reply[2])
 
 
-_count = Verb("counts", _counts)
-_upkeep = Verb("upkeep", _upkeep_done)
-_configure = Verb("configure", lambda _: None)
-_purge = Verb("purge", int)
-_want = Verb("want", int)
-_enlist: Verb[Any] = Verb("enlist", lambda reply: reply, divisible=True)
+def _probed(reply: list[Any]) -> Probe:
+    return Probe(float(reply[0]), float(reply[1]) if reply[1] else None, float(reply[2]), reply[3] == 1)
+
+
+_LONGEST_LEASE_MS = 3 * 86_400_000
+"""Members of a batch are held for between 3.5 and 7 days (HOLD_MS in lua/lib/hold.lua)."""
+_count = ScriptCommand("counts", _counts)
+_upkeep = ScriptCommand("upkeep", _upkeep_done)
+_probe = ScriptCommand("probe", _probed)
+_configure = ScriptCommand("configure", lambda _: None)
+_purge = ScriptCommand("purge", int)
+_await_capacity = ScriptCommand("await_capacity", int)
+_delete_queue: ScriptCommand[list[Any]] = ScriptCommand("delete_queue", lambda reply: reply)
+_forget: ScriptCommand[list[str]] = ScriptCommand("forget", texts, divisible=True)
+_register: ScriptCommand[Any] = ScriptCommand("register", lambda reply: reply, divisible=True)
 
 
 def counts(keys: QueueKeys) -> Call[QueueCounts]:
@@ -65,12 +109,23 @@ def counts(keys: QueueKeys) -> Call[QueueCounts]:
     return _count.on(keys, tasks=keys.tasks)
 
 
-def upkeep(keys: QueueKeys) -> Call[Upkeep]:
+def held_by_batches(keys: QueueKeys) -> Call[int]:
+    """How many pending items are members of batches: their leases end in days, because the batch has the short one."""
+    since = unix_ms() + _LONGEST_LEASE_MS
+    return command("ZCOUNT", keys.pending, since, "+inf", read=int)
+
+
+def upkeep(keys: QueueKeys) -> Call[UpkeepReply]:
     """One bounded slice of promotion, recovery and trimming."""
     return _upkeep.on(keys, tasks=keys.tasks)
 
 
-def configure(keys: QueueKeys, fields: Mapping[str, Word]) -> Call[None]:
+def probe(keys: QueueKeys) -> Call[Probe]:
+    """Whether a reserve could hand out a task."""
+    return _probe.on(keys, tasks=keys.tasks)
+
+
+def configure(keys: QueueKeys, fields: Mapping[str, Arg]) -> Call[None]:
     """Sets fields of the settings hash; an empty value removes one."""
     return _configure.on(keys, rest=[word for pair in fields.items() for word in pair])
 
@@ -109,9 +164,9 @@ def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
     return command("ZSCORE", getattr(keys, state), task_id, read=lambda reply: None if reply is None else float(reply))
 
 
-def want(keys: QueueKeys, *, lasts_ms: int) -> Call[int]:
+def await_capacity(keys: QueueKeys, *, lasts_ms: int) -> Call[int]:
     """Notes that somebody waits for room. Reply: how many more tasks the queue may hold now; -1: no limit."""
-    return _want.on(keys, lasts_ms=lasts_ms)
+    return _await_capacity.on(keys, lasts_ms=lasts_ms)
 
 
 def register(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
@@ -119,7 +174,7 @@ def register(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
 
     Goes before what is first written on a queue.
     """
-    return [note(keys), command("SADD", keys.queues, *names, read=int)]
+    return [note_format(keys), command("SADD", keys.queues, *names, read=int)]
 
 
 def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
@@ -127,23 +182,83 @@ def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]
     return [replace(call, read=lambda _: None, may_fail=True) for call in register(keys, names)]
 
 
-def enlist(keys: Keys, names: Sequence[str]) -> Call[None]:
+def register_queues(keys: Keys, names: Sequence[str]) -> Call[None]:
     """Notes the format and adds queues to the registry where that is missing, unless the server takes no more.
 
-    Its reply is read as NewerFormat when a newer version wrote here.
+    Reading its reply raises NewerFormat or OlderFormat when another version wrote here.
     """
 
     def read(reply: list[Any] | None) -> None:
         found = reply[0] if reply else None
         if isinstance(found, list) and found:  # else what went wrong: a user who may not look is not told
-            refuse_newer(keys, found[0])
+            refuse_other_format(keys, found[0])
 
-    call = _enlist.with_keys((keys.format, keys.queues), rest=names, number=FORMAT)
+    call = _register.with_keys((keys.format, keys.queues), rest=names, number=FORMAT)
     return replace(call, read=read, may_fail=True)
 
 
-def registered(keys: Keys) -> Call[list[str]]:
-    """Full names of all queues ever used, sorted. What can be no name of a queue is damage and left out."""
-    return command("SMEMBERS", keys.queues, read=lambda reply: sorted(filter(is_queue, map(text, reply))))
+def registered(keys: Keys, cursor: int) -> Call[tuple[int, list[str]]]:
+    """A slice of the full names of all queues: (where the next one begins, 0 behind the last, the names).
+
+    A queue may be in two slices. What can be no name of a queue is damage and left out.
+    """
+
+    def read(reply: list[Any]) -> tuple[int, list[str]]:
+        return int(reply[0]), [name for raw in reply[1] if is_queue(name := text(raw))]
+
+    return command("SSCAN", keys.queues, cursor, "COUNT", NAMES_AT_ONCE, read=read)
 
 
+def are_registered(keys: Keys, names: Sequence[str]) -> Call[list[bool]]:
+    """Whether each of these queues was ever used."""
+    return command("SMISMEMBER", keys.queues, *names, read=lambda reply: [found == 1 for found in reply])
+
+
+def some_registered(keys: Keys, most: int = 1000) -> Call[list[str]]:
+    """Names of queues that were used; all of them unless there are more."""
+    return command("SRANDMEMBER", keys.queues, most, read=lambda reply: list(filter(is_queue, map(text, reply))))
+
+
+def forget(keys: Keys, names: Sequence[str], *, unused_ms: int | None) -> Call[list[str]]:
+    """Deletes what is left of queues that were unused for so long; None marks those that are unused now.
+
+    Reply: beside the names 'forgotten', 'marked', 'early' or 'used' (see lua/forget.lua), or what went wrong.
+    """
+    return _forget.with_keys(tuple(map(keys.counters, names)), unused_ms="" if unused_ms is None else unused_ms)
+
+
+def delete(keys: QueueKeys, *, force: bool, states: Sequence[bytes]) -> Call[list[Any]]:
+    """Deletes a queue that holds nothing, or by force a slice of what it holds; `states`: keys of its periodic jobs.
+
+    Reply: a word, and numbers (see lua/delete_queue.lua).
+    """
+
+    def read(reply: list[Any]) -> list[Any]:
+        return [text(reply[0]), *reply[1:]]
+
+    return _delete_queue.on(keys, rest=states, read=read, tasks=keys.tasks, force="1" if force else "", count=500)
+
+
+def leaving(keys: Keys, names: Iterable[str], now_ms: float) -> Call[int]:
+    """Notes that queues are about to leave the registry: should its caller die, somebody looks after them."""
+    return command("ZADD", keys.queues_leaving, *[word for name in names for word in (round(now_ms), name)], read=int)
+
+
+def left(keys: Keys, names: Sequence[str]) -> list[Call[Any]]:
+    """Takes queues out of the registry. Replies, behind the first one: whether each exists nevertheless."""
+    return [command("SREM", keys.queues, *names, read=int), *[exists(keys.queue(name)) for name in names]]
+
+
+def exists(keys: QueueKeys) -> Call[int]:
+    """Whether anything was written on a queue: how many of the keys that each first task makes."""
+    return command("EXISTS", keys.counters, keys.arrival, keys.waiting, keys.scheduled, keys.settings, read=int)
+
+
+def still_leaving(keys: Keys, before_ms: float, *, count: int) -> Call[list[str]]:
+    """Queues that were about to leave the registry at that time."""
+    return command("ZRANGEBYSCORE", keys.queues_leaving, "-inf", round(before_ms), "LIMIT", 0, count, read=texts)
+
+
+def not_leaving(keys: Keys, names: Sequence[str]) -> Call[int]:
+    """What was to be seen to is done."""
+    return command("ZREM", keys.queues_leaving, *names, read=int)

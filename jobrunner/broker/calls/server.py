@@ -1,12 +1,14 @@
-"""Calls about the server itself."""
+"""Calls about the server itself, and about what is kept on it for a whole prefix: the format, the names to redact."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from jobrunner.broker.call import Call, command
-from jobrunner.errors import OutcomeUnknown
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.errors import NewerFormat, OlderFormat, OutcomeUnknown
 
 _FSYNCS = ("no", "everysec", "always")
 _DATABASE = re.compile(r"db[0-9]{1,9}")
@@ -152,3 +154,62 @@ def _facts(reply: bytes) -> ServerFacts:
         replicas=int(found.get("connected_slaves", 0)),
         databases=tuple(sorted(int(name[2:]) for name in found if _DATABASE.fullmatch(name))),
     )
+
+
+FORMAT = 2
+"""The format of keys that this version writes, and the newest that it reads.
+
+A version raises it only when it writes what an older one would misread. What an older version does not know and may
+leave alone (a further field of a hash, a further kind of event, a further key) does not raise it, so that two versions
+work side by side during a deploy.
+"""
+OLDEST = 2
+"""The oldest format that it reads. Format 1 had other names for ten kinds of keys."""
+_WHOLE = re.compile(rb"[0-9]{1,9}")
+
+
+def check_format(keys: Keys) -> Call[None]:
+    """Reading its reply raises NewerFormat or OlderFormat. A user without the right to read the key is let through."""
+    return command("GET", keys.format, read=partial(refuse_other_format, keys), may_fail=True)
+
+
+def refuse_other_format(keys: Keys, found: bytes | None) -> None:
+    """Raises NewerFormat or OlderFormat for a format that this version cannot read; None: no format was noted."""
+    if found is None:
+        return
+    if not (_WHOLE.fullmatch(found) and int(found) <= FORMAT):
+        raise NewerFormat(
+            f"the keys below prefix {keys.prefix!r} have format {found[:40].decode('utf-8', 'replace')}, this "
+            f"version of jobrunner knows up to format {FORMAT}; nothing was changed: install the version that "
+            "the others here have, or choose another prefix"
+        )
+    if int(found) < OLDEST:
+        raise OlderFormat(
+            f"the keys below prefix {keys.prefix!r} have format {int(found)}, this version of jobrunner reads formats "
+            f"from {OLDEST} on; nothing was changed: let the version that wrote them finish its tasks and delete the "
+            "keys, or choose another prefix"
+        )
+
+
+def note_format(keys: Keys | QueueKeys) -> Call[None]:
+    """Writes the number below a prefix that has none."""
+    return command("SETNX", keys.format, FORMAT, read=lambda _: None)
+
+
+def redacted_names(keys: Keys) -> Call[list[str]]:
+    """The names of parameters that pages and commands redact, sorted; none for a user who may not read them."""
+
+    def read(reply: list[bytes] | None) -> list[str]:
+        return sorted(name.decode("utf-8", "replace") for name in reply or [])
+
+    return command("SMEMBERS", keys.redact, read=read, may_fail=True)
+
+
+def add_redacted_names(keys: Keys, names: Sequence[str], *, may_fail: bool = False) -> Call[None]:
+    """Adds names to redact."""
+    return command("SADD", keys.redact, *names, read=lambda _: None, may_fail=may_fail)
+
+
+def remove_redacted_names(keys: Keys, names: Sequence[str]) -> Call[int]:
+    """Removes names to redact. Reply: how many of them there were."""
+    return command("SREM", keys.redact, *names, read=int)

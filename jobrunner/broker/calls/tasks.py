@@ -1,21 +1,30 @@
 """Calls about single tasks: enqueue, show, cancel, requeue, delete."""
 
+import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from jobrunner.attempt import due_ms
-from jobrunner.broker.call import Call, Verb, Word, command
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.broker.replies import text, texts
-from jobrunner.errors import QueueFull
-from jobrunner.seal import Bound, Seal
+from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption
+from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.task import Task, TaskRecord, read_record
 
 
-def _record(seal: Seal | None, tag: str, task_id: str, reply: list[bytes]) -> TaskRecord | None:
+class EnqueueReply(list[bool]):
+    """Beside tasks whether each is new. `is_first`: nobody wrote on the queue before, or not since it was deleted."""
+
+    is_first = False
+
+
+def _record(seal: PayloadEncryption | None, tag: str, task_id: str, reply: list[bytes]) -> TaskRecord | None:
     if not reply:
         return None
     fields = {name.decode("utf-8", "replace"): value for name, value in zip(reply[2::2], reply[3::2], strict=True)}
@@ -23,98 +32,166 @@ def _record(seal: Seal | None, tag: str, task_id: str, reply: list[bytes]) -> Ta
     return read_record(reply[0].decode(), reply[1].decode(), fields, seal=seal, tag=tag)
 
 
-_enqueue: Verb[list[bool]] = Verb("enqueue", lambda reply: reply)
-_unique = Verb("unique", lambda reply: reply)
-_show = Verb("show", lambda reply: reply)
-_cancel = Verb("cancel", text)
-_requeue = Verb("requeue", texts)
-_delete = Verb("delete", text)
-_remove = Verb("remove", texts)
-_hasten = Verb("hasten", texts)
+_TAG_AT = 28
+"""Where an id that jobrunner made has a hyphen and its tag."""
+_enqueue: ScriptCommand[list[bool]] = ScriptCommand("enqueue", lambda reply: reply)
+_unique = ScriptCommand("unique", lambda reply: reply)
+_show = ScriptCommand("show", lambda reply: reply)
+_cancel = ScriptCommand("cancel", text)
+_requeue = ScriptCommand("requeue", texts)
+_delete = ScriptCommand("delete", text)
+_remove = ScriptCommand("remove", texts)
+_run_now = ScriptCommand("run_now", texts)
 
 
-def enqueue(keys: QueueKeys, tasks: Iterable[Task]) -> Call[list[bool]]:
+class UniqueReply(NamedTuple):
+    """What became of a unique task, and the id and queue of the task that is there now. `is_first`: as of AreNew."""
+
+    word: str
+    id: str
+    queue: str
+    is_first: bool = False
+
+
+def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") -> Call[list[bool]]:
     """All tasks into one queue, or none. Reply: beside the tasks, whether each is new (False: its id exists).
 
-    The reply is read as QueueFull when the queue may not hold so many more.
+    The reply is read as QueueFull when the queue may not hold so many more; with `clash` "raise" as DuplicateTask when
+    an id exists. Sent again because its reply was lost, the same call adds nothing and gets the same reply.
     """
     sent = list(tasks)
+    name = _name_of_call(sent)
     if keys.seal is not None:
         sent = [sealed(keys, task) for task in sent]
     alike = len(sent) == 1 or len(set(map(_traits, sent))) == 1
     shared = task_fields(sent[0]) if alike else []
-    words: list[Word] = ["queue", keys.name, *shared]
-    for task in sent:
-        own = [] if alike else task_fields(task)
-        words += (task.id, task.payload, _wishes(task, len(own)), *own)
-    read = partial(_are_new, keys.name, len(sent))
-    return _enqueue.on(keys, rest=words, read=read, tasks=keys.tasks, shared=2 + len(shared))
+    words: list[Arg] = ["queue", keys.name, *shared]
+    if alike:
+        for task in sent:
+            words += (task.id, task.payload, _wishes(task, 0))
+    else:
+        for task in sent:
+            own = task_fields(task)
+            words += (task.id, task.payload, _wishes(task, len(own)), *own)
+    read = partial(_are_new, keys.name, [task.id for task in sent] if clash == "raise" else len(sent))
+    clash = clash if clash == "raise" else ""
+    return _enqueue.on(keys, rest=words, read=read, tasks=keys.tasks, call=name, clash=clash, shared=2 + len(shared))
+
+
+def _name_of_call(sent: Sequence[Task]) -> str:
+    """What tells this call from all others, made of what is sent: who sends the same later sends the same call.
+
+    But for an id of somebody's own, which says nothing of when it is sent: then no other call has the name. None for
+    tasks whose ids stay known when they are finished.
+    """
+    if len(sent) == 1:
+        (task,) = sent
+        if task.is_kept:
+            return ""
+        return task.id + task.sending if _tells_when_sent(task) else os.urandom(16).hex()
+    if all(task.is_kept for task in sent):
+        return ""
+    if not all(map(_tells_when_sent, sent)):
+        return os.urandom(16).hex()
+    told = "".join([task.id for task in sent]), "".join([task.sending for task in sent])
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def _tells_when_sent(task: Task) -> bool:
+    return task.sending != "" or task.id[_TAG_AT : _TAG_AT + 1] == "-"
 
 
 def _wishes(task: Task, own: int) -> str:
     """Priority, due time and the number of words of its own; '' for a task that has none of these, as most."""
+    if not own and task.priority is None and task.delay_ms is None and task.at_ms is None:
+        return ""
     priority, due = "" if task.priority is None else task.priority, due_word(task)
     return f"{priority} {due} {own}" if own or priority != "" or due != "" else ""
 
 
-def enqueue_unique(keys: QueueKeys, task: Task) -> Call[tuple[str, str]]:
-    """One task under its lock. Reply: ('new', 'replaced', 'rescheduled' or 'clash', id of the task that is there)."""
+def enqueue_unique(keys: QueueKeys, task: Task, *, sealed_as: tuple[str, QueueKeys] | None = None) -> Call[UniqueReply]:
+    """One task under its lock. Reply: 'new', 'exists', 'replaced', 'rescheduled' or 'clash', and the task there is now.
+
+    The new payload of a task that is replaced has to be sealed for the id and the queue of that one. What stands there
+    is known to the server only: the reply 'sealed_else' names it, with nothing changed, and the call is to be made
+    again with `sealed_as`.
+    """
     lock = task.lock
     assert lock is not None, "only a task with a lock is enqueued so"
-    task = sealed(keys, task)
+    as_id, as_keys = sealed_as or (task.id, keys)
+    task = replace(sealed(as_keys, replace(task, id=as_id)), id=task.id)
     call = _unique.with_keys(
         (keys.waiting, keys.scheduled, keys.settings, keys.counters, keys.arrival, keys.wake, keys.unique(lock.digest)),
-        rest=["payload", task.payload, *task_fields(task)],
+        rest=["payload", task.payload, "lock", lock.digest, *task_fields(task)],
         tasks=keys.tasks,
         base=keys.base,
         tag=keys.tag,
         queue=keys.name,
+        call=_name_of_call([task]),
         id=task.id,
         priority="" if task.priority is None else task.priority,
         due=due_word(task),
         lasts=lock.lasts,
         ttl_ms=lock.ttl_ms,
         on_clash=lock.on_clash if lock.on_clash in ("replace", "reschedule") else "",
+        sealed_as="" if keys.seal is None else f"{as_id} {as_keys.name}",
     )
     return replace(call, read=partial(_placed, keys.name))
 
 
-def sealed(keys: QueueKeys, task: Task) -> Task:
-    """The task as it is stored. One that may take the place of another, under that one's id, is bound to their lock."""
+def sealed(keys: QueueKeys, task: Task, *, after: bytes = b"") -> Task:
+    """The task as it is stored. `after`: the results that a step of a flow receives (see client/flow_results.py)."""
     if keys.seal is None:
         return task
-    replaces = task.lock is not None and task.lock.on_clash == "replace"
-    instead = f"lock:{task.lock.digest}" if replaces and task.lock is not None else ""
-    bound = Bound(task.id, task.type, keys.tag)
-    payload, encoding = keys.seal.close(task.payload, task.encoding, bound, instead=instead)
+    bound = EncryptionContext(task.id, task.type, keys.tag, keys.name, task.headers or b"", task.then or b"")
+    payload, encoding = keys.seal.close(task.payload, task.encoding, bound, after=after)
     return replace(task, payload=payload, encoding=encoding)
 
 
-def _placed(queue: str, reply: list[bytes] | bytes) -> tuple[str, str]:
+def _placed(queue: str, reply: list[bytes] | bytes) -> UniqueReply:
     if isinstance(reply, bytes):
         raise full(queue, 1)
-    return reply[0].decode("utf-8", "replace"), reply[1].decode("utf-8", "replace")
+    word, task_id, *its_queue = (part.decode("utf-8", "replace") for part in reply)
+    return UniqueReply(word, task_id, its_queue[0] if its_queue else queue, len(its_queue) > 1)
 
 
-_MORE = ("keepalive_ms", "max_attempts", "max_expiries", "expires_in_ms", "encoding", "headers", "then")
+_MORE = ("keepalive_ms", "max_attempts", "max_stalled", "expires_in_ms", "encoding", "headers", "then")
 """Optional fields that a hand-out must look at: the hash says with `more` that it has some."""
 _PLAIN = ("priority", "key")
+_of_more, _of_plain = attrgetter(*_MORE), attrgetter(*_PLAIN)
+_NO_MORE = _of_more(Task(id="", queue="", payload=b""))
 _traits = attrgetter("type", *_MORE, *_PLAIN)
 """All that becomes a field of the hash beside the payload; most batches have it in common and send it once."""
 
 
-def task_fields(task: Task) -> list[Word]:
+def task_fields(task: Task) -> list[Arg]:
     """The fields of a task's hash that its script does not set itself, as field, value, ..."""
     return ["type", task.type, *task_options(task)]
 
 
-def _are_new(queue: str, total: int, known: list[int] | bytes) -> list[bool]:
+def _are_new(queue: str, sent: int | list[str], known: list[Any] | bytes) -> EnqueueReply:
+    total = sent if isinstance(sent, int) else len(sent)
+    if not known:
+        return EnqueueReply([True] * total)
     if known == b"full":
         raise full(queue, total)
-    flags = [True] * total
+    if known[0] == b"exists" and isinstance(sent, list):
+        raise clashing(queue, [sent[position - 1] for position in known[1:]])
+    flags = EnqueueReply([True] * total)
     for position in known:
-        flags[int(position) - 1] = False
+        if position:
+            flags[int(position) - 1] = False
+        else:
+            flags.is_first = True
     return flags
+
+
+def clashing(queue: str, ids: list[str]) -> DuplicateTask:
+    """The error for ids that are there already, or are given twice."""
+    more = f" and {len(ids) - 1} others" if len(ids) > 1 else ""
+    return DuplicateTask(
+        f"queue {queue!r}: id {ids[0]!r}{more} exists already, or is given twice; nothing was added", ids[0], ids
+    )
 
 
 def full(queue: str, more: int) -> QueueFull:
@@ -125,17 +202,15 @@ def full(queue: str, more: int) -> QueueFull:
     )
 
 
-def task_options(task: Task) -> list[Word]:
+def task_options(task: Task) -> list[Arg]:
     """The optional fields of a task's hash, as field, value, ..."""
-    words: list[Word] = []
-    for field in _MORE:
-        value = getattr(task, field)
-        if value is not None and value != "":
-            words += (field, value)
-    if words:
+    words: list[Arg] = []
+    if (more := _of_more(task)) != _NO_MORE:
+        for field, value in zip(_MORE, more, strict=True):
+            if value is not None and value != "":
+                words += (field, value)
         words += ("more", 1)
-    for field in _PLAIN:
-        value = getattr(task, field)
+    for field, value in zip(_PLAIN, _of_plain(task), strict=True):
         if value is not None:
             words += (field, value)
     return words
@@ -154,7 +229,7 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
     assert tag is not None, "the client asks for the queue of an id of the user's own"
     base = keys.tag_base(tag)
     call = _show.with_keys(
-        (base + b"task:" + task_id.encode(), base + b"awaited"),
+        (base + b"task:" + task_id.encode(), base + b"waiters"),
         base=base,
         tag=tag,
         id=task_id,
@@ -191,7 +266,7 @@ def requeue(
     *,
     start_ms: float = 0,
     step_ms: float = 0,
-    fields: Sequence[Word] = (),
+    fields: Sequence[Arg] = (),
 ) -> Call[list[str]]:
     """Reply beside the ids: 'ok', 'not_dead' or 'gone'.
 
@@ -218,6 +293,6 @@ def remove(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
     return _remove.on(keys, rest=task_ids, tasks=keys.tasks)
 
 
-def hasten(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
+def run_now(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
     """Has scheduled tasks wait at once. Reply beside the ids: 'ok' or 'not_scheduled'."""
-    return _hasten.on(keys, rest=task_ids, tasks=keys.tasks)
+    return _run_now.on(keys, rest=task_ids, tasks=keys.tasks)

@@ -1,7 +1,7 @@
-local joining, outbox = unpack(KEYS)
+local joining, collected, outbox = unpack(KEYS)
 local now_ms, outcome = unpack(ARGV)
 -- abandon: a join that did not fire never will, and what waits for its task is told that it ended so.
--- KEYS  joining: hash · outbox: hash
+-- KEYS  joining: hash · collected: hash, what its members brought · outbox: hash
 -- ARGV  now_ms: unused · outcome: 'cancelled'
 -- reply 'posted' (the outbox has word of it), 'noted' (nothing waits for it), 'fired' (before) or 'gone'
 -- include post
@@ -10,4 +10,5 @@ local state = redis.call('HMGET', joining, 'rule', 'fired', 'f:then')
 if not state[1] then return 'gone' end
 if state[2] then return 'fired' end
 redis.call('HSET', joining, 'fired', outcome)
+redis.call('UNLINK', collected)
 return post(state[3], outcome, '') and 'posted' or 'noted'

@@ -1,16 +1,16 @@
-local waiting, pending, dead, done, leases, settings, counters, awaited, wake, outbox, closing, batch = unpack(KEYS)
+local waiting, pending, dead, done, leases, settings, counters, waiters, wake, outbox, finishing, batch = unpack(KEYS)
 local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 -- advance: rolls a decided batch forward by a bounded slice, whoever calls: rows first, then members that no row names,
 --       then what is left of the batch itself. Each row is applied once: it is removed in the step that applies it.
--- KEYS  waiting, pending, dead, done, leases: zsets · settings, counters: hashes · awaited, wake: zsets · outbox: hash
---       · closing: zset batch id → Unix ms · batch: hash
+-- KEYS  waiting, pending, dead, done, leases: zsets · settings, counters: hashes · waiters, wake: zsets · outbox: hash
+--       · finishing: zset batch id → Unix ms · batch: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name, of the batch · finished: prefix of
 --       the channels that tell waiters · id: of the batch · count: at most so many rows and members
 -- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
 -- Works on a server that is full.
--- include number clock place join wake batch full limits drop post typed bury
--- include trimmed history awaited over lease members size held
--- include capped lines more move_on newcomers ending conclude apply rest hold rows finish
+-- include number clock place batch sorted join wake full limits drop post typed bury
+-- include trimmed kept history waiters over lease members size held
+-- include capped lines more move_on newcomers ending conclude back apply freed rest hold rows finish
 
 local NONCES = 100
 local now = read_clock(now_ms)
@@ -40,6 +40,7 @@ end
 write_lines()
 conclude(cancelled, 'cancelled', now)
 call_sliced('ZREM', pending, gone)
+free_keys(gone)
 call_sliced('ZREM', leases, gone)
 for _, applied in ipairs(read_rows) do redis.call('LTRIM', applied[1], applied[2], -1) end
 if used_up > 0 then redis.call('LTRIM', batch .. ':manifest', used_up, -1) end
@@ -52,7 +53,9 @@ if full then
 end
 if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more') end
 
-local swept = left_by_rows >= size and size or tonumber(read.swept) or 0
+-- Halves share one number, so rows of one may have ended members of another: only a whole batch can be counted out.
+local is_counted_out = read.list == id and left_by_rows >= size
+local swept = is_counted_out and size or tonumber(read.swept) or 0
 if swept < size then
   swept = end_rest(read, swept, budget, now, defaults)
   wake_if_capped(wake)

@@ -1,8 +1,8 @@
-local batch, closing = unpack(KEYS)
+local batch, finishing = unpack(KEYS)
 local now_ms, id, queue, lease_ms, attempt = unpack(ARGV, 1, 5)
 -- begin: a batch without members, for writes. The same id again takes it over when nothing is decided, also when what
 --       was staged under it was taken back: a writer that comes again has not written yet.
--- KEYS  batch: hash · closing: zset batch id → when anyone may finish it, Unix ms
+-- KEYS  batch: hash · finishing: zset batch id → when anyone may finish it, Unix ms
 -- ARGV  now_ms: Unix ms or '' · id: of the batch · queue: full name · lease_ms: its length ·
 --       attempt: who shares this name shares the batch ('' = nobody)
 --       then field, value, ... of every new item
@@ -27,6 +27,6 @@ redis.call('HSET', batch, 'queue', queue, 'state', 'open', 'epoch', epoch, 'ends
   'first', 0, 'size', 0, 'failures', 0, 'attempt', attempt)
 redis.call('PERSIST', batch)
 for i = 6, #ARGV, 2 do redis.call('HSET', batch, 's:' .. ARGV[i], ARGV[i + 1]) end
-redis.call('ZADD', closing, exact(now + lease_ms + ABANDONED_MS), id)
+redis.call('ZADD', finishing, exact(now + lease_ms + ABANDONED_MS), id)
 clear_staged()
 return {epoch, 'open', ends}

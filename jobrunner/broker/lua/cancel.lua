@@ -1,12 +1,12 @@
-local waiting, scheduled, pending, dead, leases, counters, awaited, outbox = unpack(KEYS)
+local waiting, scheduled, pending, dead, leases, counters, waiters, outbox = unpack(KEYS)
 local now_ms, tasks, finished, id, keep_ms = unpack(ARGV)
 -- cancel: waiting, scheduled or dead → cancelled; a task under a lease is asked to stop and stays where it is.
--- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · awaited: zset · outbox: hash
+-- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · waiters: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters ·
 --       id · keep_ms: how long the cancelled task stays readable
 -- reply 'ok', 'posted' (ok, and the outbox has word of it), 'reserved' (asked to stop) or 'gone' (finished, cancelled
 --       before, or never was)
--- include number clock drop full awaited post typed
+-- include number clock drop full waiters post typed freed
 
 local now = read_clock(now_ms)
 local key = tasks .. id
@@ -23,6 +23,7 @@ local removed = 0
 for _, set in ipairs({waiting, scheduled, pending, dead}) do removed = removed + redis.call('ZREM', set, id) end
 if removed == 0 then return 'gone' end
 redis.call('ZREM', leases, id)
+if lease_end then free_keys({id}) end
 if not exists then
   drop(id)
   return 'gone'

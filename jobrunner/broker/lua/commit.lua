@@ -1,15 +1,16 @@
-local pending, done, leases, settings, counters, awaited, wake, outbox = unpack(KEYS)
+local pending, done, leases, settings, counters, waiters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 -- commit: pending → finished; the hash is deleted, or kept for a while with the result, or as history.
--- KEYS  pending, done, leases: zsets · settings, counters: hashes · awaited, wake: zsets · outbox: hash
+-- KEYS  pending, done, leases: zsets · settings, counters: hashes · waiters, wake: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
 --       channels that tell waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome
 --       ('succeeded', 'cancelled', 'dropped'), result, onward ('' = of no flow; else the task's field `then`), type
 --       ('' = none, or not known), and for each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full. An end wakes a worker where a limit may have kept it from the next task.
--- include number clock batch full over lease awaited trimmed history wake post ending typed
+-- include number clock batch full over lease freed leave waiters trimmed kept history wake post ending typed
 -- rarely has_ended reason_of tell_waiting post history_of keep_for note_done wake_one
+-- rarely free_keys
 
 local now = read_clock(now_ms)
 local ended = exact(now)
@@ -27,7 +28,7 @@ end
 local refused, live = judge(ids, numbers, now, queue)
 
 if #live > 0 then write_even_when_full() end
-local someone_waits = redis.call('EXISTS', awaited) == 1
+local someone_waits = redis.call('EXISTS', waiters) == 1
 local set = redis.call('HMGET', settings, 'history_ms', 'history_max', 'max_inflight', 'key_inflight')
 local history = (set[1] or set[2]) and history_of(set[1], set[2])
 local doomed, totals, by_type, seen = {}, {}, {}, 0
@@ -57,7 +58,7 @@ for outcome, total in pairs(totals) do
   redis.call('HINCRBY', counters, outcome, total)
   for type, size in pairs(by_type[outcome]) do count_typed(type, outcome, size) end
 end
-end_leases(ids, live)
+end_leases(ids, live, set[4] or false)
 if set[3] or set[4] then wake_one(wake) end
 
 local reply = {}

@@ -1,7 +1,7 @@
-local batch, batches, closing = unpack(KEYS)
+local batch, batches, finishing = unpack(KEYS)
 local now_ms, id, epoch, remainder, max_hops = unpack(ARGV, 1, 5)
 -- decide: from here on a batch happens: what its writers staged under these nonces, and nothing else of it.
--- KEYS  batch: hash · batches, closing: zsets batch id → Unix ms
+-- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms
 -- ARGV  now_ms: Unix ms or '' · id: of the batch · epoch: of its holder · remainder: what becomes of members that no
 --       row names, 'succeeded' or 'dropped' · max_hops: who moves more often is dead, 0 = no limit · then nonces
 -- reply {'ok', target, ...}, or {'lost'} (nothing changed). Again by the same holder: 'ok'.
@@ -14,6 +14,6 @@ if not (is_held(read, epoch, now) and read.state == 'open') then return {'lost'}
 redis.call('UNLINK', batch .. ':manifest')
 for n = 6, #ARGV do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end
 redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch)
-redis.call('ZADD', closing, read.ends, id)
+redis.call('ZADD', finishing, read.ends, id)
 redis.call('ZREM', batches, id)
 return {'ok', unpack(targets_of(read))}

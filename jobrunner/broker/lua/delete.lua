@@ -4,7 +4,7 @@ local now_ms, tasks, id = unpack(ARGV)
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id
 -- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and nobody holds it: nothing changed)
--- include number clock over batch trimmed history wake capped post
+-- include number clock over batch trimmed kept history wake capped post freed
 
 local now = read_clock(now_ms)
 local key = tasks .. id
@@ -15,6 +15,7 @@ if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end
 local history = read_history()
 if history then retire({id}, now, history) else redis.call('UNLINK', key) end
 redis.call('ZREM', pending, id)
+free_keys({id})
 redis.call('ZREM', leases, id)
 post(task[2], 'succeeded', '')
 redis.call('HINCRBY', counters, 'succeeded', 1)

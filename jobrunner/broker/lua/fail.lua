@@ -1,15 +1,19 @@
-local scheduled, pending, dead, leases, settings, counters, wake, awaited, outbox = unpack(KEYS)
+local waiting, scheduled, pending, dead, leases, settings, counters, arrival, wake, waiters, outbox = unpack(KEYS)
 local now_ms, tasks, queue, finished, worker = unpack(ARGV, 1, 5)
--- fail: pending → scheduled after a delay, or → dead when told so or when the attempts are spent.
--- KEYS  scheduled, pending, dead, leases: zsets · settings, counters: hashes · wake, awaited: zsets ·
---       outbox: hash
+-- fail: pending → scheduled after a delay, → waiting without one, → dead when told so or when the attempts are spent.
+-- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · arrival: string ·
+--       wake, waiters: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the channels
 --       that tell waiters · worker: id of the one that reports, or '' · then for each report: id, number of its lease,
---       delay_ms, 'retry' or 'dead', error (text)
--- reply list beside the reports: 'scheduled', 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
+--       delay_ms (0: it waits behind what is there), 'retry' or 'dead', error (text)
+-- reply list beside the reports: 'scheduled' (to be tried again, also at once), 'dead', or 'gone', 'not_reserved',
+--       'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place join wake batch full limits post failures typed bury drop over lease awaited
+-- include number clock place batch sorted join wake full limits post failures typed bury drop over lease waiters
+-- include freed leave
 -- rarely has_ended reason_of drop bury tell_waiting
+-- rarely park
+-- rarely free_keys
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(6, 5)
@@ -19,13 +23,14 @@ if #live > 0 then write_even_when_full() end
 
 local function fail_one(id, at)
   local key, error_text = tasks .. id, ARGV[at + 4]
-  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'priority', 'failures', 'type')
+  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'priority', 'failures', 'type', 'suspect')
   if task.err or not task[1] then
     drop(id)
     return 'gone'
   end
   local attempts = (number(task[2]) or 0) + 1
   count_one(task[6], 'failed')
+  if task[7] then redis.call('HDEL', key, 'suspect') end
   note_failure(key, task[5], now, attempts, 'failed', worker, error_text)
   if ARGV[at + 3] == 'dead' or is_spent(attempts, number(task[3]) or defaults.max_attempts) then
     redis.call('HSET', key, 'retry_count', attempts, 'more', 1)
@@ -33,13 +38,13 @@ local function fail_one(id, at)
     tell_waiting(id, 'dead')
     return 'dead'
   end
-  local due = slot_at(scheduled, now + ARGV[at + 2])
-  redis.call('HSET', key, 'retry_count', attempts, 'more', 1, 'error', error_text, 'place', place_of(task[4], due))
-  redis.call('ZADD', scheduled, due, id)
+  local set, score, place = join(waiting, scheduled, arrival, task[4], now + ARGV[at + 2], now)
+  redis.call('HSET', key, 'retry_count', attempts, 'more', 1, 'error', error_text, 'place', place)
+  stand(set, score, id, defaults.by_key)
   return 'scheduled'
 end
 
 for _, n in ipairs(live) do verdicts[n] = fail_one(ids[n], starts[n]) end
-end_leases(ids, live)
+end_leases(ids, live, defaults.key_inflight > 0)
 if #live > 0 then wake_one(wake) end
 return verdicts

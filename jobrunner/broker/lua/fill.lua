@@ -6,11 +6,12 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id: of the batch ·
 --       epoch: of the caller · had: members it has by now, 0 for a new one · count: at most so many more ·
 --       lease: number of all its leases · lease_ms: length of the batch's own
--- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'} (nothing changed)
+-- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'}, {'half'} (nothing changed): halves of a
+--       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
 -- In a queue that keeps history the hash of a member says with `started_at` when it was handed out.
 -- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
--- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
--- include promote upkeep line bucket keyed rooms room walk held
+-- include number clock place batch sorted join wake full drop limits post failures typed bury trimmed kept trim
+-- include promote freed recover upkeep line bucket rooms blocked keyed turns unpark room walk held
 -- rarely promote
 -- rarely recover bury drop
 -- rarely history_of trim_dead trim_done
@@ -23,6 +24,7 @@ local is_new = not read.state
 if is_new and had ~= '0' or not is_new and not (is_held(read, epoch, now) and read.state == 'open') then
   return {'lost'}
 end
+if not is_new and read.list ~= id then return {'half'} end
 if not is_new and read.size ~= had then return {tonumber(read.size), read.ends} end
 count = tonumber(count)
 local defaults = upkeep(now, count)
@@ -32,8 +34,8 @@ local function hand_out(ids)
   local ends, numbers, taken = {}, {}, {}
   for n = 1, #ids do
     local one = ids[n]
-    local task = redis.pcall('HMGET', tasks .. one, 'id', 'expires_in_ms', 'enqueue_time')
-    if not is_unfit(one, task.err or not task[1], task[2], task[3], now, defaults) then
+    local task = redis.pcall('HMGET', tasks .. one, 'id', 'expires_in_ms', 'enqueue_time', 'retry_count')
+    if not is_unfit(one, task.err or not task[1], task[2], task[3], task[4], now, defaults) then
       local at = 2 * #taken
       ends[at + 1], ends[at + 2], numbers[at + 1], numbers[at + 2] = hold, one, lease, one
       taken[#taken + 1] = one

@@ -9,7 +9,7 @@ local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(
 --       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
 -- reply 'fired', 'skipped' (overlap), 'disabled' (only noted as the last tick), 'missed' (another caller was first) or
 --       'fenced' (an older leader)
--- include number clock place join wake enter
+-- include number clock place batch sorted join wake enter
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch', 'disabled')
@@ -21,15 +21,30 @@ local function is_live(earlier)
     or redis.call('ZSCORE', pending, earlier)
 end
 
+-- What is damaged is found here, before the tick is noted: it is fired when that is mended.
+for _, set in ipairs({waiting, scheduled, pending, wake}) do redis.call('ZCARD', set) end
+redis.call('STRLEN', arrival)
+local counted = {redis.call('HGET', counters, 'enqueued'), redis.call('HGET', periodic, 'fired'),
+  redis.call('HGET', periodic, 'skipped')}
+for n = 1, 3 do
+  if counted[n] and not string.find(counted[n], '^%d+$') then
+    return redis.error_reply('ERR a count of this periodic job or of its queue is no number')
+  end
+end
+
+local is_disabled = tonumber(epoch) > 0 and state[4]
+local is_skipped = not is_disabled and overlap == 'skip' and state[2] and is_live(state[2])
+local exists = redis.call('EXISTS', tasks .. id) == 1
+if not (is_disabled or is_skipped or exists) then
+  enter(id, priority, tonumber(due), now, {unpack(ARGV, 10)})
+  redis.call('HSET', periodic, 'task', id)
+  redis.call('HINCRBY', periodic, 'fired', 1)
+end
 if tonumber(epoch) > 0 then redis.call('HSET', periodic, 'epoch', epoch) end
 redis.call('HSET', periodic, 'last', tick)
-if tonumber(epoch) > 0 and state[4] then return 'disabled' end
-if overlap == 'skip' and state[2] and is_live(state[2]) then
+if is_disabled then return 'disabled' end
+if is_skipped then
   redis.call('HINCRBY', periodic, 'skipped', 1)
   return 'skipped'
 end
-if redis.call('EXISTS', tasks .. id) == 1 then return 'missed' end
-enter(id, priority, tonumber(due), now, {unpack(ARGV, 10)})
-redis.call('HSET', periodic, 'task', id)
-redis.call('HINCRBY', periodic, 'fired', 1)
-return 'fired'
+return exists and 'missed' or 'fired'

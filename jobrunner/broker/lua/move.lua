@@ -8,7 +8,8 @@ local now_ms, tasks, queue, to_queue, max_hops, over = unpack(ARGV, 1, 6)
 --       of its lease, priority ('' = as it was), delay_ms (0 = now), count of words, field, value, ... to set
 -- reply list beside the reports: 'ok', or 'gone', 'not_reserved', 'lost', 'hops', 'full' (nothing changed)
 -- Attempts, failures and expiries start anew; total_attempts and hops go on.
--- include number clock place wake batch over lease size capped
+-- include number clock place wake batch sorted over lease freed leave size capped
+-- rarely park
 
 local now = read_clock(now_ms)
 local ids, numbers, starts, at = {}, {}, {}, 7
@@ -47,7 +48,7 @@ local function move_one(id, at)
   end
   redis.call(unpack(words, 1, fixed + own))
   if due > now then redis.call('ZADD', to_scheduled, due, id) end
-  if task[6] or task[7] then redis.call('HDEL', key, 'error', 'expiries') end
+  if task[6] or task[7] then redis.call('HDEL', key, 'error', 'expiries', 'suspect') end
   return 'ok'
 end
 
@@ -58,7 +59,7 @@ end
 if #moved == 0 then return verdicts end
 if #ready > 0 then
   redis.call('SET', to_arrival, exact(last))
-  call_sliced('ZADD', to_waiting, ready)
+  line_up(to_waiting, ready, by_key)
 end
 redis.call('HINCRBY', to_counters, 'moved_in', #moved)
 redis.call('HINCRBY', counters, 'moved_out', #moved)

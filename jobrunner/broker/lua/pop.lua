@@ -4,9 +4,10 @@ local now_ms, tasks, count = unpack(ARGV)
 -- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
--- reply list of {id, type, payload, headers, encoding}; empty when nothing waits, the queue is paused or has no tokens
--- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
--- include promote upkeep line bucket keyed rooms room walk
+-- reply list of {id, type, payload, headers, encoding, then, retry_count}; empty when nothing waits, the queue is
+--       paused or has no tokens
+-- include number clock place batch sorted join wake full drop limits post failures typed bury trimmed kept history trim
+-- include promote freed recover upkeep line bucket rooms blocked keyed turns unpark room walk
 -- rarely promote
 -- rarely recover bury drop
 -- rarely history_of trim_dead trim_done
@@ -21,11 +22,11 @@ local function take_out(ids)
   local taken, doomed = {}, {}
   for _, id in ipairs(ids) do
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'headers', 'encoding', 'enqueue_time',
-      'expires_in_ms', 'then')
+      'expires_in_ms', 'then', 'retry_count')
     local is_damaged = task.err or not (task[1] or task[2] or task[5])
-    if not is_unfit(id, is_damaged, task[6], task[5], now, defaults) then
+    if not is_unfit(id, is_damaged, task[6], task[5], task[8], now, defaults) then
       post(task[7], 'succeeded', '')
-      reply[#reply + 1] = {id, task[1], task[2], task[3], task[4]}
+      reply[#reply + 1] = {id, task[1], task[2], task[3], task[4], task[7], task[8]}
       taken[#taken + 1], doomed[#doomed + 1] = id, tasks .. id
     end
   end

@@ -1,13 +1,15 @@
-local waiting, scheduled, pending, leases, counters, wake = unpack(KEYS)
+local waiting, scheduled, pending, leases, counters, arrival, wake = unpack(KEYS)
 local now_ms, tasks, queue = unpack(ARGV, 1, 3)
--- release: pending → waiting at the original place, or → scheduled after a delay (snooze). No attempt is spent.
--- KEYS  waiting, scheduled, pending, leases: zsets · counters: hash · wake: zset
+-- release: pending → waiting at the original place, or after a delay (snooze) → scheduled. No attempt is spent.
+-- KEYS  waiting, scheduled, pending, leases: zsets · counters: hash · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name
---       then for each report: id, number of its lease, delay_ms ('' = back to its place)
+--       then for each report: id, number of its lease, delay_ms ('' = back to its place; 0 = to the end of the line;
+--       '~N' = due in N ms, but it did not begin: the worker does not know its job)
 -- reply list beside the reports: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place wake batch full drop over lease
--- rarely has_ended reason_of drop slot_at place_of
+-- include number clock place batch sorted join wake full drop over lease freed leave
+-- rarely has_ended reason_of drop join slot_at arrival_after
+-- rarely park
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(4, 3)
@@ -22,12 +24,18 @@ local function release_one(id, delay)
     return 'gone'
   end
   if delay == '' then
-    redis.call('ZADD', waiting, number(task[2]) or now, id)
+    line_up(waiting, {number(task[2]) or now, id})
     return 'waiting'
   end
-  local due = slot_at(scheduled, now + delay)
-  redis.call('HSET', key, 'place', place_of(task[3], due), 'more', 1)
-  redis.call('ZADD', scheduled, due, id)
+  local unbegun_delay = string.match(delay, '^~(.+)')
+  local set, score, place = join(waiting, scheduled, arrival, task[3], now + (unbegun_delay or delay), now)
+  if unbegun_delay then
+    redis.call('HSETNX', key, 'unknown_since', exact(now))
+    redis.call('HSET', key, 'place', place, 'more', 1)
+  else -- it has begun, so no time to start by holds for it any more
+    redis.call('HSET', key, 'place', place, 'expires_in_ms', 'never', 'more', 1)
+  end
+  stand(set, score, id)
   return 'scheduled'
 end
 

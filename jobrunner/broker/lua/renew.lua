@@ -1,10 +1,10 @@
-local batch, batches, closing, pending, leases = unpack(KEYS)
-local now_ms, tasks, id, epoch, lease_ms = unpack(ARGV)
+local batch, batches, finishing, pending, leases = unpack(KEYS)
+local now_ms, tasks, id, epoch, lease_ms, claim = unpack(ARGV)
 -- renew: the lease of a batch ends lease_ms from now; in its second half the hold on its members is extended, slice by
 --       slice.
--- KEYS  batch: hash · batches, closing: zsets batch id → Unix ms · pending, leases: zsets
+-- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms · pending, leases: zsets
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · epoch: of the caller ·
---       lease_ms: its length
+--       lease_ms: its length · claim: that handed it out to the caller, '' when the epoch is enough
 -- reply end of the lease, Unix ms, or 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include number clock batch full over lease members held hold
@@ -12,10 +12,12 @@ local now_ms, tasks, id, epoch, lease_ms = unpack(ARGV)
 local now = read_clock(now_ms)
 local read = read_batch()
 if not (is_held(read, epoch, now) and (read.state == 'open' or read.state == 'committed')) then return 'lost' end
+-- A failover may forget a claim and give its epoch to the next one.
+if claim ~= '' and claim ~= read.claim then return 'lost' end
 local ends = exact(now + lease_ms)
 write_even_when_full()
 redis.call('HSET', batch, 'ends', ends)
 redis.call('ZADD', batches, 'XX', ends, id)
-redis.call('ZADD', closing, 'XX', 'GT', ends, id)
+redis.call('ZADD', finishing, 'XX', 'GT', ends, id)
 extend_hold(read, now)
 return ends

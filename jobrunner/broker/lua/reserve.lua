@@ -1,44 +1,44 @@
 local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox = unpack(KEYS)
-local now_ms, tasks, count, first_lease, keepalive_ms = unpack(ARGV)
+local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 -- reserve: waiting → pending, the first `count` in line, each under a lease of its own.
 -- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many · first_lease: number of the
---       first lease, new for each call; the others count on · keepalive_ms: for tasks that name none ('' = the queue's)
+--       first lease, new for each call; the others count on · keepalive_ms: where tasks name none, '' = the queue's ·
+--       most_bytes: of payloads, behind which no more are handed out ('' = no bound; none in a queue that goes by key)
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
 --       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then, place,
---       priority}
--- In a queue that keeps history the hash says with `started_at` when it was last handed out.
+--       priority, unknown_since, suspect}
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
--- include number clock place join wake batch full drop limits post failures typed bury trimmed history trim
--- include promote upkeep event line bucket keyed rooms room walk
+-- include number clock place batch sorted join wake full drop limits post failures typed bury trimmed kept trim
+-- include promote freed recover upkeep event line bucket rooms blocked keyed turns unpark room walk
 -- rarely promote
 -- rarely recover bury drop
 -- rarely history_of trim_dead trim_done
 -- rarely walk_within
+-- rarely is_unfit lease_length
 
-local now = read_clock(now_ms)
-count = tonumber(count)
+local now, count = read_clock(now_ms), tonumber(count)
 local defaults = upkeep(now, count)
 local keepalive = number(keepalive_ms) or defaults.keepalive
 local usual_end = exact(now + keepalive)
 local reply = {exact(now), '', usual_end, exact(keepalive), exact(defaults.max_attempts)}
-local lease, last = tonumber(first_lease), #reply
+local lease, last, bytes_left = tonumber(first_lease), #reply, tonumber(most_bytes) or math.huge
 
-local function hand_out(ids)
-  local ends, numbers, at, soonest = {}, {}, 0, math.huge
+local function hand_out(ids, may_stop)
+  local ends, numbers, at, soonest, stopped_at = {}, {}, 0, math.huge, nil
   for n = 1, #ids do
     local id = ids[n]
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'enqueue_time', 'more')
     local type, payload, enqueue_time, more = task[1], task[2], task[3], task[4]
     if more then
       more = redis.call('HMGET', tasks .. id, 'retry_count', 'max_attempts', 'keepalive_ms', 'headers', 'encoding',
-        'expires_in_ms', 'then', 'place', 'priority')
+        'expires_in_ms', 'then', 'place', 'priority', 'unknown_since', 'suspect')
     end
     local is_damaged = not (type or payload)
     local in_doubt = is_damaged or more or defaults.expires_in
-    if in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, now, defaults) then
+    if in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, more and more[1], now, defaults) then
       defaults.foreseen = nil
     else
       local own = more and more[3] and now + (lease_length(more[3]) or keepalive)
@@ -46,14 +46,16 @@ local function hand_out(ids)
       numbers[at + 1], numbers[at + 2], at = lease, id, at + 2
       reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = id, type, payload, enqueue_time
       reply[last + 5], lease, last = more, lease + 1, last + 5
-      -- Only history asks how long tasks waited and ran, so other queues do not pay for it.
+      -- When it was last handed out: only history asks how long tasks waited and ran.
       if defaults.history then redis.pcall('HSET', tasks .. id, 'started_at', reply[1]) end
+      if payload then bytes_left = bytes_left - #payload end
+      if bytes_left <= 0 and may_stop then stopped_at = n break end
     end
   end
   if defaults.foreseen then defaults.foreseen = math.min(defaults.foreseen, soonest) end
   call_sliced('ZADD', pending, ends)
   call_sliced('ZADD', leases, numbers)
-  return at / 2
+  return at / 2, stopped_at
 end
 
 local room = defaults.max_inflight > 0 and defaults.max_inflight - redis.call('ZCARD', pending) or math.huge

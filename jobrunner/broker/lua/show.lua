@@ -1,7 +1,7 @@
-local task, awaited = unpack(KEYS)
+local task, waiters = unpack(KEYS)
 local now_ms, base, tag, id, await = unpack(ARGV)
 -- show: one task as it stands. Changes nothing, unless asked to note that someone waits for its end.
--- KEYS  task: hash · awaited: zset task id → when that was noted, Unix ms
+-- KEYS  task: hash · waiters: zset task id → when that was noted, Unix ms
 -- ARGV  now_ms: Unix ms or '' · base: what the keys of its tag begin with · tag · id ·
 --       await: '1' notes that the end of a task that is not finished is awaited
 -- reply {} when there is no such task, else {state or '', score (Unix ms) or '', field, value, ...}
@@ -30,7 +30,7 @@ end
 if await == '1' and reply[1] ~= 'dead' then
   -- A hint, so a server that is full may refuse it; those an hour old were left by someone who has stopped asking.
   local now = read_clock(now_ms)
-  redis.call('ZREMRANGEBYSCORE', awaited, '-inf', exact(now - 3600000))
-  redis.call('ZADD', awaited, now, id)
+  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', exact(now - 3600000))
+  redis.call('ZADD', waiters, now, id)
 end
 return reply

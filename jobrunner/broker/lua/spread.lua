@@ -1,8 +1,8 @@
-local pending, done, leases, settings, counters, awaited, wake, outbox = unpack(KEYS)
+local pending, done, leases, settings, counters, waiters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, queue, finished, id, lease, keep_ms, onward, max_hops = unpack(ARGV, 1, 9)
 -- spread: pending → finished, as succeeded, and new tasks into waiting or scheduled of queues with the same tag, in one
 --       step.
--- KEYS  pending, done, leases: zsets · settings, counters: hashes · awaited, wake: zsets · outbox: hash · then for each
+-- KEYS  pending, done, leases: zsets · settings, counters: hashes · waiters, wake: zsets · outbox: hash · then for each
 --       target waiting, scheduled: zsets · settings, counters: hashes · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
 --       channels that tell waiters · id · lease: its number · keep_ms: 0 = delete · onward: '' = of no flow; else
@@ -12,7 +12,9 @@ local now_ms, tasks, queue, finished, id, lease, keep_ms, onward, max_hops = unp
 -- reply 'ok', 'gone', 'not_reserved', 'lost', 'hops' or 'full' (all but 'ok' changed nothing)
 -- A child whose id exists is left as it is; one has the parent's key and its hops and one more. A queue that is empty
 -- is never full: what is more than it may hold would wait for ever.
--- include number clock place wake batch size targets over lease awaited trimmed history capped post ending
+-- include number clock place wake batch sorted size targets over lease freed leave waiters trimmed kept history capped
+-- include post ending
+-- rarely park
 
 local now = read_clock(now_ms)
 local refused = judge({id}, {lease}, now, queue)
@@ -52,7 +54,7 @@ for _, at in ipairs(children) do
 end
 fill_targets(targets)
 
-local someone_waits, history = redis.call('EXISTS', awaited) == 1, read_history()
+local someone_waits, history = redis.call('EXISTS', waiters) == 1, read_history()
 local is_usual = ends_as_usual(keep_ms, 'succeeded', '', history)
 if end_one(id, keep_for(keep_ms, history), 'succeeded', '', exact(now), someone_waits, is_usual) then
   unlink({tasks .. id})

@@ -8,7 +8,7 @@ local now_ms, tasks, id, epoch, nonce, after = unpack(ARGV, 1, 6)
 --       then for each row: id, to, payload, more
 -- reply {}, or {'lost'} (it has another holder, or is decided), {'unknown', id that is no member} (nothing changed)
 -- Rows of members that have left meanwhile are taken, and skipped when the batch is rolled forward.
--- include number clock batch over lease members held more
+-- include number clock over lease members held more
 
 local LOOKUPS = 2
 local now = read_clock(now_ms)

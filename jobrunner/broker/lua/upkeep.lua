@@ -5,8 +5,8 @@ local now_ms, tasks = unpack(ARGV)
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
 -- reply {now, next event or '' (Unix ms), how many tasks were moved}
--- include number clock place join wake batch full drop limits post failures typed bury
--- include trimmed history trim promote upkeep event
+-- include number clock place batch sorted join wake full drop limits post failures typed bury
+-- include trimmed kept trim promote freed recover upkeep event
 -- rarely promote
 -- rarely recover
 -- rarely history_of trim_dead trim_done

@@ -96,7 +96,7 @@ class WorkerProcess:
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class WorkerSlot:
     """The place of one worker process. While it is replaced there are two."""
 
     number: int

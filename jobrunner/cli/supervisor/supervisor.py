@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from jobrunner.cli.boundary import DONE, MISUSE, NO
+from jobrunner.cli.error_boundary import DONE, MISUSE, NO
+from jobrunner.cli.signals import on_signals
 from jobrunner.cli.source_files import SourceFiles
-from jobrunner.cli.stopping import on_signals
-from jobrunner.cli.supervisor.processes import ENDED, Slot, WorkerProcess, told
-from jobrunner.cli.supervisor.replacing import Replacing
+from jobrunner.cli.supervisor.processes import ENDED, WorkerProcess, WorkerSlot, told
+from jobrunner.cli.supervisor.rolling_restart import RollingRestart
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import ServerError
-from jobrunner.logs import OwnLog
-from jobrunner.worker.wear import READY, TAKES, WORN
+from jobrunner.logs import SafeLogger
+from jobrunner.worker.recycling import READY, TAKES, WORN
 
-_log = OwnLog("jobrunner.supervisor")
+_log = SafeLogger("jobrunner.supervisor")
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _LONGEST_PAUSE_AFTER_TASKS_S = 5.0
@@ -54,11 +54,11 @@ class Supervisor:
         until: Callable[[], bool] | None = None,
         leave_s: float = _LEAVE_S,
     ) -> None:
-        self._slots = [Slot(number, command) for number, command in enumerate(commands, 1)]
+        self._slots = [WorkerSlot(number, command) for number, command in enumerate(commands, 1)]
         self._watched = watched
         self._until = until
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._replacing = Replacing(self._slots, self._launch, leave_s)
+        self._replacing = RollingRestart(self._slots, self._launch, leave_s)
         self._asked = 0
         self._code = DONE
 
@@ -105,13 +105,13 @@ class Supervisor:
         with suppress(queue.Empty):
             self._events.get(timeout=None if self._asked else min(pause_s, threading.TIMEOUT_MAX))()
 
-    def _launch(self, slot: Slot) -> WorkerProcess:
+    def _launch(self, slot: WorkerSlot) -> WorkerProcess:
         def hear(process: WorkerProcess, word: str) -> None:
             self._events.put(lambda: self._heard(slot, process, word))
 
         return WorkerProcess(slot.command, f"process-{slot.number}", hear)
 
-    def _heard(self, slot: Slot, process: WorkerProcess, word: str) -> None:
+    def _heard(self, slot: WorkerSlot, process: WorkerProcess, word: str) -> None:
         if word == ENDED:
             self._ended(slot, process)
         elif word == TAKES:
@@ -123,7 +123,7 @@ class Supervisor:
         elif word == WORN and process is slot.process and not self._asked:
             self._replacing.add(slot)
 
-    def _ended(self, slot: Slot, process: WorkerProcess) -> None:
+    def _ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:
         process.close()
         was_heir, was_leaver = process is slot.heir, process is slot.leaver
         slot.forget(process)
@@ -136,7 +136,7 @@ class Supervisor:
         elif slot.start_at is None:  # else it was stopped to be started again
             self._incumbent_ended(slot, process)
 
-    def _incumbent_ended(self, slot: Slot, process: WorkerProcess) -> None:
+    def _incumbent_ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:
         code = process.code
         if code == DONE:
             slot.over = True
@@ -152,7 +152,7 @@ class Supervisor:
         else:
             self._after_crash(slot, process)
 
-    def _after_crash(self, slot: Slot, process: WorkerProcess) -> None:
+    def _after_crash(self, slot: WorkerSlot, process: WorkerProcess) -> None:
         how = told(process.code)
         slot.crashes = slot.crashes + 1 if monotonic() - process.began < _SETTLED_S else 1
         slot.failed_starts = 0 if process.took else slot.failed_starts + 1

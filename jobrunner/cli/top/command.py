@@ -1,6 +1,5 @@
 """`jobrunner top`: everything that moves, in the terminal."""
 
-import json
 import shutil
 import sys
 from importlib.util import find_spec
@@ -8,12 +7,12 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.answer import plain_json, talk
-from jobrunner.cli.boundary import Refusal
-from jobrunner.cli.options import Shared, connected, duration, with_shared_options
+from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.options import CommonOptions, connected, duration, with_shared_options
+from jobrunner.cli.output import answer_json, plain_json, talk
 from jobrunner.client.client import Client
 from jobrunner.clock import sleep
-from jobrunner.inspector.pulse import Look, Pulse, look, pulse_of, recent_failures
+from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
 
 _EXAMPLES = """\b
 Examples:
@@ -30,7 +29,7 @@ _PATIENT_S = 60.0
               help="Looks at the server so often; --once and --json measure rates over so long.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Shows one frame and ends; so does an output that is no terminal.")
 @with_shared_options
-def top(shared: Shared, every: float, once: bool) -> None:
+def top(shared: CommonOptions, every: float, once: bool) -> None:
     """Shows queues, rates, workers, what runs and what fails, live; with keys to pause, requeue and look closer.
 
     Press ? for the keys. It reads a bounded number of tasks each time, however many there are.
@@ -40,15 +39,15 @@ def top(shared: Shared, every: float, once: bool) -> None:
         raise Refusal('the live view needs rich: pip install "jobrunner[top]"')
     with connected(shared) as client:
         if shared.as_json:
-            click.echo(json.dumps(_value(*_two_looks(client, every)), indent=2, ensure_ascii=False))
+            answer_json(_value(*_two_looks(client, every)))
         elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             _show_once(*_two_looks(client, every))
         else:
             _show_live(client, every)
 
 
-def _two_looks(client: Client, apart_s: float) -> tuple[Look, Pulse]:
-    pulse = pulse_of(client)
+def _two_looks(client: Client, apart_s: float) -> tuple[LiveSnapshot, LiveRates]:
+    pulse = live_rates_of(client)
     pulse.add(look(client))
     sleep(apart_s)
     seen = look(client, recent_failures(client))
@@ -56,7 +55,7 @@ def _two_looks(client: Client, apart_s: float) -> tuple[Look, Pulse]:
     return seen, pulse
 
 
-def _value(seen: Look, pulse: Pulse) -> dict[str, Any]:
+def _value(seen: LiveSnapshot, pulse: LiveRates) -> dict[str, Any]:
     value: dict[str, Any] = plain_json(seen)
     del value["at_s"]
     for queue in value["queues"]:
@@ -68,11 +67,11 @@ def _rates(rates: Any) -> dict[str, float | None]:
     return {"in_per_s": rates.into, "out_per_s": rates.out, "failed_per_s": rates.bad}
 
 
-def _show_once(seen: Look, pulse: Pulse) -> None:
+def _show_once(seen: LiveSnapshot, pulse: LiveRates) -> None:
     from rich.console import Console
 
     from jobrunner.cli.top.draw import frame
-    from jobrunner.cli.top.model import Screen
+    from jobrunner.cli.top.state import Screen
 
     rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
     size = shutil.get_terminal_size((100, 40))

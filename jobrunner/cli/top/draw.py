@@ -5,15 +5,15 @@ from datetime import datetime
 
 from rich.text import Text
 
-from jobrunner.cli.answer import counted
+from jobrunner.cli.output import counted
 from jobrunner.cli.top.draw_tasks import task_lines, tasks_lines
-from jobrunner.cli.top.line import Cell, joined, line, padded, titled
-from jobrunner.cli.top.model import Screen, shown_queues
-from jobrunner.cli.top.words import bar, curve, length, number, rate, size
+from jobrunner.cli.top.formatting import bar, curve, length, number, rate, size
+from jobrunner.cli.top.state import Screen, shown_queues
+from jobrunner.cli.top.text_line import Cell, joined, line, padded, titled
 from jobrunner.client.records import WorkerRecord
-from jobrunner.inspector.lines import TaskLine
-from jobrunner.inspector.overview import QueueView
-from jobrunner.inspector.pulse import Failing, Look, Rates
+from jobrunner.inspector.live_snapshot import FailingJob, LiveSnapshot, Rates
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.task_rows import TaskRow
 
 _WIDE = 120
 _COUNTS = {"WAITING": 7, "SCHED": 5, "RUN": 5, "DEAD": 5, "IN/S": 5, "OUT/S": 5}
@@ -84,14 +84,14 @@ def _pace(total: Rates) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _memory(seen: Look) -> list[Cell]:
+def _memory(seen: LiveSnapshot) -> list[Cell]:
     if seen.server is None:
         return []
     limit = f" of {size(seen.server.maxmemory)}" if seen.server.maxmemory else ""
     return [Cell(f"memory {size(seen.server.used_memory)}{limit}", "dim")]
 
 
-def _totals(seen: Look) -> list[Cell]:
+def _totals(seen: LiveSnapshot) -> list[Cell]:
     cells = []
     for state, style in (("waiting", "cyan"), ("scheduled", "blue"), ("pending", "green"), ("dead", "red")):
         count = sum(getattr(queue, state) for queue in seen.queues)
@@ -99,7 +99,7 @@ def _totals(seen: Look) -> list[Cell]:
     return cells
 
 
-def _workers(seen: Look) -> list[Cell]:
+def _workers(seen: LiveSnapshot) -> list[Cell]:
     if not seen.workers:
         return [Cell("no worker", "bold yellow")]
     in_hand = sum(one.in_hand for one in seen.workers)
@@ -133,7 +133,7 @@ def _foot(screen: Screen, width: int) -> Text:
     return line([Cell(keys[screen.page], "dim")], width)
 
 
-def _overview(screen: Screen, seen: Look, width: int, height: int) -> list[Text]:
+def _overview(screen: Screen, seen: LiveSnapshot, width: int, height: int) -> list[Text]:
     rows = shown_queues(screen)
     below = max(height - 1 - max(len(rows), 1), height // 2)
     if width >= _WIDE:
@@ -204,8 +204,10 @@ def _queue(screen: Screen, row: QueueView, fullest: int, widths: tuple[int, int,
     counts = ((row.waiting, "cyan"), (row.scheduled, "blue"), (row.pending, "green"), (row.dead, "red"))
     if row.problem:
         return line([*cells, Cell(row.problem, "red")], width)
-    cells += [Cell(f"{number(count):>{7 if at == 0 else 5}} ", style if count else "dim")
-              for at, (count, style) in enumerate(counts)]
+    cells += [
+        Cell(f"{number(count):>{7 if at == 0 else 5}} ", style if count else "dim")
+        for at, (count, style) in enumerate(counts)
+    ]
     cells += [Cell(f"{rate(one):>5} ", "" if one else "dim") for one in (rates.into, rates.out)]
     cells += [_load(row, fullest, load), Cell(" "), Cell(curve(rates.course, course), "green")]
     return line(cells, width, selected=row.name == screen.queue)
@@ -220,13 +222,13 @@ def _load(row: QueueView, fullest: int, width: int) -> Cell:
     return Cell(bar(row.waiting + row.pending, fullest, width), "cyan", width)
 
 
-def _running(seen: Look, width: int) -> list[Text]:
+def _running(seen: LiveSnapshot, width: int) -> list[Text]:
     job = max(min(width - 56, 40), 14)
     rows = [_running_row(seen, one, job, width) for one in seen.running]
     return [titled("RUNNING NOW", width), *rows] if rows else []
 
 
-def _running_row(seen: Look, one: TaskLine, job: int, width: int) -> Text:
+def _running_row(seen: LiveSnapshot, one: TaskRow, job: int, width: int) -> Text:
     cells = [
         Cell(f"  {one.type or '(item)'}", "", job + 2), Cell(" "), Cell(one.queue, "cyan", 16), Cell(" "),
         Cell(_since(seen, one.started, one.when), "", 11),
@@ -235,7 +237,7 @@ def _running_row(seen: Look, one: TaskLine, job: int, width: int) -> Text:
     return line(cells, width)
 
 
-def _since(seen: Look, started: datetime | None, lease_ends: datetime | None) -> str:
+def _since(seen: LiveSnapshot, started: datetime | None, lease_ends: datetime | None) -> str:
     if started is not None:
         return f"for {length((seen.now - started).total_seconds())}"
     if lease_ends is not None:
@@ -243,12 +245,12 @@ def _since(seen: Look, started: datetime | None, lease_ends: datetime | None) ->
     return ""
 
 
-def _failing(seen: Look, width: int) -> list[Text]:
+def _failing(seen: LiveSnapshot, width: int) -> list[Text]:
     rows = [_failing_row(one, width) for one in seen.failing]
     return [titled("FAILING MOST  (attempts in 15 min, and of the last dead)", width), *rows] if rows else []
 
 
-def _failing_row(one: Failing, width: int) -> Text:
+def _failing_row(one: FailingJob, width: int) -> Text:
     cells = [
         Cell(f"{number(one.failed):>7} ", "bold yellow" if one.failed else "dim"),
         Cell(f"{number(one.died):>4} dead ", "bold red" if one.died else "dim"),
@@ -257,13 +259,13 @@ def _failing_row(one: Failing, width: int) -> Text:
     return line(cells, width)
 
 
-def _at_work(seen: Look, width: int) -> list[Text]:
+def _at_work(seen: LiveSnapshot, width: int) -> list[Text]:
     name = max(min(width - 46, 44), 20)
     rows = [_worker_row(seen, one, name, width) for one in seen.workers]
     return [titled("WORKERS  (* leads)", width), *rows] if rows else []
 
 
-def _worker_row(seen: Look, one: WorkerRecord, name: int, width: int) -> Text:
+def _worker_row(seen: LiveSnapshot, one: WorkerRecord, name: int, width: int) -> Text:
     cells = [
         Cell(f"{'* ' if one.id == seen.leader else '  '}{one.id}", "", name + 2),
         Cell(f" {bar(one.in_hand, one.concurrency, 8)}", "green"), Cell(f"{number(one.in_hand):>6} in hand"),

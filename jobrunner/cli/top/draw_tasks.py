@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from rich.text import Text
 
-from jobrunner.cli.answer import readable
-from jobrunner.cli.top.line import Cell, line, plain, titled
-from jobrunner.cli.top.model import STATES, Screen, shown_tasks
-from jobrunner.cli.top.words import length, number
-from jobrunner.inspector.lines import TaskLine
-from jobrunner.inspector.redaction import Redaction
-from jobrunner.inspector.timeline import Moment, timeline
+from jobrunner.cli.output import readable
+from jobrunner.cli.top.formatting import length, number
+from jobrunner.cli.top.state import STATES, Screen, shown_tasks
+from jobrunner.cli.top.text_line import Cell, line, plain, titled
+from jobrunner.inspector.task_rows import TaskRow
+from jobrunner.inspector.timeline import TimelineEvent, timeline
+from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED, TaskRecord
 
 _STYLES = {"pending": "green", "waiting": "cyan", "scheduled": "blue", "dead": "red"}
@@ -41,7 +42,7 @@ def task_lines(screen: Screen, width: int, height: int) -> list[Text]:
     if screen.record is None:
         told = "it finished and is no longer kept, or was deleted" if screen.gone else "looking …"
         return [title, line([Cell(f"  {told}", "dim")], width)]
-    lines = list(_all_of(screen.record, Redaction(screen.redact), width))
+    lines = list(_all_of(screen.record, screen.redaction, width))
     first = min(screen.scroll, max(len(lines) - (height - 1), 0))
     return [title, *lines[first : first + height - 1]]
 
@@ -70,7 +71,7 @@ def _job_width(width: int) -> int:
     return max(min(width // 3, 40), 12)
 
 
-def _row(screen: Screen, row: TaskLine, width: int) -> Text:
+def _row(screen: Screen, row: TaskRow, width: int) -> Text:
     assert screen.look is not None
     now = screen.look.now
     chosen = row.id == screen.task
@@ -97,7 +98,8 @@ def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Te
     for name, value in _facts(record, redaction):
         yield line([Cell(f"  {name:<12}", "dim"), Cell(value)], width)
     yield titled("WHAT HAPPENED", width)
-    yield from (_moment(moment, width) for moment in timeline(record))
+    told = (replace(moment, text=redaction.text(moment.text)) for moment in timeline(record))
+    yield from (_moment(moment, width) for moment in told)
     for title, raw, is_encrypted in (
         ("PAYLOAD", record.payload, record.is_encrypted),
         ("RESULT", record.result, record.has_encrypted_result),
@@ -107,7 +109,7 @@ def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Te
             yield from _block(ENCRYPTED if is_encrypted else _pretty(redaction.shown(readable(raw))), width)
     if record.error:
         yield titled("LAST ERROR", width)
-        yield from _block(record.error.rstrip(), width, "red")
+        yield from _block(redaction.text(record.error.rstrip()), width, "red")
 
 
 def _facts(record: TaskRecord, redaction: Redaction) -> Iterator[tuple[str, str]]:
@@ -118,12 +120,12 @@ def _facts(record: TaskRecord, redaction: Redaction) -> Iterator[tuple[str, str]
     headers = redaction.shown(readable(record.fields.get("headers", b"{}")))
     if headers:
         yield "headers", json.dumps(headers, ensure_ascii=False)
-    progress = readable(record.fields.get("progress", b"null"))
+    progress = redaction.shown(readable(record.fields.get("progress", b"null")))
     if progress:
         yield "progress", json.dumps(progress, ensure_ascii=False)
 
 
-def _moment(moment: Moment, width: int) -> Text:
+def _moment(moment: TimelineEvent, width: int) -> Text:
     style = "red" if moment.kind in ("failed", "expired", "died") else "blue" if moment.ahead else ""
     attempt = f"attempt {moment.attempt}" if moment.attempt else ""
     word = _AHEAD.get(moment.kind, moment.kind)

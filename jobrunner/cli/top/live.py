@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from jobrunner.cli.top.draw import frame
-from jobrunner.cli.top.model import Screen, Wish, press
-from jobrunner.cli.top.server_side import ServerSide
+from jobrunner.cli.top.poller import ServerPoller
+from jobrunner.cli.top.state import Screen, ServerRequest, press
 from jobrunner.cli.top.terminal import Terminal, taken_over
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
-from jobrunner.settings import file_settings
 
 _REST = "\x1b[K"
 """Erases the rest of a line."""
@@ -22,14 +21,14 @@ _TURN_S = 0.25
 """A terminal that changed its size is drawn anew within so long."""
 
 
-class Live:
+class LiveView:
     """One turn: answers of the server, keys, a look when it is time, a frame when something changed."""
 
-    def __init__(self, terminal: Terminal, server: ServerSide, *, every_s: float) -> None:
+    def __init__(self, terminal: Terminal, server: ServerPoller, *, every_s: float) -> None:
         self._terminal = terminal
         self._server = server
         self._every_s = every_s
-        self._screen = Screen(redact=file_settings().redact)
+        self._screen = Screen()
         self._next_look_s = monotonic()
         self._size = (0, 0)
 
@@ -73,19 +72,19 @@ class Live:
             self._next_look_s = monotonic()
             if wish.act == "read":
                 self._look()
-        return wish == Wish(act="quit")
+        return wish == ServerRequest(act="quit")
 
     def _draw(self) -> None:
         self._size = width, height = self._terminal.size()
         self._terminal.draw(ansi_lines(frame(self._screen, width, height), width, height))
 
 
-def run_live(client: Client, *, every_s: float) -> ServerSide:
+def run_live(client: Client, *, every_s: float) -> ServerPoller:
     """Shows the live view in this terminal. Returns what may still be acting for what was asked last."""
-    server = ServerSide(client)
+    server = ServerPoller(client)
     server.start()
     with taken_over() as terminal:
-        Live(terminal, server, every_s=every_s).run()
+        LiveView(terminal, server, every_s=every_s).run()
     return server
 
 

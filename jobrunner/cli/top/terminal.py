@@ -6,6 +6,7 @@ settings, the cursor and the page it had.
 
 import codecs
 import os
+import re
 import select
 import signal
 import sys
@@ -15,8 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-
-from jobrunner.cli.top.keys import is_cut, names_of
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -115,3 +114,29 @@ def _signals(enter: Callable[[], None], leave: Callable[[], None]) -> Iterator[N
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+_NAMED = {
+    "\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left",
+    "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left",
+    "\x1b[5~": "pageup", "\x1b[6~": "pagedown", "\x1b[H": "home", "\x1b[F": "end", "\x1b[1~": "home",
+    "\x1b[4~": "end", "\x1bOH": "home", "\x1bOF": "end", "\x1b[Z": "backtab",
+    "\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape",
+    "\x0c": "redraw", "\x04": "pagedown", "\x15": "pageup",
+}  # fmt: skip
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O[A-Za-z])|.", re.DOTALL)
+
+
+def names_of(text: str) -> Iterator[str]:
+    """The name of each key: `up`, `enter`, `escape`, ..., or the character itself; sequences unknown are left out."""
+    for found in _SEQUENCE.finditer(text):
+        word = found.group()
+        if word in _NAMED:
+            yield _NAMED[word]
+        elif len(word) == 1 and word.isprintable():
+            yield word
+
+
+def is_cut(text: str) -> bool:
+    """Whether the text ends within a sequence, of which the rest is still to come."""
+    return re.search(r"\x1b(?:\[[0-9;?]*|O)?$", text) is not None

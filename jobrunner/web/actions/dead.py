@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from jobrunner.web.actions.begin import begin
+from jobrunner.web.actions.start_operation import begin
 from jobrunner.web.actions.tasks import wanted_of
 from jobrunner.web.context import Context
 from jobrunner.web.routing import Action, Done

@@ -1,8 +1,8 @@
 """What can be done to a background operation: end it where it is."""
 
 from jobrunner.web.context import Context
+from jobrunner.web.errors import Refused
 from jobrunner.web.operations import ask_to_stop
-from jobrunner.web.refusals import Refused
 from jobrunner.web.routing import Action, Done
 
 

@@ -6,9 +6,9 @@ from jobrunner.broker.keys import split_queue
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.search import Filter
 from jobrunner.settings import RateLimit
-from jobrunner.web.actions.begin import begin
+from jobrunner.web.actions.start_operation import begin
 from jobrunner.web.context import Context
-from jobrunner.web.refusals import NotThere, Refused
+from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.routing import Action, Done
 
 _LONGEST_PAUSE_S = 30 * 86400
@@ -69,7 +69,7 @@ def queue_named(context: Context) -> str:
 
 
 def _done(context: Context, name: str, text: str) -> Done:
-    return Done(text=text, to=context.url("queue", queue=name))
+    return Done(text=text, to=context.url("queue", queue=name) or context.url("queues"))
 
 
 routes = [

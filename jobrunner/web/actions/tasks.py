@@ -7,10 +7,10 @@ from jobrunner.broker.keys import check_id, split_queue, tag_of_id
 from jobrunner.inspector.search import STATES, Filter
 from jobrunner.task import TaskRecord, TaskState
 from jobrunner.web import operations
-from jobrunner.web.actions.begin import begin
+from jobrunner.web.actions.start_operation import begin
 from jobrunner.web.context import Context
-from jobrunner.web.parameters import Parameters
-from jobrunner.web.refusals import NotAllowed, NotThere, Refused
+from jobrunner.web.errors import NotAllowed, NotThere, Refused
+from jobrunner.web.parameters import RequestParameters
 from jobrunner.web.roles import Role
 from jobrunner.web.routing import Action, Done
 
@@ -36,13 +36,14 @@ def _delete(context: Context) -> Done:
     count = operations.delete(context.client, record.queue, [record.id])
     if not count:
         raise Refused(f"task {record.id} is not deleted: a worker has it, or it is gone already")
-    return Done(text=f"task {record.id} is deleted", to=context.url("queue", queue=record.queue))
+    there = context.url("queue", queue=record.queue) or context.url("tasks")
+    return Done(text=f"task {record.id} is deleted", to=there)
 
 
 def _run_now(context: Context) -> Done:
     record = _task(context)
     keys = context.client.keys.queue(record.queue)
-    said = context.client.broker.run(tasks.hasten(keys, [record.id]))
+    said = context.client.broker.run(tasks.run_now(keys, [record.id]))
     return _done(context, record, said.count("ok"), "waits now")
 
 
@@ -63,7 +64,7 @@ def _bulk(context: Context) -> Done:
         if action == "delete" and context.role < Role.ADMIN:
             raise NotAllowed("to delete all that match takes the role admin; select tasks, or ask an admin")
         return begin(context, action, wanted, f"{action}: all that match")
-    chosen = [_chosen(text) for text in form.all("ids", most=_AT_ONCE + 1, longest=400)]
+    chosen = [_chosen(text) for text in form.all("ids", most=_AT_ONCE + 1, longest=1000)]
     if not chosen:
         raise Refused("no task is selected")
     if len(chosen) > _AT_ONCE:
@@ -81,7 +82,7 @@ def _at_once(context: Context, action: str, chosen: list[tuple[str, str]]) -> Do
     return Done(text=text, to=context.url("tasks"), values={"changed": done, "chosen": len(chosen)})
 
 
-def wanted_of(form: Parameters) -> Filter:
+def wanted_of(form: RequestParameters) -> Filter:
     """The filter of a form. Raises InvalidName."""
     queue = form.text("queue")
     if queue:
@@ -99,7 +100,7 @@ def wanted_of(form: Parameters) -> Filter:
 def _chosen(text: str) -> tuple[str, str]:
     queue, _, task_id = text.partition(" ")
     split_queue(queue)
-    return queue, check_id(task_id)
+    return queue, task_id  # not checked: what has an id that no program gives must be deleted somehow
 
 
 def _task(context: Context) -> TaskRecord:
@@ -118,7 +119,8 @@ def _done(context: Context, record: TaskRecord, count: int, text: str) -> Done:
     if not count:
         raise Refused(f"task {record.id} is {record.state}: nothing was changed")
     own = "" if tag_of_id(record.id) else f"?queue={record.queue}"
-    return Done(text=f"task {record.id} {text}", to=context.url("task", task=record.id) + own)
+    there = context.url("task", task=record.id)
+    return Done(text=f"task {record.id} {text}", to=there + own if there else context.url("tasks"))
 
 
 routes = [

@@ -1,8 +1,8 @@
 """What a worker can be told: to take nothing new, to go on, to stop. It reads that with its next sign of life."""
 
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.web.context import Context
-from jobrunner.web.refusals import NotThere
+from jobrunner.web.errors import NotThere
 from jobrunner.web.routing import Action, Done
 
 _KEPT_MS = 3_600_000
@@ -24,7 +24,7 @@ def _told(context: Context, order: str, value: str, text: str) -> Done:
     worker = context.path("worker")
     if worker not in {one.id for one in context.client.workers()}:
         raise NotThere(f"there is no worker {worker[:100]!r}, or it fell silent")
-    calls = coordination.order(context.client.keys, worker, order, value, ttl_ms=_KEPT_MS)
+    calls = leader_calls.order(context.client.keys, worker, order, value, ttl_ms=_KEPT_MS)
     context.client.broker.run_many(calls)
     return Done(text=f"worker {worker} {text}", to=context.url("workers"))
 

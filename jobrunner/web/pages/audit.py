@@ -2,7 +2,7 @@
 
 import re
 
-from jobrunner.web.audit import entries
+from jobrunner.inspector.audit import entries
 from jobrunner.web.context import Context
 from jobrunner.web.routing import Page, Values
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from itertools import islice
 
 from jobrunner.clock import from_ms
-from jobrunner.inspector.overview import QueueView
+from jobrunner.inspector.snapshot import QueueView
 from jobrunner.task import TaskRecord
 from jobrunner.web.context import Context
 from jobrunner.web.routing import Page, Values

@@ -5,8 +5,8 @@ from urllib.parse import urlencode
 
 from jobrunner.clock import from_ms
 from jobrunner.web.context import Context
+from jobrunner.web.errors import NotThere
 from jobrunner.web.operations import Operation, read_operation
-from jobrunner.web.refusals import NotThere
 from jobrunner.web.routing import Page, Values
 
 _LOOKS = {"done": "good", "failed": "bad", "interrupted": "bad", "cancelled": "warn", "running": "live"}

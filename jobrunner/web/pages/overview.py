@@ -1,11 +1,11 @@
 """Overview: how it goes, at one glance. The first thing that somebody who was called at night looks at."""
 
-from jobrunner.inspector.figures import by_job
-from jobrunner.inspector.pulse import most_failing
+from jobrunner.inspector.live_snapshot import most_failing
+from jobrunner.inspector.stats import by_job
 from jobrunner.web.context import Context
-from jobrunner.web.live import Glance
-from jobrunner.web.pages.plots import SPANS, asked_span, plots
+from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.routing import Page, Values
+from jobrunner.web.stats_charts import SPANS, asked_span, plots
 
 _STATES = ("waiting", "scheduled", "pending", "dead")
 _MOST_ROWS, _MOST_TASKS = 8, 6
@@ -37,7 +37,7 @@ def _open(queue: object) -> tuple[int, int]:
     return sum(getattr(queue, state) for state in ("waiting", "scheduled", "pending")), getattr(queue, "dead", 0)
 
 
-def _is_new(seen: Glance) -> bool:
+def _is_new(seen: DashboardSnapshot) -> bool:
     return not seen.look.queues and not seen.look.workers
 
 

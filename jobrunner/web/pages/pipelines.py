@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from jobrunner.etl.graph import Graph, Node
-from jobrunner.inspector.figures import QueueFigures, by_queue
-from jobrunner.inspector.overview import QueueView
+from jobrunner.etl.graph import Graph, QueueNode
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.stats import QueueStats, by_queue
 from jobrunner.web.context import Context
+from jobrunner.web.errors import NotThere
 from jobrunner.web.graph import Box, draw
-from jobrunner.web.live import Glance
-from jobrunner.web.refusals import NotThere
+from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.routing import Page, Values
 
 _WINDOW = timedelta(minutes=2)
@@ -18,7 +18,7 @@ _OVER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineLine:
+class PipelineRow:
     """A pipeline in one line: what is in its queues together."""
 
     name: str
@@ -51,7 +51,7 @@ def _pipeline(context: Context) -> tuple[str, Values]:
         raise NotThere(f"there is no pipeline {name!r}: none was ever used under this name")
     graph, views = graphs[name], _views(name, seen)
     figures = by_queue(context.client, since=_WINDOW)
-    nodes = graph.in_order() if graph else [Node(queue=queue, kind="queue") for queue in sorted(views)]
+    nodes = graph.in_order() if graph else [QueueNode(queue=queue, kind="queue") for queue in sorted(views)]
     boxes = [_box(context, node, views.get(node.queue), figures.get(node.queue)) for node in nodes]
     return "pipeline.html", {
         "nav": seen.nav,
@@ -63,7 +63,7 @@ def _pipeline(context: Context) -> tuple[str, Values]:
     }
 
 
-def _graphs(seen: Glance) -> dict[str, Graph | None]:
+def _graphs(seen: DashboardSnapshot) -> dict[str, Graph | None]:
     """Every pipeline by name; None for one of which only the queues are known."""
     found: dict[str, Graph | None] = dict(seen.graphs)
     for queue in seen.look.queues:
@@ -73,18 +73,18 @@ def _graphs(seen: Glance) -> dict[str, Graph | None]:
     return dict(sorted(found.items()))
 
 
-def _views(name: str, seen: Glance) -> dict[str, QueueView]:
+def _views(name: str, seen: DashboardSnapshot) -> dict[str, QueueView]:
     return {queue.name: queue for queue in seen.look.queues if queue.name.startswith(f"{name}/")}
 
 
-def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: Glance) -> PipelineLine:
+def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: DashboardSnapshot) -> PipelineRow:
     def of(state: str) -> int:
         return sum(getattr(view, state) for view in views.values())
 
     def total(what: str) -> int:
         return sum(view.totals.get(what, 0) for view in views.values())
 
-    return PipelineLine(
+    return PipelineRow(
         name=name,
         stations=sum(node.is_served for node in graph.nodes) if graph else len(views),
         waiting=of("waiting"),
@@ -99,7 +99,7 @@ def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: 
     )
 
 
-def _box(context: Context, node: Node, view: QueueView | None, figures: QueueFigures | None) -> Box:
+def _box(context: Context, node: QueueNode, view: QueueView | None, figures: QueueStats | None) -> Box:
     return Box(
         name=node.queue.partition("/")[2],
         kind="nobody takes from it" if node.kind == "queue" else node.kind,
@@ -110,11 +110,11 @@ def _box(context: Context, node: Node, view: QueueView | None, figures: QueueFig
         rate=_per_s(figures) if node.is_served else None,
         paused=view.paused if view else False,
         targets=tuple(target.partition("/")[2] for target in node.targets),
-        dead_to=node.dead_to.partition("/")[2] if node.dead_to else None,
+        dead_letter_queue=node.dead_letter_queue.partition("/")[2] if node.dead_letter_queue else None,
     )
 
 
-def _per_s(figures: QueueFigures | None) -> float:
+def _per_s(figures: QueueStats | None) -> float:
     """Over the last whole minute and the one that runs; low in the first seconds of a minute, never too high."""
     return figures.ended / (2 * _OVER_S) if figures else 0.0
 

@@ -6,17 +6,17 @@ from typing import Any
 from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.errors import InvalidName
-from jobrunner.inspector.figures import by_job, by_queue
-from jobrunner.inspector.lines import TaskLine, first_lines
-from jobrunner.inspector.overview import QueueView
-from jobrunner.inspector.pulse import Rates
+from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import LATEST_FIRST
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.stats import by_job, by_queue
+from jobrunner.inspector.task_rows import TaskRow, first_lines
 from jobrunner.settings import QueueSettings, RateLimit
 from jobrunner.web.context import Context
+from jobrunner.web.errors import NotThere
 from jobrunner.web.filters import limit, span
-from jobrunner.web.pages.plots import SPANS, asked_span, plots
-from jobrunner.web.refusals import NotThere
 from jobrunner.web.routing import Page, Values
+from jobrunner.web.stats_charts import SPANS, asked_span, plots
 
 _ORDERS = ("name", "waiting", "scheduled", "pending", "dead", "done")
 _AT_ONCE = 100
@@ -85,7 +85,7 @@ def _shown(value: Any) -> str:
     return span(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _first(context: Context, view: QueueView) -> dict[str, list[TaskLine]]:
+def _first(context: Context, view: QueueView) -> dict[str, list[TaskRow]]:
     states = [state for state in ("pending", "waiting", "scheduled", "dead") if getattr(view, state)]
     calls = [
         first_lines(context.client, view.name, state, count=_FIRST, newest=state in LATEST_FIRST) for state in states

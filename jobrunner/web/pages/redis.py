@@ -1,6 +1,6 @@
 """The server: what it says of itself, and what of that should worry somebody."""
 
-from jobrunner.inspector.server_checks import clock_check, facts_checks
+from jobrunner.inspector.doctor.server import clock_check, facts_checks
 from jobrunner.web.context import Context
 from jobrunner.web.routing import Page, Values
 

@@ -1,42 +1,96 @@
 """One task: what it is, what happened to it, what came of it, and what can be done about it."""
 
 import json
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from jobrunner.broker.keys import tag_of_id
+from jobrunner.client.flow_results import opened_results, whole_results
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
-from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.holders import holder_of
+from jobrunner.encryption.cipher import encoding_when_open
+from jobrunner.errors import EncryptionError, JobrunnerError
+from jobrunner.inspector.lease_holders import holder_of
 from jobrunner.inspector.timeline import timeline
-from jobrunner.task import ENCRYPTED, TaskRecord
+from jobrunner.redaction import TOO_DEEP
+from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 from jobrunner.web.context import Context
-from jobrunner.web.refusals import NotThere
+from jobrunner.web.errors import NotThere
 from jobrunner.web.routing import Page, Values
 
 _LONGEST = 20_000
-_SHOWN_ELSEWHERE = frozenset(
-    ("id", "type", "queue", "payload", "result", "error", "headers", "failures", "encoding", "enqueue_time", "outcome",
-     "progress", "more", "place", "retry_count", "priority")
-)
+_FACTS = (
+    "attempts", "cancel_requested", "died_at", "expires_in_ms", "expiries", "finished_at", "hops", "keepalive_ms",
+    "key", "max_attempts", "max_stalled", "outcomes", "started_at", "total_attempts",
+)  # fmt: skip
+"""Fields of the hash that are shown as they are. A field that is not named here may hold what somebody must not see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskView:
+    """What a page shows of a task, and what a program is told of it: no payload, no field that nobody chose to show."""
+
+    id: str
+    type: str
+    queue: str
+    state: TaskState
+    when: datetime | None
+    enqueue_time: datetime
+    attempts: int
+    retry_count: int
+    priority: int
+    error: str
+    failures: list[Failure]
 
 
 def _task(context: Context) -> tuple[str, Values]:
     task_id, queue = context.path("task"), context.query.text("queue")
     record = _found(context, task_id, queue)
     seen = context.glance()
+    text_of = context.redaction.text
     return "task.html", {
         "nav": seen.nav,
-        "task": record,
-        "moments": timeline(record, seen.look.workers),
+        "task": _shown(context, record),
+        "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers)],
         "holder": holder_of(context.client, record, seen.look.workers),
         "payload": ENCRYPTED if record.is_encrypted else shown(context, _decoded(record.payload, record)),
         "size": len(record.payload),
         "headers": shown(context, read_headers(record.fields.get("headers")) or None),
         "result": _result(context, record),
-        "facts": _facts(record),
-        "progress": _progress(record),
+        "results": _results(context, record),
+        "facts": _facts(context, record),
+        "progress": _progress(context, record),
     }
+
+
+def _shown(context: Context, record: TaskRecord) -> TaskView:
+    hide = context.redaction.text
+    return TaskView(
+        id=record.id,
+        type=record.type,
+        queue=record.queue,
+        state=record.state,
+        when=record.when,
+        enqueue_time=record.enqueue_time,
+        attempts=record.attempts,
+        retry_count=record.retry_count,
+        priority=record.priority,
+        error=hide(record.error),
+        failures=[replace(one, error=hide(one.error)) for one in record.failures],
+    )
+
+
+def _results(context: Context, record: TaskRecord) -> str:
+    """What a flow gave the task, '' for nothing."""
+    raw = whole_results(record.fields)
+    try:
+        found = opened_results(context.client.keys.seal, raw, b"", None)
+    except EncryptionError:
+        return ENCRYPTED
+    except (JobrunnerError, ValueError, RecursionError):
+        return TOO_DEEP
+    return shown(context, found) if found else ""
 
 
 def _result(context: Context, record: TaskRecord) -> str:
@@ -50,7 +104,10 @@ def shown(context: Context, value: Any) -> str:
     if value is None:
         return ""
     plain = context.redaction.shown(value)
-    text = plain if isinstance(plain, str) else json.dumps(plain, indent=2, ensure_ascii=False, default=repr)
+    if isinstance(plain, str):
+        text = context.redaction.text(plain)
+    else:
+        text = json.dumps(plain, indent=2, ensure_ascii=False, default=repr)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… {len(text) - _LONGEST:,} more characters"
 
 
@@ -70,26 +127,29 @@ def _decoded(raw: bytes | None, record: TaskRecord) -> Any:
     if raw is None:
         return None
     try:
-        return read_payload(raw, record.fields.get("encoding", b"").partition(b" ")[0] or b"json")
+        return read_payload(raw, encoding_when_open(record.fields.get("encoding")) or b"json")
+    except RecursionError:
+        return TOO_DEEP
     except (JobrunnerError, ValueError):
         return raw.decode("utf-8", "replace") if raw.isascii() else f"{len(raw):,} bytes: {raw[:200]!r}"
 
 
-def _progress(record: TaskRecord) -> dict[str, Any] | None:
+def _progress(context: Context, record: TaskRecord) -> dict[str, Any] | None:
     """What the run last said: done, total, note."""
     try:
         said = json.loads(record.fields["progress"])
-        return {"done": float(said["done"]), "total": float(said["total"]), "note": str(said.get("note", ""))}
-    except (KeyError, TypeError, ValueError):
+        note = context.redaction.text(str(said.get("note", "")))
+        return {"done": float(said["done"]), "total": float(said["total"]), "note": note}
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
-def _facts(record: TaskRecord) -> list[tuple[str, Any]]:
-    rest = [(name, raw.decode("utf-8", "replace")) for name, raw in sorted(record.fields.items())]
+def _facts(context: Context, record: TaskRecord) -> list[tuple[str, Any]]:
+    hide, fields = context.redaction.text, record.fields
+    rest = [(name, hide(fields[name].decode("utf-8", "replace")[:300])) for name in _FACTS if name in fields]
     return [
-        (name.replace("_", " "), from_ms(float(text)) if name.endswith("_at") and _is_number(text) else text[:300])
+        (name.replace("_", " "), from_ms(float(text)) if name.endswith("_at") and _is_number(text) else text)
         for name, text in rest
-        if name not in _SHOWN_ELSEWHERE
     ]
 
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 from urllib.parse import urlencode
 
 from jobrunner.errors import InvalidName, InvalidOption
-from jobrunner.inspector.search import Filter, Found, search
+from jobrunner.inspector.search import Filter, SearchPage, search
 from jobrunner.web.actions.tasks import wanted_of
 from jobrunner.web.context import Context
-from jobrunner.web.live import Glance
+from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.routing import Page, Values
 
 _STATES = ("", "waiting", "pending", "scheduled", "dead")
@@ -58,14 +58,14 @@ def _page(context: Context, wanted: Filter, *, is_dead: bool) -> tuple[str, Valu
     }
 
 
-def _found(context: Context, wanted: Filter, after: str) -> Found:
+def _found(context: Context, wanted: Filter, after: str) -> SearchPage:
     try:
         return search(context.client, wanted, after=after, limit=_AT_ONCE, redaction=context.redaction)
     except InvalidOption:  # a cursor of somebody's making
         return search(context.client, wanted, limit=_AT_ONCE, redaction=context.redaction)
 
 
-def _said(found: Found, *, narrow: bool, begins: bool) -> str:
+def _said(found: SearchPage, *, narrow: bool, begins: bool) -> str:
     if not narrow:
         return f"{found.total:,} in all"
     if not found.onward:
@@ -74,7 +74,7 @@ def _said(found: Found, *, narrow: bool, begins: bool) -> str:
     return f"searched {found.searched:,} of {found.total:,}, go on for more"
 
 
-def _tabs(seen: Glance, texts: Mapping[str, str]) -> list[tuple[str, str, int]]:
+def _tabs(seen: DashboardSnapshot, texts: Mapping[str, str]) -> list[tuple[str, str, int]]:
     """(state, where its tab leads to, how many are in it); counts are of the chosen queue, whatever is searched."""
     queues = [queue for queue in seen.look.queues if texts["queue"] in ("", queue.name)]
     counts = {state: sum(getattr(queue, state) for queue in queues) for state in _STATES if state}

@@ -1,6 +1,6 @@
 """Workers: who is at work, where, on what, and how busy."""
 
-from jobrunner.inspector.holders import at_work
+from jobrunner.inspector.lease_holders import at_work
 from jobrunner.web.context import Context
 from jobrunner.web.routing import Page, Values
 

@@ -34,7 +34,7 @@ def remains(client: Client, pipeline: Pipeline) -> Remains:
         dead={task.id: task.error for queue in queues for task in queue.tasks("dead", limit=_AT_ONCE)},
         staged=tuple(
             key.removeprefix(base).decode()
-            for pattern in (b"batch:*:*", b"*:batches", b"*:closing")
+            for pattern in (b"batch:*:*", b"*:batches", b"*:finishing")
             for key in _keys(client, base + pattern)
         ),
         items=sum(1 for _ in _keys(client, base + b"task:*")),

@@ -10,13 +10,13 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.task import Task, new_id
 from tests.acceptance.fleet import children_of
 from tests.acceptance.jobs_for_tests import Work
-from tests.books import problems, strays
-from tests.conftest import wait_for
 from tests.reliability.mutations import Damage, Damager, kinds
 from tests.reliability.onlookers import Onlookers
 from tests.reliability.rows.points import enqueue_of_all_kinds, life
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, QUEUE, Stage
+from tests.support.books import problems, strays
+from tests.support.waiting import wait_for
 
 _CALM = "calm"
 _MISFITS = (
@@ -58,7 +58,7 @@ class _Run:
         self._busiest: list[str] = []
         self._cpu: list[float] = []
         self._slowest_s = 0.0
-        self._life = life(stage)
+        self._life = life(stage) | {"unknown_grace": 0}
         self._workers = [
             stage.fleet.start_one(**self._life),
             stage.fleet.start_one(**self._life | {"modules": ["tests.acceptance.jobs_for_tests"], "queues": [_CALM]}),
@@ -71,11 +71,13 @@ class _Run:
         """Has keys of as many kinds as can be had by using the package."""
         client = self.stage.client
         client.queue(QUEUE).configure(history=3600, history_max=50, max_attempts=3)
-        client.queue("turns").configure(fair=True, rate_per_key=RateLimit(max_tokens=5, interval=60), rate=RateLimit(
-            max_tokens=50, interval=60), max_inflight_per_key=2)  # fmt: skip
+        client.queue("turns").configure(
+            fair=True, rate_per_partition=RateLimit(max_tokens=5, interval=60),
+            rate=RateLimit(max_tokens=50, interval=60), max_inflight_per_partition=2,
+        )  # fmt: skip
         turns = client.queue("turns")
         for n in range(6):
-            turns.push(n, key=f"k{n % 3}")
+            turns.push(n, partition=f"k{n % 3}")
         turns.reserve(3, keepalive=600)
         client.queue("bulk").push_many(range(8))
         batches = Batches(client.broker, client.keys.queue("bulk"))

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from tests.books import problems, strays
-from tests.conftest import wait_for
 from tests.reliability.loading import load_scheduled, load_waiting, run_beside, spread_upkeep
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, QUEUE, Stage
 from tests.reliability.stalls import Stalls, ran_s, rests, right_of_way, stalls
+from tests.support.books import problems, strays
+from tests.support.waiting import wait_for
 
 _LOADERS = 2
 _REAL_WORKERS = 2
@@ -24,7 +24,7 @@ _AT_ONCE = 10_000
 
 
 @scenario(
-    "R23", short={"tasks": 100_000, "together": 20_000, "longest_ms": 100},
+    "R23", short={"tasks": 100_000, "together": 20_000, "longest_ms": 1_000},
     full={"tasks": 5_000_000, "together": 1_000_000, "longest_ms": 20},
 )  # fmt: skip
 def due(
@@ -33,7 +33,7 @@ def due(
     """So many scheduled tasks, a fifth of them for one instant, are all due at once; ten workers promote them.
 
     None is lost, none is handed out twice, their order is kept; no command stalls the server for longer than 20 ms
-    (in the short run, beside other tests, 100) and what a bare loop beside it was held up by the machine.
+    (in the short run, beside other tests, 1 000) and what a bare loop beside it was held up by the machine.
     """
     began = time.monotonic()
     files = _load_scheduled(stage, tasks, together)
@@ -47,7 +47,7 @@ def due(
     findings.note("promoted by calls of upkeep alone", promoted)
     _judge_line(stage, findings, files, tasks)
     findings.note("ms of the server's longest command", found.command_ms)
-    findings.at_most("ms of it beyond what the machine held a bare loop up", _beyond(found), longest_ms)
+    findings.at_most("ms of it beyond what the machine held a bare loop up", found.beyond_ms, longest_ms)
     findings.note("ms that the server ran while somebody waited behind all workers", found.server_ms)
     _note_stalls(findings, found, idle)
 
@@ -132,10 +132,6 @@ def _due(stage: Stage, line: bytes) -> float:
     return float(first[0][1]) if first else float("inf")
 
 
-def _beyond(found: Stalls) -> float:
-    return round(max(found.command_ms - found.machine_ms, 0.0), 2)
-
-
 def _note_stalls(findings: Findings, found: Stalls, idle: Stalls) -> None:
     """By the clock, so with what else the machine did."""
     findings.note("ms of the longest answer (idle before)", f"{found.answer_ms} ({idle.answer_ms})")
@@ -144,13 +140,13 @@ def _note_stalls(findings: Findings, found: Stalls, idle: Stalls) -> None:
 
 
 @scenario(
-    "R24", short={"tasks": 100_000, "queues": 1_000, "reserves": 5_000, "most_ms": 6},
+    "R24", short={"tasks": 100_000, "queues": 1_000, "reserves": 5_000, "most_ms": 30},
     full={"tasks": 10_000_000, "queues": 1_000, "reserves": 50_000, "most_ms": 2},
 )  # fmt: skip
 def deep(stage: Stage, findings: Findings, tasks: int, queues: int, reserves: int, most_ms: float) -> None:
     """So many tasks of 100 B wait in 1 000 queues.
 
-    99 of 100 reserves are ≤ 2 ms (in the short run 6) of work for server and caller; a task takes ≤ 600 B beside its
+    99 of 100 reserves are ≤ 2 ms (in the short run 30) of work for server and caller; a task takes ≤ 600 B beside its
     payload; all are there.
     """
     names = [f"q{n}" for n in range(queues)]

@@ -1,9 +1,13 @@
 """All scenarios, by row."""
 
 from tests.reliability.rows import (
+    attackers,
+    crashes,
     damage,
     depth,
+    drivers,
     hostile,
+    keepers,
     leaders,
     limits,
     network,
@@ -13,6 +17,7 @@ from tests.reliability.rows import (
     races,
     refusals,
     replies,
+    scale,
     server,
     soak,
     supervisors,
@@ -23,7 +28,7 @@ from tests.reliability.rows import (
 from tests.reliability.scenario import Scenario
 
 _MODULES = (
-    workers, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races,
-    versions, hostile, soak, damage, depth, topologies,
+    workers, crashes, supervisors, network, server, replies, refusals, leaders, limits, points, poison, payloads, races,
+    versions, hostile, soak, damage, depth, topologies, drivers, keepers, scale, attackers,
 )  # fmt: skip
 SCENARIOS: dict[str, Scenario] = {one.row: one for module in _MODULES for one in module.ROWS}

@@ -13,13 +13,13 @@ from statistics import median
 from jobrunner.client.queue import Queue
 from jobrunner.errors import LeaseError, QueueFull, TaskError, UsageError
 from tests.acceptance.fleet import ROOT
-from tests.books import problems
 from tests.reliability.checker import judge
 from tests.reliability.doors import Doors
 from tests.reliability.nasty import TEXTS, Nasty
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
+from tests.support.books import problems
 
 _TRIES = 5
 _REFUSALS = (UsageError, TaskError, LeaseError, QueueFull)
@@ -37,7 +37,7 @@ class Heard:
 
 
 @scenario(
-    "R33", short={"inputs": 1_200, "processes": 2, "seed": 1, "longest_ms": 250},
+    "R33", short={"inputs": 1_200, "processes": 2, "seed": 1, "longest_ms": 1_000},
     full={"inputs": 10_000, "processes": 40, "seed": 33, "longest_ms": 50},
 )  # fmt: skip
 def hostile(stage: Stage, findings: Findings, inputs: int, processes: int, seed: int, longest_ms: int) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tests.acceptance.fleet import JOBS, WorkerProcess
 from tests.acceptance.jobs_for_tests import Work
-from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
 from tests.reliability.tampering import stepped
 from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
+from tests.support.waiting import wait_for
 
 _TTL_S = 2.0
 _DAY_S = 86_400

@@ -4,11 +4,11 @@ import threading
 import time
 
 from jobrunner import RateLimit
-from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.rows.workers import KEEPALIVE_S
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
+from tests.support.waiting import wait_for
 
 _PLACES = 5
 _RATE = RateLimit(max_tokens=40, interval=1, interval_unit="SECONDS")

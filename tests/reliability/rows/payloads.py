@@ -51,7 +51,7 @@ def sizes(stage: Stage, findings: Findings, largest_mb: int, tasks: int, raised_
     worker.stop()
     worker.summary()
 
-    with Client(stage.server.url, PREFIX, payload_limit=raised_mb * _MB, patience=30) as raised:
+    with Client(stage.server.url, PREFIX, payload_limit=raised_mb * _MB, retry_timeout=30) as raised:
         worker = stage.fleet.start_one(modules=["tests.reliability.jobs"], concurrency=2)
         _weigh(stage, raised_mb * _MB - _JSON, raised_tasks, raised)
         findings.at_most(

@@ -35,17 +35,17 @@ def poisoned(stage: Stage, findings: Findings, poison: int, good: int, poison_of
     Each is dead after its attempts and all good tasks are done. In child processes a crash costs no other task
     anything; in threads (under the supervisor) it costs what the process had in hand an attempt.
     """
-    stage.patience_s = 150  # the supervisor's pauses grow
+    stage.give_up_s = 150  # the supervisor's pauses grow
     stage.client.queue(QUEUE).configure(max_attempts=0)  # of the good tasks; poison has its own
     ids = _enqueue(stage, good, poison, _IN_CHILDREN)
-    with _supervised(stage, "--concurrency=2", "--executor", "processes"):
+    with supervised(stage, "--concurrency=2", "--executor", "processes"):
         stage.drain()
     begun = Counter(entry.task for entry in stage.ledger.entries("poisoned"))
     findings.equals("in children: attempts of each poison", sorted({begun[one] for one in ids}), [_ATTEMPTS])
     findings.equals("in children: good tasks begun twice", _begun_again(stage), 0)
 
     more = _enqueue(stage, good, poison_of_threads, _IN_WORKERS)
-    with _supervised(stage, f"--concurrency={SLOTS}", "--executor", "threads") as supervisor:
+    with supervised(stage, f"--concurrency={SLOTS}", "--executor", "threads") as supervisor:
         stage.drain()
         findings.equals("in threads: the supervisor goes on", supervisor.poll(), None)
     poisoned = [entry for entry in stage.ledger.entries("poisoned") if entry.task in more]
@@ -77,7 +77,7 @@ def _enqueue(stage: Stage, good: int, poison: int, ways: tuple[str, ...]) -> set
 
 
 @contextmanager
-def _supervised(stage: Stage, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def supervised(stage: Stage, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """`jobrunner work --processes 2` as a shell starts it, with a limit on the memory of each process."""
     words = [
         sys.executable, "-m", "jobrunner", "work", JOBS, "tests.reliability.poison", "-q", QUEUE,

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from tests.acceptance.fleet import ROOT, WorkerProcess
-from tests.books import problems
-from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.jobs import OnlyOne, perishes
 from tests.reliability.rows.workers import PREFETCH, SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, QUEUE, Stage
+from tests.support.books import problems
+from tests.support.waiting import wait_for
 
 _MODULES = ["tests.reliability.jobs"]
 _ENDS = "ends"

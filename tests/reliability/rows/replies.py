@@ -11,13 +11,13 @@ from jobrunner.client.queue import Queue
 from jobrunner.errors import JobrunnerError, LeaseLost, NotReserved, OutcomeUnknown
 from tests.acceptance.fleet import JOBS
 from tests.acceptance.jobs_for_tests import Always, Twice
-from tests.conftest import wait_for
 from tests.reliability.checker import judge
-from tests.reliability.jobs import Step, single
+from tests.reliability.jobs import Step, single, taken_job
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
 from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
+from tests.support.waiting import wait_for
 
 _KEEPALIVE_S = 120.0
 _LONGEST_OPERATION_S = 0.05
@@ -69,6 +69,42 @@ def _unique(losing: Losing, findings: Findings) -> None:
     with pinned(losing.way):
         ids = losing.each("unique", (lambda: single.enqueue().id for _ in range(losing.times)))
     findings.equals("unique: tasks", (losing.queue("unique")[0].counts()["waiting"], len(set(ids))), (1, 1))
+
+
+def _taken(losing: Losing, findings: Findings) -> None:
+    """A consumer has finished what was added, or what was moved, before the call is sent again."""
+    direct, way = losing.queue("taken/from")
+    onward = losing.queue("taken/to")[0]
+    taken: Counter[str] = Counter()
+
+    def take_all() -> None:
+        for queue in (direct, onward):
+            while held := queue.reserve(500):
+                taken.update(lease.id for lease in held)
+                queue.commit_many(held)
+
+    def deliver(what: str, script: str, operations: Iterator[Callable[[], Any]], each: int = 1) -> None:
+        taken.clear()
+        losing.proxy.before_loss = take_all
+        try:
+            losing.each(script, operations)
+            take_all()
+        finally:
+            losing.proxy.before_loss = lambda: None
+        found = (len(taken), sum(taken.values()))
+        expected = (each * losing.times,) * 2
+        findings.equals(f"{what}, finished before it is repeated: delivered, and how often", found, expected)
+
+    times, many = range(losing.times), 5
+    deliver("push", "enqueue", (lambda n=n: way.push(n) for n in times))
+    deliver("push under an own id", "enqueue", (lambda n=n: way.push(n, id=f"own-{n}") for n in times))
+    deliver("push_many", "enqueue", (lambda: way.push_many(range(many)) for _ in times), many)
+    with pinned(losing.way):
+        deliver("enqueue", "enqueue", (lambda: taken_job.enqueue() for _ in times))
+        calls = [taken_job.bind() for _ in range(many)]
+        deliver("enqueue_many", "enqueue", (lambda: taken_job.enqueue_many(calls) for _ in times), many)
+    direct.push_many(range(losing.times))
+    deliver("move", "move", (lambda one=one: one.move("to") for one in _held(way, losing.times)))
 
 
 def _reserve(losing: Losing, findings: Findings) -> None:
@@ -152,7 +188,7 @@ def _attempts(direct: Queue, losing: Losing) -> dict[int, int]:
 
 
 _OPERATIONS: tuple[Lost, ...] = (
-    _push, _unique, _reserve, _pop, _commit, _rollback, _release, _extend, _move, _cancel, _configure,
+    _push, _taken, _unique, _reserve, _pop, _commit, _rollback, _release, _extend, _move, _cancel, _configure,
 )  # fmt: skip
 
 
@@ -160,8 +196,8 @@ _OPERATIONS: tuple[Lost, ...] = (
 def operations(stage: Stage, findings: Findings, times: int) -> None:
     """The reply to an operation is lost after it was applied, for each of eleven operations.
 
-    A push makes one task; what a reserve took is back after its lease; a report counts once, and its repetition is
-    told so; to extend twice is harmless.
+    A push makes one task, also when that is finished before the push is repeated; what a reserve took is back after its
+    lease; a report counts once, and its repetition is told so; to extend twice is harmless.
     """
     each = Findings()
     losing = Losing(stage, each, times)
@@ -179,7 +215,7 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
     Loss 0; no report counts twice; flows go on; no tick is doubled.
     """
     proxy = stage.proxy()
-    scripts = ("reserve", "commit", "fail", "extend", "fire", "lead", "announce", "arrive")
+    scripts = ("reserve", "commit", "fail", "extend", "fire", "take_leadership", "announce", "join_arrive")
     for script in scripts:
         proxy.lose_replies(script, times=times, every=3)
     quick = {"leader_ttl": 1.0, "sweep": 0.5, "heartbeat": 0.5}
@@ -193,7 +229,7 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
     flows = [chain(Step(), Step()).enqueue() for _ in range(tasks // 10)]
     stage.acknowledged.update(task.id for task in (*retried, *dead))
     results = {flow.result(timeout=120) for flow in flows}
-    for script in ("fire", "lead", "announce"):
+    for script in ("fire", "take_leadership", "announce"):
         wait_for(lambda script=script: proxy.lost[script] >= times, timeout_s=60 + 3 * times)
     end_ticks(stage, 2, **options)
 

@@ -6,11 +6,11 @@ import time
 from jobrunner import Worker
 from jobrunner.errors import JobrunnerError, ServerFull, UnsafeServer
 from tests.acceptance.fleet import JOBS
-from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.rows.workers import PREFETCH, SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Producer, Stage
+from tests.support.waiting import wait_for
 
 _AWAY_S = 1.0
 _POLICIES = ("allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random",

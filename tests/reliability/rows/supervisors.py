@@ -5,12 +5,12 @@ import os
 import signal
 from contextlib import suppress
 
-from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.rows.workers import PREFETCH, SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import Stage
 from tests.reliability.supervised import Supervised
+from tests.support.waiting import wait_for
 
 
 @scenario("R3s", short={"tasks": 400, "rolls": 1, "kills": 1}, full={"tasks": 20_000, "rolls": 10, "kills": 5})

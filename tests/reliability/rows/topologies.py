@@ -1,16 +1,21 @@
-"""Several servers that stand for one: a primary behind Sentinel that dies, a cluster whose slots move: R21, R22."""
+"""Several servers that stand for one: a primary behind Sentinel that dies, a cluster whose slots move or one of whose
+masters dies: R21, R22, R35."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from jobrunner import Client
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.keys import Keys
-from tests.conftest import wait_for
+from jobrunner.client.current import pinned
+from tests.acceptance.fleet import Fleet
+from tests.acceptance.jobs_for_tests import Work
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import Stage
+from tests.support.waiting import wait_for
 from tests.topologies.load import Load
 from tests.topologies.servers import Behind, Spread
 
@@ -18,7 +23,9 @@ _Servers = TypeVar("_Servers", Behind, Spread)
 _AGAIN_S = 5.0
 _QUEUES = [f"q{n}" for n in range(12)]
 _SLOTS = [slot_of(Keys("load").queue(name).waiting) for name in _QUEUES]
-_SHARED = [slot_of(key) for key in (Keys("load").leader, Keys("load").figures_total, Keys("load").queues)]
+_EIGHT = _QUEUES[:8]
+_TWO_LEASES_S = 4.0
+_SHARED = [slot_of(key) for key in (Keys("load").leader, Keys("load").stats_total, Keys("load").queues)]
 
 
 @scenario("R21", short={"failovers": 1}, full={"failovers": 10})
@@ -93,6 +100,58 @@ def _kill_primary(spread: Spread, load: Load, slot: int) -> float:
     return max(ran_s, load.first_after("sent", back_at, note=queue) - back_at)
 
 
+@scenario("R35", short={"kills": 1, "each": 2}, full={"kills": 3, "each": 10})
+def one_master_dead(stage: Stage, findings: Findings, kills: int, each: int) -> None:
+    """kill -9 of one of three masters, with tasks longer than two leases in eight queues over all of them.
+
+    Tasks on the healthy masters run exactly once, those too that are enqueued meanwhile; those of the dead one run
+    again when it is back with its append-only file. Loss 0.
+    """
+    saved: dict[str, Any] = {"cluster-require-full-coverage": "no", "appendonly": "yes", "appendfsync": "always"}
+    with _ending(Spread(**saved)) as spread, closing(Fleet(spread.url, "load", _folder(stage, "one-dead"))) as fleet:
+        fleet.start(2, queues=_EIGHT, concurrency=2 * len(_EIGHT) * each, poll=1)
+        owners = {name: spread.owner(slot) for name, slot in zip(_EIGHT, _SLOTS, strict=False)}
+        findings.equals("masters with queues", len(set(owners.values())), len(spread.nodes))
+        safe, others = set[str](), set[str]()
+        with Client(spread.url, "load", retry_timeout=30) as client, pinned(client):
+            for number in range(kills):
+                dead = spread.nodes[number % len(spread.nodes)]
+                healthy = [name for name, owner in owners.items() if owner is not dead]
+                others |= _enqueue(owners.keys() - healthy, each)
+                safe |= _enqueue(healthy, each)
+                _wait_all(fleet, "start", safe | others)
+                dead.kill()
+                safe |= _enqueue(healthy, each)
+                _wait_all(fleet, "end", safe)
+                time.sleep(_TWO_LEASES_S)
+                dead.start()
+                spread.wait_well()
+                wait_for(lambda: not any(_is_live(client, name) for name in _EIGHT), timeout_s=120)
+                stage.say(f"kill {number + 1} of {kills}")
+            dead_tasks = sum(client.queue(name).counts()["dead"] for name in _EIGHT)
+    starts, ended = fleet.ledger.times("start"), fleet.ledger.times("end")
+    findings.note("tasks on healthy masters", len(safe))
+    findings.equals("of these begun more than once", sum(starts[one] > 1 for one in safe), 0)
+    findings.note("tasks on the dead master", len(others))
+    findings.note("of those begun more than once", sum(starts[one] > 1 for one in others))
+    findings.equals("acknowledged tasks lost", len((safe | others) - ended.keys()), 0)
+    findings.equals("dead", dead_tasks, 0)
+
+
+def _enqueue(queues: Iterable[str], each: int) -> set[str]:
+    """Tasks that run longer than two leases, so many in each queue."""
+    return {Work(n=n, seconds=_TWO_LEASES_S + 1).enqueue(queue=name).id for name in queues for n in range(each)}
+
+
+def _wait_all(fleet: Fleet, event: str, tasks: set[str]) -> None:
+    wait_for(lambda: fleet.ledger.times(event).keys() >= tasks, timeout_s=120)
+
+
+def _is_live(client: Client, queue: str) -> bool:
+    counts = client.queue(queue).counts()
+    return any(counts[state] for state in ("waiting", "scheduled", "pending"))
+
+
 def _judge(load: Load, findings: Findings) -> None:
     load.finish()
     found = load.verdict()
@@ -116,4 +175,4 @@ def _ending(servers: _Servers) -> Iterator[_Servers]:
         servers.remove()
 
 
-ROWS = (failed_over, resharded)
+ROWS = (failed_over, resharded, one_master_dead)

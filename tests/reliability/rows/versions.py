@@ -8,18 +8,18 @@ import time
 from collections import Counter
 
 from jobrunner import Client
-from jobrunner.broker.calls.formats import FORMAT
+from jobrunner.broker.calls.server import FORMAT
 from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.flow import chain
 from tests.acceptance.fleet import JOBS, ROOT
 from tests.acceptance.jobs_for_tests import Always, Twice, Work
-from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.jobs import Rests, Step
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, QUEUE, Stage
 from tests.reliability.versions import OtherVersion, first_of_format
+from tests.support.waiting import wait_for
 
 _FIELD, _VALUE = "shade", b"\xffblue"
 """What only a newer version would know."""

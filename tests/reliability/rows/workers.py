@@ -5,10 +5,10 @@ import time
 
 from tests.acceptance.jobs_for_tests import BlockLoop, HoldInterpreter, Slow
 from tests.acceptance.ledger import Entry
-from tests.conftest import wait_for
 from tests.reliability.checker import judge
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
+from tests.support.waiting import wait_for
 
 KEEPALIVE_S = 2.0
 SLOTS = 8
@@ -125,7 +125,7 @@ def blocked(stage: Stage, findings: Findings, tasks: int, seconds: float) -> Non
     for holder in (HoldInterpreter, BlockLoop):
         worker = stage.fleet.start_one(concurrency=2)
         stage.acknowledged.update(holder(seconds=seconds).enqueue().id for _ in range(tasks))
-        stage.patience_s = seconds + 60
+        stage.give_up_s = seconds + 60
         stage.drain()
         worker.stop()
         worker.summary()

@@ -2,9 +2,9 @@
 
 import pytest
 
+from benchmarks.beds import Bed
 from benchmarks.board import Board
 from benchmarks.child import ROOT
-from benchmarks.growth import Bed
 from benchmarks.page import Figures, growth_of, sections, with_tables
 from benchmarks.prices import EVERYTHING, PLAIN, SAMPLED
 

@@ -15,34 +15,34 @@ from redis.exceptions import (
 
 from jobrunner.broker import call as call_module
 from jobrunner.broker.call import (
-    Verb,
+    ScriptCommand,
     attempt_to_interpret,
     command,
     interpret,
     is_unknown_script,
     pack,
     raise_if_loading,
+    resp_args,
     server_error,
-    wire_words,
 )
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import DamagedData, ServerFull, ServerRefused
 
 MAIL = Keys("p").queue("mail")
-PURGE = Verb("purge", int)
+PURGE = ScriptCommand("purge", int)
 
 
 def test_arguments_are_bound_by_name_in_the_order_of_the_script():
     call = PURGE.with_keys((b"set", b"counters"), count=7, tasks=b"t:", counter="c", rest=["x"])
 
     assert list(call.words) == [b"t:", 7, "c", "x"]
-    assert wire_words(call, b"42") == [b"EVALSHA", PURGE.script.sha, 2, b"set", b"counters", b"42", b"t:", 7, "c", "x"]
-    assert wire_words(call, b"", with_source=True)[:2] == [b"EVAL", PURGE.script.source]
+    assert resp_args(call, b"42") == (b"EVALSHA", PURGE.script.sha, 2, b"set", b"counters", b"42", b"t:", 7, "c", "x")
+    assert resp_args(call, b"", with_source=True)[:2] == (b"EVAL", PURGE.script.source)
 
 
 def test_keys_of_a_queue_are_picked_by_the_names_of_the_script():
-    assert Verb("counts", int).on(MAIL, tasks=b"t:").keys[:2] == (MAIL.waiting, MAIL.scheduled)
-    assert Verb("extend", int).on(MAIL, tasks=b"t:", queue="mail").keys == (MAIL.pending, MAIL.leases)
+    assert ScriptCommand("counts", int).on(MAIL, tasks=b"t:").keys[:2] == (MAIL.waiting, MAIL.scheduled)
+    assert ScriptCommand("extend", int).on(MAIL, tasks=b"t:", queue="mail").keys == (MAIL.pending, MAIL.leases)
 
 
 def test_an_argument_that_is_missing_or_unknown_is_a_mistake_of_the_caller():
@@ -53,13 +53,13 @@ def test_an_argument_that_is_missing_or_unknown_is_a_mistake_of_the_caller():
 
 
 def test_a_script_is_read_at_the_first_use():
-    assert Verb("no such script", int).name == "no such script"
+    assert ScriptCommand("no such script", int).name == "no such script"
     with pytest.raises(FileNotFoundError):
-        Verb("no such script", int).with_keys(())
+        ScriptCommand("no such script", int).with_keys(())
 
 
 def test_a_plain_command_goes_as_it_is():
-    assert wire_words(command("GET", b"k", read=int), b"42") == ["GET", b"k"]
+    assert resp_args(command("GET", b"k", read=int), b"42") == ("GET", b"k")
 
 
 @given(st.lists(st.one_of(st.binary(), st.text(), st.integers(), st.floats(allow_nan=False)), min_size=1, max_size=20))

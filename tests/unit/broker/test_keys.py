@@ -66,7 +66,7 @@ def test_the_layout_is_the_documented_one():
 
     assert plain.waiting == b"jobrunner:{mail}:mail:waiting"
     assert plain.task("7") == b"jobrunner:{mail}:task:7"
-    assert plain.awaited == b"jobrunner:{mail}:awaited"
+    assert plain.waiters == b"jobrunner:{mail}:waiters"
     assert plain.periodic("tick") == b"jobrunner:{mail}:mail:periodic:tick"
     assert station.pending == b"p:{orders}:raw:pending"
     assert station.leases == b"p:{orders}:raw:leases"
@@ -81,7 +81,7 @@ def test_queues_of_a_pipeline_share_tasks_and_nothing_else():
     raw, clean = keys.queue("orders/raw"), keys.queue("orders/clean")
     shared = {field.name for field in fields(QueueKeys) if getattr(raw, field.name) == getattr(clean, field.name)}
 
-    assert shared == {"tag", "seal", "base", "tasks", "finished", "awaited", "outbox", "batch"}
+    assert shared == {"tag", "seal", "base", "tasks", "finished", "waiters", "outbox", "batch"}
 
 
 @pytest.mark.parametrize(

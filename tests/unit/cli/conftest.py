@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
 
 

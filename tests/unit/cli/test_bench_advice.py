@@ -2,19 +2,19 @@
 
 from dataclasses import replace
 
-from jobrunner.cli.bench_advice import Figures, advice, verdict
-from jobrunner.cli.bench_steps import Drained, Spread
-from jobrunner.inspector.check import ok, warn
+from jobrunner.cli.bench_advice import BenchFigures, advice, verdict
+from jobrunner.cli.bench_steps import Drained, Percentiles
+from jobrunner.inspector.doctor.check import ok, warn
 
-QUICK = Spread(p50=0.1, p95=0.2, max=1.0)
+QUICK = Percentiles(p50=0.1, p95=0.2, max=1.0)
 BUSY_WORKER = Drained(per_s=50_000, worker_share=0.98, worker_us=19.6, server_share=0.4, server_us=8.0)
-USUAL = Figures(
+USUAL = BenchFigures(
     round_trip_ms=QUICK, enqueue_per_s=10_000, bulk_per_s=20_000, drained=BUSY_WORKER, idle_latency_ms=QUICK,
     payload_bytes=100, cores=4, is_local=True,
 )  # fmt: skip
 
 
-def drained(worker: float, server: float) -> Figures:
+def drained(worker: float, server: float) -> BenchFigures:
     return replace(USUAL, drained=replace(BUSY_WORKER, worker_share=worker, server_share=server))
 
 
@@ -36,7 +36,7 @@ def test_more_processes_help_as_far_as_server_and_cores_have_room() -> None:
 
 
 def test_a_server_far_away_wants_batches() -> None:
-    far = replace(drained(0.3, 0.1), round_trip_ms=Spread(p50=20.0, p95=25.0, max=30.0), is_local=False)
+    far = replace(drained(0.3, 0.1), round_trip_ms=Percentiles(p50=20.0, p95=25.0, max=30.0), is_local=False)
 
     (line,) = advice(far)
 
@@ -46,7 +46,10 @@ def test_a_server_far_away_wants_batches() -> None:
 
 def test_batches_payloads_and_an_uneven_machine_are_told() -> None:
     odd = replace(
-        drained(0.3, 0.1), bulk_per_s=100_000, payload_bytes=50_000, round_trip_ms=Spread(p50=0.1, p95=1.0, max=9.0)
+        drained(0.3, 0.1),
+        bulk_per_s=100_000,
+        payload_bytes=50_000,
+        round_trip_ms=Percentiles(p50=0.1, p95=1.0, max=9.0),
     )
 
     in_bulk, uneven, large = advice(odd)

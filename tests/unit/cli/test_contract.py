@@ -1,16 +1,15 @@
 """What every command owes: JSON on stdout, talk on stderr, 0 done, 1 no, 2 misuse, and an example that is its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.cli import options
 from jobrunner.client.client import Client
-from jobrunner.etl.pipeline import all_pipelines, forget_pipeline
-from jobrunner.jobs.registry import forget
 from jobrunner.periodic import PeriodicDefinition
 from tests.unit.cli.test_main import ALL
 
@@ -36,6 +35,7 @@ ANSWERS = {
     "status": [],
     "top": ["--every", "0.1"],
     "queues limit": ["mail", "--max-inflight", "3"],
+    "queues delete": ["mail", "--force", "--yes"],
     "queues list": [],
     "queues pause": ["mail"],
     "queues purge": ["mail", "--yes"],
@@ -58,6 +58,9 @@ ANSWERS = {
     "periodic enable": ["Tick"],
     "periodic list": [],
     "periodic run": ["Tick"],
+    "redact add": ["iban"],
+    "redact list": [],
+    "redact remove": ["pin"],
     "bench": ["--tasks", "100"],
     "doctor": [],
 }
@@ -68,8 +71,8 @@ TESTED_ELSEWHERE = {
     "pipeline run": "tests/acceptance/test_cli_pipeline.py",
     "history archive": "tests/spark/test_archive.py",
     "history report": "tests/spark/test_report.py",
-    "redis status": "tests/unit/cli/test_redis.py",
-    "redis stop": "tests/unit/cli/test_redis.py",
+    "server status": "tests/unit/cli/test_server.py",
+    "server stop": "tests/unit/cli/test_server.py",
     "demo": "tests/unit/cli/test_demo.py",
     "dashboard": "tests/unit/web",
     "events": "tests/unit/cli/test_events.py",
@@ -79,29 +82,25 @@ TESTED_ELSEWHERE = {
 
 
 @pytest.fixture
-def project(says: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def project(says: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project with a job, a periodic job and a pipeline."""
     (tmp_path / "contract_jobs.py").write_text(PROJECT)
     (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nmodules = ["contract_jobs"]\n')
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "contract_jobs", raising=False)
-    yield
-    forget("add_up")
-    forget("Tick")
-    for pipeline in all_pipelines():
-        forget_pipeline(pipeline.name)
 
 
 @pytest.fixture
 def filled(client: Client) -> None:
     """A queue `mail` with a task in each state, and one that is done and kept."""
     mail = client.queue("mail")
+    client.redact("pin")
     mail.configure(max_attempts=1, history=3600)
     for task_id in ("dies", "done", "waits"):
         mail.push({"token": "hunter2"}, id=task_id)
     tick = PeriodicDefinition(name="Tick", queue="mail", schedule={"cron": "0 3 * * *", "tz": "UTC"}, payload=b"",
                               catch_up="last", overlap="skip", jitter=0.0)  # fmt: skip
-    client.broker.run(coordination.define_periodics(client.keys, {"Tick": msgspec.json.encode(tick)}))
+    client.broker.run(leader_calls.define_periodics(client.keys, {"Tick": msgspec.json.encode(tick)}))
     dies, done = mail.reserve(2)
     dies.rollback(error="no")
     done.commit()
@@ -129,8 +128,10 @@ def test_with_json_the_answer_is_one_value_and_nothing_else(
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_server_that_is_away_is_a_no_in_one_line(
-    says: Callable[..., Any], project: None, tmp_path: Path, name: str
+    says: Callable[..., Any], project: None, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(options, "_RETRY_TIMEOUT_S", 0.0)
+
     said = says(*name.split(), *ANSWERS[name], "--url", f"unix://{tmp_path}/nothing")
 
     assert said.code == 1
@@ -158,7 +159,7 @@ def test_the_prefix_of_the_line_is_the_one_that_is_used(
 ) -> None:
     says(*name.split(), *ANSWERS[name], "--prefix", "own-prefix")
 
-    assert [key for key in raw.scan_iter() if not key.startswith(b"own-prefix:")] == []
+    assert [key for key in raw.scan_iter() if not key.startswith((b"own-prefix:", b"own-prefix/"))] == []
 
 
 @pytest.mark.parametrize("name", ["tasks list", "tasks show", "dead list", "history list"])

@@ -1,6 +1,9 @@
 """`jobrunner demo`: which demo it runs, and what it says when something is not installed."""
 
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,3 +98,18 @@ def test_without_a_java_it_says_how_to_get_one(
 def test_misuse_is_told(says: Callable[..., Any], loaded: dict[str, Any], words: tuple[str, ...]) -> None:
     assert says("demo", *words).code == 2
     assert loaded["modules"] == []
+
+
+def test_from_a_wheel_the_examples_are_found_in_it_also_by_the_workers_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs_example").mkdir()
+    monkeypatch.setattr(demo, "_BUNDLED", tmp_path)
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "mine")
+
+    demo._make_examples_importable()
+
+    assert sys.path[-1] == str(tmp_path), "last, so it hides nothing"
+    assert os.environ["PYTHONPATH"] == f"mine{os.pathsep}{tmp_path}"

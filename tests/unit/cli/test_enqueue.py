@@ -19,7 +19,7 @@ def test_options_place_the_task(says: Callable[..., Any], add: Any, client: Clie
     said = says("enqueue", "add", "x=1", "--in", "1h", "--priority", "2", "--queue", "vip", "--id", "mine", "--json")
 
     record = client.task("mine", queue="vip").record()
-    assert said.value == {"id": "mine", "queue": "vip", "type": "add"}
+    assert said.value == {"id": "mine", "queue": "vip", "type": "add", "is_new": True}
     assert (record.state, record.priority) == (TaskState.SCHEDULED, 2)
 
 
@@ -37,3 +37,14 @@ def test_nothing_is_written_for_a_wrong_parameter(says: Callable[..., Any], add:
     assert said.code == 2
     assert "x of job 'add' is '1.5'; it must be int" in said.talk
     assert raw.dbsize() == 0
+
+
+def test_it_says_when_the_id_is_there_already(says: Callable[..., Any], add: Any, client: Client) -> None:
+    first = says("enqueue", "add", "x=1", "--id", "mine", "--json")
+    again = says("enqueue", "add", "x=2", "--id", "mine", "--json")
+    talk = says("enqueue", "add", "x=2", "--id", "mine")
+
+    assert '"is_new": true' in first.out
+    assert '"is_new": false' in again.out
+    assert (talk.code, talk.out.strip()) == (0, "mine")
+    assert "no new task: mine is there already" in talk.talk

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from jobrunner.cli.boundary import guarded
+from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import COMMANDS, jobrunner
 
 

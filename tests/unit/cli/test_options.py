@@ -5,7 +5,7 @@ import io
 import click
 import pytest
 
-from jobrunner.cli.boundary import Refusal
+from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.options import confirm, duration, duration_text, size
 
 

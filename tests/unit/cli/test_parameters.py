@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from jobrunner.cli.parameters import read_parameters
+from jobrunner.cli.enqueue import read_parameters
 from jobrunner.errors import ParameterError, UnknownOption
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job
 from jobrunner.jobs.registry import JobDefinition, forget
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
-from jobrunner.coordinator.definitions import published
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import PeriodicJob
+from jobrunner.jobs.periodic import published
 from jobrunner.jobs.registry import forget
 
 
@@ -24,7 +24,7 @@ def heartbeat() -> Iterator[type[PeriodicJob]]:
 
 
 def test_a_job_that_was_published_is_listed(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
-    client.broker.run(coordination.define_periodics(client.keys, published([heartbeat.definition])))
+    client.broker.run(leader_calls.define_periodics(client.keys, published([heartbeat.definition])))
 
     (listed,) = says("periodic", "list", "--json").value
 
@@ -34,7 +34,7 @@ def test_a_job_that_was_published_is_listed(says: Callable[..., Any], client: Cl
 
 
 def test_a_published_job_runs_without_its_code(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
-    client.broker.run(coordination.define_periodics(client.keys, published([heartbeat.definition])))
+    client.broker.run(leader_calls.define_periodics(client.keys, published([heartbeat.definition])))
     forget("Heartbeat")
 
     task_id = says("periodic", "run", "Heartbeat").out.strip()
@@ -53,7 +53,7 @@ def test_an_unknown_periodic_job_is_a_no(says: Callable[..., Any], client: Clien
     assert says("periodic", "run", "add").code == 1
     assert "no worker published any yet" in says("periodic", "disable", "Nope").talk
 
-    client.broker.run(coordination.define_periodics(client.keys, published([heartbeat.definition])))
+    client.broker.run(leader_calls.define_periodics(client.keys, published([heartbeat.definition])))
 
     for verb in ("run", "enable", "disable"):
         said = says("periodic", verb, "Nope")
@@ -62,7 +62,7 @@ def test_an_unknown_periodic_job_is_a_no(says: Callable[..., Any], client: Clien
 
 
 def test_a_job_is_switched_off_and_on_which_is_told(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
-    client.broker.run(coordination.define_periodics(client.keys, published([heartbeat.definition])))
+    client.broker.run(leader_calls.define_periodics(client.keys, published([heartbeat.definition])))
 
     assert says("periodic", "disable", "Heartbeat").out == "periodic job Heartbeat is disabled\n"
     assert [job.enabled for job in client.periodics()] == [False]

@@ -2,7 +2,6 @@
 
 import io
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 
 from jobrunner.cli.pipeline_show import fitting_table
 from jobrunner.client.client import Client
-from jobrunner.etl.pipeline import all_pipelines, forget_pipeline
-from jobrunner.etl.progress import Pace, PipelineView, StationView
+from jobrunner.etl.progress import PipelineView, Rate, StationView
+from tests.support.declared import forget_pipelines
 
 ORDERS = """
 from jobrunner.etl import Pipeline, To
@@ -31,11 +30,9 @@ orders.declare("abroad", max_size=3)
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """What a test declared is unknown to the next one."""
-    yield
-    for pipeline in all_pipelines():
-        forget_pipeline(pipeline.name)
+def _no_other_pipelines() -> None:
+    """Modules that other tests import declare some."""
+    forget_pipelines()
 
 
 @pytest.fixture
@@ -107,7 +104,7 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(
 
 
 def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None:
-    pace = Pace(in_per_s=123_456.0, out_per_s=123_456.7, left_s=7200.0)
+    pace = Rate(in_per_s=123_456.0, out_per_s=123_456.7, left_s=7200.0)
     stations = tuple(
         StationView(
             queue=f"a-rather-long-name-of-a-station-{n}", kind="station", targets=("one-target", "another-target"),
@@ -202,6 +199,9 @@ def test_a_full_queue_says_no(says: Any, module: str, monkeypatch: pytest.Monkey
         (["push", "orders/raw", "1", "--priority", "7"], "priority=7"),
         (["run", "orders", "{}", "--master", "local"], "no station on Spark"),
         (["run", "orders", "{}", "--master", "local", "--remote", "sc://x"], "both given"),
+        (["run", "orders", "{}", "--conf", "spark.driver.memory=4g"], "no station on Spark"),
+        (["run", "orders", "{}", "--conf", "driver.memory=4g"], "did you mean 'spark.driver.memory'?"),
+        (["run", "orders", "{}", "--conf", "spark.driver.memory"], "has no value; write --conf spark.driver.memory=4g"),
     ],
 )
 def test_misuse_is_told_in_one_line(says: Any, module: str, words: list[str], told: str) -> None:

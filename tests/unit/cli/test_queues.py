@@ -66,20 +66,20 @@ def test_a_pause_has_a_length(says: Callable[..., Any], client: Client, length: 
 
 def test_limits_are_set_one_by_one_and_shown(says: Callable[..., Any], client: Client) -> None:
     assert says("queues", "limit", "mail", "--max-inflight", "10", "--rate", "2000/1m").out == (
-        "queue                 mail\nmax-inflight          10\nrate                  2000/1m\n"
-        "max-size              none\n"
-        "max-inflight-per-key  none\nrate-per-key          none\nfair                  no\n"
+        "queue                       mail\nmax-inflight                10\nrate                        2000/1m\n"
+        "max-size                    none\n"
+        "max-inflight-per-partition  none\nrate-per-partition          none\nfair                        no\n"
     )
-    said = says("queues", "limit", "mail", "--max-size", "500", "--max-inflight-per-key", "2", "--fair", "--json")
+    said = says("queues", "limit", "mail", "--max-size", "500", "--max-inflight-per-partition", "2", "--fair", "--json")
 
     assert said.value == {
         "queue": "mail", "max_inflight": 10, "max_size": 500,
         "rate": {"max_tokens": 2000, "interval": 1, "interval_unit": "MINUTES"},
-        "max_inflight_per_key": 2, "rate_per_key": None, "fair": True,
+        "max_inflight_per_partition": 2, "rate_per_partition": None, "fair": True,
     }  # fmt: skip
     found = client.queue("mail").settings
     assert (found.max_inflight, found.max_size) == (10, 500)
-    assert (found.max_inflight_per_key, found.fair) == (2, True)
+    assert (found.max_inflight_per_partition, found.fair) == (2, True)
     assert found.rate == RateLimit(max_tokens=2000, interval_unit="MINUTES")
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from jobrunner.broker.calls.coordination import announce
+from jobrunner.broker.calls.leader import announce
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.client import Client
-from jobrunner.holder import LeaseNumbers
-from jobrunner.inspector.redaction import HIDDEN
+from jobrunner.lease_number import LeaseNumbers
+from jobrunner.redaction import HIDDEN
 from jobrunner.task import TaskState
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.call import command
-from jobrunner.client import lease_steps
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
-from jobrunner.client.handle import AsyncTaskHandle, TaskHandle
 from jobrunner.client.lease import AsyncLease, Lease
+from jobrunner.client.operations import lease as lease_operations
 from jobrunner.client.queue import Queue
+from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import ClientClosed, ServerUnavailable
 
 Story = Callable[[AsyncQueue], Any]
@@ -58,7 +58,8 @@ async def held_answers(queue: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> As
 def test_many_coroutines_share_a_queue_and_none_gets_what_another_has(play: Any, audit: Any) -> None:
     async def consume(queue: AsyncQueue, seen: list[int]) -> None:
         done: list[AsyncLease] = []
-        while done := await queue.reserve(3, wait=0.5, committing=done):
+        while done or len(seen) < 400:
+            done = await queue.reserve(3, wait=0.5, committing=done)
             seen += [lease.payload for lease in done]
 
     async def story(queue: AsyncQueue) -> list[int]:
@@ -189,7 +190,7 @@ def test_a_cancellation_stays_one_when_the_server_is_away(play: Any, monkeypatch
 
 
 def test_waiting_ends_when_the_client_is_closed(client: Client, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_steps, "_RECHECK_S", 0.1)
+    monkeypatch.setattr(lease_operations, "_RECHECK_S", 0.1)
 
     async def story() -> None:
         twin = AsyncClient(client.settings.url, client.settings.prefix)

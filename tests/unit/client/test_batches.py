@@ -322,7 +322,7 @@ def test_a_write_that_was_taken_back_is_not_done_and_begins_anew(raw_orders, cli
     elif ending == "failed":
         assert first.fail("boom", delay_s=0) == "dead"
     elif ending == "half way":
-        client.broker.run(batches.setback(keys.queue(RAW), first.id, first.epoch, fate="dissolved"))
+        client.broker.run(batches.failed_attempt(keys.queue(RAW), first.id, first.epoch, fate="dissolved"))
     else:
         clock.advance(86_430_000)
         assert raw_orders.roll_forward(slices=9) == 1

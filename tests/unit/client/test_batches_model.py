@@ -24,8 +24,9 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.errors import BatchLost, NotReserved
-from tests.books import WAYS_OUT
-from tests.conftest import Clock, Server
+from tests.support.books import WAYS_OUT
+from tests.support.clock import Clock
+from tests.support.server import Server
 
 LEASE_MS, MAX_ATTEMPTS, ROOM = 1000, 3, 3
 SOURCE, TARGETS = "m/a", ("b", "c")
@@ -143,7 +144,7 @@ class Drivers(RuleBasedStateMachine):
             fate = lease.fail("no", delay_s=delay / 1000)
             assert is_held
             batch.failures += 1
-            assert fate == self.fate_of(batch)
+            assert fate == self.fate_of(batch, batch.failures + batch.expiries)
             self.set_back(lease.id, batch, fate, self.now + delay)
 
     @precondition(lambda self: self.leases)
@@ -274,9 +275,9 @@ class Drivers(RuleBasedStateMachine):
         else:
             assert is_held or (is_newest and may_renew) or is_repeated, "taken although it is not held"
 
-    def fate_of(self, batch: ModelBatch) -> str:
+    def fate_of(self, batch: ModelBatch, tries: int) -> str:
         if len(batch.members) == 1:
-            return "dead" if batch.failures + batch.expiries >= MAX_ATTEMPTS else "again"
+            return "dead" if tries >= MAX_ATTEMPTS else "again"
         return "split" if batch.failures >= 2 or batch.expiries >= MAX_ATTEMPTS else "again"
 
     def set_back(self, batch_id: str, batch: ModelBatch, fate: str, due: float) -> None:
@@ -313,7 +314,7 @@ class Drivers(RuleBasedStateMachine):
                 assert 0 < batch.ends <= self.now
                 batch.expiries += 1
                 fate = "split" if state == "split" else "dead"
-                assert fate == self.fate_of(batch)
+                assert fate == self.fate_of(batch, batch.expiries)
                 self.set_back(batch_id, batch, fate, self.now)
                 if fate == "dead":
                     batch.state = "committed"

@@ -13,7 +13,8 @@ from jobrunner import Client, Unique, job
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.current import forget, use
 from jobrunner.errors import BufferFull, InvalidOption, ServerUnavailable
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 
 
 @job(name="buffer.noop", queue="mail")
@@ -38,7 +39,7 @@ def connect(own: Server) -> Iterator[Callable[..., Client]]:
     made: list[Client] = []
 
     def make(**options: Any) -> Client:
-        made.append(use(Client(own.url, patience=0, **{"buffer_tasks": 1000, "buffer_flush": 0} | options)))
+        made.append(use(Client(own.url, retry_timeout=0, **{"buffer_tasks": 1000, "buffer_flush": 0} | options)))
         return made[-1]
 
     yield make
@@ -125,7 +126,7 @@ def test_unique_tasks_and_reads_do_not_wait(connect: Callable[..., Client], own:
 
 
 def test_without_the_setting_an_enqueue_raises(own: Server) -> None:
-    with Client(own.url, patience=0) as client:
+    with Client(own.url, retry_timeout=0) as client:
         own.kill()
         with pytest.raises(ServerUnavailable):
             client.queue("mail").push(1)
@@ -133,7 +134,7 @@ def test_without_the_setting_an_enqueue_raises(own: Server) -> None:
 
 def test_an_asyncio_client_has_one_too(own: Server) -> None:
     async def enqueue() -> list[str]:
-        async with AsyncClient(own.url, patience=0, buffer_tasks=9, buffer_flush=20) as client:
+        async with AsyncClient(own.url, retry_timeout=0, buffer_tasks=9, buffer_flush=20) as client:
             own.kill()
             ids = [await client.queue("mail").push(n) for n in range(3)]
             own.start()
@@ -149,7 +150,7 @@ def test_the_end_of_the_process_waits_for_the_server_and_tells_what_is_lost(own:
     program = """
 import os, sys
 from jobrunner import configure
-client = configure(sys.argv[1], patience=0, buffer_tasks=9, buffer_flush=float(sys.argv[2]))
+client = configure(sys.argv[1], retry_timeout=0, buffer_tasks=9, buffer_flush=float(sys.argv[2]))
 client.queue("mail").push(0)
 os.kill(int(sys.argv[3]), 9)
 while True:

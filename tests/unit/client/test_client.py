@@ -17,7 +17,7 @@ from jobrunner.errors import (
     TaskGone,
     TaskTimeout,
 )
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
 from jobrunner.task import Task, TaskState, new_id
 
@@ -57,7 +57,7 @@ def test_an_id_of_the_users_own_needs_its_queue(current: Client) -> None:
     with pytest.raises(InvalidName, match="queue=…"):
         current.task("order-1")
     with pytest.raises(TaskGone):
-        current.task("order-1", queue="sums").refresh()
+        current.task("order-1", queue="sums").record()
 
 
 def test_enqueue_many_keeps_the_order_across_batches(current: Client) -> None:

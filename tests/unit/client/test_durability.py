@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from jobrunner import AsyncClient, Client
-from jobrunner.errors import InvalidOption, OutcomeUnknown
+from jobrunner.client.batches import Batches
+from jobrunner.errors import BatchLost, InvalidOption, OutcomeUnknown
 from jobrunner.task import Task, new_id
-from tests.conftest import Server, version_of, wait_for
+from tests.support.server import Server, version_of
+from tests.support.waiting import wait_for
 
 ON_DISK = {"appendonly": "yes", "appendfsync": "everysec"}
 
@@ -84,6 +86,36 @@ def test_replicated_returns_when_a_replica_has_it(master: Server) -> None:
                 client.enqueue(task())
     finally:
         replica.remove()
+
+
+def test_a_batch_is_not_confirmed_to_two_holders_that_a_failover_gave_one_epoch() -> None:
+    """Both would write to the sink as the same attempt."""
+    old = Server()
+    new = Server(replicaof=f"127.0.0.1 {_listen(old)}")
+    address = new.folder / "address"
+    address.symlink_to(old.socket)
+    try:
+        with Client(f"unix://{address}", "p", retry_timeout=20) as client, old.connect() as raw, new.connect() as copy:
+            batches = Batches(client.broker, client.keys.queue("q"))
+            client.queue("q").push(1)
+            batches.take(1, lease_s=60).release()
+            wait_for(lambda: copy.info("replication")["master_link_status"] == "up")
+            raw.set("written", "behind the batch")
+            assert raw.wait(1, 20_000) == 1
+            copy.replicaof("NO", "ONE")
+            forgotten = batches.take(1, lease_s=60)
+            old.kill()
+            address.unlink()
+            address.symlink_to(new.socket)
+            held = batches.take(1, lease_s=60)
+            assert (held.id, held.epoch) == (forgotten.id, forgotten.epoch)
+
+            with pytest.raises(BatchLost):
+                forgotten.confirm()
+            held.confirm()
+    finally:
+        new.remove()
+        old.remove()
 
 
 def test_a_server_without_a_file_cannot_confirm_and_the_task_is_there(server: Server, client: Client) -> None:

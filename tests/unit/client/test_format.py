@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner.broker.calls.formats import FORMAT
+from jobrunner.broker.calls.server import FORMAT, OLDEST
 from jobrunner.broker.keys import Keys
-from jobrunner.errors import NewerFormat
-from jobrunner.inspector.server_checks import check_server
+from jobrunner.errors import NewerFormat, OlderFormat
+from jobrunner.inspector.doctor.server import check_server
 
 
 def test_the_format_is_written_with_what_is_written_first_and_not_by_a_look(
@@ -44,12 +44,26 @@ def test_a_format_that_nobody_can_read_is_refused_like_a_newer_one(
         way.queue("mail").counts()
 
 
-def test_the_number_of_an_older_version_stays_and_is_accepted(way: Any, raw: redis.Redis, keys: Keys) -> None:
-    raw.set(keys.format, FORMAT - 1)
+def test_a_format_that_is_too_old_is_refused_before_anything_is_written(
+    way: Any, raw: redis.Redis, keys: Keys
+) -> None:
+    raw.set(keys.format, OLDEST - 1)
+
+    with pytest.raises(OlderFormat) as caught:
+        way.queue("mail").push("a")
+
+    for told in (repr(keys.prefix), f"format {OLDEST - 1}", f"from {OLDEST} on", "nothing was changed"):
+        assert told in str(caught.value)
+    assert raw.keys() == [keys.format]
+    assert raw.get(keys.format) == b"%d" % (OLDEST - 1)
+
+
+def test_the_number_of_the_oldest_format_that_is_read_stays(way: Any, raw: redis.Redis, keys: Keys) -> None:
+    raw.set(keys.format, OLDEST)
 
     way.queue("mail").push("a")
 
-    assert raw.get(keys.format) == b"%d" % (FORMAT - 1)
+    assert raw.get(keys.format) == b"%d" % OLDEST
 
 
 def test_the_format_is_asked_for_once_on_each_connection_and_not_with_each_call(
@@ -72,3 +86,12 @@ def test_doctor_says_that_a_newer_version_wrote_here(client: Any, raw: redis.Red
 
     assert (found.what, found.verdict) == ("format", "fail")
     assert "install" in found.advice
+
+
+def test_doctor_says_that_an_older_version_wrote_here(client: Any, raw: redis.Redis, keys: Keys) -> None:
+    raw.set(keys.format, OLDEST - 1)
+
+    (found,) = check_server(client)
+
+    assert (found.what, found.verdict) == ("format", "fail")
+    assert "older" in found.found

@@ -16,7 +16,7 @@ class Place:
     number: int
 
 
-@job(name="keys.report", queue="keyed", limit_by="tenant_id")
+@job(name="keys.report", queue="keyed", partition_by="tenant_id")
 class Report(Job):
     tenant_id: int | None
     page: int = 0
@@ -27,8 +27,8 @@ class Report(Job):
 def test_items_with_one_key_take_turns_with_others(way: Any) -> None:
     queue = way.queue("keyed")
     queue.configure(fair=True)
-    queue.push_many([Item(n, key="acme") for n in range(3)])
-    queue.push("late", key="zeta")
+    queue.push_many([Item(n, partition="acme") for n in range(3)])
+    queue.push("late", partition="zeta")
     assert [lease.payload for lease in queue.reserve(9)] == [0, "late", 1, 2]
     assert queue.settings.fair is True
 
@@ -36,8 +36,8 @@ def test_items_with_one_key_take_turns_with_others(way: Any) -> None:
 def test_a_job_names_the_parameter_that_is_its_key(current: Client) -> None:
     queue = current.queue("keyed")
     rate = RateLimit(max_tokens=2, interval=1, interval_unit="HOURS")
-    queue.configure(max_inflight_per_key=1, rate_per_key=rate)
-    assert (queue.settings.max_inflight_per_key, queue.settings.rate_per_key) == (1, rate)
+    queue.configure(max_inflight_per_partition=1, rate_per_partition=rate)
+    assert (queue.settings.max_inflight_per_partition, queue.settings.rate_per_partition) == (1, rate)
     Report.enqueue_many([Report(tenant_id=7, page=page) for page in range(3)])
     Report(tenant_id=None).enqueue()
     held = sorted(queue.reserve(9), key=lambda lease: bytes(lease.payload))
@@ -62,19 +62,21 @@ def test_a_value_that_cannot_be_a_key_has_its_digest_for_one(value: str) -> None
 
 @pytest.mark.parametrize("key", ["", "x" * 257, 7, b"x"], ids=repr)
 def test_an_item_with_no_real_key_is_refused(way: Any, key: Any) -> None:
-    with pytest.raises(InvalidOption, match="key="):
-        way.queue("keyed").push(1, key=key)
+    with pytest.raises(InvalidOption, match="partition="):
+        way.queue("keyed").push(1, partition=key)
 
 
 def test_limit_by_names_a_parameter() -> None:
     def job_of_x(x: int) -> None: ...
 
-    for wrong, told in (("tenant", "limit_by='tenant' is none of its parameters x"), (3, "limit_by=3")):
+    for wrong, told in (("tenant", "partition_by='tenant' is none of its parameters x"), (3, "partition_by=3")):
         with pytest.raises(InvalidOption, match=told):
-            job(name="keys.wrong", limit_by=wrong)(job_of_x)  # type: ignore[arg-type]
+            job(name="keys.wrong", partition_by=wrong)(job_of_x)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("options", [{"fair": 1}, {"max_inflight_per_key": -1}, {"rate_per_key": 3}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"fair": 1}, {"max_inflight_per_partition": -1}, {"rate_per_partition": 3}], ids=str
+)
 def test_a_wrong_setting_is_refused(way: Any, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption):
         way.queue("keyed").configure(**options)

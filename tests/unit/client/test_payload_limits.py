@@ -6,7 +6,8 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.errors import PayloadTooLarge
-from tests.conftest import Server
+from jobrunner.task import Task, new_id
+from tests.support.server import Server
 
 MIB = 1024 * 1024
 
@@ -23,6 +24,39 @@ def test_one_byte_more_is_refused_with_both_sizes_and_nothing_is_sent(way: Any, 
     with pytest.raises(PayloadTooLarge, match=rf"{MIB + 1} bytes, the limit is {MIB}.*payload_limit"):
         way.queue("mail").push(b"x" * (MIB + 1))
     assert trips == []
+
+
+def enqueue(way: Any, *payloads: bytes, headers: bytes | None = None) -> None:
+    way.enqueue_many([Task(id=new_id("mail"), queue="mail", payload=one, headers=headers) for one in payloads])
+
+
+def test_many_large_payloads_go_a_mib_at_a_time(way: Any, trips: list[int]) -> None:
+    enqueue(way, b"the queue is registered now")
+    del trips[:]
+    enqueue(way, *[b"x" * 400_000] * 6)
+    assert trips == [1, 1, 1]
+    enqueue(way, b"x" * MIB, b"x", b"x")
+    assert trips == [1, 1, 1, 1, 1]
+    assert way.queue("mail").counts()["waiting"] == 10
+
+
+def test_headers_count_too(way: Any, trips: list[int]) -> None:
+    enqueue(way, b"the queue is registered now")
+    del trips[:]
+    enqueue(way, b"x", b"y", headers=b'{"long":"' + b"x" * 600_000 + b'"}')
+    assert trips == [1, 1]
+
+
+def test_dead_items_are_given_a_large_payload_a_mib_at_a_time(way: Any, trips: list[int]) -> None:
+    queue = way.queue("mail")
+    queue.configure(max_attempts=1)
+    queue.push_many(range(7))
+    queue.rollback_many(queue.reserve(7))
+    dead = [record.id for record in queue.tasks("dead")]
+    del trips[:]
+    assert queue.requeue_dead(dead, payload="x" * 400_000) == 7
+    assert trips == [1] * 5, "four of two items, and a note"
+    assert {record.payload for record in queue.tasks("waiting")} == {"x" * 400_000}
 
 
 @pytest.mark.slow

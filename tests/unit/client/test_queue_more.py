@@ -46,7 +46,7 @@ def test_settings_are_read_back_as_they_were_given(queue: Any) -> None:
     [
         {"max_inflight": -1}, {"max_inflight": "3"}, {"max_inflight": 1.5}, {"rate": 3}, {"rate": "1/s"},
         {"max_size": 0}, {"history": 0}, {"history_max": 0}, {"expires_in": -1}, {"dead_ttl": -1}, {"backoff": 3},
-        {"dead_to": "elsewhere"}, {"dead_to": "mail"},
+        {"dead_letter_queue": "elsewhere"}, {"dead_letter_queue": "mail"},
     ],
     ids=str,
 )  # fmt: skip
@@ -107,7 +107,8 @@ def test_history_is_read_last_first_and_replayed(queue: Any, clock: Any) -> None
         clock.advance(10)
         lease.commit(result={"did": name})
     newest, oldest = queue.history()
-    assert (newest.state, newest.result, newest.payload) == ("succeeded", b'{"did":"b"}', b'{"name":"b"}')
+    assert (newest.state, newest.result, newest.payload) == ("succeeded", {"did": "b"}, {"name": "b"})
+    assert (newest.raw_result, newest.raw_payload) == (b'{"did":"b"}', b'{"name":"b"}')
     assert newest.when.timestamp() * 1000 == clock.ms
     assert queue.counts() == {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 2}
     assert [record.id for record in queue.history(limit=1)] == [newest.id]
@@ -171,7 +172,7 @@ def test_an_item_may_expire_before_it_is_begun(queue: Any, clock: Any) -> None:
 def test_an_item_may_survive_fewer_crashes_than_failures(queue: Any, clock: Any) -> None:
     """D-04"""
     clock.set()
-    queue.push("x", max_expiries=2, max_attempts=9, keepalive=1)
+    queue.push("x", max_stalled=2, max_attempts=9, keepalive=1)
     for _ in range(2):
         assert len(queue.reserve()) == 1
         clock.advance(1000)

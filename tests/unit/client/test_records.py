@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
 from jobrunner.clock import utc_now
 from jobrunner.periodic import PeriodicDefinition
@@ -22,7 +22,7 @@ def publish(client: Client, name: str, schedule: dict[str, Any]) -> PeriodicDefi
         overlap="skip",
         jitter=0.0,
     )
-    client.broker.run(coordination.define_periodics(client.keys, {name: msgspec.json.encode(definition)}))
+    client.broker.run(leader_calls.define_periodics(client.keys, {name: msgspec.json.encode(definition)}))
     return definition
 
 

@@ -1,23 +1,22 @@
-"""Pipelines of a test end with it; items at a station without a worker."""
+"""A pipeline, and items at a station without a worker."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jobrunner.attempt import Attempt
 from jobrunner.codec import encode
-from jobrunner.etl.pipeline import Pipeline, all_pipelines, forget_pipeline
+from jobrunner.etl.pipeline import Pipeline
 from jobrunner.jobs.registry import station_of
-from jobrunner.jobs.run import Run
+from jobrunner.jobs.running_task import JobRun
+from tests.support.declared import forget_pipelines
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """What a test declared is unknown to the next one."""
-    yield
-    for pipeline in all_pipelines():
-        forget_pipeline(pipeline.name)
+def _no_other_pipelines() -> None:
+    """Modules that other tests import declare some."""
+    forget_pipelines()
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def visit(current: Any) -> Callable[..., Any]:
             fields.get("headers"), b"json",
         )  # fmt: skip
         return definition.build(
-            attempt, Run(attempt, definition.name, current.broker, current.keys, lambda token: False)
+            attempt, JobRun(attempt, definition.name, current.broker, current.keys, lambda token: False)
         ).run()
 
     return run

@@ -6,13 +6,13 @@ import pytest
 
 from jobrunner.errors import InvalidOption
 from jobrunner.etl import Pipeline
-from jobrunner.etl.graph import Graph, Node
+from jobrunner.etl.graph import Graph, QueueNode
 
 
 def graph(**targets: str) -> Graph:
     made = Graph("p")
     for queue, to in targets.items():
-        made.add(Node(queue=f"p/{queue}", kind="station", targets=tuple(f"p/{name}" for name in to)))
+        made.add(QueueNode(queue=f"p/{queue}", kind="station", targets=tuple(f"p/{name}" for name in to)))
     return made
 
 
@@ -33,7 +33,7 @@ def test_moves_wait_but_not_within_loops() -> None:
 def test_a_long_line_needs_no_recursion() -> None:
     made = Graph("p")
     for number in range(3000):
-        made.add(Node(queue=f"p/{number}", kind="station", targets=(f"p/{(number + 1) % 3000}",)))
+        made.add(QueueNode(queue=f"p/{number}", kind="station", targets=(f"p/{(number + 1) % 3000}",)))
 
     assert not made.waits("p/0", "p/2999")
     assert len(made.in_order()) == 3000
@@ -44,7 +44,7 @@ def drawn() -> Pipeline:
     """A fork, a loop, a place for the dead."""
     made = Pipeline("orders")
 
-    @made.station("raw", to=("home", "abroad"), dead_to="graves")
+    @made.station("raw", to=("home", "abroad"), dead_letter_queue="graves")
     def route(item: Any) -> None: ...
 
     @made.station("abroad", to=("abroad", "home"))

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from jobrunner import etl
+from jobrunner import etl, job
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidName, InvalidOption, PipelineError, UnknownOption
 from jobrunner.etl import Pipeline, SparkStation
 from jobrunner.etl.pipeline import all_pipelines, find_pipeline
-from jobrunner.jobs.registry import StationDefinition, all_stations, driver_of, station_of
+from jobrunner.jobs.registry import StationDefinition, all_stations, driver_of, forget, station_of, waiting_on_crash
 from jobrunner.retry import Backoff
+from tests.unit.worker.attempts import attempt_at
 
 
 def work(item: Any) -> None:
@@ -34,7 +35,7 @@ def test_a_declared_function_stays_what_it_is_and_its_station_is_known(orders: P
     assert declared is work
     assert definition is not None
     assert (definition.name, definition.queue, definition.is_async) == ("work", "orders/raw", False)
-    assert (definition.options.timeout, definition.options.keep) == (3.0, 0.0)
+    assert (definition.options.timeout, definition.options.result_ttl) == (3.0, 0.0)
     assert definition.settings == {"max_inflight": 4, "max_attempts": 2}
     assert definition.doc == "A station."
 
@@ -45,6 +46,24 @@ def test_workers_know_of_short_leases_as_the_server_does(orders: Pipeline) -> No
     definition = station_of("orders/end")
     assert definition is not None
     assert (definition.settings, definition.options.keepalive) == ({"keepalive": 2}, 2.0)
+
+
+def test_a_station_says_what_becomes_of_its_items_in_a_crash(orders: Pipeline) -> None:
+    """Whatever type an item has: it is the station that runs it."""
+    orders.station("raw", to="end", on_crash="wait")(work)
+    orders.sink("end")(lambda item: None)
+    patient = job(name="patient", on_crash="wait")(lambda: None)
+    try:
+        waits = waiting_on_crash()
+        assert waits is not None
+        assert waits(attempt_at("", queue="orders/raw"))
+        assert waits(attempt_at("patient"))
+        assert not waits(attempt_at("patient", queue="orders/end"))
+        assert not waits(attempt_at("nobody"))
+    finally:
+        forget(patient.definition.name)
+    with pytest.raises(InvalidOption, match="on_crash='never'"):
+        orders.station("other", to="end", on_crash="never")(work)
 
 
 def test_exported_names_exist() -> None:
@@ -78,7 +97,7 @@ def test_a_queue_of_another_pipeline_is_refused_at_the_declaration(orders: Pipel
     with pytest.raises(PipelineError, match="of pipeline 'stock'"):
         orders.sink("stock/raw")
     with pytest.raises(PipelineError, match="of pipeline 'stock'"):
-        orders.station("raw", to="end", dead_to="stock/dead")
+        orders.station("raw", to="end", dead_letter_queue="stock/dead")
     with pytest.raises(InvalidName):
         orders.station("raw", to="no such name")
 
@@ -103,13 +122,13 @@ def test_an_unknown_target_is_found_by_the_check_which_names_the_nearest(orders:
 
 
 def test_where_the_dead_go_must_be_declared(orders: Pipeline, current: Client) -> None:
-    orders.sink("end", dead_to="graves")(work)
-    with pytest.raises(PipelineError, match=r"leads to 'graves' \(dead_to=…\)"):
+    orders.sink("end", dead_letter_queue="graves")(work)
+    with pytest.raises(PipelineError, match=r"leads to 'graves' \(dead_letter_queue=…\)"):
         orders.push("end", 1)
 
     orders.declare("graves", max_size=5)
     orders.push("end", 1)
-    assert orders.queue("end").settings.dead_to == "orders/graves"
+    assert orders.queue("end").settings.dead_letter_queue == "orders/graves"
     assert orders.queue("graves").settings.max_size == 5
 
 
@@ -220,7 +239,8 @@ def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(
     assert station_of("orders/raw") is None
 
     engine = type("Engine", (), {"build_driver": staticmethod(lambda *given: given)})
-    monkeypatch.setattr("jobrunner.etl.declared.import_module", {"jobrunner.spark.stations": engine}.__getitem__)
+    modules = {"jobrunner.spark.station.driver": engine}
+    monkeypatch.setattr("jobrunner.etl.spark_station.import_module", modules.__getitem__)
     make = driver_of("orders/raw")
     assert make is not None
     assert make(current, print) == (station, current, print)  # type: ignore[comparison-overlap]

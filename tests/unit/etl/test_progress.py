@@ -7,7 +7,7 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.etl import Pipeline
 from jobrunner.etl.progress import Emptied, Progress
-from tests.conftest import Clock
+from tests.support.clock import Clock
 
 
 @pytest.fixture

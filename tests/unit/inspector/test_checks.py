@@ -7,8 +7,7 @@ import pytest
 
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
-from jobrunner.inspector.overview import QueueView, server_facts
-from jobrunner.inspector.server_checks import (
+from jobrunner.inspector.doctor.server import (
     appendfsync,
     check_server,
     clock_check,
@@ -16,7 +15,7 @@ from jobrunner.inspector.server_checks import (
     facts_checks,
     reached_check,
 )
-from jobrunner.inspector.setup_checks import (
+from jobrunner.inspector.doctor.setup import (
     files_check,
     folder_check,
     packages_check,
@@ -24,7 +23,8 @@ from jobrunner.inspector.setup_checks import (
     python_check,
     url_source,
 )
-from jobrunner.inspector.work_checks import queue_checks
+from jobrunner.inspector.doctor.workload import queue_checks
+from jobrunner.inspector.snapshot import QueueView, server_facts
 
 SOUND = {
     "name": "valkey", "version": "8.0.1", "maxmemory": 0, "maxmemory_policy": "noeviction", "used_memory": 10,
@@ -131,7 +131,7 @@ def test_a_queue_with_tasks_but_no_worker_is_found() -> None:
 
 
 def test_a_server_that_is_away_ends_the_look(tmp_path: Path) -> None:
-    with Client(f"unix://{tmp_path}/nothing", patience=0) as client:
+    with Client(f"unix://{tmp_path}/nothing", retry_timeout=0) as client:
         (check,) = check_server(client)
 
     assert (check.what, check.verdict) == ("server", "fail")
@@ -143,7 +143,7 @@ def test_this_machines_clock_agrees_with_a_server_on_it(client: Client) -> None:
 
 
 def test_a_clock_that_is_off_is_found(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobrunner.inspector.server_checks.unix_ms", lambda: 0)
+    monkeypatch.setattr("jobrunner.inspector.doctor.server.unix_ms", lambda: 0)
 
     assert clock_check(client).verdict == "warn"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jobrunner.errors import InvalidOption
-from jobrunner.inspector.redaction import HIDDEN, Redaction
+from jobrunner.redaction import HIDDEN, Redaction
 
 
 @pytest.mark.parametrize("name", ["db_password", "PASSWD", "apikey", "api_key", "X-Authorization", "token_2"])

@@ -6,8 +6,8 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
-from jobrunner.inspector.redaction import Redaction
 from jobrunner.inspector.search import Filter, matching, search
+from jobrunner.redaction import Redaction
 from jobrunner.task import Task
 
 

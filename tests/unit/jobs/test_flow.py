@@ -7,11 +7,11 @@ import pytest
 import redis
 
 from jobrunner import Client, Job, chain, group, job
-from jobrunner.client.flow import Flow, send
-from jobrunner.client.steps import run_steps
+from jobrunner.client.operations.flow import Flow, send
+from jobrunner.client.operations.operation import run_operation
 from jobrunner.errors import InvalidOption, ParameterError, PayloadTooLarge, QueueFull, UsageError
 from jobrunner.jobs.flow import Step, node_of
-from jobrunner.jobs.layout import lay_out
+from jobrunner.jobs.flow_layout import lay_out
 from jobrunner.join import read_onward
 
 DAY_MS = 86_400_000
@@ -257,7 +257,7 @@ def test_a_flow_enqueued_half_way_fires_nothing(stop: int, client: Client) -> No
 def test_a_flow_sent_twice_is_there_once(client: Client) -> None:
     flow = laid(chain(add.bind(1), add.bind(2)))
     for _ in range(2):
-        run_steps(client.broker, send(flow, client.keys, 1000))
+        run_operation(client.broker, send(flow, client.keys, 1000))
     assert client.queue("maths").counts()["waiting"] == 1
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobrunner.errors import ParameterError
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job
-from jobrunner.jobs.params import Parameters
+from jobrunner.jobs.params import JobParameters
 from jobrunner.jobs.registry import forget
 
 
@@ -52,8 +52,8 @@ class Everything(Job):
 
 
 @pytest.fixture
-def parameters() -> Parameters[Everything]:
-    return Parameters(Everything, "Everything")
+def parameters() -> JobParameters[Everything]:
+    return JobParameters(Everything, "Everything")
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def parameters() -> Parameters[Everything]:
         {"fraction": 3},
     ],
 )
-def test_every_kind_of_parameter_comes_back(parameters: Parameters[Everything], values: dict[str, Any]) -> None:
+def test_every_kind_of_parameter_comes_back(parameters: JobParameters[Everything], values: dict[str, Any]) -> None:
     sent = Everything(**values)
     assert parameters.read(parameters.write(sent)) == sent
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"])), st.binary())
 def test_numbers_text_and_bytes_survive_unchanged(whole: int, text: str, raw: bytes) -> None:
-    parameters = Parameters(Everything, "Everything")
+    parameters = JobParameters(Everything, "Everything")
     read = parameters.read(parameters.write(Everything(whole=whole, text=text, raw=raw)))
     assert (read.whole, read.text, read.raw) == (whole, text, raw)
 
 
-def test_a_list_where_a_tuple_or_set_is_meant_is_taken(parameters: Parameters[Everything]) -> None:
+def test_a_list_where_a_tuple_or_set_is_meant_is_taken(parameters: JobParameters[Everything]) -> None:
     read = parameters.read(parameters.write(Everything(pair=[1, "b"], some=[3, 3])))  # type: ignore[arg-type]
     assert (read.pair, read.some) == ((1, "b"), {3})
 
@@ -104,7 +104,7 @@ def test_a_list_where_a_tuple_or_set_is_meant_is_taken(parameters: Parameters[Ev
     ],
 )
 def test_a_wrong_parameter_is_named_with_its_path_value_and_type(
-    parameters: Parameters[Everything], name: str, value: Any, path: str, expected: str
+    parameters: JobParameters[Everything], name: str, value: Any, path: str, expected: str
 ) -> None:
     with pytest.raises(ParameterError) as raised:
         parameters.write(Everything(**{name: value}))
@@ -114,18 +114,18 @@ def test_a_wrong_parameter_is_named_with_its_path_value_and_type(
     assert "\n" not in message
 
 
-def test_a_number_that_json_has_not_is_refused(parameters: Parameters[Everything]) -> None:
+def test_a_number_that_json_has_not_is_refused(parameters: JobParameters[Everything]) -> None:
     with pytest.raises(ParameterError, match="fraction"):
         parameters.write(Everything(fraction=float("nan")))
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff\xfe", b"[]", b'{"whole": "x"}', b"null", b"[" * 100_000])
-def test_a_payload_that_does_not_fit_is_an_error(parameters: Parameters[Everything], payload: bytes) -> None:
+def test_a_payload_that_does_not_fit_is_an_error(parameters: JobParameters[Everything], payload: bytes) -> None:
     with pytest.raises(ParameterError, match="cannot read its payload"):
         parameters.read(payload)
 
 
-def test_fields_of_another_version_of_the_job_are_ignored(parameters: Parameters[Everything]) -> None:
+def test_fields_of_another_version_of_the_job_are_ignored(parameters: JobParameters[Everything]) -> None:
     assert parameters.read(b'{"whole": 3, "gone_since": [1]}').whole == 3
 
 

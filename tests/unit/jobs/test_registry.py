@@ -7,7 +7,7 @@ import pytest
 from jobrunner.attempt import Attempt
 from jobrunner.errors import DuplicateJob
 from jobrunner.jobs import registry
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition
 

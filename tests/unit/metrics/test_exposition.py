@@ -13,13 +13,14 @@ from structlog.testing import capture_logs
 
 from jobrunner import Client
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import figures, leases
+from jobrunner.broker.calls import leases
+from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import ServerUnavailable
-from jobrunner.metrics.endpoint import Endpoint
+from jobrunner.metrics.endpoint import MetricsEndpoint
 from jobrunner.metrics.exposition import JobrunnerCollector, metrics_app, render
 from jobrunner.task import Task
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 
 def read(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -77,7 +78,7 @@ def test_histograms_add_up(client: Client, broker: Broker, keys: Keys) -> None:
     changes = {"mail send run:0": 2, "mail send run:20": 3, "mail send run:50": 1, "mail send run_us": 5_500_000}
     more = {"mail send failed": 5, "mail send dead": 2, "mail send stale": 1}
     more |= {"- - round_trip:12": 4, "- - round_trip_us": 240}
-    for call in figures.observe(keys, 1_700_000_000_000, "w", 1, changes | more):
+    for call in stats_calls.observe(keys, 1_700_000_000_000, "w", 1, changes | more):
         broker.run(call)
 
     found = read(render(client))
@@ -156,7 +157,7 @@ def get(url: str) -> tuple[int, bytes]:
 
 
 def test_while_the_server_is_away_it_is_healthy_but_not_ready() -> None:
-    endpoint = Endpoint(Away(), "127.0.0.1", 0, lambda: (True, {"worker": "w"}))  # type: ignore[arg-type]
+    endpoint = MetricsEndpoint(Away(), "127.0.0.1", 0, lambda: (True, {"worker": "w"}))  # type: ignore[arg-type]
     endpoint.start()
     try:
         assert get(f"{endpoint.url}/health") == (200, b'{"status": "ok", "worker": "w"}\n')
@@ -166,7 +167,7 @@ def test_while_the_server_is_away_it_is_healthy_but_not_ready() -> None:
 
 
 def test_it_listens_on_ipv6() -> None:
-    endpoint = Endpoint(Away(), "::1", 0, lambda: (True, {}))  # type: ignore[arg-type]
+    endpoint = MetricsEndpoint(Away(), "::1", 0, lambda: (True, {}))  # type: ignore[arg-type]
     endpoint.start()
     try:
         assert endpoint.url.startswith("http://[::1]:")
@@ -179,7 +180,7 @@ def test_a_request_that_fails_is_a_line_of_the_log(capsys: pytest.CaptureFixture
     def fail() -> tuple[bool, dict[str, object]]:
         raise RuntimeError("no word of it")
 
-    endpoint = Endpoint(Away(), "127.0.0.1", 0, fail)  # type: ignore[arg-type]
+    endpoint = MetricsEndpoint(Away(), "127.0.0.1", 0, fail)  # type: ignore[arg-type]
     with capture_logs() as lines:
         endpoint.start()
         try:
@@ -192,7 +193,7 @@ def test_a_request_that_fails_is_a_line_of_the_log(capsys: pytest.CaptureFixture
 
 
 def test_a_process_that_is_not_well_says_why(client: Client) -> None:
-    endpoint = Endpoint(client, "127.0.0.1", 0, lambda: (False, {"problem": "loops that do not turn: fetch"}))
+    endpoint = MetricsEndpoint(client, "127.0.0.1", 0, lambda: (False, {"problem": "loops that do not turn: fetch"}))
     endpoint.start()
     try:
         for path in ("health", "ready"):

@@ -20,9 +20,9 @@ from jobrunner.errors import (
     UnknownJob,
     UnknownOption,
 )
-from jobrunner.jobs.declare import job
+from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
-from jobrunner.spark.writer import BatchWriter
+from jobrunner.spark.sink.writer import BatchWriter
 
 ORDERS = {"n": [1, 2, 3], "name": ["ada", "bob", None], "x": [0.5, 1.0, -2.0]}
 
@@ -58,7 +58,7 @@ def write(server, keys):
 def send():
     """A job `Send`, on the queue mail."""
 
-    @job(queue="mail", name="Send", max_attempts=2, priority=2, keepalive=9, limit_by="to")
+    @job(queue="mail", name="Send", max_attempts=2, priority=2, keepalive=9, partition_by="to")
     def send(to: str, count: int = 1, at: datetime | None = None, tags: list[str] = []) -> None:  # noqa: B006
         """Sends."""
 
@@ -71,7 +71,7 @@ def tasks(client, queue="orders"):
 
 
 def payloads(client, queue="orders"):
-    return [msgspec.json.decode(task.payload) for task in tasks(client, queue)]
+    return [msgspec.json.decode(task.raw_payload) for task in tasks(client, queue)]
 
 
 def leftovers(raw, keys):
@@ -112,7 +112,7 @@ def test_values_of_any_type_have_their_json_form(write, client):
 
 def test_one_column_payload_is_the_payload_as_it_is_stored(write, client):
     write({"payload": ['{"a": 1}', "[2]", None]})
-    assert [task.payload for task in tasks(client)] == [b'{"a": 1}', b"[2]", b"null"]
+    assert [task.raw_payload for task in tasks(client)] == [b'{"a": 1}', b"[2]", b"null"]
     with pytest.raises(InvalidOption, match=r"row 2 of its partition .*column 'payload' is no JSON"):
         write({"payload": ["1", "2", "3", "{"]})
 
@@ -121,7 +121,7 @@ def test_columns_are_the_parameters_of_a_job_and_its_options_hold(write, client,
     write({"to": ["ada", "bob"], "count": [3, 4]}, type="Send", queue="")
 
     found = tasks(client, "mail")
-    assert [(task.type, task.payload) for task in found] == [
+    assert [(task.type, task.raw_payload) for task in found] == [
         ("Send", b'{"to":"ada","count":3}'),
         ("Send", b'{"to":"bob","count":4}'),
     ]
@@ -157,13 +157,14 @@ def test_columns_with_an_underscore_steer_single_tasks(write, client):
             "_delay": [None, 60, 0, None],
             "_at": pa.array([None, None, None, at], pa.timestamp("us", "UTC")),
             "_headers": pa.array([[("trace", "7")], None, [], None], pa.map_(pa.string(), pa.string())),
-            "_key": ["tenant", None, None, None],
+            "_partition": ["tenant", None, None, None],
         }
     )
     first, third = tasks(client)
-    assert (first.id, first.payload, first.priority, first.fields["headers"]) == ("a", b'{"n":1}', 2, b'{"trace":"7"}')
+    assert (first.id, first.raw_payload, first.priority) == ("a", b'{"n":1}', 2)
+    assert first.fields["headers"] == b'{"trace":"7"}'
     assert first.fields["key"] == b"tenant"
-    assert (third.payload, third.priority) == (b'{"n":3}', 0)
+    assert (third.raw_payload, third.priority) == (b'{"n":3}', 0)
     later = client.queue("orders").tasks("scheduled")
     assert [task.id for task in later] == ["b", "d"]
     assert abs((later[1].when - at).total_seconds()) < 0.001
@@ -171,7 +172,10 @@ def test_columns_with_an_underscore_steer_single_tasks(write, client):
 
 @pytest.mark.parametrize(
     ("column", "values"),
-    [("_priority", [1, 3]), ("_delay", [0.0, float("nan")]), ("_key", ["a", "x" * 300]), ("_headers", ["{}", "[1]"])],
+    [
+        ("_priority", [1, 3]), ("_delay", [0.0, float("nan")]), ("_partition", ["a", "x" * 300]),
+        ("_headers", ["{}", "[1]"]),
+    ],
 )
 def test_a_wrong_steering_value_is_an_error_that_names_column_and_row(write, client, column, values):
     with pytest.raises(InvalidOption, match=rf"row 1 of its partition .*column '{column}'"):
@@ -248,15 +252,15 @@ def test_a_payload_above_the_limit_ends_the_write(write, client, monkeypatch, tm
 
 
 def test_a_job_that_is_unique_is_not_written_in_bulk(write, raw):
-    @job(queue="mail", name="Once", unique=True)
+    @job(queue="mail", name="WrittenOnce", unique=True)
     def once(to: str) -> None:
         """Once."""
 
     try:
         with pytest.raises(InvalidOption, match="unique"):
-            write({"to": ["a"]}, type="Once")
+            write({"to": ["a"]}, type="WrittenOnce")
     finally:
-        forget("Once")
+        forget("WrittenOnce")
     assert raw.dbsize() == 0
 
 
@@ -298,7 +302,7 @@ def test_abort_behind_a_commit_that_spark_did_not_hear_of_takes_nothing_back(ser
     def broken(lease):
         raise ConnectionError("the driver was cut off behind the decision")
 
-    monkeypatch.setattr("jobrunner.spark.writer._roll_forward", broken)
+    monkeypatch.setattr("jobrunner.spark.sink.writer._roll_forward", broken)
     with pytest.raises(ConnectionError):
         made.writer.commit([done])
     made.writer.abort([done])
@@ -310,7 +314,7 @@ def test_abort_behind_a_commit_that_spark_did_not_hear_of_takes_nothing_back(ser
 
 
 def test_a_full_queue_takes_the_rest_as_room_comes(server, keys, client, monkeypatch):
-    monkeypatch.setattr("jobrunner.spark.writer._WAITED_FOR_ROOM_S", 0.0)
+    monkeypatch.setattr("jobrunner.spark.sink.writer._WAITED_FOR_ROOM_S", 0.0)
     client.queue("orders").configure(max_size=2)
     table = pa.table({"n": [1, 2, 3]})
     made = Write(server, keys, table.schema)

@@ -12,7 +12,7 @@ from jobrunner.testing import open_server
 
 @pytest.fixture
 def fake() -> Iterator[Client]:
-    with open_server("fake") as url, Client(url, "fake", patience=0) as client:
+    with open_server("fake") as url, Client(url, "fake", retry_timeout=0) as client:
         yield client
 
 
@@ -33,5 +33,5 @@ def test_a_connection_lives_on_after_an_error_reply(fake: Client) -> None:
 def test_nothing_answers_after_its_end() -> None:
     with open_server("fake") as url:
         pass
-    with Client(url, patience=0) as client, pytest.raises(ServerUnavailable):
+    with Client(url, retry_timeout=0) as client, pytest.raises(ServerUnavailable):
         client.queues()

@@ -94,7 +94,7 @@ def test_the_job_runs_in_the_calling_thread_with_its_hooks() -> None:
         task = Note(what="x", on=on).enqueue()
         assert ran == ["before", threading.current_thread().name, "after"]
         assert (task.state, task.attempts, task.retry_count) == (TaskState.SUCCEEDED, 1, 0)
-    seen = task.result(timeout=5)
+    seen = task.result(timeout=30)
     assert seen["id"] == task.id
     assert seen["attempt"] == 1
     assert not seen["cancelled"]

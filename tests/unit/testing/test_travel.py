@@ -6,7 +6,7 @@ import redis
 from jobrunner import Client
 from jobrunner.testing import travel as module
 from jobrunner.testing.travel import Travel
-from tests.conftest import Server
+from tests.support.server import Server
 
 
 def test_what_is_due_in_a_minute_is_due_after_a_minute_however_soon(

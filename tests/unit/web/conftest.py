@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 from jobrunner.client.client import Client
 from jobrunner.web.app import create_app
+from jobrunner.web.auth import Loopback
 from jobrunner.web.security import BROWSER_COOKIE, form_token
 
 
@@ -40,7 +41,7 @@ def browse(client: Client) -> Callable[..., Browser]:
 
     def browse(*, name: str = "local", headers: Any = None, peer: str = "127.0.0.1", **options: Any) -> Browser:
         host = options.pop("host", "127.0.0.1")
-        app = create_app(client, **options)
+        app = create_app(client, **{"auth": Loopback(), **options})
         return Browser(app, name=name, headers=headers, client=(peer, 50000), base_url=f"http://{host}")
 
     return browse

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Token
 from jobrunner.web.roles import ROLE_OF, Role
 from jobrunner.web.routes import all_actions, all_pages
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 
 JSON = {"accept": "application/json"}
 ACTIONS = {action.name: action for action in all_actions()}
@@ -99,7 +99,8 @@ LEAST: dict[str, Role | None] = {
     "live": Role.VIEWER,
     "metrics": Role.VIEWER,
     "logout": Role.VIEWER,
-} | dict.fromkeys(("health", "static", "login", "login.enter"))
+    "sessions.end": Role.VIEWER,
+} | dict.fromkeys(("health", "static", "login", "login.enter", "login.link"))
 """The least role that each route of the application asks for; None is open to everybody, and shows nothing."""
 OPEN_ENDED = "live"
 """It answers for as long as the tab is open; test_live.py reads it."""
@@ -107,11 +108,12 @@ OPEN_ENDED = "live"
 
 @pytest.mark.parametrize("auth", [Token("long enough"), lambda _: None], ids=["with a login page", "without"])
 def test_every_route_has_its_least_role(browse: Callable[..., Any], auth: Any) -> None:
-    login = {"login", "login.enter", "logout"} if isinstance(auth, Token) else set()
+    with_login = {"login", "login.enter", "login.link", "logout", "sessions.end"}
+    login = with_login if isinstance(auth, Token) else set()
 
     routes = {route.name for route in browse(auth=auth).app.routes}
 
-    assert routes == {name for name in LEAST if name not in {"login", "login.enter", "logout"}} | login
+    assert routes == {name for name in LEAST if name not in with_login} | login
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
@@ -229,17 +231,17 @@ def test_only_an_admin_deletes_all_that_match(browse: Callable[..., Any], client
 
 
 def test_a_worker_that_is_there_can_be_told_and_no_other(admin: Any, client: Client) -> None:
-    client.broker.run(coordination.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000))
+    client.broker.run(leader_calls.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000))
 
     assert do(admin, "/workers/w1/quiet").status_code == 200
-    assert client.broker.run(coordination.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000)) == {"quiet": b"1"}
+    assert client.broker.run(leader_calls.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000)) == {"quiet": b"1"}
     assert do(admin, "/workers/w2/stop").status_code == 404
 
 
 def test_a_periodic_job_is_switched_and_run_and_an_unknown_one_is_not_there(admin: Any, client: Client) -> None:
     nightly = PeriodicDefinition(name="Nightly", queue="mail", schedule={"cron": "0 3 * * *", "tz": "UTC"},
                                  payload=b"{}", catch_up="last", overlap="skip", jitter=0.0)  # fmt: skip
-    client.broker.run(coordination.define_periodics(client.keys, {"Nightly": msgspec.json.encode(nightly)}))
+    client.broker.run(leader_calls.define_periodics(client.keys, {"Nightly": msgspec.json.encode(nightly)}))
 
     do(admin, "/periodic/Nightly/disable")
     assert [job.enabled for job in client.periodics()] == [False]
@@ -260,7 +262,8 @@ def test_who_did_what_is_noted_also_what_was_refused(admin: Any, client: Client)
     do(admin, "/queues/mail/pause")
     do(admin, "/queues/none/pause")
 
-    refused, done = admin.get("/audit", headers=JSON).json()["entries"]
+    refused, done, came_in = admin.get("/audit", headers=JSON).json()["entries"]
+    assert (came_in["who"], came_in["action"]) == ("ann", "login")
     assert (done["who"], done["role"], done["action"], done["what"]) == ("ann", "admin", "queue.pause", "mail")
     assert (done["outcome"], done["address"]) == ("queue mail is paused", "127.0.0.1")
     assert refused["outcome"].startswith("refused: there is no queue")

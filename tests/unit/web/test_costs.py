@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
 from jobrunner.task import Task
 
@@ -26,7 +26,7 @@ def town(client: Client) -> Client:
         first, _ = client.queue(name).reserve(n=2)
         first.rollback(error="broken")
     said = {"queues": ",".join(names), "types": "Other"}
-    client.broker.run(coordination.announce(client.keys, "w.1.00c0de", said, ttl_ms=600_000))
+    client.broker.run(leader_calls.announce(client.keys, "w.1.00c0de", said, ttl_ms=600_000))
     return client
 
 

@@ -50,7 +50,7 @@ def test_counts_and_troubles_are_told_in_words_too():
 
 
 def test_a_link_to_nowhere_and_the_way_of_the_dead():
-    drawn = ET.fromstring(str(draw([box("raw", "gone", dead_to="lost"), box("lost")], label="p")))
+    drawn = ET.fromstring(str(draw([box("raw", "gone", dead_letter_queue="lost"), box("lost")], label="p")))
 
     assert [part.get("class") for part in drawn if part.tag == "path"] == ["link dead"]
 

@@ -6,9 +6,8 @@ import json
 import pytest
 
 from jobrunner.etl import Pipeline
-from jobrunner.etl.pipeline import forget_pipeline
 from jobrunner.web import live as module
-from jobrunner.web.live import Live
+from jobrunner.web.live import LiveUpdates
 
 
 def tick(event):
@@ -18,7 +17,7 @@ def tick(event):
 
 @pytest.fixture
 def live(client):
-    return Live(client)
+    return LiveUpdates(client)
 
 
 @pytest.fixture
@@ -82,8 +81,8 @@ def test_a_tab_is_told_that_the_server_is_away(start_server, client):
     from jobrunner import Client
 
     server = start_server()
-    with Client(server.url, "t", patience=0) as away:
-        live = Live(away)
+    with Client(server.url, "t", retry_timeout=0) as away:
+        live = LiveUpdates(away)
         server.kill()
 
         async def listen():
@@ -108,10 +107,25 @@ def test_the_end_of_a_pipeline_that_is_read_by_hand_is_no_warning(live, client):
     def store(item): ...
 
     orders.push("lost", 1)
-    try:
-        assert live.glance().unserved == ()
-        orders.push("raw", 1)
-        live.forget()
-        assert [queue.name for queue in live.glance().unserved] == ["orders/raw"]
-    finally:
-        forget_pipeline("orders")
+    assert live.glance().unserved == ()
+    orders.push("raw", 1)
+    live.forget()
+    assert [queue.name for queue in live.glance().unserved] == ["orders/raw"]
+
+
+def test_a_look_that_takes_long_holds_for_four_times_as_long(live, monkeypatch):
+    now = [100.0]
+    take = live._take
+
+    def slow():
+        now[0] += 5
+        return take()
+
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live, "_take", slow)
+    first = live.glance()
+    now[0] += 20
+    assert live.glance() is first
+    now[0] += 0.01
+    assert live.glance() is not first
+    assert live.glance(fresh=True) is not live.glance(fresh=True), "who asks for this moment gets it"

@@ -12,6 +12,7 @@ from starlette.routing import Mount, Route
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.web.app import create_app
+from jobrunner.web.auth import Loopback
 from jobrunner.web.mounting import asgi_under, checked_prefix
 from tests.unit.web.conftest import Browser
 
@@ -61,7 +62,7 @@ def __getattr__(name: str) -> Any:
 @pytest.mark.parametrize("mount", [in_fastapi, in_starlette, in_django])
 def test_pages_actions_and_files_work_below_a_path(mount: Callable[[Any], Any], client: Client) -> None:
     client.queue("mail").push({})
-    dashboard = create_app(client)
+    dashboard = create_app(client, auth=Loopback())
     browser = Browser(mount(dashboard), root="/jobs")
 
     page = browser.get("/jobs/queues")
@@ -80,7 +81,7 @@ def test_pages_actions_and_files_work_below_a_path(mount: Callable[[Any], Any], 
 def test_a_proxy_may_take_the_prefix_off_or_leave_it(client: Client, passed_on: str) -> None:
     client.queue("mail").push({})
 
-    page = Browser(create_app(client, prefix_path="/jobs")).get(passed_on)
+    page = Browser(create_app(client, auth=Loopback(), prefix_path="/jobs")).get(passed_on)
 
     assert page.status_code == 200
     assert 'href="/jobs/queues/mail' in page.text

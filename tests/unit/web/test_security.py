@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import jobrunner.web
-from jobrunner.broker.calls import coordination
+from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
-from jobrunner.inspector.redaction import HIDDEN
 from jobrunner.periodic import read_definition
+from jobrunner.redaction import HIDDEN
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Token
 from jobrunner.web.roles import Role
@@ -95,7 +95,7 @@ def test_a_schedule_that_would_eat_memory_is_damage(browse: Callable[..., Any], 
         assert read_definition(raw) is None, wild
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
         tracemalloc.stop()
-        client.broker.run(coordination.define_periodics(client.keys, {"wild": raw}))
+        client.broker.run(leader_calls.define_periodics(client.keys, {"wild": raw}))
     assert browse().get("/periodic", headers=JSON).json()["jobs"] == []
 
 

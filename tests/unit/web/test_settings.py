@@ -3,14 +3,22 @@
 import pytest
 
 from jobrunner.errors import InvalidOption, UnknownOption
-from jobrunner.web.auth import Basic, Token, TrustedProxy
+from jobrunner.web.auth import Basic, LoginLinks, Loopback, Token, TrustedProxy
 from jobrunner.web.settings import settle
 
 
-def test_nothing_given_is_loopback_without_auth() -> None:
+def test_nothing_given_is_loopback_with_links_that_let_in() -> None:
     settings = settle({}, {})
 
-    assert (settings.host, settings.port, settings.auth) == ("127.0.0.1", 8787, None)
+    assert (settings.host, settings.port) == ("127.0.0.1", 8787)
+    assert isinstance(settings.auth, LoginLinks)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "jobs.example"])
+@pytest.mark.parametrize("given", [{}, {"no_login": True}])
+def test_an_address_that_others_reach_needs_a_login_of_its_own(host: str, given: dict[str, object]) -> None:
+    with pytest.raises(InvalidOption, match="say who may come in"):
+        settle({"host": host, **given}, {})
 
 
 def test_the_command_line_goes_before_the_file() -> None:
@@ -21,6 +29,9 @@ def test_the_command_line_goes_before_the_file() -> None:
 
 def test_each_way_in() -> None:
     assert isinstance(settle({"token": "long enough"}, {}).auth, Token)
+    assert isinstance(settle({"user_token": ("ann:long enough:operator",)}, {}).auth, Token)
+    assert isinstance(settle({"no_login": True}, {}).auth, Loopback)
+    assert isinstance(settle({"token": "long enough"}, {"no_login": True}).auth, Token), "the command goes before"
     assert isinstance(settle({"basic": ("ann:a:b:operator", "bob:pass")}, {}).auth, Basic)
     proxy = {"proxy_header": "X-User", "trusted_proxy": ["10.0.0.1"], "role_of": ["ann=admin"]}
     assert isinstance(settle({}, proxy).auth, TrustedProxy)
@@ -30,6 +41,10 @@ def test_each_way_in() -> None:
     "given",
     [
         {"token": "long enough", "basic": ("ann:b",)},
+        {"token": "long enough", "no_login": True},
+        {"user_token": ("ann:short",)},
+        {"basic": ("ann:scrypt$1$2$3",)},
+        {"secret": "short"},
         {"basic": ("ann",)},
         {"proxy_header": "X-User"},
         {"proxy_header": "X-User", "trusted_proxy": ("nowhere",)},

@@ -11,9 +11,10 @@ from jobrunner import job
 from jobrunner.attempt import Attempt
 from jobrunner.broker.keys import Keys
 from jobrunner.outcome import Failed, Outcome, Succeeded
-from jobrunner.worker.executors.deadlines import Deadlines
-from jobrunner.worker.runner import Runner
-from tests.conftest import wait_for
+from jobrunner.worker.run.executors.build import Deadlines
+from jobrunner.worker.run.executors.watchdog import Watchdog
+from jobrunner.worker.run.runner import Runner
+from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
 
 
@@ -51,7 +52,7 @@ def unlimited() -> str:
 
 @pytest.fixture
 def deadlines() -> Iterator[Deadlines]:
-    made = Deadlines(Runner(None, Keys("t"), lambda token: False))  # type: ignore[arg-type]
+    made = Deadlines(Runner(None, Keys("t"), lambda token: False), Watchdog())  # type: ignore[arg-type]
     yield made
     made.close()
 
@@ -113,12 +114,12 @@ def test_finished_attempts_are_forgotten(deadlines: Deadlines) -> None:
     """Else an hour's timeout on short tasks would fill the memory."""
     for _ in range(100):
         run(deadlines, attempt_at("deadlines.brief", b'{"seconds": 0}'))
-    assert not deadlines._guards
+    assert not deadlines._watch._armed
 
 
 def test_closing_ends_the_watching_thread(deadlines: Deadlines) -> None:
     run(deadlines, attempt_at("deadlines.brief", b'{"seconds": 0}'))
-    thread: Any = deadlines._thread
+    thread: Any = deadlines._watch._thread
     assert thread.is_alive()
     deadlines.close()
     wait_for(lambda: not thread.is_alive())

@@ -14,15 +14,17 @@ import pytest
 from jobrunner import Client, job
 from jobrunner.attempt import Attempt
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
-from jobrunner.worker.executors.by_kind import ByKind
-from jobrunner.worker.executors.coroutines import CoroutineExecutor
-from jobrunner.worker.executors.handover import Executor, Finished, RunAttempt
-from jobrunner.worker.executors.processes import ProcessSlots
-from jobrunner.worker.executors.threads import ThreadExecutor
-from jobrunner.worker.executors.wire import read_outcome, write_greeting, write_outcome
-from jobrunner.worker.runner import Runner
+from jobrunner.worker.run.executors import threads as threads_module
+from jobrunner.worker.run.executors.coroutines import CoroutineExecutor
+from jobrunner.worker.run.executors.dispatch import DispatchingExecutor
+from jobrunner.worker.run.executors.processes import ProcessSlots
+from jobrunner.worker.run.executors.slots import Executor, FinishedAttempts, RunAttempt
+from jobrunner.worker.run.executors.threads import ThreadExecutor
+from jobrunner.worker.run.executors.wire import read_outcome, write_greeting, write_outcome
+from jobrunner.worker.run.runner import Runner
 from tests.acceptance.fleet import is_alive
-from tests.conftest import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_for
 from tests.unit.worker import child_jobs
 from tests.unit.worker.attempts import attempt_at
 
@@ -54,12 +56,12 @@ class Slots:
 
 
 @pytest.fixture
-def finished() -> Finished:
-    return Finished(lambda: None)
+def finished() -> FinishedAttempts:
+    return FinishedAttempts(lambda: None)
 
 
 @pytest.fixture
-def threads(finished: Finished) -> Iterator[Callable[..., ThreadExecutor]]:
+def threads(finished: FinishedAttempts) -> Iterator[Callable[..., ThreadExecutor]]:
     made: list[ThreadExecutor] = []
 
     def start(run: RunAttempt, slots: int = 4) -> ThreadExecutor:
@@ -71,7 +73,7 @@ def threads(finished: Finished) -> Iterator[Callable[..., ThreadExecutor]]:
         executor.close()
 
 
-def drain(finished: Finished, count: int) -> list[tuple[Attempt, Outcome]]:
+def drain(finished: FinishedAttempts, count: int) -> list[tuple[Attempt, Outcome]]:
     """Waits for so many reports."""
     reports: list[tuple[Attempt, Outcome]] = []
     wait_for(lambda: (reports.extend(finished.drain()), len(reports) >= count)[1])
@@ -80,7 +82,7 @@ def drain(finished: Finished, count: int) -> list[tuple[Attempt, Outcome]]:
 
 def test_who_waits_for_outcomes_is_woken_once_for_all_that_wait() -> None:
     woken: list[int] = []
-    finished = Finished(lambda: woken.append(1))
+    finished = FinishedAttempts(lambda: woken.append(1))
     finished.notify_at = 3
     for count in (0, 0, 1, 1, 1):
         finished.add(attempt_at("job"), Succeeded())
@@ -91,7 +93,7 @@ def test_who_waits_for_outcomes_is_woken_once_for_all_that_wait() -> None:
     assert len(woken) == 2
 
 
-def test_all_that_is_submitted_is_run_once(threads: Any, finished: Finished) -> None:
+def test_all_that_is_submitted_is_run_once(threads: Any, finished: FinishedAttempts) -> None:
     executor = threads(lambda attempt: Succeeded(attempt.id.encode()))
     attempts = [attempt_at("x") for _ in range(500)]
     for first in range(0, 500, 7):
@@ -101,7 +103,7 @@ def test_all_that_is_submitted_is_run_once(threads: Any, finished: Finished) -> 
     assert all(outcome == Succeeded(attempt.id.encode()) for attempt, outcome in reports)
 
 
-def test_as_many_run_at_a_time_as_there_are_slots(threads: Any, finished: Finished) -> None:
+def test_as_many_run_at_a_time_as_there_are_slots(threads: Any, finished: FinishedAttempts) -> None:
     go, running = threading.Event(), []
 
     def run(attempt: Attempt) -> Outcome:
@@ -117,7 +119,7 @@ def test_as_many_run_at_a_time_as_there_are_slots(threads: Any, finished: Finish
     drain(finished, 6)
 
 
-def test_a_long_task_keeps_nobody_waiting_behind_it(threads: Any, finished: Finished) -> None:
+def test_a_long_task_keeps_nobody_waiting_behind_it(threads: Any, finished: FinishedAttempts) -> None:
     go = threading.Event()
 
     def run(attempt: Attempt) -> Outcome:
@@ -132,7 +134,7 @@ def test_a_long_task_keeps_nobody_waiting_behind_it(threads: Any, finished: Fini
     drain(finished, 1)
 
 
-def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, finished: Finished) -> None:
+def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, finished: FinishedAttempts) -> None:
     """Short tasks are left to few threads; when they stand still all the same, another one is woken."""
     go = threading.Event()
 
@@ -142,10 +144,13 @@ def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, fi
         return Succeeded()
 
     executor = threads(run, slots=2)
-    for _ in range(30):
+
+    def known_as_short() -> bool:
         executor.submit([attempt_at("short") for _ in range(20)])
         drain(finished, 20)
-    assert executor._typical_s < 0.0005
+        return executor._typical_s < threads_module._SHORT_S
+
+    wait_for(known_as_short)
     wait_for(lambda: len(executor._parked) == 2)
     executor.submit([attempt_at("long"), attempt_at("short")])
     wait_for(lambda: (executor.nudge(), len(finished))[1])
@@ -153,7 +158,7 @@ def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, fi
     drain(finished, 2)
 
 
-def test_an_error_that_nobody_foresaw_costs_no_slot(threads: Any, finished: Finished) -> None:
+def test_an_error_that_nobody_foresaw_costs_no_slot(threads: Any, finished: FinishedAttempts) -> None:
     def run(attempt: Attempt) -> Outcome:
         raise SystemExit("unforeseen")
 
@@ -163,7 +168,7 @@ def test_an_error_that_nobody_foresaw_costs_no_slot(threads: Any, finished: Fini
     assert all(isinstance(outcome, Failed) and outcome.error.startswith("SystemExit") for _, outcome in reports)
 
 
-def test_what_was_not_begun_can_be_taken_back(threads: Any, finished: Finished) -> None:
+def test_what_was_not_begun_can_be_taken_back(threads: Any, finished: FinishedAttempts) -> None:
     go = threading.Event()
     executor = threads(lambda attempt: Succeeded(str(go.wait(10)).encode()), slots=1)
     attempts = [attempt_at("x") for _ in range(3)]
@@ -191,7 +196,7 @@ class Crew:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_who_brings_a_lone_task_runs_it_and_a_slot_has_its_role(finished: Finished, concurrency: int) -> None:
+def test_who_brings_a_lone_task_runs_it_and_a_slot_has_its_role(finished: FinishedAttempts, concurrency: int) -> None:
     ran: list[threading.Thread] = []
 
     def run(attempt: Attempt) -> Outcome:
@@ -218,7 +223,7 @@ def test_who_brings_a_lone_task_runs_it_and_a_slot_has_its_role(finished: Finish
     assert not bringer.is_alive(), "it is a slot like the others"
 
 
-def test_a_task_brought_while_all_slots_are_busy_waits_for_the_first_that_is_free(finished: Finished) -> None:
+def test_a_task_brought_while_all_slots_are_busy_waits_for_the_first_that_is_free(finished: FinishedAttempts) -> None:
     go_on = threading.Event()
 
     def run(attempt: Attempt) -> Outcome:
@@ -236,7 +241,7 @@ def test_a_task_brought_while_all_slots_are_busy_waits_for_the_first_that_is_fre
     executor.close()
 
 
-def test_slots_with_something_of_their_own_are_lent_to_nobody(finished: Finished) -> None:
+def test_slots_with_something_of_their_own_are_lent_to_nobody(finished: FinishedAttempts) -> None:
     executor = ThreadExecutor(2, Slots(lambda attempt: Succeeded()), finished)
     crew = Crew(executor)
     for number in range(20):
@@ -246,7 +251,7 @@ def test_slots_with_something_of_their_own_are_lent_to_nobody(finished: Finished
     executor.close()
 
 
-def test_closing_ends_the_threads(finished: Finished) -> None:
+def test_closing_ends_the_threads(finished: FinishedAttempts) -> None:
     before = set(threading.enumerate())
     slots = Slots(lambda attempt: Succeeded())
     executor = ThreadExecutor(3, slots, finished)
@@ -257,11 +262,11 @@ def test_closing_ends_the_threads(finished: Finished) -> None:
     wait_for(lambda: set(threading.enumerate()) <= before)
 
 
-async def succeed(attempt: Attempt) -> Outcome:
+async def succeed(attempt: Attempt, on_cancel: object) -> Outcome:
     return Succeeded(attempt.id.encode())
 
 
-def test_coroutines_are_run_once_each(finished: Finished) -> None:
+def test_coroutines_are_run_once_each(finished: FinishedAttempts) -> None:
     executor = CoroutineExecutor(5, succeed, finished)
     attempts = [attempt_at("x") for _ in range(100)]
     for first in range(0, 100, 9):
@@ -271,10 +276,10 @@ def test_coroutines_are_run_once_each(finished: Finished) -> None:
     executor.close()
 
 
-def test_as_many_coroutines_run_at_a_time_as_asked_for(finished: Finished) -> None:
+def test_as_many_coroutines_run_at_a_time_as_asked_for(finished: FinishedAttempts) -> None:
     running: list[Attempt] = []
 
-    async def wait(attempt: Attempt) -> Outcome:
+    async def wait(attempt: Attempt, on_cancel: object) -> Outcome:
         running.append(attempt)
         await asyncio.sleep(60)
         return Succeeded()
@@ -284,12 +289,12 @@ def test_as_many_coroutines_run_at_a_time_as_asked_for(finished: Finished) -> No
     wait_for(lambda: len(running) == 2)
     assert executor.backlog == 3
     executor.close()
-    assert not executor._thread.is_alive()
+    assert not executor._loops[0].is_alive
     assert finished.drain() == [], "what close() cancels is handed back, not reported"
 
 
-def test_an_unforeseen_error_in_a_coroutine_is_reported(finished: Finished) -> None:
-    async def fail(attempt: Attempt) -> Outcome:
+def test_an_unforeseen_error_in_a_coroutine_is_reported(finished: FinishedAttempts) -> None:
+    async def fail(attempt: Attempt, on_cancel: object) -> Outcome:
         raise KeyError("unforeseen")
 
     executor = CoroutineExecutor(1, fail, finished)
@@ -298,14 +303,14 @@ def test_an_unforeseen_error_in_a_coroutine_is_reported(finished: Finished) -> N
     executor.close()
 
 
-def test_each_kind_of_job_goes_its_way(threads: Any, finished: Finished) -> None:
+def test_each_kind_of_job_goes_its_way(threads: Any, finished: FinishedAttempts) -> None:
     started: list[CoroutineExecutor] = []
 
     def new_coroutines() -> Executor:
         started.append(CoroutineExecutor(2, succeed, finished))
         return started[-1]
 
-    executor = ByKind(threads(lambda attempt: Succeeded(b"thread")), new_coroutines)
+    executor = DispatchingExecutor(threads(lambda attempt: Succeeded(b"thread")), new_coroutines)
     executor.submit([attempt_at("executors.plain")])
     assert drain(finished, 1)[0][1] == Succeeded(b"thread")
     assert not started, "the event loop starts with the first coroutine job"
@@ -320,7 +325,8 @@ def test_each_kind_of_job_goes_its_way(threads: Any, finished: Finished) -> None
     "outcome", [Succeeded(b"\x00\xff"), Failed("é", 1.5, retry=False), Released(), Succeeded()], ids=repr
 )
 def test_outcomes_come_through_the_wire_as_they_went_in(outcome: Outcome) -> None:
-    assert read_outcome(write_outcome(outcome)) == outcome
+    assert read_outcome(write_outcome(outcome, "7"), "7") == outcome
+    assert read_outcome(write_outcome(outcome, "7"), "8") is None, "it answers to another attempt"
 
 
 @pytest.fixture
@@ -330,7 +336,7 @@ def children(server: Server, client: Client) -> Iterator[Callable[..., ProcessSl
     def start(
         *modules: str, is_stopped: Callable[[str], bool] = lambda token: False, max_memory: int = 0
     ) -> ProcessSlots:
-        greeting = write_greeting(server.url, client.keys.prefix, modules)
+        greeting = write_greeting(server.url, client.keys.prefix, modules, options={"result_limit": 4_000_000})
         runner = Runner(client.broker, client.keys, is_stopped)
         made.append(ProcessSlots(greeting, runner, is_stopped, max_memory))
         return made[-1]
@@ -413,6 +419,41 @@ def test_a_closing_slot_hands_back_what_its_child_ran(children: Any) -> None:
     assert run(attempt_at("child.pid")) == Released(), "a closed slot starts nothing"
 
 
+@pytest.mark.parametrize("name", ["child.forking", "child.forking_async"])
+@pytest.mark.parametrize(("how", "code"), [("returns", 0), ("exits", 3), ("fails", 1)])
+def test_a_copy_that_a_job_forked_answers_for_nobody(children: Any, name: str, how: str, code: int) -> None:
+    run = children(MODULE).new_run()
+    first = run(attempt_at("child.pid"))
+    assert run(attempt_at(name, b'{"how": "%b"}' % how.encode())) == Succeeded(str(code).encode())
+    for number in range(3):
+        assert run(attempt_at("child.echo", b'{"text": "%d"}' % number)) == Succeeded(b'"%d"' % number)
+    assert run(attempt_at("child.pid")) == first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="calls fork of the C library")
+def test_a_copy_that_python_does_not_know_of_answers_for_nobody_either(children: Any) -> None:
+    run = children(MODULE).new_run()
+    assert run(attempt_at("child.forking_unseen")) == Succeeded(b"0")
+    assert run(attempt_at("child.echo", b'{"text": "next"}')) == Succeeded(b'"next"')
+
+
+def test_what_is_no_answer_to_the_attempt_at_hand_is_left_out(children: Any) -> None:
+    run = children(MODULE).new_run()
+    assert run(attempt_at("child.impostor")) == Succeeded(b'"own"')
+    assert run(attempt_at("child.echo", b'{"text": "next"}')) == Succeeded(b'"next"')
+
+
+def test_a_coroutine_that_cancels_or_stops_its_loop_fails_and_its_child_goes_on(children: Any) -> None:
+    run = children(MODULE).new_run()
+    first = run(attempt_at("child.pid"))
+    cancelled, stopped = run(attempt_at("child.cancelling")), run(attempt_at("child.stopping"))
+    assert isinstance(cancelled, Failed)
+    assert cancelled.error.startswith("AttemptCancelled")
+    assert isinstance(stopped, Failed)
+    assert stopped.error.startswith("AttemptCrashed: the event loop of the attempt ended")
+    assert run(attempt_at("child.pid")) == first
+
+
 def test_a_job_may_end_the_processes_it_started(children: Any) -> None:
     """Signals that the child itself does not follow must not be ignored in what its jobs start."""
     assert children(MODULE).new_run()(attempt_at("child.terminate")) == Succeeded(b"-15")
@@ -433,7 +474,7 @@ def test_a_coroutine_in_a_child_may_clean_up_when_its_time_is_over(children: Any
     assert run(attempt_at("child.pid")) == first, "the child was not killed for it"
 
 
-def test_threads_of_an_event_loop_end_with_it(finished: Finished) -> None:
+def test_threads_of_an_event_loop_end_with_it(finished: FinishedAttempts) -> None:
     async def use_a_thread(attempt: Attempt) -> Outcome:
         await asyncio.to_thread(time.sleep, 0)
         return Succeeded()

@@ -1,6 +1,7 @@
 """Turns of the fetch loop, one `step()` at a time, on a real server with an executor that only keeps what it gets."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,17 +11,21 @@ from jobrunner import Client
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
+from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
-from jobrunner.worker.endings import Endings
-from jobrunner.worker.executors.handover import Finished
-from jobrunner.worker.fetcher import Fetcher
-from jobrunner.worker.figures import Figures
-from jobrunner.worker.stock import Stock
-from jobrunner.worker.turns import Turns
+from jobrunner.worker import quarantine
+from jobrunner.worker.fetch import fetcher, queue_rotation
+from jobrunner.worker.fetch.fetcher import Fetcher
+from jobrunner.worker.fetch.prefetch import Prefetch
+from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.report import undelivered
+from jobrunner.worker.report.attempt_events import AttemptEvents
+from jobrunner.worker.report.stats import StatsRecorder
+from jobrunner.worker.run.executors.slots import FinishedAttempts
 
 
 class Shelf:
@@ -57,6 +62,12 @@ class Held:
         self.tokens: dict[str, float] = {}
         self.is_ready = True
 
+    def clear(self, attempt: Attempt) -> None:
+        """Of its suspicion."""
+
+    def took(self, lowest: int, highest: int) -> None:
+        """Numbers of leases."""
+
     def can_keep(self, attempts: list[Attempt]) -> bool:
         return self.is_ready
 
@@ -88,14 +99,14 @@ class Bench:
         prefetch_s: float = 0.03,
     ) -> None:  # fmt: skip
         self.shelf, self.held, self.ear = Shelf(), Held(), Ear()
-        self.finished = Finished(lambda: None)
-        self.turns = Turns(dict.fromkeys(queues, 1), 15.0)
-        self.stock = Stock(slots, prefetch_s, 500)
-        self.figures = Figures(broker, keys, "w")
+        self.finished = FinishedAttempts(lambda: None)
+        self.turns = QueueRotation(dict.fromkeys(queues, 1), 15.0)
+        self.stock = Prefetch(slots, prefetch_s, 500)
+        self.figures = StatsRecorder(broker, keys, "w")
         self.fetcher = Fetcher(
             broker, keys, turns=self.turns, stock=self.stock, executor=self.shelf, finished=self.finished,
             held=self.held, wakeup=self.ear, figures=self.figures, worker_id="host.1.00c0de",  # type: ignore[arg-type]
-            max_tasks=max_tasks, endings=Endings(broker, keys, "w", tells=False),
+            max_tasks=max_tasks, endings=AttemptEvents(broker, keys, "w", tells=False),
         )  # fmt: skip
         self.step = self.fetcher.step
 
@@ -301,6 +312,97 @@ def test_reports_that_are_refused_for_ever_are_given_up(broker: Broker, keys: Ke
     assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
 
 
+class HalfAway(Unreachable):
+    """A broker of a cluster one of whose servers, that of a queue, does not answer, when told."""
+
+    def __init__(self, broker: Broker, key: bytes) -> None:
+        super().__init__(broker)
+        self._key = key
+        self.tries = 0
+
+    def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+        gone = [self.losing and any(key.startswith(self._key) for key in call.keys) for call in calls]
+        self.tries += sum(gone)
+        replies = iter(
+            self._broker.run_each([call for call, is_gone in zip(calls, gone, strict=True) if not is_gone], meanwhile)
+        )
+        return [ServerUnavailable("no server") if is_gone else next(replies) for is_gone in gone]
+
+
+def test_reports_whose_server_is_away_are_kept_until_it_is_back(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many turns that takes: with a single server a worker waits as long, too. The other queue goes on."""
+    now = [monotonic()]
+    monkeypatch.setattr(undelivered, "monotonic", lambda: now[0])
+    way = HalfAway(broker, keys.queue("gone").base)
+    bench = Bench(way, keys, queues=("gone", "good"), slots=40)
+    push(client, 3, "gone")
+    push(client, 200, "good")
+    for attempt in bench.begun(2):
+        bench.finished.add(attempt, Succeeded())
+    way.losing = True
+    for _ in range(200):
+        now[0] += 0.5
+        with suppress(ServerUnavailable):  # of what is reserved; no report says so
+            bench.step()
+        for attempt in bench.shelf.begin():
+            bench.finished.add(attempt, Succeeded())
+    with suppress(ServerUnavailable):
+        bench.step()
+
+    assert client.queue("good").totals()["succeeded"] == 200
+    assert bench.fetcher.in_hand == len(bench.held.tokens) == len(bench.fetcher.unsettled) == 3
+    assert 30 < way.tries < 120, "in 100 s, with pauses that grow"
+    way.losing = False
+    now[0] += 3.0
+    for _ in range(2):
+        bench.step()
+    assert client.queue("gone").totals()["succeeded"] == 3
+    assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
+
+
+def test_the_next_try_of_such_reports_is_waited_for(broker: Broker, keys: Keys, client: Client) -> None:
+    way = HalfAway(broker, keys.queue("gone").base)
+    bench = Bench(way, keys, queues=("gone", "good"))
+    push(client, 1, "gone")
+    (attempt,) = bench.begun()
+    bench.finished.add(attempt, Succeeded())
+    bench.fetcher.reserving = False
+    way.losing = True
+    assert 0 < bench.step() <= 0.2
+    assert not bench.finished, "it is kept"
+    assert bench.fetcher.in_hand == 1
+
+
+def test_suspects_of_one_queue_do_not_starve_another(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty that run for long, of a worker that crashed: one in five seconds of the worker is theirs at most."""
+    now = [float(round(monotonic()))]
+    for module in (fetcher, quarantine, queue_rotation):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    push(client, 50, "bad")
+    own = keys.queue("bad")
+    held = broker.run(leases.reserve(own, 50, token="dead", keepalive_ms=60_000)).attempts
+    broker.run(leases.crash(own, [(one.id, one.token, True) for one in held], reason="it died"))
+    bench = Bench(broker, keys, queues=("bad", "good"), slots=20)
+    begun, held_up = 0, 0
+    for _ in range(800):
+        push(client, 20, "good")
+        bench.turns.wake("good")
+        bench.step()
+        for attempt in bench.shelf.begin():
+            if attempt.queue == "good":
+                bench.finished.add(attempt, Succeeded())
+            begun += attempt.queue == "bad"
+        held_up += bench.fetcher._quarantine.is_on
+        now[0] += 0.125  # exact in binary: no sum of it is a little less than five seconds
+    assert held_up <= 5 * 41, "five times five seconds, of 800 turns in 100 s"
+    assert begun >= 3, "and they do have their turn"
+    assert client.queue("good").totals()["succeeded"] > 8_000, "of 16 000"
+
+
 def test_a_damaged_queue_holds_up_no_other(broker: Broker, keys: Keys, client: Client, raw: redis.Redis) -> None:
     bench = Bench(broker, keys, queues=("broken", "good"))
     raw.set(keys.queue("broken").waiting, "not a sorted set")
@@ -427,7 +529,7 @@ def test_a_scheduled_task_is_looked_for_when_it_is_due(bench: Bench, client: Cli
 
 def test_a_backlog_that_stands_still_goes_back(bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long tasks took all slots; what waits behind them is for others."""
-    monkeypatch.setattr("jobrunner.worker.stock._STUCK_S", 0.0)
+    monkeypatch.setattr("jobrunner.worker.fetch.prefetch._STUCK_S", 0.0)
     bench.stock._rate = 1000.0
     push(client, 20)
     bench.step()
@@ -443,7 +545,7 @@ def test_a_backlog_that_stands_still_goes_back(bench: Bench, client: Client, mon
 
 def test_queues_take_turns_by_weight(broker: Broker, keys: Keys, client: Client) -> None:
     bench = Bench(broker, keys, slots=1, queues=("a", "b"), prefetch_s=0.0)
-    bench.turns = Turns({"a": 3, "b": 1}, 15.0)
+    bench.turns = QueueRotation({"a": 3, "b": 1}, 15.0)
     bench.fetcher._turns = bench.turns
     push(client, 50, "a")
     push(client, 50, "b")
@@ -454,6 +556,83 @@ def test_queues_take_turns_by_weight(broker: Broker, keys: Keys, client: Client)
             seen.append(attempt.queue)
             bench.finished.add(attempt, Succeeded())
     assert (seen.count("a"), seen.count("b")) == (9, 3)
+
+
+class Counting(Unreachable):
+    """A broker that counts round trips and what was asked for in the last."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.trips = 0
+        self.asked: list[str] = []
+
+    def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+        self.trips += 1
+        self.asked = [call.script.name for call in calls]
+        return self._broker.run_each(calls, meanwhile)
+
+
+def test_all_queues_are_looked_at_in_one_round_trip(broker: Broker, keys: Keys, client: Client) -> None:
+    way = Counting(broker)
+    names = tuple(f"q{number}" for number in range(64))
+    bench = Bench(way, keys, queues=names, slots=10)
+    push(client, 3, "q7")
+    push(client, 30, "q50")
+    bench.step()
+    assert (way.trips, way.asked) == (1, ["probe"] * 64)
+    begun = bench.begun()
+    assert way.trips == 2
+    assert {attempt.queue for attempt in begun} == {"q7", "q50"}
+    assert len(begun) == 8, "five of each, but one has only three"
+    assert len(bench.begun()) == 2
+    assert way.asked == ["reserve"], "the other gives all of the rest"
+
+
+def test_a_busy_worker_looks_at_its_empty_queues_beside_what_it_reserves(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = Counting(broker)
+    names = tuple(f"q{number}" for number in range(64))
+    bench = Bench(way, keys, queues=names, slots=4, prefetch_s=0.0)  # else it takes more the faster these tasks end
+    push(client, 100, "q0")
+    bench.step()
+    first = bench.begun()
+    push(client, 1, "q9")
+    monkeypatch.setattr("jobrunner.worker.fetch.fetcher._DEAF_S", 0.0)
+    for attempt in first:
+        bench.finished.add(attempt, Succeeded())
+    trips = way.trips
+    second = bench.begun()
+    assert len(second) == 4
+    assert (way.trips, way.asked) == (trips + 1, ["commit", "reserve", *["probe"] * 63])
+    monkeypatch.undo()
+    for attempt in second:
+        bench.finished.add(attempt, Succeeded())
+    assert {attempt.queue for attempt in bench.begun()} == {"q0", "q9"}
+
+
+def test_a_damaged_queue_among_many_holds_up_no_other(
+    broker: Broker, keys: Keys, client: Client, raw: redis.Redis
+) -> None:
+    bench = Bench(broker, keys, queues=("broken", *(f"q{number}" for number in range(9))))
+    raw.set(keys.queue("broken").waiting, "not a sorted set")
+    raw.set(keys.queue("q3").settings, "no hash")
+    push(client, 2, "q8")
+    with pytest.raises(ServerError):
+        bench.step()
+    assert len(bench.begun()) == 2
+
+
+def test_a_paused_queue_among_many_is_reserved_from_when_it_goes_on(broker: Broker, keys: Keys, client: Client) -> None:
+    way = Counting(broker)
+    bench = Bench(way, keys, queues=tuple(f"q{number}" for number in range(9)))
+    push(client, 2, "q4")
+    client.queue("q4").pause()
+    bench.step()
+    assert bench.step() > 10, "it waits for a hint"
+    client.queue("q4").resume()
+    bench.fetcher.woken("q4", [])
+    assert len(bench.begun()) == 2
 
 
 def bring(bench: Bench, client: Client) -> list[Reservation]:

@@ -1,6 +1,7 @@
 """From an attempt to its outcome: steering, errors, hooks. No server: what a job does is all that counts here."""
 
 import asyncio
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 
 from jobrunner import Backoff, Cancel, Fail, Job, PeriodicJob, Retry, Snooze, job
 from jobrunner.broker.keys import Keys
-from jobrunner.outcome import Acknowledged, Cancelled, Failed, Outcome, Released, Snoozed, Succeeded
-from jobrunner.worker.runner import Runner
+from jobrunner.outcome import Acknowledged, Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, Unknown
+from jobrunner.worker.run.runner import Runner
 from tests.unit.worker.attempts import attempt_at
 
 Act = Callable[[Job], Any]
@@ -214,11 +215,28 @@ def test_a_result_that_cannot_be_stored_is_a_failure_for_good(runner: Runner, re
     assert "the result of job 'runner.plain' cannot be stored as JSON" in outcome.error
 
 
-def test_an_unknown_job_is_tried_again_elsewhere(runner: Runner) -> None:
-    """MOSQ-09: another worker may know it; the reason is told, and the queue's policy ends it."""
-    outcome = runner.run(attempt_at("runner.nobody"))
+@pytest.mark.parametrize("returned", [math.nan, {"mean": math.inf}, [1.5, {"a": (None, -math.inf)}]])
+def test_a_number_that_json_does_not_have_is_not_lost_in_silence(runner: Runner, returned: Any) -> None:
+    outcome = outcome_of(runner, lambda _: returned)
     assert isinstance(outcome, Failed)
-    assert outcome.retry
+    assert not outcome.retry
+    assert "which JSON does not have" in outcome.error
+
+
+def test_a_result_has_a_limit_and_work_that_is_done_is_not_done_again(server: NoServer) -> None:
+    runner = Runner(server, Keys("t"), lambda token: False, result_limit=100)  # type: ignore[arg-type]
+
+    assert outcome_of(runner, lambda _: "x" * 98) == Succeeded(b'"' + b"x" * 98 + b'"')
+    outcome = outcome_of(runner, lambda _: "x" * 99)
+    assert isinstance(outcome, Failed)
+    assert not outcome.retry
+    assert "ResultTooLarge: the result of job 'runner.plain' has 101 bytes, the limit is 100" in outcome.error
+
+
+def test_an_unknown_job_is_tried_again_elsewhere(runner: Runner) -> None:
+    """MOSQ-09: another worker may know it; the reason is told."""
+    outcome = runner.run(attempt_at("runner.nobody"))
+    assert isinstance(outcome, Unknown)
     assert "knows no job 'runner.nobody'" in outcome.error
 
 

@@ -11,13 +11,13 @@ from jobrunner.broker.keys import Keys
 from jobrunner.errors import AttemptTimeout, ParameterError
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_station
-from jobrunner.jobs.run import Run
-from jobrunner.outcome import Dropped, Fail, Failed, Moved, Outcome, Spread, Succeeded
+from jobrunner.jobs.running_task import JobRun
+from jobrunner.outcome import Dropped, Fail, Failed, FannedOut, Moved, Outcome, Succeeded, Unknown
 from jobrunner.retry import Backoff
-from jobrunner.worker.executors.by_kind import ByKind
-from jobrunner.worker.executors.processes import ProcessSlots
-from jobrunner.worker.executors.wire import write_greeting
-from jobrunner.worker.runner import Runner
+from jobrunner.worker.run.executors.dispatch import DispatchingExecutor
+from jobrunner.worker.run.executors.processes import ProcessSlots
+from jobrunner.worker.run.executors.wire import write_greeting
+from jobrunner.worker.run.runner import Runner
 from tests.unit.worker.attempts import attempt_at
 from tests.unit.worker.child_jobs import CHILD_STATION
 
@@ -28,7 +28,7 @@ MOVED = Moved(queue="runner/clean", payload=b"0")
 class Item:
     """What runs one attempt."""
 
-    def __init__(self, act: Callable[[Attempt, Run], Any], attempt: Attempt, run: Run) -> None:
+    def __init__(self, act: Callable[[Attempt, JobRun], Any], attempt: Attempt, run: JobRun) -> None:
         self._act, self._attempt, self._run = act, attempt, run
 
     def run(self) -> Any:
@@ -44,7 +44,7 @@ def runner() -> Runner:
 def station() -> Iterator[Callable[..., None]]:
     """station(act, …): declares the station of QUEUE."""
 
-    def declare(act: Callable[[Attempt, Run], Any], *, is_async: bool = False, **options: Any) -> None:
+    def declare(act: Callable[[Attempt, JobRun], Any], *, is_async: bool = False, **options: Any) -> None:
         register_station(
             QUEUE,
             StationDefinition(
@@ -57,7 +57,9 @@ def station() -> Iterator[Callable[..., None]]:
     forget_station(QUEUE)
 
 
-@pytest.mark.parametrize("outcome", [MOVED, Spread(children=(MOVED,)), Dropped(), Failed("no", 1.0), Succeeded(b"1")])
+@pytest.mark.parametrize(
+    "outcome", [MOVED, FannedOut(children=(MOVED,)), Dropped(), Failed("no", 1.0), Succeeded(b"1")]
+)
 def test_an_outcome_that_is_returned_is_passed_on(runner: Runner, station: Any, outcome: Outcome) -> None:
     station(lambda *_: outcome)
 
@@ -102,9 +104,8 @@ def test_an_item_that_cannot_be_read_is_dead_at_once(runner: Runner, station: An
 def test_a_queue_without_a_station_is_named(runner: Runner) -> None:
     outcome = runner.run(attempt_at("", queue="runner/nobody"))
 
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, Unknown)
     assert "no station of queue 'runner/nobody'" in outcome.error
-    assert outcome.retry
 
 
 def test_a_coroutine_of_a_station_is_awaited_within_its_timeout(runner: Runner, station: Any) -> None:
@@ -132,7 +133,7 @@ def test_a_station_of_coroutines_goes_to_the_event_loop(station: Any) -> None:
             self.submit = own.extend
 
     station(lambda *_: None, is_async=True)
-    executor = ByKind(Shelf(shelves[0]), lambda: Shelf(shelves[1]))  # type: ignore[arg-type, return-value]
+    executor = DispatchingExecutor(Shelf(shelves[0]), lambda: Shelf(shelves[1]))  # type: ignore[arg-type, return-value]
     mine, other = attempt_at("", queue=QUEUE), attempt_at("runner.plain")
 
     executor.submit([mine, other])
@@ -144,7 +145,7 @@ def test_a_station_of_coroutines_goes_to_the_event_loop(station: Any) -> None:
     ("payload", "outcome"),
     [
         (b"move", Moved(queue="child/next", payload=b"\xff", encoding="", headers=b"{}", delay_s=1.5, waits=False)),
-        (b"spread", Spread(children=(Moved(queue="child/a", payload=b"1"), Moved(queue="child/b", max_hops=3)))),
+        (b"spread", FannedOut(children=(Moved(queue="child/a", payload=b"1"), Moved(queue="child/b", max_hops=3)))),
         (b"drop", Dropped()),
     ],
 )

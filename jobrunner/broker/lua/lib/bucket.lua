@@ -22,11 +22,15 @@ local function whole_tokens(read)
   return read and math.floor(read.level / read.interval) or math.huge
 end
 
+local function save(read)
+  redis.call('HSET', read.name, 'level', exact(read.level), 'at', exact(read.at), 'interval', exact(read.interval))
+end
+
 -- Tokens are paid for what was handed out, and for nothing else.
 local function pay(read, count)
   if not read or count == 0 then return end
   read.level = read.level - count * read.interval
-  redis.call('HSET', read.name, 'level', exact(read.level), 'at', exact(read.at), 'interval', exact(read.interval))
+  save(read)
 end
 
 -- When there is a token again, Unix ms, but not sooner than it pays to look; never when there is one.

@@ -4,7 +4,7 @@ local function enter(id, priority, due, now, words)
   redis.call('HSET', tasks .. id, 'id', id, 'place', place, 'enqueue_time', exact(now), 'retry_count', 0,
     unpack(words))
   if due > now then redis.call('HSET', tasks .. id, 'more', 1) end
-  redis.call('ZADD', set, score, id)
+  stand(set, score, id)
   redis.call('HINCRBY', counters, 'enqueued', 1)
   wake_one(wake)
 end

@@ -2,7 +2,7 @@ local FAILURES_KEPT = 10
 local LONGEST_REASON = 200
 local COUNTED = 134217728
 
--- The mark of the worker whose lease has this number; '' when no worker took it. See holder.py.
+-- The mark of the worker whose lease has this number; '' when no worker took it. See lease_number.py.
 local function mark_of(number)
   local mark = math.floor((tonumber(number) or 0) / COUNTED) - 16777216
   return mark >= 0 and string.format('%06x', mark) or ''

@@ -5,7 +5,7 @@ local DONE_KEEP_MS, NAMED_KEEP_MS = 86400000, 2592000000
 local function finish(read)
   if clear_staged() then return false end
   local root, users = hash_of(read.list), 0
-  if read.size ~= '0' then users = redis.call('HINCRBY', root, 'users', -1) end
+  if redis.call('HEXISTS', root, 'users') == 1 then users = redis.call('HINCRBY', root, 'users', -1) end
   redis.call('UNLINK', batch .. ':manifest')
   redis.call('UNLINK', batch)
   redis.call('HSET', batch, 'state', 'done', 'queue', queue, 'epoch', read.epoch, 'decided', read.decided or '')
@@ -15,6 +15,6 @@ local function finish(read)
     redis.call('UNLINK', root .. ':members')
     redis.call('PEXPIRE', root, keep_ms)
   end
-  redis.call('ZREM', closing, id)
+  redis.call('ZREM', finishing, id)
   return true
 end

@@ -1,13 +1,5 @@
 -- History: finished tasks of a queue that keeps them, by age and by number. `done` is outside the four sets and no
 -- reserve reads it; index and hash of an entry end together, also when nobody looks after the queue again.
-local AGE_OF_HISTORY_WITHOUT_AGE_MS = 604800000
-
--- What the settings `history_ms` and `history_max` say; nil without a history.
-local function history_of(history_ms, history_max)
-  local age, most = number(history_ms), number(history_max)
-  if age or most then return {age = age or AGE_OF_HISTORY_WITHOUT_AGE_MS, most = most or 0} end
-end
-
 local function read_history()
   local set = redis.call('HMGET', settings, 'history_ms', 'history_max')
   return history_of(set[1], set[2])

@@ -9,3 +9,12 @@ local function join(waiting, scheduled, arrival, priority, due, now)
   local place = place_of(priority, arrived)
   return waiting, place, place
 end
+
+-- Puts it there; a line may be sorted by key.
+local function stand(set, score, id, by_key)
+  if string.sub(set, -8) == ':waiting' then
+    line_up(set, {score, id}, by_key)
+  else
+    redis.call('ZADD', set, score, id)
+  end
+end

@@ -1,65 +1,64 @@
--- A queue that rotates among keys, or limits each, hands its tasks out by key: what is first in line is sorted into one
--- line for each key and priority (`keyed:<band>:<key>`), and keys take turns (`ring:<band>`, key → number of its last
--- turn). A task in such a line stays in `waiting`, with a score behind all places. What other scripts take out of
--- `waiting`, or put back, makes its entry here stale, and stale entries are dropped when they are met.
-local PARKED, UNSORTED = 70368744177664, 35184372088832
-local base = string.sub(waiting, 1, -8)
+-- Hands out by key. A call sorts, judges and looks at a bounded number of tasks and keys.
+local LOOKS = 500
 
-local function line_of(band, key) return base .. 'keyed:' .. band .. ':' .. key end
-local function ring_of(band) return base .. 'ring:' .. band end
-
--- Sorts a bounded slice in. Returns whether there may be more.
-local function sort_in(turn)
+-- Sorts what stands in `waiting` as in a queue that does not go by key: it was there before the queue was set so.
+local function sort_in(own)
   local first = redis.call('ZRANGEBYSCORE', waiting, '-inf', '(' .. exact(UNSORTED), 'WITHSCORES', 'LIMIT', 0, SLICE)
-  local parked = {}
-  for i = 1, #first, 2 do
-    local id, place = first[i], tonumber(first[i + 1])
-    local key, band = redis.pcall('HGET', tasks .. id, 'key'), math.floor(place / BAND)
-    if not key or key.err then key = '' end
-    redis.call('ZADD', line_of(band, key), exact(place), id)
-    redis.call('ZADD', ring_of(band), 'NX', turn, key)
-    parked[i], parked[i + 1] = exact(PARKED + place), id
-  end
-  call_sliced('ZADD', waiting, parked)
+  if #first == 0 then return false end
+  local places = {}
+  for i = 1, #first, 2 do places[i], places[i + 1] = first[i + 1], first[i] end
+  park(own, places, goes_by_key(own) or {})
   return #first == 2 * SLICE
 end
 
--- Takes the first task of a key out of its line; false when there is none.
-local function next_of(band, key)
-  for _ = 1, SLICE do
-    local id = redis.call('ZRANGE', line_of(band, key), 0, 0)[1]
-    if not id then
-      redis.call('ZREM', ring_of(band), key)
-      return false
-    end
-    redis.call('ZREM', line_of(band, key), id)
-    local score = redis.call('ZSCORE', waiting, id)
-    if score and tonumber(score) > UNSORTED then return id end
+-- Takes the first task of a key out of its line, past up to `spare` stale entries. Returns it, how many entries were
+-- stale, and whether others stand behind it; the id is nil when there is none, or none was found.
+local function next_of(line, spare)
+  for stale = 0, spare do
+    local found = redis.call('ZRANGE', line, 0, 1, 'WITHSCORES')
+    if not found[1] then return nil, stale, false end
+    redis.call('ZREM', line, found[1])
+    local score = redis.call('ZSCORE', waiting, found[1])
+    if score and tonumber(score) == PARKED + found[2] then return found[1], stale, found[3] end
   end
-  return false
+  return nil, spare + 1, true
 end
 
--- Like walk_line, but key after key; `room_of` says whether a key may have one more, `note` hears who got one.
-local function walk_ring(wanted, take, room_of, note)
-  if wanted <= 0 then return 0, false end
-  write_even_when_full()
-  local turn = tonumber(redis.call('GET', base .. 'turn')) or 0
-  local is_cut_short, taken = sort_in(turn), 0
-  for band = -1, 1 do
-    repeat
-      local before = taken
-      for _, key in ipairs(redis.call('ZRANGE', ring_of(band), 0, SLICE - 1)) do
-        if taken >= wanted then break end
-        local id = room_of(key) >= 1 and next_of(band, key)
-        turn = turn + 1
-        if id or redis.call('ZSCORE', ring_of(band), key) then redis.call('ZADD', ring_of(band), turn, key) end
-        local was_fit = id and take({id}) or 0
-        if id then redis.call('ZREM', waiting, id) end
-        if was_fit > 0 then note(key, id) end
-        taken = taken + was_fit
+-- Gives the first keys of a rotation their turn. Notes in `chosen` the ids and beside them their keys. Returns the last
+-- turn, and how many more looks at what cannot be handed out the call may have.
+-- A key without a token is blocked although nothing more of it waits: what comes later does not put it into a rotation.
+local function choose(own, band, rooms, wanted, chosen, turn, spare)
+  local rotation = rotation_of(own, band)
+  local keys = redis.call('ZRANGE', rotation, 0, math.min(wanted, SLICE) - 1)
+  local turns, gone, full, blocked = {}, {}, {}, {}
+  rooms.read(keys)
+  for _, key in ipairs(keys) do
+    if spare <= 0 then break end
+    local has_more = true
+    if rooms.of(key) >= 1 then
+      local id, stale
+      id, stale, has_more = next_of(line_of(own, band, key), spare)
+      turn, spare = turn + 1, spare - stale
+      if id then
+        chosen[#chosen + 1], chosen[#chosen + 2] = id, key
+        rooms.use(key, 1)
       end
-    until taken == before or taken >= wanted
+    else
+      spare = spare - 1
+    end
+    local is_full = rooms.of(key) < 1
+    if is_full and not has_more and rooms.frees_at(key) >= FAR then is_full = false end  -- join_ring sees that itself
+    if not (is_full or has_more) then
+      gone[#gone + 1] = key
+    elseif is_full then
+      full[#full + 1], blocked[#blocked + 1], blocked[#blocked + 2] = key, exact(rooms.frees_at(key)), key
+    else
+      turns[#turns + 1], turns[#turns + 2] = turn, key
+    end
   end
-  redis.call('SET', base .. 'turn', turn)
-  return taken, is_cut_short and taken < wanted
+  call_sliced('ZADD', rotation, turns)
+  call_sliced('ZREM', rotation, gone)
+  call_sliced('ZADD', own .. 'blocked', blocked)
+  for other = -1, 1 do call_sliced('ZREM', rotation_of(own, other), full) end
+  return turn, spare, #keys
 end

@@ -1,8 +1,7 @@
--- The task that a join prepared becomes a task in line, or scheduled; then only the fact that the join fired is left of
--- it, for arrivals that come twice.
-local function launch(joining, results, outcomes, now)
+-- The task that a join prepared becomes a task in line, or scheduled, with these words in its hash too; then only the
+-- fact that the join fired is left of it, for arrivals that come twice. Returns the id of the task.
+local function launch(joining, words, now)
   local task = redis.call('HMGET', joining, 'id', 'priority', 'due', 'names', 'rule', 'total', 'ttl_ms')
-  local words = {'results', results, 'outcomes', outcomes}
   for name in string.gmatch(task[4], '%S+') do
     words[#words + 1], words[#words + 2] = name, redis.call('HGET', joining, 'f:' .. name)
   end
@@ -10,4 +9,5 @@ local function launch(joining, results, outcomes, now)
   redis.call('UNLINK', joining)
   redis.call('HSET', joining, 'rule', task[5], 'total', task[6], 'ttl_ms', task[7], 'fired', task[1])
   redis.call('PEXPIRE', joining, task[7])
+  return task[1]
 end

@@ -61,10 +61,3 @@ local function at_positions(ids, positions)
   for n, position in ipairs(positions) do found[n] = ids[position] end
   return found
 end
-
--- Takes the tasks at the `live` positions out of their leases: the last step of a report.
-local function end_leases(ids, live)
-  local over = at_positions(ids, live)
-  call_sliced('ZREM', pending, over)
-  call_sliced('ZREM', leases, over)
-end

@@ -8,7 +8,7 @@ local DEFAULT_DEAD_MAX = 0
 local function read_defaults(now)
   local words = redis.call('HGETALL', settings)
   local read = {keepalive = DEFAULT_KEEPALIVE_MS, max_attempts = DEFAULT_MAX_ATTEMPTS, dead_ttl = DEFAULT_DEAD_TTL_MS,
-    dead_max = DEFAULT_DEAD_MAX, max_inflight = 0, key_inflight = 0}
+    dead_max = DEFAULT_DEAD_MAX, max_inflight = 0, key_inflight = 0, by_key = false, at_most = 0, foreseen = false}
   if #words == 0 then return read end
   local set = {}
   for i = 1, #words, 2 do set[words[i]] = words[i + 1] end
@@ -20,11 +20,12 @@ local function read_defaults(now)
   read.dead_max = number(set.dead_max) or read.dead_max
   read.max_inflight = number(set.max_inflight) or 0
   read.max_tokens, read.interval = number(set.max_tokens), number(set.interval_us)
-  read.expires_in, read.dead_to = number(set.expires_in_ms), set.dead_to
-  read.by_key = set.fair or set.key_inflight or set.key_tokens
+  read.expires_in, read.dead_letter_queue = number(set.expires_in_ms), set.dead_letter_queue
+  read.by_key = (set.fair or set.key_inflight or set.key_tokens) and true or false
   read.key_inflight = number(set.key_inflight) or 0
   read.key_tokens, read.key_interval = number(set.key_tokens), number(set.key_interval_us)
-  read.room_wanted = number(set.room_wanted)
+  read.parked, read.recheck, read.rotation_seq = set.parked, set.recheck, number(set.rotation_seq)
+  read.capacity_wanted = number(set.capacity_wanted)
   read.history_ms, read.history_max = set.history_ms, set.history_max
   return read
 end

@@ -29,7 +29,7 @@ end
 
 local function write_lines()
   for _, line in pairs(lines) do
-    call_sliced('ZADD', line.waiting, line.ready)
+    line_up(line.waiting, line.ready)
     if #line.ready > 0 then redis.call('SET', line.base .. 'arrival', exact(line.last)) end
     for _, counter in ipairs({'moved_in', 'enqueued'}) do
       if line[counter] > 0 then redis.call('HINCRBY', line.base .. 'counters', counter, line[counter]) end

@@ -24,6 +24,6 @@ local function move_on(one, task, line, payload, more, hops, attempts, now)
     moving[width + 1], moving[width + 2], width = 'headers', headers, width + 2
   end
   redis.call(unpack(moving, 1, width))
-  if task[8] or task[9] then redis.call('HDEL', key, 'error', 'expiries') end
+  if task[8] or task[9] then redis.call('HDEL', key, 'error', 'expiries', 'suspect') end
   line.moved_in = line.moved_in + 1
 end

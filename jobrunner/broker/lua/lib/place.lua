@@ -6,6 +6,10 @@
 local STEP = 1 / 1024
 local HALF = 1 / 2
 local BAND = 4398046511104
+-- Behind all places: what is sorted by key, and between the two a line to tell it by. Behind all times as well.
+local PARKED = 70368744177664
+local FAR = 70368744177664
+local UNSORTED = 35184372088832
 
 local function place_of(priority, due)
   if priority == '' then return due end

@@ -6,9 +6,11 @@ local function promoted_at_most(wanted)
   return wanted and wanted > PROMOTED_SLICE and math.min(wanted, SLICE) or PROMOTED_SLICE
 end
 
-local function promote(now, most)
+-- Returns how many, and how many at most it would have been.
+local function promote(now, wanted, by_key)
+  local most = promoted_at_most(wanted)
   local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, most)
-  if #due == 0 then return 0 end
+  if #due == 0 then return 0, most end
   local places, ids = {}, {}
   for i = 1, #due, 2 do
     local place = redis.pcall('HGET', tasks .. due[i], 'place')
@@ -16,7 +18,7 @@ local function promote(now, most)
     ids[#ids + 1] = due[i]
   end
   write_even_when_full()
-  redis.call('ZADD', waiting, unpack(places))
+  line_up(waiting, places, by_key)
   redis.call('ZREM', scheduled, unpack(ids))
-  return #ids
+  return #ids, most
 end

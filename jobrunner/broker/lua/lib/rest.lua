@@ -18,6 +18,7 @@ local function end_rest(read, swept, count, now, defaults)
   end
   if read.rest ~= 'dead' then tally.ended = tally.ended + #rest end
   call_sliced('ZREM', pending, rest)
+  free_keys(rest)
   call_sliced('ZREM', leases, rest)
   redis.call('HSET', batch, 'swept', behind)
   return behind

@@ -17,7 +17,7 @@ local function fill_targets(targets)
   for _, target in ipairs(targets) do
     if #target.ready > 0 then
       redis.call('SET', target.arrival, exact(target.last))
-      call_sliced('ZADD', target.waiting, target.ready)
+      line_up(target.waiting, target.ready)
     end
     if target.total > 0 then
       redis.call('HINCRBY', target.counters, 'enqueued', target.total)

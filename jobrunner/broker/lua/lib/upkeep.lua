@@ -1,24 +1,5 @@
 -- What every operation on a queue does first, each in a bounded slice: due tasks become waiting, leases that ended go
 -- back to their place or to dead, dead tasks past their time are deleted. So no result depends on a sweeper's timing.
-local UNREPORTED = ' ended without a report: its worker died, hung or was cut off'
-
-local function recover_one(now, id, lease, defaults)
-  local key = tasks .. id
-  local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_expiries', 'expiries',
-    'failures', 'type')
-  if task.err or not task[1] then return drop(id) end
-  local attempts, expiries = (number(task[2]) or 0) + 1, (number(task[6]) or 0) + 1
-  local max_attempts = number(task[3]) or defaults.max_attempts
-  redis.call('HSET', key, 'expiries', expiries, 'retry_count', attempts, 'more', 1)
-  note_failure(key, task[7], now, attempts, 'expired', mark_of(lease), 'its lease' .. UNREPORTED)
-  if is_spent(attempts, max_attempts) or is_spent(expiries, number(task[5]) or max_attempts) then
-    bury(id, now, 'the lease of attempt ' .. attempts .. UNREPORTED, defaults)
-  else
-    redis.call('ZADD', waiting, number(task[4]) or now, id)
-  end
-  count_one(task[8], 'recovered')
-end
-
 local function recover(now, defaults)
   local expired = redis.call('ZRANGEBYSCORE', pending, '-inf', exact(now), 'LIMIT', 0, SLICE)
   if #expired == 0 then return 0 end
@@ -27,6 +8,7 @@ local function recover(now, defaults)
   for n, id in ipairs(expired) do recover_one(now, id, held[n], defaults) end
   redis.call('ZREM', pending, unpack(expired))
   redis.call('ZREM', leases, unpack(expired))
+  if defaults.key_inflight > 0 then free_keys(expired) end
   return #expired
 end
 
@@ -49,9 +31,8 @@ end
 
 -- Looks first, as mostly there is nothing to do: then `foreseen` is when there is.
 local function upkeep(now, wanted)
-  local defaults, slice = read_defaults(now), promoted_at_most(wanted)
-  local due, promoted, moved = first_score(scheduled), 0, 0
-  if due < now + 1 then promoted = promote(now, slice) end
+  local defaults, due, promoted, slice, moved = read_defaults(now), first_score(scheduled), 0, nil, 0
+  if due < now + 1 then promoted, slice = promote(now, wanted, defaults.by_key) end
   -- What stands behind a full slice of overdue tasks would overtake the rest of these: no more is handed out.
   defaults.at_most = defaults.paused and 0 or promoted == slice and slice or math.huge
   local ends = first_score(pending)

@@ -39,10 +39,17 @@ number = which_start()
 signal.signal(signal.SIGTERM, lambda *_: leave())
 note(f"start {number}")
 
-def work():
+def await_notes(word, count):
+    while sum(line.startswith(word) for line in open("said")) < count:
+        time.sleep(0.005)
+
+def work(worn=False, beside=1):
     note(f"works {number}")
     tell("takes")
     tell("ready")
+    if worn:  # last: the supervisor then replaces this process, and all must have noted by then that they work
+        await_notes("works", beside)
+        tell("worn")
     while True:
         signal.pause()
 """

@@ -9,7 +9,7 @@ import pytest
 from jobrunner.cli.supervisor import supervisor
 from jobrunner.cli.supervisor.supervisor import Supervisor
 from jobrunner.errors import ServerUnavailable
-from tests.conftest import wait_for
+from tests.support.waiting import wait_for
 from tests.unit.cli.supervisor.processes_for_tests import Signals, a_worker
 
 

@@ -7,7 +7,8 @@ import pytest
 from rich.cells import cell_len
 
 from jobrunner.cli.top.draw import frame
-from jobrunner.cli.top.model import Screen, press
+from jobrunner.cli.top.state import Screen, press
+from jobrunner.redaction import Redaction
 from jobrunner.task import read_record
 from tests.unit.cli.top.screens import NOW, queue, screen, seen, task
 
@@ -115,7 +116,7 @@ def test_the_page_of_a_task_shows_payload_error_and_times_and_scrolls() -> None:
 
 def test_a_password_in_a_payload_is_not_shown() -> None:
     page = one_task(payload=b'{"db_password": "hunter2", "user": "ada", "salary": 4321}')
-    text = "\n".join(drawn(replace(page, redact=("salary",))))
+    text = "\n".join(drawn(replace(page, redaction=Redaction(["salary"]))))
 
     assert "hunter2" not in text
     assert "4321" not in text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.cli.top.keys import is_cut, names_of
+from jobrunner.cli.top.terminal import is_cut, names_of
 
 
 @pytest.mark.parametrize(

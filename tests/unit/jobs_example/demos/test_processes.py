@@ -39,7 +39,10 @@ def test_children_and_theirs_are_found_parents_first(
 def test_what_still_runs_is_killed_and_a_number_that_another_has_now_is_not(
     child: "subprocess.Popen[bytes]", wait_until: Callable[..., Any]
 ) -> None:
-    grandchild = wait_until(lambda: next(iter(descendants(child.pid)), None))
+    def found() -> Process | None:  # between fork and exec it has the command line of its parent
+        return next((one for one in descendants(child.pid) if one.command.endswith("grandchild")), None)
+
+    grandchild = wait_until(found)
     kill_all([Process(pid=child.pid, parent=1, command="what had this number before"), grandchild])
 
     wait_until(lambda: not descendants(child.pid))

@@ -10,7 +10,7 @@ WORK = "/usr/bin/python -m jobrunner work jobs_example.flights"
 PROCESSES = [
     Process(pid=11, parent=10, command=f"{WORK} --queue=flights/raw --concurrency=10"),
     Process(pid=12, parent=10, command=f"{WORK} --queue=flights/departed --queue=flights/late"),
-    Process(pid=20, parent=11, command="/usr/bin/python -m jobrunner.worker.keeper"),
+    Process(pid=20, parent=11, command="/usr/bin/python -m jobrunner.worker.lease_keeper.keeper_process"),
     Process(pid=21, parent=12, command="java org.apache.spark.deploy.SparkSubmit pyspark-shell"),
     Process(pid=22, parent=21, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),
     Process(pid=23, parent=22, command="/usr/bin/python -m pyspark.daemon pyspark.worker"),

@@ -1,6 +1,5 @@
 """What enters the pipeline, and what is left of it, on a real server."""
 
-from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
 from jobrunner.etl import Pipeline
-from jobrunner.etl.pipeline import forget_pipeline
 from jobs_example import dataset
 from jobs_example.demos.flights.damage import DAMAGED_ROWS, Damage
 from jobs_example.demos.flights.feed import Feed
@@ -19,12 +17,11 @@ FLIGHTS = 2_500
 
 
 @pytest.fixture
-def pipeline(client: Client) -> Iterator[Pipeline]:
+def pipeline(client: Client) -> Pipeline:
     """A pipeline with one station, which nobody serves."""
     made = Pipeline("fed", client)
     made.sink("raw")(lambda item: item.payload)
-    yield made
-    forget_pipeline("fed")
+    return made
 
 
 @pytest.fixture
@@ -67,7 +64,7 @@ def test_what_is_left_is_counted_and_the_dead_have_their_reason(pipeline: Pipeli
     assert left.dead == {lease.id: "month=13 is not between 1 and 12"}
 
 
-@pytest.mark.parametrize("key", ["batch:7-fed:rows:1.x", "batch:7-fed:manifest", "raw:batches", "raw:closing"])
+@pytest.mark.parametrize("key", ["batch:7-fed:rows:1.x", "batch:7-fed:manifest", "raw:batches", "raw:finishing"])
 def test_keys_of_a_batch_that_is_not_over_are_found(pipeline: Pipeline, client: Client, key: str) -> None:
     client.broker.run(command("SADD", client.keys.tag_base("fed") + key.encode(), "word", read=int))
 

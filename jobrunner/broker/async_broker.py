@@ -1,0 +1,176 @@
+"""The driver for asyncio: the same calls, awaited. It serves one event loop, the one it is first used in."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from redis.exceptions import BusyLoadingError, RedisError
+
+from jobrunner.broker.broker import server_clock
+from jobrunner.broker.call import (
+    Call,
+    attempt_to_interpret,
+    confirmed,
+    interpret,
+    is_unknown_script,
+    pack_calls,
+    pack_unknown,
+    raise_if_loading,
+    server_error,
+)
+from jobrunner.broker.cluster_nodes import AsyncClusterNodes
+from jobrunner.broker.connect import Endpoint, Idle, has_died_async
+from jobrunner.broker.reconnect import BROKEN, Demoted, ReconnectPolicy, may_repeat, raise_if_demoted, read_reply_async
+from jobrunner.errors import ClientClosed
+
+T = TypeVar("T")
+
+
+class AsyncBroker:
+    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        retry_timeout_s: float = 2.0,
+        now_ms: Callable[[], bytes] = server_clock,
+        confirmation: Call[None] | None = None,
+        greeting: Call[None] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self._confirmation = confirmation
+        self._greeting = greeting
+        self.now_ms = now_ms
+        self._retry_timeout_s = retry_timeout_s
+        self._idle = Idle()
+        self._has_sentinels = endpoint.sentinels is not None
+        self._closed = False
+        self._nodes: AsyncClusterNodes | None = None
+        if endpoint.cluster is not None:
+            self._nodes = AsyncClusterNodes(endpoint, endpoint.cluster, retry_timeout_s, confirmation, self._node)
+            self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
+
+    async def run(self, call: Call[T]) -> T:
+        """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
+        return interpret(call, (await self._replies((call,)))[0])
+
+    async def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The values of several calls, in order, in one round trip. Raises for the first that was refused."""
+        replies = await self._replies(calls)
+        return [interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+    async def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Like run_many, but a call that was refused has its error in place of a value."""
+        replies = await self._replies(calls)
+        return [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+    async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The replies of the server as they are, an error as a value."""
+        return await self._replies(calls)
+
+    async def open_blocking(self, key: bytes) -> Any:
+        """A connection for commands that wait in the server, on that key; the caller disconnects it."""
+        return await self.endpoint.open_async(blocking=True, key=key)
+
+    async def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Like run_many, but returns only when what was written is as safe as this driver's user asked for.
+
+        Raises OutcomeUnknown when that is not confirmed in time.
+        """
+        if self._confirmation is None:
+            return await self.run_many(calls)
+        return confirmed(await self.run_each([*calls, self._confirmation]))
+
+    async def close(self) -> None:
+        """Disconnects; further calls raise ClientClosed."""
+        self._closed = True
+        await self._drop_idle()
+        if self._nodes is not None:
+            await self._nodes.close()
+
+    async def _drop_idle(self) -> None:
+        for connection in self._idle.take_all():
+            await connection.disconnect()
+
+    def _node(self, endpoint: Endpoint) -> "AsyncBroker":
+        return AsyncBroker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
+
+    async def _replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
+        while True:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
+            connection: Any = await self._take()
+            fresh = connection is None
+            try:
+                if fresh:
+                    connection = await self._connect()
+                elif not may_repeat(calls) and await has_died_async(connection):
+                    await connection.disconnect()
+                    continue
+            except BROKEN as error:
+                await asyncio.sleep(policy.pause_to_connect(error))
+                continue
+            except RedisError as error:
+                raise server_error(error) from error
+            try:
+                return await self._exchange(connection, calls)
+            except (BusyLoadingError, Demoted) as error:
+                await connection.disconnect()
+                await asyncio.sleep(policy.pause_to_connect(error))
+            except BROKEN as error:
+                await connection.disconnect()
+                await asyncio.sleep(policy.pause_to_repeat(error, calls, stale=not fresh))
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
+
+    async def _take(self) -> Any | None:
+        """A connection that rested, unless there is another primary now than the one it leads to."""
+        connection, sentinels = self._idle.take(), self.endpoint.sentinels
+        if connection is None or sentinels is None:
+            return connection
+        if sentinels.is_due:
+            has_moved = await asyncio.to_thread(sentinels.name_another, connection)
+        else:
+            has_moved = sentinels.name_another(connection)
+        if not has_moved:
+            return connection
+        await connection.disconnect()
+        await self._drop_idle()
+        return None
+
+    async def _connect(self) -> Any:
+        connection = await self.endpoint.open_async()
+        await connection.connect()
+        await self._greet(connection)
+        return connection
+
+    async def _greet(self, connection: Any) -> None:
+        """Asks on a new connection whether it may be used. Raises what the reader of the greeting raises."""
+        if self._greeting is None:
+            return
+        try:
+            await connection.send_packed_command([pack_calls([self._greeting], b"")], check_health=False)
+            reply = await read_reply_async(connection)
+            raise_if_loading([reply])
+            interpret(self._greeting, reply)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+
+    async def _exchange(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        now_ms = self.now_ms()
+        await connection.send_packed_command([pack_calls(calls, now_ms)], check_health=False)
+        replies = [await read_reply_async(connection) for _ in calls]
+        raise_if_loading(replies)
+        while unknown := [position for position, reply in enumerate(replies) if is_unknown_script(reply)]:
+            packed = pack_unknown([calls[position] for position in unknown], now_ms)
+            await connection.send_packed_command([packed], check_health=False)
+            for position in unknown:
+                replies[position] = await read_reply_async(connection)
+        if self._has_sentinels:
+            raise_if_demoted(calls, replies)
+        self._idle.rest(connection)
+        return replies

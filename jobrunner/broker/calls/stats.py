@@ -1,0 +1,106 @@
+"""Calls about figures: what was counted and measured, by minute, by hour, and since the prefix exists.
+
+A field is ``<queue> <type> <what>``. What workers count: `succeeded`, `failed`, `dead`, `cancelled`, `dropped`,
+`moved`, `snoozed`, `stale` (reports that came too late), `run_us` and `wait_us` (sums), and `run:<n>` and `wait:<n>`,
+how many times fell into bucket n: below 1 ms for n = 0, else from 2^((n-1)/2) to below 2^(n/2) ms, without an end for
+the last. The lateness of a periodic job is `late:<n>` and `late_us` of its queue and type. Of type `-` is what belongs
+to no job: the leader samples once a minute `depth`, as words beside DEPTH, and what the totals of a queue grew `from`
+and `to`, beside COUNTED. Of queue `-` is what belongs to no queue: `round_trip:<n>`, whose buckets are of microseconds,
+and `round_trip_us`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command
+from jobrunner.broker.calls.queues import QueueCounts
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.replies import text_fields
+
+BUCKETS = 51
+BOUNDS_MS: tuple[float, ...] = tuple(2 ** (n / 2) for n in range(BUCKETS - 1))
+"""Bucket n holds times below BOUNDS_MS[n]; the last one has no bound."""
+bucket: Callable[[float], int] = partial(bisect_right, BOUNDS_MS)
+"""The number of the bucket of a time."""
+DEPTH = ("waiting", "scheduled", "pending", "dead")
+COUNTED = ("enqueued", "succeeded", "failed", "dead", "cancelled", "dropped", "moved_out", "recovered", "expired")
+"""Totals of a queue whose growth tells what no worker counted."""
+OUTCOMES = {"succeeded": "succeeded", "failed": "failed", "dead": "dead", "cancelled": "cancelled",
+            "dropped": "dropped", "moved_out": "moved"}  # fmt: skip
+"""Totals of a queue that say how attempts ended, and what workers call that."""
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+MINUTES_KEPT, HOURS_KEPT = 1500, 768
+SAMPLED = "#sampled"
+_FIELDS_AT_ONCE = 400
+_HASHES_AT_ONCE = 8
+_SCANNED_AT_ONCE = 2000
+
+_observe = ScriptCommand("observe", int)
+_sample = ScriptCommand("sample", int)
+_stats = ScriptCommand("stats", lambda reply: [text_fields(one) for one in reply])
+
+
+def field_of(queue: str, type: str, what: str) -> str:  # noqa: A002 - the word of this package
+    """The name of a figure."""
+    return f"{queue} {type} {what}"
+
+
+def is_of_attempts(type: str, what: str) -> bool:  # noqa: A002
+    """Whether a figure is of what workers did, not of a sample or of the leader's ticks."""
+    return type != "-" and not what.startswith("late")
+
+
+def parts_of(field: str) -> tuple[str, str, str] | None:
+    """(queue, type, what) of a field; None for what is no figure."""
+    queue, _, rest = field.partition(" ")
+    type_, blank, what = rest.rpartition(" ")
+    return (queue, type_, what) if blank else None
+
+
+def observe(keys: Keys, now_ms: float, writer: str, first: int, changes: Mapping[str, int]) -> list[Call[int]]:
+    """Adds to the figures of the minute and the hour of `now_ms`: one call for each 400 fields, numbered from `first`.
+
+    A call that is made again adds nothing. Reply: 1, or 0 when it was made before.
+    """
+    minute = int(now_ms // MINUTE_MS)
+    hashes = (keys.stats_of_minute(minute), keys.stats_of_hour(minute // 60), keys.stats_total)
+    pairs = list(changes.items())
+    return [
+        _observe.with_keys(hashes, rest=chain.from_iterable(pairs[at : at + _FIELDS_AT_ONCE]), writer=writer,
+                           report=first + number)
+        for number, at in enumerate(range(0, len(pairs), _FIELDS_AT_ONCE))
+    ]  # fmt: skip
+
+
+def sample(keys: Keys, now_ms: float, found: Mapping[str, QueueCounts]) -> Call[int]:
+    """Notes how queues stand, by name. Reply: of how many there was something to note."""
+    minute = int(now_ms // MINUTE_MS)
+    hashes = (keys.stats_of_minute(minute), keys.stats_of_hour(minute // 60), keys.stats_sampled)
+    words: list[Arg] = []
+    for queue, one in found.items():
+        depth = " ".join(str(getattr(one, state)) for state in DEPTH)
+        words += (queue, depth, " ".join(str(one.totals.get(name, 0)) for name in COUNTED))
+    return _sample.with_keys(hashes, rest=words, at_ms=round(now_ms))
+
+
+def read(hashes: Sequence[bytes], queue: str = "", type: str = "") -> list[Call[list[dict[str, str]]]]:  # noqa: A002
+    """What is in these hashes, eight for each call; of one queue or one job when these are given."""
+    return [
+        _stats.with_keys(tuple(hashes[at : at + _HASHES_AT_ONCE]), queue=queue, type=type)
+        for at in range(0, len(hashes), _HASHES_AT_ONCE)
+    ]
+
+
+def by_type(keys: QueueKeys) -> Call[dict[str, str]]:
+    """Totals of a queue by type: ``<type> <outcome>`` → how many."""
+    return command("HGETALL", keys.types, read=text_fields)
+
+
+def some_totals(keys: Keys, cursor: int) -> Call[tuple[int, dict[str, str]]]:
+    """A slice of the figures since the prefix exists, and the cursor of the next; 0 behind the last."""
+    return command(
+        "HSCAN", keys.stats_total, cursor, "COUNT", _SCANNED_AT_ONCE,
+        read=lambda reply: (int(reply[0]), text_fields(reply[1])),
+    )  # fmt: skip

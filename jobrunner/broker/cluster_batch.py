@@ -1,0 +1,202 @@
+"""A batch of calls on its way to the nodes of a cluster: what goes where, what has to go again, what came of it.
+
+What must hold: a call goes to the node of its hash tag; calls of one slot keep their order; what a node refused before
+anything was done is sent again, and what may have been done only when the call is repeatable. Nothing here waits or
+talks to a server, so the drivers for threads and for asyncio share it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec import structs
+from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from jobrunner.broker.call import Call, command, key_of
+from jobrunner.broker.cluster import Cluster, slot_of
+from jobrunner.broker.reconnect import may_repeat
+from jobrunner.broker.topology import Address
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+
+_MOST_HOPS = 8
+_AWAY = "non local key"
+"""What a script is told that touches a key which is at another node, or is not there while its slot is being moved."""
+_ASKING: Call[Any] = command("ASKING", read=lambda reply: reply)
+
+
+@dataclass(frozen=True, slots=True)
+class _CallPart:
+    """Call number `index`, or the share of it that concerns some `places` of its keys, or one node (`address`)."""
+
+    index: int
+    call: Call[Any]
+    slot: int | None
+    places: tuple[int, ...] = ()
+    address: Address | None = None
+    asking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBatch:
+    """What one node is asked in one exchange."""
+
+    address: Address
+    parts: tuple[_CallPart, ...]
+    calls: tuple[Call[Any], ...]
+    asking: bool
+
+
+class ClusterBatch:
+    """The batch. `groups` tells what to send, `take` and `failed` are told what came of it, until none is `open`.
+
+    `trouble` is why what is open has to wait before it goes again; None when it need not.
+    """
+
+    def __init__(self, calls: Sequence[Call[Any]], cluster: Cluster, confirmation: Call[None] | None) -> None:
+        self._cluster = cluster
+        self._confirmation = confirmation if confirmation is not None and calls[-1] is confirmation else None
+        wanted = calls if self._confirmation is None else calls[:-1]
+        self._replies: list[Any] = [_no_reply(call) for call in wanted]
+        self._confirmed: list[Any] = []
+        self._open = [part for index, call in enumerate(wanted) for part in _parts_of(index, call)]
+        self._answered = 0
+        self._hops = 0
+        self.trouble: Exception | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether anything is still to be sent."""
+        return bool(self._open)
+
+    def groups(self) -> list[NodeBatch]:
+        """What is to be sent now, one group for each node. Raises redis-py's ConnectionError when a slot has none."""
+        by_node: dict[tuple[Address, bool], list[_CallPart]] = {}
+        for part in self._all_open():
+            by_node.setdefault((part.address or self._node_of(part), part.asking), []).append(part)
+        self._open, self.trouble = [], None
+        return [self._group(address, parts, asking) for (address, asking), parts in by_node.items()]
+
+    def take(self, group: NodeBatch, replies: list[Any]) -> None:
+        """Takes in what a node answered."""
+        self._cluster.answered(group.address)
+        if self._confirmation is not None:
+            self._confirmed.append(replies.pop())
+        for part, reply in zip(group.parts, replies[1::2] if group.asking else replies, strict=True):
+            if not (isinstance(reply, ResponseError) and self._goes_again(part, reply)):
+                self._settle(part, reply)
+
+    def failed(self, group: NodeBatch, error: JobrunnerError) -> None:
+        """A node could not be reached, or the connection to it broke."""
+        self._cluster.failed(group.address)
+        may_go_again = isinstance(error, ServerUnavailable) or may_repeat(group.calls)
+        for part in group.parts:
+            if may_go_again and not part.call.everywhere:
+                self.trouble = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                self._open.append(replace(part, address=None, asking=False))
+            else:
+                self._settle(part, error)
+
+    def give_up(self, error: JobrunnerError) -> None:
+        """The time is up: what is open has failed. Raises the error when nothing at all was answered."""
+        if not self._answered:
+            raise error
+        failed, self._open = self._open, []
+        for part in failed:
+            self._settle(part, error)
+
+    def replies(self) -> list[Any]:
+        """A reply or an error for each call, in order. Of what the nodes confirmed the least stands for all."""
+        if self._confirmation is None:
+            return self._replies
+        refusals = [reply for reply in self._confirmed if isinstance(reply, Exception)]
+        return [*self._replies, refusals[0] if refusals else min(self._confirmed)]
+
+    def _all_open(self) -> Iterator[_CallPart]:
+        for part in self._open:
+            if part.call.everywhere:
+                self._replies[part.index] = []
+                yield from (replace(part, address=address) for address in self._cluster.primaries())
+            else:
+                yield part
+
+    def _node_of(self, part: _CallPart) -> Address:
+        return self._cluster.primaries()[0] if part.slot is None else self._cluster.node_of(part.slot)
+
+    def _group(self, address: Address, parts: list[_CallPart], asking: bool) -> NodeBatch:
+        calls = [one for part in parts for one in ((_ASKING, part.call) if asking else (part.call,))]
+        if self._confirmation is not None:
+            calls.append(self._confirmation)
+        return NodeBatch(address, tuple(parts), tuple(calls), asking)
+
+    def _goes_again(self, part: _CallPart, reply: ResponseError) -> bool:
+        """Whether the reply says that nothing was done, or nothing that may not be done again."""
+        if isinstance(reply, AskError) and part.slot is not None:  # and so MovedError
+            return self._goes_elsewhere(part, part.slot, reply)
+        if isinstance(reply, TryAgainError | ClusterDownError) or (_AWAY in str(reply) and part.call.repeatable):
+            return self._waits(part, reply)
+        return False
+
+    def _goes_elsewhere(self, part: _CallPart, slot: int, reply: AskError) -> bool:
+        address = (reply.host or self._node_of(part)[0], reply.port)
+        if isinstance(reply, MovedError):
+            self._cluster.note(slot, address)
+            self._hops += 1
+            if self._hops > _MOST_HOPS * len(self._replies):
+                return self._waits(part, reply)
+            self._open.append(replace(part, address=None, asking=False))
+        elif part.call.script is None:
+            self._open.append(replace(part, address=address, asking=True))
+        else:
+            # The node that a slot is being moved to takes keys that are not there yet for keys that do not exist, and
+            # a script touches more keys than it declares. So it waits until the slot has been moved.
+            return self._waits(part, reply)
+        return True
+
+    def _waits(self, part: _CallPart, reply: ResponseError) -> bool:
+        self._cluster.is_stale = True
+        self.trouble = RedisConnectionError(f"slot {part.slot} is being moved or has no node ({reply})")
+        self._open.append(replace(part, address=None, asking=False))
+        return True
+
+    def _settle(self, part: _CallPart, reply: Any) -> None:
+        self._answered += not isinstance(reply, JobrunnerError)
+        index = part.index
+        if part.places:
+            told = [str(reply).encode()] * len(part.places) if isinstance(reply, Exception) else reply
+            for place, answer in zip(part.places, told, strict=True):
+                self._replies[index][place] = answer
+        elif part.call.everywhere:
+            self._replies[index] = _more(self._replies[index], reply)
+        elif isinstance(reply, ResponseError) and _AWAY in str(reply):
+            told_by = f"slot {part.slot} was being moved: {reply}"
+            self._replies[index] = OutcomeUnknown(f"{told_by}; it was applied, in part, or not")
+        else:
+            self._replies[index] = reply
+
+
+def _more(before: Any, reply: Any) -> Any:
+    """What primaries answered, and one more of them; an error only while none has answered."""
+    if isinstance(reply, Exception):
+        return before or reply
+    return [*before, reply] if isinstance(before, list) else [reply]
+
+
+def _no_reply(call: Call[Any]) -> list[None] | None:
+    return [None] * len(call.keys) if call.divisible else None
+
+
+def _parts_of(index: int, call: Call[Any]) -> list[_CallPart]:
+    if call.script is None:
+        key = key_of(call)
+        return [_CallPart(index, call, None if key is None else slot_of(key))]
+    call = structs.replace(call, script=call.script.on_cluster)
+    if not call.divisible:
+        return [_CallPart(index, call, slot_of(call.keys[0]))]
+    by_slot: dict[int, list[int]] = {}
+    for place, key in enumerate(call.keys):
+        by_slot.setdefault(slot_of(key), []).append(place)
+    return [
+        _CallPart(index, structs.replace(call, keys=tuple(call.keys[place] for place in places)), slot, tuple(places))
+        for slot, places in by_slot.items()
+    ]

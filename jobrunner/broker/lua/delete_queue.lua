@@ -1,0 +1,70 @@
+local waiting, scheduled, pending, dead, done, leases, counters, outbox = unpack(KEYS)
+local now_ms, tasks, force, count = unpack(ARGV, 1, 4)
+-- delete_queue: deletes a queue that holds nothing, with settings and totals; by force a slice of what it holds first.
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · counters, outbox: hashes
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · force: '1' deletes what it holds · count: at most so many
+--       tasks · then keys of the states of its periodic jobs
+-- reply {'deleted'}; {'held', waiting, scheduled, pending, dead, done, batches}: it holds so much, and was left alone;
+--       {'decided'}: a batch of it is decided and must be rolled forward first; {'posted'}: its outbox must be told
+--       first; {'more', how many tasks were deleted}
+-- A task goes with its place in line, its lease and its lock, so nobody sees half of one; who waits for it in a flow is
+-- told, by the outbox, that it was cancelled. A worker that runs it is told that it lost it.
+-- include post empty
+
+local own, of_tag, NONCES = string.sub(counters, 1, -9), string.match(counters, '^.-}:'), 500
+
+local function delete_tasks(set)
+  local ids, left = redis.call('ZRANGE', set, 0, tonumber(count) - 1), {}
+  for n, id in ipairs(ids) do
+    left[n] = tasks .. id
+    local task = set ~= done and redis.pcall('HMGET', left[n], 'then', 'finished_at', 'died_at', 'lock')
+    if task and not task.err then
+      if not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
+      local lock = task[4] and of_tag .. 'unique:' .. task[4]
+      if lock and string.match(redis.call('GET', lock) or '', ' (.+)$') == id then redis.call('UNLINK', lock) end
+    end
+  end
+  if #ids == 0 then return 0 end
+  redis.call('UNLINK', unpack(left))
+  redis.call('ZREM', leases, unpack(ids))
+  redis.call('ZREM', set, unpack(ids))
+  return #ids
+end
+
+local function delete_batch() -- false when it is decided, nil when there is none
+  for _, index in ipairs({'batches', 'finishing'}) do
+    local id = redis.call('ZRANGE', own .. index, 0, 0)[1]
+    if id then
+      local batch = of_tag .. 'batch:' .. id
+      local read = redis.call('HMGET', batch, 'state', 'list')
+      if read[1] == 'committed' then return false end
+      local nonces = redis.call('SPOP', batch .. ':nonces', NONCES)
+      for _, nonce in ipairs(nonces) do redis.call('UNLINK', batch .. ':rows:' .. nonce) end
+      if #nonces == NONCES then return true end
+      local root = of_tag .. 'batch:' .. (read[2] or id)
+      redis.call('UNLINK', batch, batch .. ':nonces', batch .. ':manifest', root, root .. ':members')
+      redis.call('ZREM', own .. index, id)
+      return true
+    end
+  end
+end
+
+local function delete_some()
+  local is_deleted = delete_batch()
+  if is_deleted ~= nil then return is_deleted and {'more', 0} or {'decided'} end
+  for _, set in ipairs({pending, waiting, scheduled, dead, done}) do
+    local gone = delete_tasks(set)
+    if gone > 0 then return {'more', gone} end
+  end
+end
+
+local held, total = {'held'}, 0
+for n, set in ipairs({waiting, scheduled, pending, dead, done}) do held[n + 1] = redis.call('ZCARD', set) end
+held[7] = redis.call('ZCARD', own .. 'batches') + redis.call('ZCARD', own .. 'finishing')
+for n = 2, 7 do total = total + held[n] end
+if total > 0 then return force == '1' and delete_some() or held end
+if redis.call('EXISTS', outbox) == 1 then return {'posted'} end
+if unlink_lines(own) then return {'more', 0} end
+unlink_rest(own)
+for n = 5, #ARGV do redis.call('UNLINK', ARGV[n]) end
+return {'deleted'}

@@ -1,0 +1,30 @@
+local first = unpack(KEYS)
+local now_ms, unused_ms = unpack(ARGV)
+-- forget: deletes what is left of queues that were unused for long: totals and the like. Whatever is used stays.
+-- KEYS  first: counters of a queue (hash), then those of further queues
+-- ARGV  now_ms: Unix ms or '' · unused_ms: for how long it must have been unused; '' marks it and deletes nothing
+-- reply beside the keys: 'forgotten', 'marked' (from now on it counts as unused), 'early' (marked before, not for long)
+--       or 'used' (it holds something, somebody configured it, or it was never used: there is nothing to delete)
+-- The other keys of a queue are named by its counters, so on a cluster all that are given must be of one slot.
+-- include number clock mark empty
+
+local now = read_clock(now_ms)
+
+local function look(counters)
+  local own = string.sub(counters, 1, -9)
+  local total, _, since, marked, is_new = read_totals(counters)
+  if not total or is_new or holds_anything(own) then return 'used' end
+  local is_kept = unused_ms ~= '' and is_configured(own)
+  if marked ~= total or since > now or is_kept then
+    redis.call('HSET', counters, 'unused', exact(math.floor(now)) .. ' ' .. exact(total))
+    return is_kept and 'used' or 'marked'
+  end
+  if unused_ms == '' or since + tonumber(unused_ms) > now then return 'early' end
+  unlink_rest(own)
+  return 'forgotten'
+end
+
+local replies = {}
+if not first then return replies end
+for n, key in ipairs(KEYS) do replies[n] = look(key) end
+return replies

@@ -1,0 +1,49 @@
+local first = unpack(KEYS)
+local now_ms, unused_ms = unpack(ARGV)
+-- leader_scan: whether there is anything for the leader to do, in one call for many queues. Changes nothing.
+-- KEYS  first: counters of a queue (hash) or the workers (zset worker id → Unix ms), then further ones
+-- ARGV  now_ms: Unix ms or '' · unused_ms: after how long an unused queue is forgotten, 0 = never
+-- reply beside the keys: the sum of its totals for a queue of which there is nothing to say, else
+--       {1 when the outbox of its tag holds anything, 1 when batches of it are finishing, how many tasks of it died: ''
+--       for none, nil when nobody can read it; the sum; when upkeep has something to do, Unix ms or '';
+--       0: it holds nothing, 1: something, 2: something that is in work; 'unmarked' or 'unused': see forget.lua};
+--       {id, ...}: the workers that fell silent
+-- The other keys of a queue are named by its counters, and those of workers by their set, so on a cluster all that are
+-- given must be of one slot: the driver divides the call.
+-- include number clock kept mark foresee
+local MOST_WORKERS = 1000 -- those that were heard longest ago: a silent one moves up to them
+
+local now = read_clock(now_ms)
+
+local function silent(workers)
+  local found, worker = {}, string.sub(workers, 1, -2) .. ':'
+  for _, id in ipairs(redis.call('ZRANGE', workers, 0, MOST_WORKERS - 1)) do
+    if redis.call('EXISTS', worker .. id) == 0 then found[#found + 1] = id end
+  end
+  return found
+end
+
+local function look(counters)
+  local of_tag, own = string.match(counters, '^.-}:'), string.sub(counters, 1, -9)
+  local total, dead, marked_at, marked, is_new = read_totals(counters)
+  local posted, finishing = redis.call('EXISTS', of_tag .. 'outbox'), own .. 'finishing'
+  local holds = redis.call('EXISTS', own .. 'waiting', own .. 'scheduled', own .. 'pending', own .. 'dead',
+    own .. 'done', own .. 'batches', finishing)
+  if holds == 0 then
+    local unused = ''
+    if total and not is_new and unused_ms ~= '0' and posted == 0 then
+      unused = (marked ~= total or marked_at > now) and 'unmarked'
+        or marked_at + tonumber(unused_ms) <= now and 'unused' or ''
+    end
+    if posted == 0 and dead == '' and unused == '' then return total end
+    return {posted, 0, dead or false, total or 0, '', 0, unused}
+  end
+  local is_finishing = redis.call('EXISTS', finishing)
+  local is_in_work = is_finishing == 1 or redis.call('EXISTS', own .. 'pending') == 1
+  return {posted, is_finishing, dead or false, total or 0, due_of(own, now), is_in_work and 2 or 1, ''}
+end
+
+local replies = {}
+if not first then return replies end
+for n, key in ipairs(KEYS) do replies[n] = (string.sub(key, -9) == ':counters' and look or silent)(key) end
+return replies

@@ -1,0 +1,13 @@
+local workers = unpack(KEYS)
+local now_ms, worker, most = unpack(ARGV)
+-- list_workers: what all workers say of themselves, in one call. Changes nothing.
+-- KEYS  workers: zset worker id → Unix ms
+-- ARGV  now_ms: unused · worker: what the hashes of workers begin with · most: at most so many, the latest heard first
+-- reply {{id, {field, value, ...}}, ...} without those that fell silent
+
+local found = {}
+for _, id in ipairs(redis.call('ZREVRANGE', workers, 0, most - 1)) do
+  local said = redis.pcall('HGETALL', worker .. id)
+  if not said.err and #said > 0 then found[#found + 1] = {id, said} end
+end
+return found

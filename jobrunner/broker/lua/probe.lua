@@ -1,0 +1,22 @@
+local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox = unpack(KEYS)
+local now_ms, tasks = unpack(ARGV)
+-- probe: upkeep, and whether a reserve could hand out a task now. A worker asks many queues so, and reserves from few.
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
+--       outbox: hash
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
+-- reply {now, next event or '' (Unix ms), usual length of a lease (ms), 1 when there may be a task to hand out, else 0}
+-- Limits of single keys are not read: a queue that has such limits may hand out nothing after a 1.
+-- include number clock place batch sorted join wake full drop limits post failures typed bury
+-- include trimmed kept trim promote freed recover upkeep event bucket
+-- rarely promote
+-- rarely recover
+-- rarely history_of trim_dead trim_done
+
+local now = read_clock(now_ms)
+local limits = upkeep(now)
+local tokens = read_bucket(bucket, limits.max_tokens, limits.interval, now)
+local has_room = limits.max_inflight == 0 or redis.call('ZCARD', pending) < limits.max_inflight
+local is_open = not limits.paused and has_room and whole_tokens(tokens) >= 1
+local lifts = limits.paused and (limits.resumes or math.huge) or refills_at(tokens, now)
+local may_hand_out = is_open and redis.call('ZCARD', waiting) > 0
+return {exact(now), next_event(limits, lifts), exact(limits.keepalive), may_hand_out and 1 or 0}

@@ -1,0 +1,25 @@
+local waiting, scheduled, arrival, wake = unpack(KEYS)
+local now_ms, tasks = unpack(ARGV, 1, 2)
+-- run_now: scheduled → waiting now, behind all that wait, whatever it was scheduled for.
+-- KEYS  waiting, scheduled: zsets · arrival: string · wake: zset
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then ids
+-- reply list beside the ids: 'ok' or 'not_scheduled' (nothing changed)
+-- include number clock place batch sorted join wake
+
+local now, hastened = read_clock(now_ms), 0
+
+local function hasten_one(id)
+  local task = redis.pcall('HMGET', tasks .. id, 'id', 'priority')
+  if task.err or not task[1] or not redis.call('ZSCORE', scheduled, id) then return 'not_scheduled' end
+  redis.call('ZREM', scheduled, id)
+  local set, score, place = join(waiting, scheduled, arrival, task[2], now, now)
+  redis.call('HSET', tasks .. id, 'place', place)
+  stand(set, score, id)
+  hastened = hastened + 1
+  return 'ok'
+end
+
+local replies = {}
+for i = 3, #ARGV do replies[i - 2] = hasten_one(ARGV[i]) end
+if hastened > 0 then wake_one(wake) end
+return replies

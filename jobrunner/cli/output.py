@@ -1,0 +1,134 @@
+"""How a command answers on stdout: JSON for programs, plain tables for people. Talk goes to stderr."""
+
+import base64
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from jobrunner.clock import utc_now
+from jobrunner.formatting import printable
+from jobrunner.redaction import TOO_DEEP
+
+_UNPRINTABLE = re.compile(r"[^\n -~]")
+_STEPS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def answer_json(value: Any) -> None:
+    """Writes a value of dataclasses, lists, dicts and datetimes (ISO 8601) as JSON."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
+    click.echo(text if text.isprintable() else _UNPRINTABLE.sub(_json_escape, text))
+
+
+def plain_json(value: Any) -> Any:
+    """The same value in lists, dicts, numbers and texts, for a JSON line."""
+    return json.loads(json.dumps(value, default=_plain))
+
+
+def talk(line: str) -> None:
+    """Says something to the person who looks."""
+    echo(line, err=True)
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Writes text, that may hold what others wrote, to the terminal; none of it steers the terminal."""
+    click.echo(printable(str(text)), err=err, nl=nl)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows below their headings; numbers to the right, all else to the left."""
+    shown = [[_cell(value) for value in row] for row in rows]
+    numeric = [all(is_number(row[at]) for row in shown) and bool(shown) for at in range(len(columns))]
+    widths = [max(len(row[at]) for row in [list(columns), *shown]) for at in range(len(columns))]
+    lines = [_line(row, widths, numeric) for row in [list(columns), *shown]]
+    return "\n".join(lines)
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> str:
+    """One fact a line, its name in front."""
+    found = [(name, _cell(value)) for name, value in pairs]
+    width = max(len(name) for name, _ in found)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in found)
+
+
+def when(instant: datetime | None) -> str:
+    """How far away an instant is: `12 s ago`, `in 3 min`; `-` for none."""
+    if instant is None:
+        return "-"
+    away_s = (instant - utc_now()).total_seconds()
+    length = _length(abs(away_s))
+    return f"in {length}" if away_s > 0 else f"{length} ago"
+
+
+def exactly(instant: datetime | None) -> str:
+    """An instant in the zone of this machine, and how far away it is."""
+    if instant is None:
+        return "-"
+    return f"{instant.astimezone().isoformat(sep=' ', timespec='seconds')} ({when(instant)})"
+
+
+def span(length_s: float) -> str:
+    """A length of time in its largest unit: `12 s`, `3 min`."""
+    return _length(length_s)
+
+
+def readable(raw: bytes) -> Any:
+    """A payload or result: the JSON value that it is, else its text, else its bytes in base64."""
+    try:
+        return json.loads(raw)
+    except RecursionError:
+        return TOO_DEEP
+    except ValueError:
+        pass
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 dead task`, `2 dead tasks`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell holds a plain number."""
+    return text.replace(".", "", 1).isdigit()
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+
+
+def _line(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    shape = zip(row, widths, numeric, strict=True)
+    cells = [f"{cell:>{width}}" if right else f"{cell:<{width}}" for cell, width, right in shape]
+    return "  ".join(cells).rstrip()
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list | tuple | frozenset):
+        value = ", ".join(str(one) for one in value)
+    line = printable(" ".join(str(value).split()))
+    return line if line else "-"
+
+
+def _length(length_s: float) -> str:
+    for size_s, unit in _STEPS:
+        if length_s >= size_s:
+            return f"{round(length_s / size_s)} {unit}"
+    return f"{length_s:.0f} s"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return readable(value)
+    return str(value)

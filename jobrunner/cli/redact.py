@@ -1,0 +1,69 @@
+"""`jobrunner redact`: the names of parameters that pages and commands hide, as they are kept on the server."""
+
+import click
+
+from jobrunner.broker.calls.server import redacted_names, remove_redacted_names
+from jobrunner.cli.audit import note
+from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.options import CommonOptions, connected, with_shared_options
+from jobrunner.cli.output import answer_json, echo, table
+from jobrunner.redaction import DEFAULT
+
+_EXAMPLES = """\b
+Examples:
+  jobrunner redact list
+  jobrunner redact add iban "card.*"
+  jobrunner redact remove iban
+"""
+
+
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
+def redact() -> None:
+    """Lists, adds and removes the names of parameters that are not shown."""
+
+
+@redact.command("list", epilog="Example:  jobrunner redact list --json")
+@with_shared_options
+def list_(shared: CommonOptions) -> None:
+    """Shows the names: the usual ones, those configured here, and those that the server keeps."""
+    with connected(shared) as client:
+        kept = client.broker.run(redacted_names(client.keys))
+        found = {"usual": list(DEFAULT), "here": sorted(client.settings.redact), "server": kept}
+    if shared.as_json:
+        answer_json(found)
+        return
+    echo(table(("name", "from"), [(name, source) for source, names in found.items() for name in names]))
+
+
+@redact.command(epilog='Example:  jobrunner redact add iban "card.*"')
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@with_shared_options
+def add(shared: CommonOptions, names: tuple[str, ...]) -> None:
+    """Hides parameters with these names, or whose whole name matches; the server keeps that for everybody."""
+    with connected(shared) as client:
+        client.redact(*names)
+        note(client, "redact.add", " ".join(names), "hidden")
+    _answer(shared, names, "hidden")
+
+
+@redact.command(epilog="Example:  jobrunner redact remove iban")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@with_shared_options
+def remove(shared: CommonOptions, names: tuple[str, ...]) -> None:
+    """Takes names off the server's list. A worker that is configured to hide one puts it there again."""
+    with connected(shared) as client:
+        kept = client.broker.run(redacted_names(client.keys))
+        if unknown := [name for name in names if name not in kept]:
+            known = f"it keeps {', '.join(kept)}" if kept else "it keeps none"
+            raise Refusal(f"the server does not keep {unknown[0]!r}: {known}")
+        client.broker.run(remove_redacted_names(client.keys, names))
+        note(client, "redact.remove", " ".join(names), "no longer hidden")
+    _answer(shared, names, "no longer hidden by the server's list")
+
+
+def _answer(shared: CommonOptions, names: tuple[str, ...], how: str) -> None:
+    if shared.as_json:
+        answer_json({"names": list(names), "state": how})
+    else:
+        echo(f"{', '.join(names)}: {how}")

@@ -1,0 +1,100 @@
+"""SIGTERM and SIGINT: once asks to stop, twice means now, and the third ends the process without a farewell.
+
+SIGHUP asks for new processes that read the code anew; when it says that the terminal is gone, it asks to stop.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from jobrunner.worker.descriptors import note
+from jobrunner.worker.signals import answer_signals
+
+_UNANSWERED = 2
+
+
+def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
+    """Calls `stop` at each signal that asks to stop and `renew` at each that asks for new processes, in a thread of its
+    own. To be called by the main thread. With SIGHUP ignored, as nohup has it, that stays ignored."""
+    known = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        known.append(signal.SIGHUP)
+    had_terminal = _has_terminal()
+    on_terminal = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
+    # Python runs a handler in the main thread. That may hold the very lock the handler needs; and when the signal comes
+    # just before it begins to wait for a lock, the handler runs only when something else wakes it. The wake-up
+    # descriptor is written by the signal itself (signal.set_wakeup_fd).
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    for end in (ours, theirs):
+        note(end, "how it hears signals")
+    answer_signals(known, lambda *_: None, written_to=theirs)
+
+    def listen() -> None:
+        while numbers := os.read(ours, 64):
+            for number in numbers:
+                if number == signal.SIGHUP:
+                    if not had_terminal or _has_terminal():
+                        renew()
+                        continue
+                    _write_nowhere(on_terminal)
+                if number in known:
+                    stop()
+
+    threading.Thread(target=listen, name="jobrunner-signals", daemon=True).start()
+
+
+def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object]) -> None:
+    """Calls `ask_to_stop` at each of the first two signals to stop, and `renew`; the third ends the process."""
+    asked: list[None] = []
+
+    def ask() -> None:
+        asked.append(None)
+        if len(asked) > _UNANSWERED:
+            os._exit(1)
+        ask_to_stop()
+
+    on_signals(ask, renew)
+
+
+class Lifeline:
+    """What ties a worker to its supervisor: a socket, by its descriptor. Its end asks the worker to stop."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        os.set_inheritable(descriptor, False)
+        note(descriptor, "the way to its supervisor")
+
+    def tell(self, word: str) -> None:
+        """Tells the supervisor, if there still is one."""
+        with suppress(OSError):
+            os.write(self._descriptor, f"{word}\n".encode())
+
+    def ask_at_end(self, ask_to_stop: Callable[[], object]) -> None:
+        """Calls `ask_to_stop` when the supervisor is no more."""
+
+        def wait() -> None:
+            with suppress(OSError):
+                while os.read(self._descriptor, 1):
+                    pass
+            ask_to_stop()
+
+        threading.Thread(target=wait, name="jobrunner-lifeline", daemon=True).start()
+
+
+def _write_nowhere(descriptors: list[int]) -> None:
+    """What is written to a terminal that is gone is an error, at the end of a process one that its exit code tells."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,140 @@
+"""What the live view asks of the server, in threads of its own: a server that is slow or away never holds up a key.
+
+Two threads: one looks, one acts, so that requeueing 50 000 tasks does not stop the picture.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from queue import SimpleQueue
+
+from jobrunner.broker.calls import tasks as task_calls
+from jobrunner.cli.top.state import Screen, ServerRequest, settled
+from jobrunner.client.client import Client
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.live_snapshot import LiveRates, live_rates_of, look, recent_failures
+from jobrunner.inspector.task_rows import first_lines
+
+Change = Callable[[Screen], Screen]
+"""What an answer of the server changes on the screen, whatever was pressed meanwhile."""
+TASKS_SHOWN = 500
+"""Of each state, first in line first; of the dead the last ones."""
+
+_FAILURES_KEPT_S = 10.0
+
+
+class ServerPoller:
+    """Its life: `start`, then `read` and `act` at any time; answers stand in `answers`; `stop`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._pulse: LiveRates | None = None
+        self._failed: dict[tuple[str, str], int] = {}
+        self._failures_until_s = 0.0
+        self._reads = SimpleQueue[Callable[[], Change] | None]()
+        self._acts = SimpleQueue[Callable[[], Change] | None]()
+        self._acting = threading.Thread(target=self._serve, args=(self._acts,), name="top-acts", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._serve, args=(self._reads,), name="top-looks", daemon=True), self._acting,
+        ]  # fmt: skip
+        self.answers = SimpleQueue[Change]()
+        self.bell, self._rope = os.pipe()
+        """Readable when there is an answer."""
+        self.reading = False
+
+    def start(self) -> None:
+        """Starts the threads."""
+        os.set_blocking(self._rope, False)
+        for thread in self._threads:
+            thread.start()
+
+    def read(self, screen: Screen) -> None:
+        """Looks at everything, and at what the page shows."""
+        self.reading = True
+        self._reads.put(lambda: self._look(screen))
+
+    def act(self, wish: ServerRequest) -> None:
+        """Does what was wished for, behind what is being done."""
+        self._acts.put(lambda: self._act(wish))
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Waits for what is being done; False when it goes on after that time."""
+        self._reads.put(None)
+        self._acts.put(None)
+        self._acting.join(timeout_s)
+        return not self._acting.is_alive()
+
+    def _serve(self, asked: "SimpleQueue[Callable[[], Change] | None]") -> None:
+        while (one := asked.get()) is not None:
+            try:
+                change = one()
+            except JobrunnerError as error:
+                change = _trouble(str(error))
+            except Exception as error:  # damage: a thread that ended would leave the last picture for ever
+                change = _trouble(f"{type(error).__name__}: {error}")
+            self.answers.put(change)
+            try:
+                os.write(self._rope, b".")
+            except BlockingIOError:  # it rings already
+                continue
+
+    def _look(self, screen: Screen) -> Change:
+        try:
+            seen = look(self._client, self._failures())
+            pulse = self._pulse = self._pulse or live_rates_of(self._client)
+            pulse.add(seen)
+            rates = {queue.name: pulse.rates(queue.name) for queue in seen.queues}
+            total = pulse.total()
+            page = self._page(screen)
+        finally:
+            self.reading = False
+        return lambda now: settled(page(replace(now, look=seen, rates=rates, total=total, trouble="")))
+
+    def _failures(self) -> dict[tuple[str, str], int]:
+        if monotonic() >= self._failures_until_s:
+            self._failed = recent_failures(self._client)
+            self._failures_until_s = monotonic() + _FAILURES_KEPT_S
+        return self._failed
+
+    def _page(self, asked: Screen) -> Change:
+        if asked.page == "tasks" and asked.queue is not None:
+            newest = asked.state == "dead"
+            call = first_lines(self._client, asked.queue, asked.state, count=TASKS_SHOWN, newest=newest)
+            found = tuple(self._client.broker.run(call))
+            return lambda now: replace(now, tasks=found) if _same_list(now, asked) else now
+        if asked.page == "task" and asked.task is not None:
+            record = self._client.broker.run(task_calls.show(self._client.keys, asked.task, queue=asked.queue))
+            hides = self._client.redaction
+            return lambda now: (
+                replace(now, record=record, gone=record is None, redaction=hides) if now.task == asked.task else now
+            )
+        return lambda now: now
+
+    def _act(self, wish: ServerRequest) -> Change:
+        queue = self._client.queue(wish.queue)
+        if wish.act == "pause":
+            queue.pause()
+            return _told(f"queue {wish.queue} is paused")
+        if wish.act == "resume":
+            queue.resume()
+            return _told(f"queue {wish.queue} is open")
+        if wish.act == "requeue all":
+            return _told(f"requeued {queue.requeue_dead():,} of queue {wish.queue}")
+        if wish.act == "requeue":
+            return _told("requeued" if queue.requeue_dead([wish.id]) else f"task {wish.id} is not dead any more")
+        cancelled = self._client.task(wish.id, queue=wish.queue).cancel()
+        return _told("cancelled, or asked to stop" if cancelled else f"task {wish.id} is over already")
+
+
+def _same_list(now: Screen, asked: Screen) -> bool:
+    return (now.queue, now.state) == (asked.queue, asked.state)
+
+
+def _told(message: str) -> Change:
+    return lambda now: replace(now, message=message)
+
+
+def _trouble(message: str) -> Change:
+    return lambda now: replace(now, trouble=message)

@@ -1,0 +1,72 @@
+"""Adapts the batch size so that one Lua call blocks Redis for about 3 ms.
+
+A script blocks the server. A number of rows that takes 3 ms on one machine takes 20 ms on a busy one or with large
+rows, so no fixed size fits both. The time of an empty round trip is subtracted: a distant server is not a slow one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.server import ping
+from jobrunner.clock import perf_counter
+
+T = TypeVar("T")
+_TARGET_S: Final = 0.003
+_LEAST: Final = 16
+_FIRST: Final = 64
+_PINGS: Final = 3
+_BYTES_AT_ONCE: Final = 1 << 20
+_SHORTEST_S: Final = 1e-5
+
+
+class AdaptiveSlice:
+    """The size of the next slice of one piece of work, from the times that the last ones took; at most `most`."""
+
+    def __init__(self, broker: Broker, most: int) -> None:
+        self._broker = broker
+        self._most = most
+        self._round_trip_s: float | None = None
+        self.size = min(_FIRST, most)
+
+    def run(self, slice_of: Callable[[int], Call[T]], done: Callable[[T], int], *, most: int | None = None) -> T:
+        """Runs the call for a slice of the present size; `done` says of its reply how much was done."""
+        count = self.size if most is None else min(self.size, most)
+        self._learn_round_trip()
+        began = perf_counter()
+        reply = self._broker.run(slice_of(count))
+        self.took(done(reply), perf_counter() - began)
+        return reply
+
+    def portions(self, words: Sequence[bytes | str]) -> Iterator[Sequence[bytes | str]]:
+        """Parts of whole rows, four words each, few enough and of few bytes. Each is sent before the next is asked for:
+        the time between is taken for the time of its call."""
+        self._learn_round_trip()
+        at = 0
+        while at < len(words):
+            part = words[at : at + 4 * self.size]
+            while len(part) > 4 and sum(map(len, part[2::4])) > _BYTES_AT_ONCE:
+                part = part[: len(part) // 8 * 4]
+            began = perf_counter()
+            yield part
+            self.took(len(part) // 4, perf_counter() - began)
+            at += len(part)
+
+    def took(self, count: int, seconds: float) -> None:
+        """That many took so long, round trip included."""
+        if count < _LEAST:  # too few to tell
+            return
+        spent_s = max(seconds - (self._round_trip_s or 0.0), _SHORTEST_S)
+        fits = int(_TARGET_S * count / spent_s)
+        if fits < self.size or count >= self.size:  # a short slice that went well tells nothing of a long one
+            self.size = min(max(min(fits, 2 * count), _LEAST), self._most)
+
+    def _learn_round_trip(self) -> None:
+        if self._round_trip_s is None:
+            self._round_trip_s = min(self._ping_s() for _ in range(_PINGS))
+
+    def _ping_s(self) -> float:
+        began = perf_counter()
+        self._broker.run(ping())
+        return perf_counter() - began

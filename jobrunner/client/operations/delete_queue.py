@@ -1,0 +1,89 @@
+"""Deletes a queue with all that belongs to it, once for Queue and AsyncQueue.
+
+Each step leaves the queue whole, only smaller; the last one finds it empty and deletes the rest in one script. A task
+that is added meanwhile is deleted as if it had been there before, or it is there afterwards, in a queue that is in the
+registry: see client/operations/deregistration.py.
+"""
+
+from typing import Any
+
+from jobrunner.broker.call import command
+from jobrunner.broker.calls import events, queues
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.keys import Keys
+from jobrunner.client.events import who
+from jobrunner.client.operations.deregistration import return_if_used
+from jobrunner.client.operations.flow_relay import relaying
+from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.queue_ref import QueueRef
+from jobrunner.errors import QueueNotEmpty
+from jobrunner.periodic import KNOWN_FOR_MS, read_definition
+
+_HELD = ("waiting", "scheduled", "pending", "dead", "done (history)", "batches")
+_TELLS = 10
+
+
+def delete_queue(line: QueueRef, *, force: bool) -> Operation[bool]:
+    """Returns whether there was such a queue. Raises QueueNotEmpty."""
+    keys, name = line.all_keys, line.name
+    now_ms, (known,), exists = yield [
+        server_time(),
+        queues.are_registered(keys, [name]),
+        queues.exists(line.keys),
+    ]
+    jobs = yield from _periodic_jobs(line, now_ms, force)
+    if not (known or exists or jobs):
+        return False
+    yield [queues.leaving(keys, [name], now_ms)]
+    try:
+        gone = yield from _delete(line, [line.keys.periodic(job) for job in jobs], force)
+    except QueueNotEmpty:
+        yield [queues.not_leaving(keys, [name])]
+        raise
+    calls: list[Any] = [call for job in jobs for call in leader_calls.forget_periodic(keys, job)]
+    calls += [command("HDEL", key, name, read=int) for key in (keys.events_cursor, keys.stats_sampled)]
+    _, used, *_ = yield [*queues.left(keys, [name]), *calls]
+    line.is_registered = False
+    if used:
+        yield from return_if_used(keys, [name])
+    yield from ask(events.note(keys, "queue_deleted", queue=name, by=who(), count=gone))
+    return True
+
+
+def _delete(line: QueueRef, states: list[bytes], force: bool) -> Operation[int]:
+    gone = told = 0
+    while True:
+        word, *said = yield from ask(queues.delete(line.keys, force=force, states=states))
+        if word == "deleted":
+            return gone
+        if word == "more":
+            gone += said[0]
+        elif word == "posted" and told < _TELLS:
+            told += 1
+            yield from relaying(line.all_keys, tags=[line.keys.tag])
+        else:
+            raise QueueNotEmpty(_why(line.name, word, said))
+
+
+def _why(name: str, word: str, said: list[int]) -> str:
+    if word == "decided":
+        return f"queue {name!r} has a batch that is decided, and whose items move on: try again in some seconds"
+    if word == "posted":
+        return f"queue {name!r}: ends of its tasks cannot be told to the flows that wait for them; see jobrunner doctor"
+    held = ", ".join(f"{count} {what}" for count, what in zip(said, _HELD, strict=True) if count)
+    return f"queue {name!r} holds {held}: let it be worked off, purge it, or delete it with force=True (--force)"
+
+
+def _periodic_jobs(line: QueueRef, now_ms: float, force: bool) -> Operation[list[str]]:
+    """The names of those that run on it. Raises QueueNotEmpty when workers know one of them."""
+    keys: Keys = line.all_keys
+    published, seen = yield [leader_calls.periodics(keys), leader_calls.periodics_seen(keys)]
+    found = [one for raw in published.values() if (one := read_definition(raw)) is not None and one.queue == line.name]
+    known = [one.name for one in found if now_ms - seen.get(one.name, 0.0) <= KNOWN_FOR_MS]
+    if known and not force:
+        raise QueueNotEmpty(
+            f"periodic job {known[0]!r} runs on queue {line.name!r}: stop the workers that know it first; "
+            "with force=True (--force) its next tick makes the queue again"
+        )
+    return [one.name for one in found]

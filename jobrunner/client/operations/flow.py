@@ -1,0 +1,254 @@
+"""A flow as it is sent, and the operations on it, once for FlowHandle and AsyncFlowHandle.
+
+What must hold: joins are there before the first task is, so that no end of a task is lost and nothing fires early. All
+ids are made before anything is sent, so what is sent twice is there once.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from jobrunner.broker.async_broker import AsyncBroker
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import flows, queues, tasks
+from jobrunner.broker.keys import Keys
+from jobrunner.client.flow_results import sources
+from jobrunner.client.item import check_size
+from jobrunner.client.operations.enqueue import EnqueueBatch, batches
+from jobrunner.client.operations.flow_relay import relaying
+from jobrunner.client.operations.operation import Durable, Operation, ask
+from jobrunner.client.operations.task import KEEP_CANCELLED_MS
+from jobrunner.clock import monotonic, sleep
+from jobrunner.codec import decode
+from jobrunner.encryption.cipher import EncryptionContext, open_result
+from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFailed, TaskGone, TaskTimeout
+from jobrunner.join import Ended, Join, JoinRef
+from jobrunner.retry import seconds
+from jobrunner.settings import Duration
+from jobrunner.task import Task
+
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.5
+_STOPPED = {"ok", "posted", "reserved", "noted"}
+_AT_ONCE = 500
+Noted = tuple[str, bytes]
+"""How a member ended: outcome and result."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgress:
+    """How many tasks a flow has, callbacks not counted, and how they ended so far.
+
+    A step that cannot begin, because one before it died or was cancelled, counts as ended like that one.
+    """
+
+    total: int
+    succeeded: int
+    dead: int
+    cancelled: int
+
+    @property
+    def pending(self) -> int:
+        """How many have not ended."""
+        return self.total - self.succeeded - self.dead - self.cancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What is sent. `steps` are its tasks in the order in which they were written, without callbacks; `heads` those
+    that start at once, `later` the joins of steps that do not. `signals` stand for tasks of empty groups. `shape` tells
+    which steps bring the results: the number of one, or a list of shapes."""
+
+    tally: JoinRef
+    joins: Sequence[Join] = field(repr=False)
+    heads: Sequence[Task] = field(repr=False)
+    steps: Sequence[Task] = field(repr=False)
+    later: Sequence[JoinRef] = field(repr=False)
+    signals: Sequence[Ended] = field(repr=False)
+    shape: Any = field(repr=False)
+    awaited: Sequence[int] = field(repr=False)
+    """The steps it has ended with: those of `shape`, or those before a group without steps."""
+
+    @property
+    def prepared(self) -> list[Task]:
+        """All tasks that are sent: the heads, then those that joins hold until they fire."""
+        return [*self.heads, *(join.task for join in self.joins if join.task is not None)]
+
+    def with_tasks(self, tasks: Sequence[Task]) -> "Flow":
+        """The same flow with these tasks in place of `prepared`, which have the same ids."""
+        held = iter(tasks[len(self.heads) :])
+        joins = [join if join.task is None else replace(join, task=next(held)) for join in self.joins]
+        return replace(self, heads=tasks[: len(self.heads)], joins=joins)
+
+    def check(self, limit: int) -> None:
+        """Raises PayloadTooLarge for what a client with this limit does not send."""
+        prepared = self.prepared
+        for task in prepared:
+            check_size(task.payload, limit)
+        for onward in (*(task.then or b"" for task in prepared), *(join.onward for join in self.joins)):
+            if len(onward) > limit:
+                raise PayloadTooLarge(
+                    f"too many tasks wait for one: their list has {len(onward)} bytes, the limit is {limit}; "
+                    "make the group behind it smaller, or raise payload_limit"
+                )
+
+    @property
+    def id(self) -> str:
+        """Of the whole flow."""
+        return self.tally.join
+
+    def gone(self) -> TaskGone:
+        """The error for a flow that is no longer known."""
+        return TaskGone(f"no flow {self.id}: it ended, or waited, longer ago than its ttl; see enqueue(ttl=…)")
+
+    def stopped(self, noted: Mapping[int, Noted]) -> TaskError | None:
+        """The error for a flow whose results will not come as things stand: it names the first step to blame."""
+        for number, (outcome, _) in sorted(noted.items()):
+            task = self.steps[number]
+            if outcome == "dead":
+                return TaskFailed(
+                    f"flow {self.id}: task {task.id} ({task.type}) is dead; its record says why, and requeued it takes "
+                    "the flow on"
+                )
+            if outcome == "cancelled":
+                return TaskCancelled(f"flow {self.id}: task {task.id} ({task.type}) was cancelled")
+        return None
+
+
+def send(flow: Flow, keys: Keys, limit: int) -> Operation[None]:
+    """Joins first, then tasks. Raises PayloadTooLarge before anything is sent, QueueFull and ServerError.
+
+    After an error nothing of it fires: a join waits for members that never come, and expires.
+    """
+    flow.check(limit)
+    names = {task.queue for task in flow.prepared}
+    if names:
+        yield queues.register(keys, sorted(names))
+    joins = flow.joins
+    if keys.seal is not None:
+        after = sources(joins)
+        joins = [replace(join, after=after.get(join.id, b"")) for join in joins]
+    for calls in _sliced([flows.prepare(keys.queue(join.queue), join) for join in joins]):
+        yield Durable(calls)
+    for heads in batches(flow.heads, limit):
+        yield Durable([call for _, call in EnqueueBatch(keys, heads, limit, names).written])
+    yield from relaying(keys, ended=flow.signals)
+
+
+def cancel(flow: Flow, keys: Keys) -> Operation[bool]:
+    """First no further step begins, then those that began are cancelled. Returns whether something was stopped."""
+    calls = [
+        *(flows.abandon(keys.queue(place.queue), place.join) for place in flow.later),
+        *(tasks.cancel(keys.queue(task.queue), task.id, keep_ms=KEEP_CANCELLED_MS) for task in flow.steps),
+    ]
+    words: set[str] = set()
+    for part in _sliced(calls):
+        words.update((yield part))
+    yield from relaying(keys, tags={keys.queue(task.queue).tag for task in flow.steps})
+    return not _STOPPED.isdisjoint(words)
+
+
+def progress(flow: Flow, keys: Keys) -> Operation[FlowProgress]:
+    """How its tasks ended so far. Raises TaskGone."""
+    found = yield from ask(flows.tally(keys.queue(flow.tally.queue), flow.id))
+    if found is None:
+        raise flow.gone()
+    return FlowProgress(found.total, found.succeeded, found.dead, found.cancelled)
+
+
+def wait_for_result(flow: Flow, keys: Keys, timeout: Duration | None) -> Operation[Any]:
+    """Returns the result, or the results of a group. Raises TaskFailed, TaskCancelled, TaskTimeout, TaskGone,
+    EncryptionError."""
+    limit_s = None if timeout is None else seconds(timeout, option="timeout")
+    ends = None if limit_s is None else monotonic() + limit_s
+    noted: dict[int, Noted] = {}
+    missing = list(flow.awaited)
+    while True:
+        noted.update((yield from _members(flow, keys, missing)))
+        if any(outcome != "succeeded" for outcome, _ in noted.values()):
+            error = flow.stopped((yield from _members(flow, keys, range(len(flow.steps)))))
+            if error is not None:
+                raise error
+        missing = [number for number in missing if number not in noted]
+        if not missing:
+            return _read(flow, keys, flow.shape, noted)
+        left = _LONGEST_PAUSE_S if ends is None else min(_LONGEST_PAUSE_S, ends - monotonic())
+        if left <= 0:
+            raise TaskTimeout(
+                f"flow {flow.id} still waits for {len(missing)} results after {limit_s:g} s; it goes on, ask again"
+            )
+        yield PollPauses(left)
+
+
+def _members(flow: Flow, keys: Keys, numbers: Sequence[int]) -> Operation[dict[int, Noted]]:
+    """How these steps ended, those that did. Raises TaskGone."""
+    place = keys.queue(flow.tally.queue)
+    parts = [numbers[first : first + _AT_ONCE] for first in range(0, len(numbers), _AT_ONCE)]
+    known, *found = yield [
+        flows.tally(place, flow.id),
+        *(flows.members(place, flow.id, part) for part in parts),
+    ]
+    if known is None:
+        raise flow.gone()
+    ended = zip(numbers, chain.from_iterable(found), strict=True)
+    return {number: one for number, one in ended if one is not None}
+
+
+def _read(flow: Flow, keys: Keys, shape: Any, noted: Mapping[int, Noted]) -> Any:
+    if isinstance(shape, list):
+        return [_read(flow, keys, one, noted) for one in shape]
+    step = flow.steps[shape]
+    bound = EncryptionContext(step.id, step.type, keys.queue(step.queue).tag, then=step.then or b"")
+    return decode(open_result(keys.seal, noted[shape][1], bound))
+
+
+def _sliced(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:
+    for first in range(0, len(calls), _AT_ONCE):
+        yield calls[first : first + _AT_ONCE]
+
+
+@dataclass(frozen=True, slots=True)
+class PollPauses:
+    """Until it is time to look again: pauses that grow."""
+
+    at_most_s: float
+
+    def listen(self, broker: Broker) -> "_FlowPauses":  # noqa: ARG002 - nothing is asked of the server
+        """In a thread."""
+        return _FlowPauses()
+
+    def listen_async(self, broker: AsyncBroker) -> "_AsyncPauses":  # noqa: ARG002 - as above
+        """In a coroutine."""
+        return _AsyncPauses()
+
+
+class _FlowPauses:
+    def __init__(self) -> None:
+        self._next_s = _FIRST_PAUSE_S
+
+    def next_s(self, at_most_s: float) -> float:
+        """The length of the next pause."""
+        pause, self._next_s = min(self._next_s, at_most_s), self._next_s * 1.5
+        return pause
+
+    def wait(self, at_most_s: float) -> None:
+        """Sleeps."""
+        sleep(self.next_s(at_most_s))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class _AsyncPauses:
+    def __init__(self) -> None:
+        self._pauses = _FlowPauses()
+
+    async def wait(self, at_most_s: float) -> None:
+        """Sleeps."""
+        await asyncio.sleep(self._pauses.next_s(at_most_s))
+
+    async def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,203 @@
+"""The relay: takes ends of tasks from outboxes to the joins that wait for them.
+
+What must hold: an entry leaves its outbox only after all its joins took it. Every step may be repeated, by this relay
+or by another one at the same time: an arrival that is known changes nothing.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import flows
+from jobrunner.broker.chunks import sliced
+from jobrunner.broker.keys import Keys
+from jobrunner.client.operations.operation import EachReply, Operation, run_operation
+from jobrunner.errors import JobrunnerError
+from jobrunner.join import Arrival, Ended, JoinRef, read_onward
+from jobrunner.logs import SafeLogger
+
+SLICE = 100
+_AT_ONCE = 500
+_log = SafeLogger("jobrunner.relay")
+
+
+def relay(
+    broker: Broker, keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = (), looks: float = math.inf
+) -> frozenset[str]:
+    """Carries `relaying` out in this thread. Raises ServerError."""
+    return run_operation(broker, relaying(keys, ended=ended, tags=tags, looks=looks))
+
+
+def relaying(
+    keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = (), looks: float = math.inf
+) -> Operation[frozenset[str]]:
+    """Tells what `ended` and what is in the outboxes of `tags`, and what follows from that.
+
+    One look takes up to SLICE entries of each outbox; returns the tags in whose outboxes there may be more after so
+    many `looks`.
+    """
+    left, unread = list(ended), dict.fromkeys(tags)
+    stuck: set[str] = set()
+    while left or unread:
+        if not left:
+            if looks <= 0:
+                return frozenset(unread)
+            looks -= 1
+            found = yield from _read(keys, list(unread))
+            unread = {tag: None for tag, (_, has_more) in found.items() if has_more}
+            left = [entry for entries, _ in found.values() for entry in entries]
+            continue
+        batch, left = left[:SLICE], left[SLICE:]
+        posted, untold = yield from _tell(keys, batch)
+        stuck.update(entry.tag for entry in untold)
+        unread = dict.fromkeys(tag for tag in (*unread, *posted) if tag not in stuck)
+    return frozenset()
+
+
+def _read(keys: Keys, tags: Sequence[str]) -> Operation[dict[str, tuple[list[Ended], bool]]]:
+    """Entries of each outbox, and whether it may have more."""
+    found: dict[str, tuple[list[Ended], bool]] = {}
+    for first in range(0, len(tags), _AT_ONCE):
+        asked = tags[first : first + _AT_ONCE]
+        replies = yield EachReply([flows.outbox(keys, tag, count=SLICE) for tag in asked])
+        found.update(
+            (tag, ([], False)) if isinstance(reply, JobrunnerError) else (tag, reply)
+            for tag, reply in zip(asked, replies, strict=True)
+        )
+    return found
+
+
+def _tell(keys: Keys, batch: list[Ended]) -> Operation[tuple[set[str], list[Ended]]]:
+    """Makes the arrivals of entries and removes those that all their joins took.
+
+    Returns the tags whose outboxes got something by it, and the entries that stay.
+    """
+    addressed = [(entry, _addressees(keys, entry.tag, entry.onward)) for entry in batch]
+    arrivals: dict[JoinRef, list[_Brought]] = {}
+    for entry, to in addressed:
+        for one in to:
+            arrivals.setdefault(JoinRef(one.queue, one.join), []).append((one.member, entry.outcome, entry.result))
+    found = yield from _arrive(keys, arrivals)
+    told: dict[str, list[Ended]] = {}
+    untold = []
+    for entry, to in addressed:
+        if any(JoinRef(one.queue, one.join) in found.refused for one in to):
+            untold.append(entry)
+        else:
+            told.setdefault(entry.tag, []).append(entry)
+    if told:
+        yield EachReply([flows.forget(keys, tag, entries) for tag, entries in told.items()])
+    return found.posted, untold
+
+
+_Brought = tuple[int, str, bytes]
+"""Which member arrives, how it ended, and with what result."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrivalReply:
+    """What came of arrivals: the tags whose outboxes got something, and the joins that could not be told, with why."""
+
+    posted: set[str] = field(default_factory=set)
+    refused: dict[JoinRef, JobrunnerError] = field(default_factory=dict)
+
+    def hear(self, keys: Keys, place: JoinRef, word: Any) -> None:
+        """Takes in what was said of a join."""
+        if isinstance(word, JobrunnerError):
+            self.refused[place] = word
+            _log.warning("a join could not be told; it will be again", join=place.join, error=str(word))
+        elif word == "gone":
+            _log.warning("a join is gone: its flow waited too long, or was deleted", join=place.join)
+        elif word in ("posted", "dead"):
+            self.posted.add(keys.queue(place.queue).tag)
+
+
+def _arrive(keys: Keys, arrivals: Mapping[JoinRef, list[_Brought]]) -> Operation[_ArrivalReply]:
+    """Brings arrivals to their joins, and takes those on whose rule is met by that."""
+    found = _ArrivalReply()
+    asked = [(place, some) for place, all_ in arrivals.items() for some in sliced(all_, _size, most=SLICE)]
+    large: dict[JoinRef, None] = {}
+    for part in sliced(asked, lambda one: sum(map(_size, one[1])), most=_AT_ONCE):
+        calls = [flows.join_arrive(keys.queue(place.queue), place.join, some) for place, some in part]
+        replies = yield EachReply(calls)
+        for (place, _), word in zip(part, replies, strict=True):
+            if word == "more":
+                large[place] = None
+            else:
+                found.hear(keys, place, word)
+    # One slice at a time, as the server would run what comes in one piece without a look at anybody else. The
+    # entries are forgotten after the last one, so whoever finds them goes on where this relay stopped.
+    for place in large:
+        said: Any = "more"
+        while said == "more":
+            (said,) = yield EachReply([flows.collect(keys.queue(place.queue), place.join)])
+            if said == "pass":
+                said = yield from _pass_on(keys, place, found)
+        found.hear(keys, place, said)
+    return found
+
+
+def _pass_on(keys: Keys, place: JoinRef, found: _ArrivalReply) -> Operation[Any]:
+    """Takes the results of a large group to all joins behind it, part by part, and says at the end that they are there.
+
+    Only then what was collected goes. Returns the word on that, an error, or 'more' when it is to be collected again.
+    """
+    queue = keys.queue(place.queue)
+    onward, parts = yield EachReply([flows.onward(queue, place.join), flows.collected(queue, place.join)])
+    if error := _first_error((onward, parts)):
+        return error
+    if not parts:  # given up, or passed on by another relay, or lost
+        return "more"
+    to = missing = _addressees(keys, queue.tag, onward)
+    size = 0
+    for number in range(parts):
+        (part,) = yield EachReply([flows.collected_part(queue, place.join, number)])
+        if part is None or isinstance(part, JobrunnerError):
+            return part or "more"
+        size += len(part)
+        words = yield from _bring_part(keys, missing, number, part)
+        if error := _first_error(words):
+            return error
+        missing = [one for one, word in zip(missing, words, strict=True) if word == "taken"]
+        if not missing:
+            break
+    arrivals: dict[JoinRef, list[_Brought]] = {}
+    for one in to:
+        brought = one.member, "succeeded", flows.in_pieces(parts, size)
+        arrivals.setdefault(JoinRef(one.queue, one.join), []).append(brought)
+    beyond = yield from _arrive(keys, arrivals)
+    found.posted.update(beyond.posted)
+    if error := _first_error(beyond.refused.values()):
+        return error
+    (passed,) = yield EachReply([flows.passed(queue, place.join)])
+    return passed
+
+
+def _bring_part(keys: Keys, to: Sequence[Arrival], number: int, part: bytes) -> Operation[list[Any]]:
+    words: list[Any] = []
+    for some in sliced(to, lambda _: len(part), most=_AT_ONCE):
+        words += yield EachReply(
+            [flows.join_arrive_part(keys.queue(one.queue), one.join, one.member, number, part) for one in some]
+        )
+    return words
+
+
+def _first_error(words: Iterable[Any]) -> JobrunnerError | None:
+    return next((word for word in words if isinstance(word, JobrunnerError)), None)
+
+
+def _size(brought: _Brought) -> int:
+    return len(brought[2])
+
+
+def _addressees(keys: Keys, tag: str, onward: bytes) -> list[Arrival]:
+    try:
+        found = read_onward(onward)
+        for one in found:
+            keys.queue(one.queue)
+    except ValueError as error:  # damage: nobody can ever be told
+        _log.error("an end of a task is dropped: nobody can read whom to tell", tag=tag, error=str(error))
+        return []
+    return found

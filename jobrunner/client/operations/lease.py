@@ -1,0 +1,206 @@
+"""Taking items under leases and reporting on them, once for threads and asyncio, for one lease and for a batch.
+
+What must hold: an item that was reserved reaches the caller or goes back to its place, also when the coroutine that
+reserved is cancelled; and a refused report of a batch never hides what became of the others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import leases, queues
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.client.call_ids import new_token
+from jobrunner.client.encryption import closed, unsealed
+from jobrunner.client.item import check_verdict, milliseconds, write_headers, write_payload
+from jobrunner.client.operations import lease_reports as reports
+from jobrunner.client.operations.lease_reports import Words
+from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, ask
+from jobrunner.client.operations.queue_ref import QueueRef
+from jobrunner.client.operations.reserved import ReservedItem
+from jobrunner.client.operations.waits import WorkHint
+from jobrunner.client.queue_settings import read_settings
+from jobrunner.clock import from_ms, monotonic
+from jobrunner.encryption.cipher import EncryptionContext
+from jobrunner.errors import InvalidOption, PipelineError, ReportsRefused, UsageError
+from jobrunner.formatting import describe
+from jobrunner.option_names import nearest
+from jobrunner.retry import seconds
+from jobrunner.settings import Duration, check_whole
+from jobrunner.task import check_priority
+
+_RECHECK_S = 2.0
+
+
+def reserve(
+    line: QueueRef, n: int, keepalive: Duration | None, wait: Duration, committing: Iterable[ReservedItem]
+) -> Operation[list[Attempt]]:
+    """Returns what was handed out. Raises ReportsRefused, and hands nothing out, when a commit was refused."""
+    check_whole(n, "n", minimum=1)
+    keepalive_ms = milliseconds(keepalive, "keepalive")
+    ends = monotonic() + seconds(wait, option="wait")
+    held = reports.own(line, committing)
+    commits: Calls = [*reports.commit(line, held, [None] * len(held))]
+    *said, found = yield _taking(line, n, keepalive_ms, commits)
+    try:
+        reports.verdicts(held, said)
+    except ReportsRefused:
+        yield Uninterrupted(_give_back(line, [found]), undo=lambda _: [])
+        raise
+    while not found.attempts and (left := ends - monotonic()) > 0:
+        foretold = left if found.next_event_ms is None else (found.next_event_ms - found.now_ms) / 1000
+        yield WorkHint(line.keys, min(left, foretold, _RECHECK_S))
+        (found,) = yield _taking(line, n, keepalive_ms, [])
+    return found.attempts  # type: ignore[no-any-return]
+
+
+def commit(line: QueueRef, held: ReservedItem, result: Any) -> Operation[bool]:
+    """Returns False when the item is gone."""
+    (call,) = reports.commit(line, [held], [result])
+    return (yield from _report(held, call)) != "gone"
+
+
+def rollback(line: QueueRef, held: ReservedItem, delay: Duration | None, error: str) -> Operation[bool]:
+    """Returns False when the item is gone."""
+    _check_error(error)
+    delays = yield from _delays(line, [held], delay)
+    return (yield from _report(held, reports.fail(line, [held], delays, error))) != "gone"
+
+
+def release(line: QueueRef, held: ReservedItem) -> Operation[bool]:
+    """Returns False when the item is gone."""
+    return (yield from _report(held, reports.release(line, [held]))) != "gone"
+
+
+def extend(line: QueueRef, held: ReservedItem) -> Operation[bool]:
+    """Returns False when the item is gone. Sets the new deadline."""
+    word = yield from _report(held, reports.extend(line, [held]))
+    if word != "gone":
+        _note_deadline(held, word)
+    return word != "gone"
+
+
+def move(
+    line: QueueRef,
+    held: ReservedItem,
+    queue: str,
+    payload: Any,
+    headers: Mapping[str, str] | None,
+    delay: Duration,
+    priority: int | None,
+    max_hops: int,
+) -> Operation[bool]:
+    """Returns False when the item is gone. Raises PipelineError for a target that a published pipeline has not."""
+    fields: list[bytes | str] = []
+    if headers is not None:
+        fields += ["headers", write_headers({**held.headers, **headers})]
+    fields += _payload(line, held, line.neighbour(queue), payload, fields[1] if fields else held.attempt.headers or b"")
+    chosen = check_priority(priority)
+    delay_ms = seconds(delay, option="delay") * 1000
+    yield from _check_target(line, line.neighbour(queue).name)
+    report = (held.id, held.token, "" if chosen is None else chosen, delay_ms, fields)
+    word = yield from _report(held, leases.move(line.keys, line.neighbour(queue), [report], max_hops=max_hops))
+    if word == "hops":
+        raise UsageError(f"item {held.id} made {max_hops} hops, the most allowed; look for a loop without an end")
+    return word != "gone"
+
+
+def _check_target(line: QueueRef, target: str) -> Operation[None]:
+    """Once for each target: in a pipeline whose queues are known, an item would wait for ever in any other."""
+    if target == line.name or target in line.targets:
+        return
+    known, is_used = yield [queues.declared(line.all_keys, line.keys.tag), queues.is_registered(line.all_keys, target)]
+    if known and not is_used and target not in known:
+        short = [name.partition("/")[2] for name in known]
+        name = target.partition("/")[2]
+        raise PipelineError(
+            f"pipeline {line.keys.tag!r} has no queue {name!r}; {nearest(name, short)} The item stays where it is"
+        )
+    line.targets.add(target)
+
+
+def _payload(
+    line: QueueRef, held: ReservedItem, to: QueueKeys, payload: Any, headers: bytes | str
+) -> list[bytes | str]:
+    """The fields of a payload that moves. A seal is for one queue and its headers, so it is closed anew for them."""
+    after = b""
+    if payload is not msgspec.UNSET:
+        raw, encoding = write_payload(payload, line.payload_limit)
+        if line.keys.seal is not None and held.then:
+            after = unsealed(held.attempt, line.keys).after or b""
+    elif line.keys.seal is not None:
+        opened = unsealed(held.attempt, line.keys)
+        raw, encoding, after = opened.raw, opened.encoding.decode("utf-8", "replace"), opened.after or b""
+    else:
+        return []
+    said = headers.encode() if isinstance(headers, str) else headers
+    bound = EncryptionContext(held.id, held.attempt.type, to.tag, to.name, said, held.then)
+    raw, encoding = closed(line.keys, raw, encoding, bound, after=after)
+    return ["payload", raw, "encoding", encoding]
+
+
+def commit_many(line: QueueRef, given: Iterable[ReservedItem], results: Iterable[Any] | None) -> Operation[list[bool]]:
+    """Returns, beside the leases, False for those whose item is gone."""
+    held = reports.own(line, given)
+    said = [None] * len(held) if results is None else list(results)
+    if len(said) != len(held):
+        raise InvalidOption(f"{len(said)} results are given for {len(held)} leases; give one for each, or None")
+    return reports.verdicts(held, (yield [*reports.commit(line, held, said)]))
+
+
+def rollback_many(
+    line: QueueRef, given: Iterable[ReservedItem], delay: Duration | None, error: str
+) -> Operation[list[bool]]:
+    """Returns, beside the leases, False for those whose item is gone."""
+    _check_error(error)
+    held = reports.own(line, given)
+    delays = yield from _delays(line, held, delay)
+    parts = zip(reports.slices(held), reports.slices(delays), strict=True)
+    return reports.verdicts(held, (yield [reports.fail(line, part, of_part, error) for part, of_part in parts]))
+
+
+def release_many(line: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
+    """Returns, beside the leases, False for those whose item is gone."""
+    held = reports.own(line, given)
+    return reports.verdicts(held, (yield [reports.release(line, part) for part in reports.slices(held)]))
+
+
+def extend_many(line: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
+    """Returns, beside the leases, False for those whose item is gone. Sets the new deadlines."""
+    held = reports.own(line, given)
+    answers = yield [reports.extend(line, part) for part in reports.slices(held)]
+    return reports.verdicts(held, answers, _note_deadline)
+
+
+def _taking(line: QueueRef, n: int, keepalive_ms: int | None, commits: Calls) -> Uninterrupted:
+    call = leases.reserve(line.keys, n, token=new_token(), keepalive_ms=keepalive_ms)
+    return Uninterrupted([*commits, call], undo=partial(_give_back, line))
+
+
+def _give_back(line: QueueRef, answers: list[Any]) -> Calls:
+    taken: list[Attempt] = answers[-1].attempts
+    return [leases.release(line.keys, [(one.id, one.token, "") for one in taken])] if taken else []
+
+
+def _report(held: ReservedItem, call: Call[Words]) -> Operation[str]:
+    return check_verdict((yield from ask(call))[0], held.id)
+
+
+def _delays(line: QueueRef, held: Sequence[ReservedItem], delay: Duration | None) -> Operation[list[float]]:
+    if delay is not None or not held:
+        return [seconds(delay or 0, option="delay")] * len(held)
+    backoff = read_settings((yield from ask(queues.settings(line.keys)))).backoff
+    return [backoff.delay(one.retry_count + 1) for one in held]
+
+
+def _check_error(error: object) -> None:
+    if not isinstance(error, str):
+        raise InvalidOption(f"error={describe(error)}: give a text")
+
+
+def _note_deadline(held: ReservedItem, word: str) -> None:
+    held.deadline = from_ms(float(word.lstrip("!")))  # "!": it was asked to stop

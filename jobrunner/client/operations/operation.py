@@ -1,0 +1,157 @@
+"""Operations written once, for threads and for asyncio.
+
+An operation is a generator. It yields what it wants of the server, is sent the answer, and returns its value; it never
+talks to the server itself, so `run_operation` runs it with a Broker and `run_operation_async` with an AsyncBroker. What
+it may yield: a list of calls (one round trip; the answer is their values), a list of them as `EachReply`, `Durable` or
+`Uninterrupted`, or a `Wait`. QueueFull is raised in it, as it may wait for capacity. (The idea is that of "sans-I/O"
+protocols: https://sans-io.readthedocs.io.)
+"""
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from jobrunner.broker.async_broker import AsyncBroker
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.errors import JobrunnerError, QueueFull
+
+T = TypeVar("T")
+Calls: TypeAlias = list[Call[Any]]
+
+
+class EachReply(msgspec.Struct, frozen=True):
+    """One round trip whose answer has the error of a call that was refused in place of its value."""
+
+    calls: Calls
+
+
+class Durable(msgspec.Struct, frozen=True):
+    """One round trip that ends when what it wrote is as safe as the client's `durability` asks."""
+
+    calls: Calls
+
+
+class Uninterrupted(msgspec.Struct, frozen=True):
+    """One round trip that is brought to its end even when the coroutine that asked for it is cancelled.
+
+    Then nobody is left to receive the answer, so the calls that `undo` makes of it are sent before the cancellation
+    goes on. A thread is not cancelled, so there it is a round trip like any other.
+    """
+
+    calls: Calls
+    undo: Callable[[list[Any]], Calls]
+
+
+class Listener(Protocol):
+    """Waits in a thread."""
+
+    def wait(self, at_most_s: float, /) -> object: ...
+    def close(self) -> None: ...
+
+
+class AsyncListener(Protocol):
+    """Waits in a coroutine. `close` must not wait for anything."""
+
+    async def wait(self, at_most_s: float, /) -> object: ...
+    async def close(self) -> None: ...
+
+
+class Wait(Protocol):
+    """A pause that may end before its time. All waits of one operation share the listener that the first one opens."""
+
+    @property
+    def at_most_s(self) -> float: ...
+    def listen(self, broker: Broker) -> Listener: ...
+    def listen_async(self, broker: AsyncBroker) -> AsyncListener: ...
+
+
+Step: TypeAlias = Calls | EachReply | Durable | Uninterrupted | Wait
+Operation: TypeAlias = Generator[Step, Any, T]
+
+
+def ask(call: Call[T]) -> Operation[T]:
+    """One call; returns its value."""
+    values = yield [call]
+    return values[0]  # type: ignore[no-any-return]
+
+
+def run_operation(broker: Broker, steps: Operation[T]) -> T:
+    """Carries an operation out in this thread."""
+    listener: Listener | None = None
+    answer: Any = None
+    error: QueueFull | None = None
+    try:
+        while True:
+            try:
+                step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer, error = None, None
+            try:
+                if isinstance(step, list):
+                    answer = broker.run_many(step) if step else []
+                elif isinstance(step, Durable):
+                    answer = broker.write(step.calls)
+                elif isinstance(step, Uninterrupted):
+                    answer = broker.run_many(step.calls)
+                elif isinstance(step, EachReply):
+                    answer = broker.run_each(step.calls)
+                else:
+                    listener = listener or step.listen(broker)
+                    answer = listener.wait(step.at_most_s)
+            except QueueFull as refused:
+                error = refused
+    finally:
+        if listener is not None:
+            listener.close()
+
+
+async def run_operation_async(broker: AsyncBroker, steps: Operation[T]) -> T:
+    """Carries an operation out in this coroutine."""
+    listener: AsyncListener | None = None
+    answer: Any = None
+    error: QueueFull | None = None
+    try:
+        while True:
+            try:
+                step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer, error = None, None
+            try:
+                if isinstance(step, list):
+                    answer = await broker.run_many(step) if step else []
+                elif isinstance(step, Durable):
+                    answer = await broker.write(step.calls)
+                elif isinstance(step, Uninterrupted):
+                    answer = await _unbroken(broker, step)
+                elif isinstance(step, EachReply):
+                    answer = await broker.run_each(step.calls)
+                else:
+                    listener = listener or step.listen_async(broker)
+                    answer = await listener.wait(step.at_most_s)
+            except QueueFull as refused:
+                error = refused
+    finally:
+        if listener is not None:
+            await listener.close()
+
+
+async def _unbroken(broker: AsyncBroker, step: Uninterrupted) -> list[Any]:
+    exchange = asyncio.ensure_future(broker.run_many(step.calls))
+    try:
+        return await asyncio.shield(exchange)
+    except asyncio.CancelledError:
+        # A second cancellation does not wait; the undoing goes on behind it.
+        await asyncio.shield(asyncio.ensure_future(_undo(broker, exchange, step)))
+        raise
+
+
+async def _undo(broker: AsyncBroker, exchange: "asyncio.Future[list[Any]]", step: Uninterrupted) -> None:
+    with suppress(JobrunnerError):  # the server is away: the leases end by themselves
+        if calls := step.undo(await exchange):
+            await broker.run_many(calls)

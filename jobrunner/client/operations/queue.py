@@ -1,0 +1,201 @@
+"""The operations on a whole queue, once for Queue and AsyncQueue: what they ask of the server, and what comes of it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import events, leases, queues, tasks
+from jobrunner.broker.calls import search as search_calls
+from jobrunner.broker.keys import check_id
+from jobrunner.broker.replies import whole
+from jobrunner.client.events import who
+from jobrunner.client.item import Item, Popped, check_verdict, milliseconds, read_headers, read_payload
+from jobrunner.client.item_record import ItemRecord, item_record
+from jobrunner.client.operations import capacity
+from jobrunner.client.operations.enqueue import is_new
+from jobrunner.client.operations.flow_relay import relaying
+from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.queue_ref import QueueRef
+from jobrunner.client.queue_settings import read_settings, write_settings
+from jobrunner.encryption.cipher import EncryptionContext, allow_forward, open_payload
+from jobrunner.errors import EncryptionError, InvalidOption, TaskGone, UsageError
+from jobrunner.formatting import describe
+from jobrunner.settings import Duration, QueueSettings, check_whole
+from jobrunner.task import Task, TaskRecord, TaskState
+
+OnClash = Literal["existing", "raise"] | Callable[[list[str]], object]
+"""What a push does when an id is there already."""
+STATES = ("waiting", "scheduled", "pending", "dead", "done")
+"""The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
+_PURGEABLE = ("waiting", "scheduled", "dead", "done")
+_READ_AT_ONCE = 1000
+
+
+def tasks_of(line: QueueRef, payloads: Iterable[Any]) -> list[Task]:
+    """What is pushed, checked."""
+    return [line.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
+
+
+def push_many(line: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash) -> Operation[list[str]]:
+    """Returns the ids. Raises DuplicateTask if a clash should, and then nothing is added."""
+    if pushed:
+        before = [] if line.is_registered else queues.register(line.all_keys, [line.name])
+        clash = on_clash if isinstance(on_clash, str) else "existing"
+        call = tasks.enqueue(line.keys, pushed, clash=clash)
+        said = (yield from capacity.write(before, [(line.keys, call)], wait))[-1]
+        line.is_registered = True
+        if callable(on_clash):
+            known = [task.id for task, flag in zip(pushed, said, strict=True) if not is_new(task, flag)]
+            if known:
+                on_clash(known)
+    return [task.id for task in pushed]
+
+
+def waits_for_reply(on_clash: OnClash) -> bool:
+    """Whether the caller must hear of clashes at once, so that nothing may be sent later. Raises InvalidOption."""
+    if on_clash in ("existing", "raise") or callable(on_clash):
+        return on_clash != "existing"
+    raise InvalidOption(
+        f"on_clash={describe(on_clash)}: choose 'existing' or 'raise', or give a callable that takes ids"
+    )
+
+
+def pop(line: QueueRef, n: int) -> Operation[list[Popped]]:
+    """Returns what was taken out."""
+    check_whole(n, "n", minimum=1, maximum=1000)
+    taken = yield from ask(leases.pop(line.keys, n))
+    return [_popped(line, *raw) for raw in taken]
+
+
+def _popped(
+    line: QueueRef,
+    raw_id: bytes,
+    type_: bytes | None,
+    raw: bytes | None,
+    headers: bytes | None,
+    encoding: bytes | None,
+    then: bytes | None = None,
+    retry_count: bytes | None = None,
+) -> Popped:
+    found: Any
+    try:
+        if line.keys.seal is not None or encoding:
+            of = (raw_id.decode("utf-8", "replace"), (type_ or b"").decode("utf-8", "replace"))
+            bound = EncryptionContext(*of, line.keys.tag, line.name, headers or b"", then or b"")
+            found = read_payload(*open_payload(line.keys.seal, raw or b"", encoding, bound)[:2])
+        else:
+            found = read_payload(raw, encoding)
+    except EncryptionError as error:
+        found = error
+    tries = whole(retry_count)
+    return Popped(raw_id.decode("utf-8", "replace"), read_headers(headers), raw or b"", found, tries + 1, tries)
+
+
+def delete(line: QueueRef, task_id: str, *, force: bool = False) -> Operation[bool]:
+    """Returns whether there was such an item. Raises NotReserved, UsageError."""
+    if force:
+        raise UsageError("force=True is for a queue: delete(force=True) without an id; an item needs none")
+    word = yield from ask(tasks.delete(line.keys, check_id(task_id)))
+    return check_verdict(word, task_id) != "gone"
+
+
+def counts(line: QueueRef) -> Operation[dict[str, int]]:
+    """Returns how many items are in each state."""
+    found = yield from ask(queues.counts(line.keys))
+    return {state: getattr(found, state) for state in STATES}
+
+
+def totals(line: QueueRef) -> Operation[dict[str, int]]:
+    """Returns the totals by name."""
+    return (yield from ask(queues.counts(line.keys))).totals
+
+
+def is_paused(line: QueueRef) -> Operation[bool]:
+    """Returns whether it is."""
+    return (yield from ask(queues.counts(line.keys))).paused
+
+
+def pause(line: QueueRef, for_: Duration | None) -> Operation[None]:
+    """Sets the pause switch, for a while or until it is cleared."""
+    length_ms = milliseconds(for_, "for_")
+    event = events.note(line.all_keys, "queue_paused", queue=line.name, by=who(), for_ms=length_ms or "")
+    yield from _switched(
+        line, queues.configure(line.keys, {"paused": 1 if length_ms is None else f"+{length_ms}"}), event
+    )
+
+
+def resume(line: QueueRef) -> Operation[None]:
+    """Clears the pause switch."""
+    event = events.note(line.all_keys, "queue_resumed", queue=line.name, by=who())
+    yield from _switched(line, queues.configure(line.keys, {"paused": ""}), event)
+
+
+def configure(line: QueueRef, options: Mapping[str, Any]) -> Operation[None]:
+    """Changes the settings named."""
+    wanted = queues.configure(line.keys, write_settings(options, line.name))
+    if options.get("dead_letter_queue"):
+        allow_forward(line.name, options["dead_letter_queue"])
+    said = {f"set_{name}": str(value) for name, value in options.items()}
+    event = events.note(line.all_keys, "queue_configured", queue=line.name, by=who(), **said)
+    yield from _switched(line, wanted, event)
+
+
+def settings(line: QueueRef) -> Operation[QueueSettings]:
+    """Returns the settings in force."""
+    return read_settings((yield from ask(queues.settings(line.keys))))
+
+
+def ids(line: QueueRef, state: str, limit: int, start: int) -> Operation[list[str]]:
+    """Returns ids by their place in line."""
+    _check_state(state)
+    check_whole(limit, "limit", minimum=1, maximum=10_000)
+    check_whole(start, "start", minimum=0)
+    return (yield from ask(queues.ids(line.keys, state, start=start, count=limit)))
+
+
+def list_tasks(line: QueueRef, state: str, limit: int, after: str | None) -> Operation[list[ItemRecord]]:
+    """Returns one page of records; an empty one only at the end."""
+    _check_state(state)
+    check_whole(limit, "limit", minimum=1, maximum=_READ_AT_ONCE)
+    behind = None if after is None else check_id(after)
+    page = yield from ask(search_calls.page(line.keys, state, after=behind, count=limit))
+    if page is None:
+        raise TaskGone(f"task {after} is not {state} any more, so no page comes after it; begin again without after=")
+    first, found = page
+    while found:
+        answers = yield [tasks.show(line.all_keys, task_id, queue=line.name) for task_id in found]
+        if records := [record for record in answers if record is not None and _is_still(record, state)]:
+            return [item_record(record) for record in records]
+        first += len(found)
+        found = yield from ask(queues.ids(line.keys, state, start=first, count=limit))
+    return []
+
+
+def purge(line: QueueRef, state: str, progress: Callable[[int], None] | None = None) -> Operation[int]:
+    """Returns how many were deleted."""
+    if state not in _PURGEABLE:
+        raise InvalidOption(f"state {describe(state)} cannot be purged: choose one of {', '.join(_PURGEABLE)}")
+    total = 0
+    while gone := (yield from ask(queues.purge(line.keys, state))):
+        total += gone
+        if progress is not None:
+            progress(total)
+    if total:
+        yield from ask(events.note(line.all_keys, "queue_purged", queue=line.name, by=who(), state=state, count=total))
+        yield from relaying(line.all_keys, tags=[line.keys.tag])
+    return total
+
+
+def _switched(line: QueueRef, *wanted: Call[Any]) -> Operation[None]:
+    """Calls that may be the first on their queue, and that work on a server that is full."""
+    yield [*queues.register_if_room(line.all_keys, [line.name]), *wanted]
+
+
+def _is_still(record: TaskRecord, state: str) -> bool:
+    """Whether the task has not left since its id was listed; sets that are no TaskState hold what is finished."""
+    return record.state == state or state not in TaskState.__members__.values()
+
+
+def _check_state(state: str) -> None:
+    if state not in STATES:
+        raise InvalidOption(f"state {describe(state)}: choose one of {', '.join(STATES)}")

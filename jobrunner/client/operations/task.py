@@ -1,0 +1,107 @@
+"""The operations on one task, once for TaskHandle and AsyncTaskHandle."""
+
+from typing import Any
+
+import msgspec
+
+from jobrunner.broker.calls import tasks
+from jobrunner.broker.keys import Keys, QueueKeys, check_id, tag_of_id
+from jobrunner.client.operations.flow_relay import relaying
+from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.waits import TaskEndHint
+from jobrunner.clock import monotonic
+from jobrunner.codec import decode
+from jobrunner.encryption.cipher import is_sealed_result
+from jobrunner.errors import InvalidName, NotEncrypted, TaskCancelled, TaskFailed, TaskGone, TaskTimeout
+from jobrunner.retry import seconds
+from jobrunner.settings import Duration
+from jobrunner.task import TaskRecord, TaskState
+
+_RECHECK_S = 2.0
+KEEP_CANCELLED_MS = 60_000
+"""How long a task that somebody cancelled stays readable."""
+
+
+class TaskRef(msgspec.Struct, frozen=True):
+    """Where a task is looked for: `queue` is needed for an id of the user's own."""
+
+    keys: Keys
+    id: str
+    queue: str | None
+
+
+def check_place(task_id: str, queue: str | None) -> None:
+    """Raises InvalidName for an id of the user's own without the name of its queue."""
+    if tag_of_id(check_id(task_id)) is None and queue is None:
+        raise InvalidName(f"task id {task_id!r} was not made by jobrunner; give its queue too: task(id, queue=…)")
+
+
+def find(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None]:
+    """Returns the record, or None; `awaited` has the server tell of the end of the task."""
+    return (yield from ask(tasks.show(at.keys, at.id, queue=at.queue, awaited=awaited)))
+
+
+def read(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord]:
+    """Returns the record. Raises TaskGone."""
+    record = yield from find(at, awaited=awaited)
+    if record is None:
+        raise gone(at.id)
+    return record
+
+
+def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
+    """Returns what the job returned. Raises TaskFailed, TaskCancelled, TaskGone, TaskTimeout."""
+    limit_s = None if timeout is None else seconds(timeout, option="timeout")
+    ends = None if limit_s is None else monotonic() + limit_s
+    record = yield from read(at, awaited=limit_s != 0)
+    channel = at.keys.queue(record.queue).finished + at.id.encode()
+    while not record.state.is_final:
+        left = _RECHECK_S if ends is None else min(_RECHECK_S, ends - monotonic())
+        if left <= 0:
+            raise TaskTimeout(f"task {at.id} is still {record.state} after {limit_s:g} s; it goes on, ask again later")
+        yield TaskEndHint(channel, left)
+        record = yield from read(at, awaited=True)
+    return read_result(record)
+
+
+def cancel(at: TaskRef) -> Operation[bool]:
+    """Returns False when the task is finished or gone."""
+    queue = yield from _own_queue(at)
+    word = yield from ask(tasks.cancel(queue, at.id, keep_ms=KEEP_CANCELLED_MS))
+    if word == "posted":
+        yield from relaying(at.keys, tags=[queue.tag])
+    return word != "gone"
+
+
+def requeue(at: TaskRef) -> Operation[bool]:
+    """Returns False when the task is not dead."""
+    queue = yield from _own_queue(at)
+    return (yield from ask(tasks.requeue(queue, [at.id]))) == ["ok"]
+
+
+def read_result(record: TaskRecord) -> Any:
+    """What a finished task returned. Raises TaskFailed or TaskCancelled for one that did not succeed."""
+    if record.state is TaskState.DEAD:
+        reason = record.error.partition("\n")[0] or "no reason was given"
+        raise TaskFailed(f"task {record.id} ({record.type}) is dead: {reason}")
+    if record.state is TaskState.CANCELLED:
+        raise TaskCancelled(f"task {record.id} ({record.type}) was cancelled")
+    if record.unread is not None and (
+        is_sealed_result(record.result or b"") or isinstance(record.unread, NotEncrypted)
+    ):
+        raise record.unread
+    return decode(record.result or b"")
+
+
+def gone(task_id: str) -> TaskGone:
+    """The error for a task that is not there."""
+    return TaskGone(f"no task {task_id}: it never was, or it finished and is no longer kept; see the option result_ttl")
+
+
+def _own_queue(at: TaskRef) -> Operation[QueueKeys]:
+    record = yield from find(at)
+    if record is not None:
+        return at.keys.queue(record.queue)
+    if at.queue is None:
+        raise gone(at.id)
+    return at.keys.queue(at.queue)

@@ -1,0 +1,47 @@
+"""Which names are hidden: the usual ones, those of this client, and those that any program published on the server.
+
+Names are kept on the server, so that they hold wherever a task is looked at: in a dashboard that another application
+mounts, and for a command that is run in another folder.
+"""
+
+from collections.abc import Iterable
+
+from jobrunner.broker.calls.server import redacted_names
+from jobrunner.broker.keys import Keys
+from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.clock import monotonic
+from jobrunner.errors import InvalidOption
+from jobrunner.redaction import Redaction
+
+_KNOWN_FOR_S = 5.0
+
+
+class SharedRedaction:
+    """The names of one client. What it read of the server is believed for some seconds."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._now = Redaction(self._names)
+        self._read_at = -_KNOWN_FOR_S
+
+    def add(self, names: Iterable[str]) -> None:
+        """Hides these as well, as long as this client lives. Raises InvalidOption for what is no pattern."""
+        self._names = tuple(dict.fromkeys((*self._names, *names)))
+        self._now = Redaction(self._names)
+        self._read_at = -_KNOWN_FOR_S
+
+    def now(self, keys: Keys) -> Operation[Redaction]:
+        """What is hidden. Raises ServerError. A user of the server who may not read the names hides only the others."""
+        if monotonic() - self._read_at >= _KNOWN_FOR_S:
+            found = yield from ask(redacted_names(keys))
+            self._now = Redaction((*self._names, *filter(_is_pattern, found)))
+            self._read_at = monotonic()
+        return self._now
+
+
+def _is_pattern(name: str) -> bool:
+    try:
+        Redaction([name])
+    except InvalidOption:  # one bad name shows nothing that the others hide
+        return False
+    return True

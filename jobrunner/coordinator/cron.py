@@ -1,0 +1,232 @@
+"""Fires periodic jobs: each tick becomes one task, however many leaders there were.
+
+The state of a job (its last tick) is changed and its task made in one script that compares the last tick with the one
+this leader computed from; so a tick is fired once even by two processes that both believe they lead.
+"""
+
+import hashlib
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Arg
+from jobrunner.broker.calls import events
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls.tasks import sealed, task_options
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import from_ms, monotonic
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.logs import SafeLogger
+from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
+from jobrunner.schedule import GRACE, Schedule, due_ticks, first_tick, jittered, last_tick_at
+
+_READ_EVERY_S = 30.0
+_REFUSED_PAUSE_S = 5.0
+_AFTER_DISPUTE = timedelta(seconds=0.1)
+_REMEMBERED_MS = 7 * 86_400_000.0
+_STATE_KEPT_MS = 400 * 86_400_000
+"""Of a job that is forgotten: a yearly one that is back in time goes on from its last tick."""
+_SETTLED = ("fired", "skipped", "disabled")
+"""What becomes of a tick that nobody need look at again."""
+_log = SafeLogger("jobrunner.periodic")
+
+
+class PeriodicTicks:
+    """The chore of the leader. Reads the published definitions when they change, and sleeps until the next tick.
+
+    `late(queue, job, ms)` hears how long after its tick a job was fired, `progress` that one job was looked after.
+    """
+
+    def __init__(
+        self, broker: Broker, keys: Keys, late: Callable[[str, str, float], object] = lambda *_: None,
+        progress: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._broker = broker
+        self._late = late
+        self._progress = progress
+        self._keys = keys
+        self._definitions: dict[str, PeriodicDefinition] = {}
+        self._last: dict[str, str] = {}
+        self._read_at = -_READ_EVERY_S
+        self._complained: set[str] = set()
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues that periodic jobs run on."""
+        return frozenset(one.queue for one in self._definitions.values())
+
+    def forget(self) -> None:
+        """Called when leadership begins: what was known may be old."""
+        self._last.clear()
+        self._complained.clear()
+        self._read_at = -_READ_EVERY_S
+
+    def reread(self) -> None:
+        """Called when a definition was changed or added."""
+        self._read_at = -_READ_EVERY_S
+
+    def step(self, epoch: int, now: datetime) -> float:
+        """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading."""
+        if monotonic() - self._read_at >= _READ_EVERY_S:
+            self._read_definitions(_ms(now))
+        pause = _READ_EVERY_S - (monotonic() - self._read_at)
+        for definition in self._definitions.values():
+            pause = min(pause, self._look_after(definition, epoch, now))
+            self._progress()
+        return max(pause, 0.0)
+
+    def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> float:
+        """Fires one job; returns the seconds to its next tick. One that cannot be fired holds up no other."""
+        try:
+            return (self._fire_due(definition, epoch, now) - now).total_seconds()
+        except (ServerUnavailable, OutcomeUnknown):
+            raise
+        except Exception as error:
+            self._complain(definition.name, f"{type(error).__name__}: {error}")
+            self._last.pop(definition.name, None)
+            return _REFUSED_PAUSE_S
+
+    def _read_definitions(self, now_ms: float) -> None:
+        published = self._broker.run(leader_calls.periodics(self._keys))
+        seen = self._broker.run(leader_calls.periodics_seen(self._keys)) if published else {}
+        before, self._definitions = self._definitions, {}
+        for name, raw in published.items():
+            unseen_ms = now_ms - seen.get(name, 0.0)
+            if unseen_ms > _REMEMBERED_MS:
+                self._broker.run_many(leader_calls.forget_periodic(self._keys, name))
+                self._leave(name, raw)
+            if unseen_ms > KNOWN_FOR_MS:
+                continue  # no worker could run it; catch_up decides when one is back
+            definition = read_definition(raw)
+            if definition is not None:
+                self._definitions[name] = definition
+                if name in before and before[name].schedule != definition.schedule:
+                    self._tell_change(definition)
+            else:
+                self._complain(name, "its definition is damaged")
+        self._read_at = monotonic()
+
+    def _leave(self, name: str, raw: bytes) -> None:
+        """The state of a job that is forgotten has an end, unless somebody disabled the job: it would run again."""
+        self._last.pop(name, None)
+        definition = read_definition(raw)
+        if definition is not None:
+            keys = self._keys.queue(definition.queue)
+            if "disabled" not in self._broker.run(leader_calls.periodic_state(keys, name)):
+                self._broker.run(leader_calls.end_periodic_state(keys, name, _STATE_KEPT_MS))
+
+    def _tell_change(self, definition: PeriodicDefinition) -> None:
+        """A deploy brought another schedule, or took it back."""
+        words = {"queue": definition.queue, "job": definition.name, "schedule": definition.parsed().describe()}
+        _log.info("the schedule of a periodic job is another one now", **words)
+        self._broker.run(events.note(self._keys, "periodic_changed", **words))
+
+    def _complain(self, name: str, reason: str) -> None:
+        """Once for each job while this worker leads."""
+        if name not in self._complained:
+            self._complained.add(name)
+            _log.error("a periodic job is not fired", job=name, reason=reason)
+
+    def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> datetime:
+        schedule = definition.parsed()
+        last = self._last_tick(definition)
+        if not last:
+            tick = first_tick(schedule, now)
+            if tick > now:
+                self._remember_start(definition, now)
+                return tick
+            self._fire(definition, "", tick, epoch, definition.overlap)
+            return schedule.next_after(tick)
+        last_tick = from_ms(float(last))
+        longest_ahead = schedule.next_after(last_tick) - last_tick + GRACE
+        if last_tick - now > longest_ahead:
+            self._anchor(definition, schedule, last_tick, now, longest_ahead, epoch)
+            return now + _AFTER_DISPUTE
+        due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up)
+        overlap = definition.overlap
+        for tick in due.ticks:
+            word = self._fire(definition, self._last[definition.name], tick, epoch, overlap)
+            if word == "fired":
+                self._late(definition.queue, definition.name, (now - tick).total_seconds() * 1000)
+            if word not in _SETTLED:
+                return now + _AFTER_DISPUTE
+            if word == "fired":  # ticks that are made up for together do not stand in each other's way
+                overlap = "allow"
+        return schedule.next_after(due.last)
+
+    def _last_tick(self, definition: PeriodicDefinition) -> str:
+        known = self._last.get(definition.name)
+        if known is None:
+            keys = self._keys.queue(definition.queue)
+            _, state = self._broker.run_many([
+                leader_calls.keep_periodic_state(keys, definition.name),
+                leader_calls.periodic_state(keys, definition.name),
+            ])  # fmt: skip
+            known = self._last[definition.name] = _whole(state.get("last", b""))
+        return known
+
+    def _remember_start(self, definition: PeriodicDefinition, now: datetime) -> None:
+        keys = self._keys.queue(definition.queue)
+        self._broker.run(leader_calls.start_periodic(keys, definition.name, _ms(now)))
+        self._last.pop(definition.name, None)
+
+    def _anchor(
+        self, definition: PeriodicDefinition, schedule: Schedule, last_tick: datetime, now: datetime,
+        longest_ahead: timedelta, epoch: int,
+    ) -> None:  # fmt: skip
+        """The server's clock was ahead, or a server whose clock was ahead has failed: the ticks go on from now."""
+        name, expected = definition.name, self._last.pop(definition.name)
+        to_ms, ahead_ms = _ms(last_tick_at(schedule, last_tick, now)), round(longest_ahead.total_seconds() * 1000)
+        keys = self._keys.queue(definition.queue)
+        anchoring = leader_calls.anchor(
+            keys, name, expected=expected, to_ms=to_ms, ahead_ms=ahead_ms, epoch=epoch
+        )  # fmt: skip
+        if self._broker.run(anchoring) == "anchored":
+            ahead_s = round((last_tick - now).total_seconds(), 3)
+            _log.warning(
+                "the last tick of a periodic job was ahead of the server's clock; it goes on from now",
+                job=name, queue=definition.queue, ahead_s=ahead_s,
+            )  # fmt: skip
+            said = events.note(
+                self._keys, "periodic_reanchored", queue=definition.queue, job=name, ahead_s=f"{ahead_s:g}"
+            )
+            self._broker.run(said)
+
+    def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, overlap: str) -> str:
+        tick_ms = _ms(tick)
+        keys = self._keys.queue(definition.queue)
+        task = sealed(keys, definition.task(tick_id(definition.name, tick_ms, keys.tag), keys.seal))
+        fields: list[Arg] = ["type", task.type, "queue", task.queue, "payload", task.payload]
+        word = self._broker.run(
+            leader_calls.fire(
+                keys,
+                definition.name,
+                expected=expected,
+                tick_ms=tick_ms,
+                due_ms=jittered(tick, definition.jitter, definition.name).timestamp() * 1000,
+                epoch=epoch,
+                task_id=task.id,
+                priority=1 if definition.priority is None else definition.priority,
+                overlap=overlap,
+                fields=[*fields, *task_options(task)],
+            )
+        )
+        if word in _SETTLED:
+            self._last[definition.name] = str(tick_ms)
+        else:
+            self._last.pop(definition.name, None)
+        return word
+
+
+def tick_id(name: str, tick_ms: int, tag: str) -> str:
+    """The id of the task of one tick: the same whoever makes it."""
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{tick_ms << 16:016x}{digest}-{tag}"
+
+
+def _ms(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)
+
+
+def _whole(raw: bytes) -> str:
+    return raw.decode() if raw.isdigit() else ""

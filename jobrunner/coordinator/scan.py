@@ -1,0 +1,132 @@
+"""One scan per interval serves every maintenance task of the leader, instead of one query each."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls.leader_scan import ScanReply, leader_scan, together
+from jobrunner.broker.calls.queues import registered
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic
+from jobrunner.coordinator.scan_budget import ScanBudget
+from jobrunner.errors import JobrunnerError
+
+_BUSY_FOR_S = 60.0
+_SLICES_OF_A_TURN = 4
+
+
+class LeaderScan:
+    """The chore of the leader: looks at queues and workers, and hands what it found to `takers`.
+
+    Every `every_s` it looks at the workers and at the queues in which something went on lately, in one round trip. It
+    goes through all others slice by slice, in rounds that begin every `every_s` at most and last as long as `thrift`
+    makes them. So what it costs follows from what is going on, and not from how many queues there are. What cannot be
+    looked at keeps no taker from the rest.
+    """
+
+    def __init__(
+        self, broker: Broker, keys: Keys, every_s: float, takers: Collection[Callable[[ScanReply], object]],
+        thrift: ScanBudget | None = None, unused_ms: int = 0,
+    ) -> None:  # fmt: skip
+        self._broker = broker
+        self._keys = keys
+        self._looks = Interval(every_s)
+        self._rounds = Interval(every_s)
+        self._takers = takers
+        self._thrift = thrift or ScanBudget()
+        self._unused_ms = unused_ms
+        self._cursor = 0
+        self._busy: dict[str, float] = {}
+        self._totals: dict[str, int] = {}
+        self._totals_of_round: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Called when leadership begins: what was known may be old, and the first look waits for nothing."""
+        self._cursor, self._busy, self._totals, self._totals_of_round = 0, {}, {}, {}
+        self._looks.end()
+        self._rounds.end()
+        self._thrift.forget()
+
+    @property
+    def queues(self) -> Collection[str]:
+        """The names of all queues, as far as they were looked at."""
+        return self._totals.keys() | self._totals_of_round.keys()
+
+    def step(self) -> float:
+        """Looks, when that is due; returns the seconds to the next look. Raises what the server refused first."""
+        pause = self._looks.begin()
+        if not pause:
+            self._look(self._names_of_busy(), with_workers=True)
+            pause = self._looks.every_s
+        return min(pause, self._go_round())
+
+    def _go_round(self) -> float:
+        """Some slices of the round through all queues; returns the seconds to the next."""
+        if not self._cursor and (pause := self._rounds.left):
+            return pause
+        if pause := self._thrift.pause:
+            return pause
+        if not self._cursor:
+            self._rounds.begin()
+        with self._thrift.spending():
+            for _ in range(_SLICES_OF_A_TURN):
+                self._cursor, names = self._broker.run(registered(self._keys, self._cursor))
+                self._look(names, with_workers=False)
+                if not self._cursor:
+                    self._totals, self._totals_of_round = self._totals_of_round, {}
+                    return self._rounds.every_s
+        return self._thrift.pause
+
+    def _names_of_busy(self) -> list[str]:
+        now = monotonic()
+        self._busy = {name: ends for name, ends in self._busy.items() if ends > now}
+        return sorted(self._busy)
+
+    def _look(self, names: Sequence[str], *, with_workers: bool) -> None:
+        calls = leader_scan(self._keys, names, with_workers=with_workers, unused_ms=self._unused_ms)
+        replies = self._broker.run_each(calls) if calls else []
+        found = together([one for one in replies if isinstance(one, ScanReply)])
+        self._note(found)
+        for take in self._takers:
+            take(found)
+        for one in replies:
+            if isinstance(one, JobrunnerError):
+                raise one
+
+    def _note(self, found: ScanReply) -> None:
+        ends = monotonic() + _BUSY_FOR_S
+        for name, total in found.totals.items():
+            before = self._totals_of_round.get(name, self._totals.get(name))
+            if before != total:
+                found.changed.append(name)
+                if before is not None:
+                    self._busy[name] = ends
+            self._totals_of_round[name] = total
+        for name in (*found.in_work, *found.due):
+            self._busy[name] = ends
+
+
+_NEVER = float("-inf")
+
+
+class Interval:
+    """Every `every_s` by this process's monotonic clock, and at once at first."""
+
+    def __init__(self, every_s: float) -> None:
+        self.every_s = every_s
+        self._began_at = _NEVER
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left of the interval; 0.0 when it is over."""
+        return max(self._began_at + self.every_s - monotonic(), 0.0)
+
+    def end(self) -> None:
+        """The interval is over now."""
+        self._began_at = _NEVER
+
+    def begin(self) -> float:
+        """Begins the next interval when the last one is over, and returns 0.0; else the seconds that are left of it."""
+        if left := self.left:
+            return left
+        self._began_at = monotonic()
+        return 0.0

@@ -1,0 +1,1 @@
+"""Encryption and signing of payloads and results with keys that the server never sees."""

@@ -1,0 +1,151 @@
+"""The envelope of a sealed payload or result: a fixed binary header, and what the seal covers beside the content.
+
+The header begins with eighteen bytes of fixed meaning; the three fields whose lengths they name follow:
+
+======== ========== ==============================================================================
+bytes    name       content
+======== ========== ==============================================================================
+0-1      magic      `JR`
+2        version    2; the words of version 1 are refused
+3        algorithm  1: AES-256-GCM, the content is ciphertext; 2: HMAC-SHA256, the content is as it was
+4        purpose    1: a payload, 2: a result, 3: the parameters of a periodic job
+5        reserved   0
+6-9      key        the beginning of the SHA-256 digest of the key
+10-11    encoding   length; how the opened content reads (`json` or nothing)
+12-13    place      length; the queue that a payload was sealed for
+14-17    after      length; which results a step of a flow is given (see client/flow_results.py)
+======== ========== ==============================================================================
+
+Whoever can write to the server can write any header. So the whole header is covered by the seal: with one byte changed
+nothing opens. What else the seal covers comes from the reader, which knows what task it has in hand, and never from the
+header (`covered`): no stored byte chooses what is compared.
+"""
+
+import base64
+import binascii
+from struct import Struct
+from typing import NamedTuple
+
+from jobrunner.errors import DecryptionFailed
+
+AES, HMAC = 1, 2
+PAYLOAD, RESULT, PERIODIC = 1, 2, 3
+_VERSION = 2
+_MAGIC = b"JR"
+_FIXED = Struct(">2sBBBB4sHHI")
+_WORD = "sealed"
+"""Stands in the field `encoding` before the header, with a blank behind it: version 1 had a blank there as well, so its
+readers refuse what they cannot open."""
+
+
+class EncryptionContext(NamedTuple):
+    """What a seal is bound to: a task as whoever opens it has it in hand."""
+
+    id: str
+    type: str
+    tag: str
+    queue: str = ""
+    """The full name of the queue that it is in; empty for results, which go where their task does not."""
+    headers: bytes = b""
+    then: bytes = b""
+    """Whom a task of a flow tells of its end."""
+
+
+class Header(NamedTuple):
+    """A header as it is read. Nothing in it is true before the seal was checked."""
+
+    algorithm: int
+    purpose: int
+    key: bytes
+    encoding: str
+    place: str
+    after: bytes
+    raw: bytes
+
+
+def write_header(
+    algorithm: int, purpose: int, key: bytes, *, encoding: str = "", place: str = "", after: bytes = b""
+) -> bytes:
+    """A header as bytes."""
+    parts = (encoding.encode(), place.encode(), after)
+    fixed = _FIXED.pack(_MAGIC, _VERSION, algorithm, purpose, 0, key, *map(len, parts))
+    return fixed + b"".join(parts)
+
+
+def read_header(raw: bytes) -> Header:
+    """A header. Raises DecryptionFailed for what is none, or is one of another version."""
+    if len(raw) < _FIXED.size or raw[:2] != _MAGIC:
+        raise damaged()
+    _, version, algorithm, purpose, reserved, key, *lengths = _FIXED.unpack_from(raw)
+    if version != _VERSION:
+        raise DecryptionFailed(
+            f"sealed by version {version} of the format, this one reads {_VERSION}; enqueue it again"
+        )
+    if reserved or len(raw) != _FIXED.size + sum(lengths):
+        raise damaged()
+    parts, at = [], _FIXED.size
+    for length in lengths:
+        parts.append(raw[at : at + length])
+        at += length
+    try:
+        return Header(algorithm, purpose, key, parts[0].decode(), parts[1].decode(), parts[2], raw)
+    except UnicodeDecodeError as error:
+        raise damaged() from error
+
+
+def covered(header: bytes, bound: EncryptionContext, *, prefix: str) -> bytes:
+    """All that the seal covers beside the content: the header, and the task, each part with its length in front."""
+    place = (prefix, bound.tag, bound.id, bound.type)
+    parts = (header, *(part.encode() for part in place), bound.headers, bound.then)
+    return b"".join(len(part).to_bytes(4) + part for part in parts)
+
+
+def as_encoding(header: bytes, signature: bytes = b"") -> str:
+    """The field `encoding` of a sealed payload."""
+    return " ".join([_WORD, _text(header), *([_text(signature)] if signature else [])])
+
+
+def of_encoding(encoding: bytes) -> tuple[Header, bytes]:
+    """Header and signature in a field `encoding`. Raises DecryptionFailed."""
+    word, *parts = encoding.split(b" ")
+    if b":" in encoding and word != _WORD.encode():
+        raise DecryptionFailed(
+            "sealed in the first format of seals, which did not bind a payload to its task; enqueue it again, or open "
+            "it with the version that sealed it"
+        )
+    if word != _WORD.encode() or not 1 <= len(parts) <= 2:
+        raise damaged()
+    header, *signature = map(_bytes, parts)
+    return read_header(header), signature[0] if signature else b""
+
+
+def as_word(header: bytes, signature: bytes = b"") -> str:
+    """The seal in a sealed result."""
+    return ".".join([_text(header), *([_text(signature)] if signature else [])])
+
+
+def of_word(word: str) -> tuple[Header, bytes]:
+    """Header and signature in a sealed result. Raises DecryptionFailed."""
+    header, *signature = map(_bytes, word.encode("utf-8", "replace").split(b".", 1))
+    return read_header(header), signature[0] if signature else b""
+
+
+def damaged() -> DecryptionFailed:
+    """The error for what was changed, copied or damaged."""
+    return DecryptionFailed(
+        "the seal does not fit: what is sealed was changed, or is that of another task; do not trust it"
+    )
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode()
+
+
+def _bytes(text: bytes) -> bytes:
+    try:
+        raw = base64.b64decode(text, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise damaged() from error
+    if base64.urlsafe_b64encode(raw) != text:  # bits that nothing covers
+        raise damaged()
+    return raw

@@ -1,0 +1,173 @@
+"""The way on from a station: what its function returned becomes the outcome of the attempt.
+
+What must always hold: a payload travels as it was given, whatever its truth value; an item goes only where its station
+declared that it may; and an answer that fits nothing kills the item with the reason instead of guessing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobrunner.attempt import Attempt
+from jobrunner.client.current import current_client
+from jobrunner.client.item import read_headers, write_headers, write_payload
+from jobrunner.errors import PipelineError, UsageError
+from jobrunner.etl.queue_names import full_name, nearest
+from jobrunner.option_names import checks_options
+from jobrunner.outcome import Dropped, Fail, FannedOut, Moved, Steer
+from jobrunner.retry import seconds
+from jobrunner.settings import Duration
+from jobrunner.task import check_priority
+
+LARGEST_SPREAD = 1000
+"""Items that one may become: they enter in one step of the server, which must stay short."""
+
+
+class Unset:
+    """The type of UNSET, which stands for what was not given where None is a value."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+@checks_options
+@dataclass(frozen=True, slots=True, init=False)
+class To:
+    """What a station returns to name the queue that its item goes to.
+
+    `payload` is any JSON value or bytes, also None; without one the item keeps the payload it has. `headers` come to
+    those it has, or in their place; `delay` in seconds or timedelta; `priority` 0 to 2. Raises InvalidOption.
+    """
+
+    queue: str
+    payload: Any
+    headers: Mapping[str, str] | None
+    delay_s: float
+    priority: int | None
+
+    def __init__(
+        self,
+        queue: str,
+        payload: Any = UNSET,
+        *,
+        headers: Mapping[str, str] | None = None,
+        delay: Duration = 0,
+        priority: int | None = None,
+    ) -> None:
+        if headers is not None:
+            write_headers(headers)
+        object.__setattr__(self, "queue", queue)
+        object.__setattr__(self, "payload", payload)
+        object.__setattr__(self, "headers", headers)
+        object.__setattr__(self, "delay_s", seconds(delay, option="To(delay=…)"))
+        object.__setattr__(self, "priority", check_priority(priority))
+
+
+@checks_options
+class Drop(Steer):
+    """What a station returns or raises to end its item here: no failure, counted as dropped."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The outlets of one station. `waits(to)` tells whether an item waits for room in a full target."""
+
+    queue: str
+    targets: tuple[str, ...]
+    waits: Callable[[str], bool]
+    max_hops: int
+    fan_out: bool = False
+    is_sink: bool = False
+
+    def outcome(self, returned: Any, attempt: Attempt) -> Any:
+        """What becomes of the item: an outcome, a steering value, or the result of a sink. Raises Fail."""
+        if isinstance(returned, Drop):
+            return Dropped()
+        if isinstance(returned, Steer):
+            return returned
+        try:
+            if self.is_sink:
+                return self._result(returned)
+            if self.fan_out and returned is not None:
+                return self._spread(returned, attempt)
+            return self._moved(returned if isinstance(returned, To) else self._only(returned), attempt)
+        except UsageError as error:
+            raise Fail(f"{type(error).__name__}: {error}", retry=False) from error
+
+    def _result(self, returned: Any) -> Any:
+        if isinstance(returned, To):
+            raise PipelineError(
+                f"sink {self.queue!r} returned To({returned.queue!r}): a sink is the end of the line; "
+                f"declare it with station({self._short()!r}, to={returned.queue!r})"
+            )
+        return returned
+
+    def _only(self, returned: Any) -> To:
+        if len(self.targets) == 1:
+            return To(self.targets[0], UNSET if returned is None else returned)
+        said = "nothing" if returned is None else f"a payload ({type(returned).__name__})"
+        names = ", ".join(map(repr, self.targets))
+        raise PipelineError(
+            f"station {self.queue!r} returned {said} but leads to {names}; return To(queue) or To(queue, payload)"
+        )
+
+    def _spread(self, returned: Any, attempt: Attempt) -> FannedOut | Dropped:
+        if not isinstance(returned, Iterable) or isinstance(returned, (str, bytes, Mapping, To)):
+            raise PipelineError(
+                f"station {self.queue!r} has fan_out=True and returned {type(returned).__name__}; "
+                "return a list of payloads and To(...), or yield them"
+            )
+        children = [self._child(one, attempt) for one in returned]
+        if len(children) > LARGEST_SPREAD:
+            raise PipelineError(
+                f"station {self.queue!r} made {len(children)} items of one, more than {LARGEST_SPREAD}; "
+                "split in two stations, the first of which makes parts"
+            )
+        return FannedOut(children=tuple(children)) if children else Dropped()
+
+    def _child(self, one: Any, attempt: Attempt) -> Moved:
+        if isinstance(one, Steer):
+            raise PipelineError(
+                f"station {self.queue!r} returned {type(one).__name__} among its items; leave out what is not to go on"
+            )
+        if not isinstance(one, To):
+            # Beside others None is an item like any other: it is there because somebody put it there.
+            one = self._only(one) if one is not None or len(self.targets) != 1 else To(self.targets[0], None)
+        return self._moved(one, attempt)
+
+    def _moved(self, to: To, attempt: Attempt) -> Moved:
+        queue = self._target(to.queue)
+        payload, encoding = None, "json"
+        if not isinstance(to.payload, Unset):
+            payload, encoding = write_payload(to.payload, current_client().settings.payload_limit)
+        elif self.fan_out:
+            payload, encoding = attempt.payload or b"", (attempt.encoding or b"").decode()
+        headers = None if to.headers is None else write_headers({**read_headers(attempt.headers), **to.headers})
+        return Moved(
+            queue=queue,
+            payload=payload,
+            encoding=encoding,
+            headers=headers,
+            delay_s=to.delay_s,
+            priority=to.priority,
+            max_hops=self.max_hops,
+            waits=self.waits(queue),
+        )
+
+    def _target(self, name: object) -> str:
+        queue = full_name(self.queue.partition("/")[0], name)
+        if queue in self.targets:
+            return queue
+        hint = nearest(str(name), [known.partition("/")[2] for known in self.targets])
+        raise PipelineError(
+            f"station {self.queue!r} returned To({name!r}), a queue that its to=… does not name; {hint}"
+        )
+
+    def _short(self) -> str:
+        return self.queue.partition("/")[2]

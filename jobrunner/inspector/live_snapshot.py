@@ -1,0 +1,178 @@
+"""One look at everything that moves, and what two looks tell: rates, and how they went. It writes nothing.
+
+A look is seven round trips, however many queues and tasks there are; tasks are read by rank and without their payloads,
+at most a few dozen of them. Rates are what totals grew by (growth.py).
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.server import ServerFacts, facts, server_time
+from jobrunner.client.client import Client
+from jobrunner.client.records import WorkerRecord
+from jobrunner.clock import from_ms, monotonic
+from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.doctor.unknown_types import UnknownType, lines_in_doubt, unknown_types
+from jobrunner.inspector.growth import CAME, LEFT, WENT_WRONG, Growth
+from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, queue_views, shown_url
+from jobrunner.inspector.stats import by_job, by_queue
+from jobrunner.inspector.task_rows import TaskRow, first_lines
+
+_MINUTE_S = 60.0
+_RECENTLY = timedelta(minutes=15)
+_KEPT = 120
+"""Rates remembered of each queue, one a look."""
+_QUEUES_LOOKED_INTO = 5
+_TASKS_OF_EACH = 10
+_TO_DO = ("waiting", "scheduled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingJob:
+    """A job of one queue that fails. `died`: how many of the tasks that died last are its; `error` is their newest."""
+
+    type: str
+    queue: str
+    failed: int = 0
+    """Attempts that failed lately, as the workers counted."""
+    died: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSnapshot:
+    """Everything as it was at one moment; `at_s` is of the monotonic clock."""
+
+    at_s: float
+    now: datetime
+    """By the server's clock."""
+    url: str
+    prefix: str
+    server: ServerFacts | None
+    latency_ms: float
+    leader: str | None
+    queues: tuple[QueueView, ...]
+    workers: tuple[WorkerRecord, ...]
+    running: tuple[TaskRow, ...]
+    """The first leases to end first; a few of each queue."""
+    failing: tuple[FailingJob, ...]
+    """The most frequent first."""
+    unknown: tuple[UnknownType, ...] = ()
+    """Jobs of tasks to do that no worker of their queue knows, as far as was looked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What happened a second, in the last ten seconds of looks; None before the second look."""
+
+    into: float | None = None
+    out: float | None = None
+    bad: float | None = None
+    """Attempts that failed, and leases that ended without a report."""
+    course: tuple[float, ...] = ()
+    """`out` from look to look, the oldest first; before the first look minute by minute, where that is known."""
+
+
+def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) -> LiveSnapshot:
+    """Takes a look; `failed` is what `recent_failures` said some seconds ago. Raises ServerError."""
+    took_ms = latency_ms(client)
+    workers = client.workers()
+    seen = queue_views(client, workers)
+    server, now_ms, leads, *found = client.broker.run_each(
+        [facts(), server_time(), leader_call(client), *_some_lines(client, seen, workers)]
+    )
+    if isinstance(now_ms, JobrunnerError):
+        raise now_ms
+    lines = [line for some in found if not isinstance(some, JobrunnerError) for line in some]
+    return LiveSnapshot(
+        at_s=monotonic(),
+        now=from_ms(now_ms),
+        url=shown_url(client),
+        prefix=client.keys.prefix,
+        server=None if isinstance(server, JobrunnerError) else server,
+        latency_ms=took_ms,
+        leader=None if isinstance(leads, JobrunnerError) else leads,
+        queues=tuple(seen),
+        workers=tuple(workers),
+        running=tuple(sorted((line for line in lines if line.state == "pending"), key=_moment)),
+        unknown=tuple(unknown_types((line for line in lines if line.state in _TO_DO), workers)),
+        failing=most_failing(_died([line for line in lines if line.state == "dead"]), failed or {}),
+    )
+
+
+def recent_failures(client: Client) -> dict[tuple[str, str], int]:
+    """Attempts that failed in the last quarter of an hour, by job and queue. One round trip, but no small one."""
+    return {(one.type, one.queue): one.failed for one in by_job(client, since=_RECENTLY) if one.failed}
+
+
+def most_failing(failing: Iterable[FailingJob], failed: Mapping[tuple[str, str], int]) -> tuple[FailingJob, ...]:
+    """The same with how many attempts failed by (job, queue), the most frequent first."""
+    known = {(one.type, one.queue): one for one in failing}
+    found = [
+        replace(known.get(job) or FailingJob(type=job[0], queue=job[1]), failed=failed.get(job, 0))
+        for job in known.keys() | failed.keys()
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.failed, -one.died, one.type, one.queue)))
+
+
+class LiveRates:
+    """Remembers looks and tells rates."""
+
+    def __init__(self, courses: Mapping[str, Iterable[float]] | None = None) -> None:
+        """`courses` are what the courses of queues begin with: what happened before the first look."""
+        self._growth = Growth()
+        self._courses = {name: deque(course, maxlen=_KEPT) for name, course in (courses or {}).items()}
+
+    def add(self, seen: LiveSnapshot) -> None:
+        """Takes one more look into account."""
+        self._growth.add(seen.at_s, {queue.name: queue.totals for queue in seen.queues if not queue.problem})
+        for name in self._growth.queues:
+            if (left := self._growth.lately_per_s(name, LEFT)) is not None:
+                self._courses.setdefault(name, deque(maxlen=_KEPT)).append(left)
+
+    def rates(self, queue: str) -> Rates:
+        """Rates of one queue."""
+        into, out, bad = (self._growth.per_s([queue], names) for names in (CAME, LEFT, WENT_WRONG))
+        return Rates(into=into, out=out, bad=bad, course=tuple(self._courses.get(queue, ())))
+
+    def total(self) -> Rates:
+        """Rates of all queues together. A move within a pipeline is out of one and into another."""
+        queues = self._growth.queues
+        into, out, bad = (self._growth.per_s(queues, names) for names in (CAME, LEFT, WENT_WRONG))
+        courses = [self._courses.get(name, ()) for name in queues]
+        longest = max(map(len, courses), default=0)
+        padded = [(*(0.0,) * (longest - len(course)), *course) for course in courses]
+        return Rates(into=into, out=out, bad=bad, course=tuple(sum(at) for at in zip(*padded, strict=True)))
+
+
+def live_rates_of(client: Client) -> LiveRates:
+    """A pulse whose courses begin with the last quarter of an hour, minute by minute. Raises ServerError."""
+    found = by_queue(client, since=_RECENTLY + timedelta(minutes=1))
+    return LiveRates({name: [left / _MINUTE_S for left in one.course[:-1]] for name, one in found.items()})
+
+
+def _some_lines(
+    client: Client, seen: list[QueueView], workers: list[WorkerRecord]
+) -> list[Call[list[TaskRow]]]:
+    pending = [first_lines(client, queue.name, "pending", count=_TASKS_OF_EACH) for queue in _fullest(seen, "pending")]
+    return pending + lines_in_doubt(client, seen, workers) + [
+        first_lines(client, queue.name, "dead", count=_TASKS_OF_EACH, newest=True) for queue in _fullest(seen, "dead")
+    ]
+
+
+def _fullest(seen: list[QueueView], state: str) -> list[QueueView]:
+    some = [queue for queue in seen if getattr(queue, state)]
+    return sorted(some, key=lambda queue: -getattr(queue, state))[:_QUEUES_LOOKED_INTO]
+
+
+def _died(dead: list[TaskRow]) -> list[FailingJob]:
+    died = Counter((line.type, line.queue) for line in dead)
+    newest = {(line.type, line.queue): line.error for line in sorted(dead, key=_moment)}
+    return [FailingJob(type=job[0], queue=job[1], died=count, error=newest[job]) for job, count in died.items()]
+
+
+def _moment(line: TaskRow) -> datetime:
+    return line.when or line.enqueued

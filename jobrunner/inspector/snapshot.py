@@ -1,0 +1,157 @@
+"""Everything at one glance: the server, its queues, the workers, the leader, the periodic jobs. No writes."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls.bulk_counts import QueueSummary, bulk_counts
+from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
+from jobrunner.client.client import Client
+from jobrunner.client.queue_settings import read_settings
+from jobrunner.client.records import PeriodicRecord, WorkerRecord
+from jobrunner.clock import from_ms, perf_counter
+from jobrunner.errors import ServerRefused
+from jobrunner.settings import RateLimit
+
+_CALLS_AT_ONCE = 10
+"""Commands that look at queues in one round trip: others wait for some ten milliseconds at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """One queue: how many tasks are in each state, its totals, and how many workers serve it."""
+
+    name: str
+    waiting: int = 0
+    scheduled: int = 0
+    pending: int = 0
+    dead: int = 0
+    done: int = 0
+    """Finished tasks that it keeps."""
+    paused: bool = False
+    paused_until: datetime | None = None
+    """When the pause ends by itself; None for one that does not."""
+    totals: dict[str, int]
+    workers: int
+    oldest_s: float | None = None
+    """For how long that task has been due which waits longest; None when none waits."""
+    max_inflight: int = 0
+    """How many of its tasks may run at a time; 0: any number."""
+    max_size: int | None = None
+    rate: RateLimit | None = None
+    problem: str = ""
+    """Why the server could not count it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One glance. `latency_ms` is of one PING; `leader` the id of the coordinating worker."""
+
+    url: str
+    prefix: str
+    server: ServerFacts | None
+    """None when this user may not ask for it."""
+    latency_ms: float
+    queues: list[QueueView]
+    workers: list[WorkerRecord]
+    leader: str | None
+    periodics: list[PeriodicRecord]
+
+
+def overview(client: Client) -> Snapshot:
+    """Takes the glance. Raises ServerError."""
+    workers = client.workers()
+    return Snapshot(
+        url=shown_url(client),
+        prefix=client.keys.prefix,
+        server=server_facts(client),
+        latency_ms=latency_ms(client),
+        queues=queue_views(client, workers),
+        workers=workers,
+        leader=leader(client),
+        periodics=client.periodics(),
+    )
+
+
+def shown_url(client: Client) -> str:
+    """The URL without its password; for the embedded server with the folder it stands for."""
+    return str(client.endpoint) if client.endpoint.embedded is None else client.endpoint.shared_url()
+
+
+def server_facts(client: Client) -> ServerFacts | None:
+    """What the server says of itself; None when this user may not ask."""
+    try:
+        return client.broker.run(facts())
+    except ServerRefused:
+        return None
+
+
+def latency_ms(client: Client) -> float:
+    """How long a question and its answer take, on a connection that is open."""
+    began = perf_counter()
+    client.broker.run(ping())
+    return (perf_counter() - began) * 1000
+
+
+def leader(client: Client) -> str | None:
+    """Id of the worker that coordinates now."""
+    return client.broker.run(leader_call(client))
+
+
+def leader_call(client: Client) -> Call[str | None]:
+    """What asks for it; damage is nobody."""
+    return command("HGET", client.keys.leader, "worker", read=_text, may_fail=True)
+
+
+def _text(reply: bytes | None) -> str | None:
+    return reply.decode("utf-8", "replace") if reply else None
+
+
+def queue_views(
+    client: Client, workers: list[WorkerRecord], names: list[str] | None = None
+) -> list[QueueView]:
+    """Every queue, by name, or these: one command for fifty of them, and a round trip for 500. One that cannot be
+    counted says why."""
+    names = client.queues() if names is None else names
+    serving = Counter(queue for worker in workers for queue in set(worker.queues))
+    views: list[QueueView] = []
+    calls = bulk_counts([client.keys.queue(name) for name in names])
+    for at in range(0, len(calls), _CALLS_AT_ONCE):
+        now_ms, *slices = client.broker.run_many([server_time(), *calls[at : at + _CALLS_AT_ONCE]])
+        for found in chain.from_iterable(slices):
+            name = names[len(views)]
+            views.append(_view(name, found, now_ms, serving[name]))
+    return views
+
+
+def _view(name: str, found: QueueSummary | str, now_ms: float, serving: int) -> QueueView:
+    if isinstance(found, str):
+        return QueueView(name=name, totals={}, workers=serving, problem=found)
+    counts, ends, oldest = found.counts, found.pause_ends_ms, found.oldest_due_ms
+    paused = counts.paused and (ends is None or ends > now_ms)
+    limits = read_settings(found.limits)
+    return QueueView(
+        name=name,
+        waiting=counts.waiting,
+        scheduled=counts.scheduled,
+        pending=counts.pending,
+        dead=counts.dead,
+        done=counts.done,
+        paused=paused,
+        paused_until=_instant(ends) if paused else None,
+        totals=counts.totals,
+        workers=serving,
+        oldest_s=None if oldest is None else max(now_ms - oldest, 0.0) / 1000,
+        max_inflight=limits.max_inflight,
+        max_size=limits.max_size,
+        rate=limits.rate,
+    )
+
+
+def _instant(ms: float | None) -> datetime | None:
+    try:
+        return None if ms is None else from_ms(ms)
+    except (ValueError, OverflowError, OSError):  # damage, which the scripts read as a pause without an end
+        return None

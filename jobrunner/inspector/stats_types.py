@@ -1,0 +1,138 @@
+"""What is read of figures: counts, times with their percentiles, depths; by step, by job, by queue."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+from jobrunner.broker.calls.stats import BOUNDS_MS
+
+Unit = Literal["minute", "hour"]
+_ENDS = ("succeeded", "failed", "cancelled", "dropped", "moved")
+_LEFT = ("succeeded", "cancelled", "dropped", "moved", "dead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """How long something took: how often, the sum, and a histogram (see broker/calls/stats.py)."""
+
+    count: int = 0
+    total_ms: float = 0.0
+    buckets: Mapping[int, int] = field(default_factory=dict)
+    """How many times are in each bucket, by its number; none of those that are empty."""
+
+    @property
+    def mean_ms(self) -> float | None:
+        """None when nothing was measured."""
+        return self.total_ms / self.count if self.count else None
+
+    @property
+    def p50_ms(self) -> float | None:
+        """Half took no longer; as exact as a bucket is wide, which is a factor of the square root of 2."""
+        return self.percentile(0.5)
+
+    @property
+    def p95_ms(self) -> float | None:
+        """19 of 20 took no longer."""
+        return self.percentile(0.95)
+
+    @property
+    def p99_ms(self) -> float | None:
+        """99 of 100 took no longer."""
+        return self.percentile(0.99)
+
+    def percentile(self, share: float) -> float | None:
+        """What that share took no longer than, interpolated within its bucket; None when nothing was measured."""
+        below, wanted = 0, share * self.count
+        for n, found in sorted(self.buckets.items()):
+            if found and below + found >= wanted:
+                lower = BOUNDS_MS[n - 1] if n else 0.0
+                upper = BOUNDS_MS[n] if n < len(BOUNDS_MS) else lower * 2**0.5
+                return lower + (upper - lower) * max(wanted - below, 0.0) / found
+            below += found
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How many tasks were in each state when the leader looked."""
+
+    waiting: int = 0
+    scheduled: int = 0
+    pending: int = 0
+    dead: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeCounts:
+    """What was counted in some time: how often each outcome, and how long attempts waited and ran.
+
+    Outcomes: succeeded, failed (attempts that failed), dead (tasks that were given up, their last attempt is failed as
+    well), cancelled, dropped, moved, snoozed, stale (reports that came too late).
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    run: Timings = field(default_factory=Timings)
+    wait: Timings = field(default_factory=Timings)
+
+    @property
+    def succeeded(self) -> int:
+        """Attempts after which a task was done."""
+        return self.counts.get("succeeded", 0)
+
+    @property
+    def failed(self) -> int:
+        """Attempts that failed, those of tasks that are dead now among them."""
+        return self.counts.get("failed", 0)
+
+    @property
+    def dead(self) -> int:
+        """Tasks that were given up."""
+        return self.counts.get("dead", 0)
+
+    @property
+    def ended(self) -> int:
+        """Attempts that came to an end, however: throughput."""
+        return sum(self.counts.get(outcome, 0) for outcome in _ENDS)
+
+    @property
+    def left(self) -> int:
+        """Tasks that left their queue, however: done, moved on, or given up."""
+        return sum(self.counts.get(outcome, 0) for outcome in _LEFT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsStep(OutcomeCounts):
+    """One minute or hour from `start` on. `enqueued` and `depth` are of whole queues, None where nobody sampled."""
+
+    start: datetime
+    enqueued: int | None = None
+    depth: Depth | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsSeries:
+    """Steps, oldest first and without a gap, and what they come to together. The last step is not over."""
+
+    unit: Unit
+    step: timedelta
+    steps: tuple[StatsStep, ...]
+    total: OutcomeCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStats(OutcomeCounts):
+    """What was counted of one job; `type` is '' for items that have none, such as those of stations."""
+
+    queue: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats(OutcomeCounts):
+    """What was counted of one queue. `enqueued` is None where nobody sampled."""
+
+    queue: str
+    enqueued: int | None = None
+    course: tuple[int, ...] = ()
+    """How many tasks left it in each step, oldest first; the last step is not over."""

@@ -1,0 +1,158 @@
+"""@job: turns a class or a function into a job."""
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Never, ParamSpec, TypeVar, overload
+
+from jobrunner.errors import InvalidName, InvalidOption, UsageError
+from jobrunner.jobs.function import FunctionJob, values_of
+from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.options import refuse_unknown, settle
+from jobrunner.jobs.params import JobParameters
+from jobrunner.jobs.registry import JobDefinition, register
+from jobrunner.jobs.unique import Unique
+from jobrunner.retry import BackoffPolicy, RetryOn
+from jobrunner.schedule import CatchUp
+from jobrunner.settings import Duration
+
+J = TypeVar("J", bound=type[Job])
+P = ParamSpec("P")
+R = TypeVar("R")
+_HOOKS = ("before", "after", "on_failure", "on_dead")
+_RESERVED = frozenset(name for name in dir(Job) if not name.startswith("__"))
+
+
+class Declaration:
+    """The decorator that `job(...)` returns."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        refuse_unknown(options)
+        self._options = options
+
+    @overload
+    def __call__(self, target: J) -> J: ...  # type: ignore[overload-overlap]  # a class is a callable too
+    @overload
+    def __call__(self, target: Callable[P, Coroutine[Any, Any, R]]) -> FunctionJob[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, target: Callable[P, R]) -> FunctionJob[P, R, R]: ...
+
+    def __call__(self, target: Any) -> Any:
+        if isinstance(target, type):
+            return self._declare_class(target)
+        if callable(target):
+            return self._declare_function(target)
+        raise UsageError(f"@job is for a Job class or a function, not for {target!r}")
+
+    def _declare_class(self, target: type) -> type:
+        if not issubclass(target, Job):
+            raise UsageError(f"@job: {target.__qualname__} is no Job; write class {target.__name__}(Job)")
+        definition = self._define(target, target.__qualname__, target.__doc__)
+        if (definition.periodic is not None) != issubclass(target, PeriodicJob):
+            raise InvalidOption(
+                f"job {definition.name!r}: every=…, cron=… and class {target.__name__}(PeriodicJob) go together"
+            )
+        register(definition)
+        target.definition = definition
+        return target
+
+    def _declare_function(self, function: Callable[..., Any]) -> FunctionJob[..., Any, Any]:
+        values = values_of(function)
+        definition = self._define(values, getattr(function, "__qualname__", ""), function.__doc__)
+        if definition.periodic is not None and _required(values):
+            raise InvalidOption(
+                f"job {definition.name!r}: a periodic job runs without arguments: give every parameter a default"
+            )
+        register(definition)
+        declared = FunctionJob[..., Any, Any](function, values)
+        declared.definition = definition
+        return declared
+
+    def _define(self, values: type[Job], qualname: str, doc: str | None) -> JobDefinition:
+        name, options, periodic = settle(self._options, default_name=values.__name__)
+        for parameter in values.__struct_fields__:
+            if parameter in _RESERVED:
+                raise InvalidName(f"job {name!r}: parameter {parameter!r} hides an attribute of Job; rename it")
+        if options.partition_by is not None and options.partition_by not in values.__struct_fields__:
+            known = ", ".join(values.__struct_fields__)
+            raise InvalidOption(
+                f"job {name!r}: partition_by={options.partition_by!r} is none of its parameters {known}"
+            )
+        if options.unique is not None:
+            if periodic is not None:
+                raise InvalidOption(f"job {name!r}: a periodic job is kept single by overlap=…, not by unique=…")
+            options.unique.check(values.__struct_fields__, name)
+        if periodic is not None and _required(values):
+            raise InvalidOption(f"job {name!r}: a periodic job runs without arguments: give every parameter a default")
+        return JobDefinition(
+            name=name,
+            origin=f"{values.__module__}:{qualname}",
+            options=options,
+            periodic=periodic,
+            parameters=JobParameters(values, name),
+            is_async=inspect.iscoroutinefunction(values.run),
+            hooks=frozenset(hook for hook in _HOOKS if getattr(values, hook) is not getattr(Job, hook)),
+            doc=inspect.cleandoc(doc or ""),
+        )
+
+
+def _required(values: type[Job]) -> bool:
+    return len(values.__struct_fields__) > len(values.__struct_defaults__)
+
+
+def job(
+    *wrongly: Never,
+    name: str | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    max_attempts: int | None = None,
+    backoff: BackoffPolicy | None = None,
+    retry_on: RetryOn | None = None,
+    max_stalled: int | None = None,
+    keepalive: Duration | None = None,
+    timeout: Duration | None = None,
+    ack: str | None = None,
+    on_crash: str | None = None,
+    result_ttl: Duration | None = None,
+    expires_in: Duration | None = None,
+    unique: bool | Duration | Unique | None = None,
+    partition_by: str | None = None,
+    every: Duration | None = None,
+    cron: str | None = None,
+    tz: str | None = None,
+    catch_up: CatchUp | None = None,
+    overlap: str | None = None,
+    jitter: Duration | None = None,
+    **unknown: Never,
+) -> Declaration:
+    """Declares a job. Put above a Job class, or above a function with annotated parameters.
+
+    name          the task's type; default: the class or function name
+    queue         where its tasks go; default "default"
+    priority      0 to 2, higher first; default 1
+    max_attempts  tries before the task is dead; default 5, 1 = no retry, 0 = no limit
+    backoff       Backoff(base, factor, cap, jitter) or a callable (retry_count, error) -> delay; default: the queue's
+    retry_on      error classes that are tried again, or a callable (error, attempt) -> bool; default: every error
+    max_stalled  leases that may end without a report, as after a crash, before the task is dead; default max_attempts
+    keepalive     length of the lease; the worker renews it
+    timeout       of one attempt
+    ack           "late" (default) or "early": at most once
+    on_crash      when its worker is killed meanwhile: "retry" (default) at once, or "wait" until its lease has ended
+    result_ttl    how long a finished task stays readable; default 60 s, 0 deletes at once
+    expires_in    a task not started by then goes to dead
+    partition_by      name of the parameter whose value is the task's key, for limits per key and turns of its queue
+    unique        True, seconds, or Unique(by, until, ttl, on_clash): no second task like one that is there
+    every / cron + tz, catch_up, overlap, jitter: of periodic jobs
+
+    Raises UnknownOption, InvalidOption, InvalidName, and DuplicateJob when the name is taken.
+    """
+    if wrongly:
+        raise UsageError("@job is written with parentheses: @job() or @job(queue=…)")
+    options = {
+        "name": name, "queue": queue, "priority": priority, "max_attempts": max_attempts, "backoff": backoff,
+        "retry_on": retry_on, "max_stalled": max_stalled,
+        "keepalive": keepalive, "timeout": timeout, "ack": ack, "on_crash": on_crash,
+        "result_ttl": result_ttl, "expires_in": expires_in,
+        "unique": unique, "partition_by": partition_by,
+        "every": every, "cron": cron, "tz": tz, "catch_up": catch_up, "overlap": overlap, "jitter": jitter,
+    }  # fmt: skip
+    return Declaration({option: value for option, value in options.items() if value is not None} | unknown)

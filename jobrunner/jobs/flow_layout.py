@@ -1,0 +1,276 @@
+"""From the steps of a flow to the joins and tasks that are sent.
+
+A flow is laid out from its end to its beginning: a task has to carry the joins behind it. Every step that does not
+begin at once is the task of a join of its own, and its predecessors arrive there.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace as with_fields
+
+from jobrunner.broker.keys import split_queue
+from jobrunner.client.operations.flow import Flow
+from jobrunner.clock import unix_ms
+from jobrunner.errors import UsageError
+from jobrunner.join import AS_BROUGHT, NO_RESULTS, Arrival, Ended, Join, JoinRef, Rule, write_onward
+from jobrunner.task import Task, new_id
+
+_NO_QUEUE = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One task."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainNode:
+    """Steps one after the other, none of which is a chain."""
+
+    nodes: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNode:
+    """Steps side by side; callbacks by rule."""
+
+    nodes: "tuple[Node, ...]"
+    callbacks: "tuple[tuple[Any, Node], ...]" = ()
+
+
+Node: TypeAlias = Leaf | ChainNode | GroupNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepStart:
+    """When a step begins: how many arrive, and what it gets. `now`: behind nothing but empty groups."""
+
+    rule: Rule = "success"
+    total: int = 1
+    results: bytes = b""
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepSlot:
+    """Where a step stands: when it begins (None: at once), after how long at the latest, and which number in the tally
+    its first task has (None for callbacks)."""
+
+    start: _StepStart | None
+    waits_ms: int
+    first: int | None
+
+
+def lay_out(root: Node, ttl_ms: int) -> Flow:
+    """The flow of these steps. Raises UsageError for what cannot be in one."""
+    return _Layout(root, ttl_ms).flow()
+
+
+class _Layout:
+    """The flow as it grows."""
+
+    def __init__(self, root: Node, ttl_ms: int) -> None:
+        self._root = root
+        self._ttl_ms = ttl_ms
+        queue = next((leaf.task.queue for leaf in _leaves(root, callbacks=True)), _NO_QUEUE)
+        self._tally = JoinRef(queue, new_id(split_queue(queue)[0]))
+        self._joins: list[Join] = []
+        self._heads: list[Task] = []
+        self._laid: dict[str, Task] = {}
+        self._later: list[JoinRef] = []
+        self._signals: list[JoinRef] = []
+
+    def flow(self) -> Flow:
+        """All of it."""
+        self._lay(self._root, (), 0, _StepSlot(start=None, waits_ms=self._ttl_ms, first=0))
+        steps = [self._laid[leaf.task.id] for leaf in _leaves(self._root)]
+        lasts_ms = self._lasts_ms(self._root) + self._ttl_ms
+        tally = Join(id=self._tally.join, queue=self._tally.queue, rule="tally", total=len(steps), ttl_ms=lasts_ms)
+        return Flow(
+            tally=self._tally,
+            joins=[tally, *self._joins],
+            heads=self._heads,
+            steps=steps,
+            later=self._later,
+            signals=[self._signal(place) for place in self._signals],
+            shape=_shape(self._root, 0),
+            awaited=_last(self._root, 0),
+        )
+
+    def _lay(self, node: Node, behind: Sequence[JoinRef], number: int, slot: _StepSlot) -> list[JoinRef]:
+        """Lays a step whose end is arrival `number` at the joins `behind`; returns where its predecessors arrive."""
+        if isinstance(node, Leaf):
+            return self._lay_task(node, behind, number, slot)
+        if isinstance(node, ChainNode):
+            return self._lay_chain(node, behind, number, slot)
+        if not behind:
+            return self._lay_members(node, (), slot)
+        results = b"" if node.nodes else NO_RESULTS
+        total = len(node.nodes) or (slot.start.total if slot.start else 1)
+        through = self._pass(
+            behind, number, total, slot.waits_ms + self._lasts_ms(node), _queue_of(node, behind), results
+        )
+        if not node.nodes and _is_now(slot):
+            self._signals.append(through)
+        return self._lay_members(node, (through,), slot)
+
+    def _lay_task(self, leaf: Leaf, behind: Sequence[JoinRef], number: int, slot: _StepSlot) -> list[JoinRef]:
+        arrivals = [Arrival(*place, number) for place in behind]
+        if slot.first is not None:
+            arrivals.append(Arrival(*self._tally, slot.first))
+        task = with_fields(leaf.task, then=write_onward(arrivals) if arrivals else None)
+        self._laid[task.id] = task
+        if slot.start is None:
+            self._heads.append(task)
+            return []
+        join = Join(
+            id=new_id(split_queue(task.queue)[0]), queue=task.queue, rule=slot.start.rule, total=slot.start.total,
+            results=slot.start.results, ttl_ms=slot.waits_ms, task=task,
+        )  # fmt: skip
+        self._joins.append(join)
+        if slot.first is not None:
+            self._later.append(join.place)
+        if slot.start.now:
+            self._signals.append(join.place)
+            return []
+        return [join.place]
+
+    def _lay_chain(self, chain: ChainNode, behind: Sequence[JoinRef], number: int, slot: _StepSlot) -> list[JoinRef]:
+        slots = list(self._slots(chain.nodes, slot))
+        last = len(chain.nodes) - 1
+        for k in range(last, -1, -1):
+            node = chain.nodes[k]
+            if k == last:
+                behind = self._lay(node, behind, number, slots[k])
+            elif isinstance(node, GroupNode):
+                if _needs_pass(node, chain.nodes[k + 1]):
+                    lasts_ms = slots[k].waits_ms + self._lasts_ms(node)
+                    behind = [self._pass(behind, 0, len(node.nodes), lasts_ms, _queue_of(node, behind))]
+                behind = self._lay_members(node, behind, slots[k])
+            else:
+                behind = self._lay(node, behind, 0, slots[k])
+        return list(behind)
+
+    def _slots(self, nodes: Sequence[Node], slot: _StepSlot) -> Iterator[_StepSlot]:
+        for k, node in enumerate(nodes):
+            yield slot
+            start = _StepStart(total=len(node.nodes) if isinstance(node, GroupNode) else 1)
+            if isinstance(node, GroupNode) and not node.nodes:
+                start = replace(slot.start or _StepStart(now=True), results=NO_RESULTS)
+            elif k + 1 < len(nodes) and _needs_pass(node, nodes[k + 1]):
+                start = _StepStart(results=AS_BROUGHT)
+            first = None if slot.first is None else slot.first + _count(node)
+            slot = _StepSlot(start=start, waits_ms=slot.waits_ms + self._lasts_ms(node), first=first)
+
+    def _lay_members(self, group: GroupNode, behind: Sequence[JoinRef], slot: _StepSlot) -> list[JoinRef]:
+        """Lays a group each of whose members arrives at the joins `behind` under its own number."""
+        called = [place for rule, node in group.callbacks for place in self._lay_callback(rule, node, group, slot)]
+        if not group.nodes:
+            return [] if _is_now(slot) else [*behind, *called]
+        entries: list[JoinRef] = []
+        first = slot.first
+        for number, node in enumerate(group.nodes):
+            entries += self._lay(node, [*behind, *called], number, replace(slot, first=first))
+            first = None if first is None else first + _count(node)
+        return entries
+
+    def _lay_callback(self, rule: Rule, node: Node, group: GroupNode, slot: _StepSlot) -> list[JoinRef]:
+        waits_ms = slot.waits_ms + self._lasts_ms(group)
+        start = _StepStart(rule=rule, total=len(group.nodes))
+        if not group.nodes:
+            if rule == "dead":
+                return []
+            before = slot.start or _StepStart(now=True)
+            start = replace(before, rule=rule, results=NO_RESULTS)
+        if not _begins_with_a_task(node):
+            raise UsageError("a callback that begins with an empty group would wait for nobody; leave the group out")
+        return self._lay(node, (), 0, _StepSlot(start=start, waits_ms=waits_ms, first=None))
+
+    def _pass(
+        self, behind: Sequence[JoinRef], number: int, total: int, ttl_ms: int, queue: str, results: bytes = b""
+    ) -> JoinRef:
+        """A join that makes one arrival out of those of a group: at all joins `behind`, with the list of results."""
+        onward = write_onward(Arrival(*place, number) for place in behind)
+        join = Join(
+            id=new_id(split_queue(queue)[0]), queue=queue, rule="pass", total=total, ttl_ms=ttl_ms, onward=onward,
+            results=results,
+        )  # fmt: skip
+        self._joins.append(join)
+        return join.place
+
+    def _signal(self, place: JoinRef) -> Ended:
+        return Ended(split_queue(place.queue)[0], "succeeded", write_onward([Arrival(*place, 0)]), NO_RESULTS)
+
+    def _lasts_ms(self, node: Node) -> int:
+        """How long a step may take: every task the time to live, and its delay."""
+        if isinstance(node, Leaf):
+            delay_ms = node.task.delay_ms if node.task.at_ms is None else node.task.at_ms - unix_ms()
+            return self._ttl_ms + max(round(delay_ms or 0), 0)
+        each = [self._lasts_ms(one) for one in node.nodes]
+        return sum(each) if isinstance(node, ChainNode) else max(each, default=0)
+
+
+def _needs_pass(node: Node, following: Node) -> bool:
+    """Whether many would arrive at many: then one join stands between."""
+    return isinstance(node, GroupNode) and len(node.nodes) > 1 and isinstance(following, GroupNode)
+
+
+def _is_now(slot: _StepSlot) -> bool:
+    return slot.start is None or slot.start.now
+
+
+def _begins_with_a_task(node: Node) -> bool:
+    if isinstance(node, Leaf):
+        return True
+    if isinstance(node, ChainNode):
+        return _begins_with_a_task(node.nodes[0])
+    return bool(node.nodes) and all(map(_begins_with_a_task, node.nodes))
+
+
+def _leaves(node: Node, *, callbacks: bool = False) -> Iterator[Leaf]:
+    if isinstance(node, Leaf):
+        yield node
+        return
+    for one in node.nodes:
+        yield from _leaves(one, callbacks=callbacks)
+    if callbacks and isinstance(node, GroupNode):
+        for _, one in node.callbacks:
+            yield from _leaves(one, callbacks=True)
+
+
+def _count(node: Node) -> int:
+    return sum(1 for _ in _leaves(node))
+
+
+def _queue_of(node: Node, behind: Sequence[JoinRef]) -> str:
+    return next((leaf.task.queue for leaf in _leaves(node)), behind[0].queue if behind else _NO_QUEUE)
+
+
+def _last(node: Node, first: int) -> list[int]:
+    """The numbers of the tasks that a step has ended with."""
+    if isinstance(node, Leaf):
+        return [first]
+    each = []
+    for one in node.nodes:
+        each.append(_last(one, first))
+        first += _count(one)
+    if isinstance(node, GroupNode):
+        return [number for found in each for number in found]
+    return next((found for found in reversed(each) if found), [])
+
+
+def _shape(node: Node, first: int) -> Any:
+    """Which numbers bring the result of a step."""
+    if isinstance(node, Leaf):
+        return first
+    if isinstance(node, ChainNode):
+        return _shape(node.nodes[-1], first + sum(map(_count, node.nodes[:-1])))
+    shapes = []
+    for one in node.nodes:
+        shapes.append(_shape(one, first))
+        first += _count(one)
+    return shapes

@@ -1,0 +1,208 @@
+"""Unknown options: an error that names the nearest known one, or what other systems' words are called here.
+
+`checks_options` stands above public functions and classes; those that take `**options` call `check_options`.
+"""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, TypeVar, cast
+
+from jobrunner.errors import UnknownOption
+from jobrunner.formatting import describe
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+_CALLED_HERE: Final = {
+    name: here
+    for names, here in {
+        "max_retries retries retry_limit max_tries tries max_receive_count attempts max_attempt": "max_attempts",
+        "retry": "max_attempts|retry_on",
+        "autoretry_for retry_exceptions throws retry_when": "retry_on",
+        "retry_delay default_retry_delay retry_backoff retry_strategy retry_interval": "backoff delay in_ base",
+        "retry_backoff_max max_delay max_backoff max_interval maximum max": "cap",
+        "multiplier exponent exponential coefficient": "factor",
+        "initial min_delay min_backoff initial_delay initial_interval": "base",
+        "countdown delay delay_seconds defer_by schedule_in run_in after delay_ms": "in_ delay base",
+        "seconds": "in_ delay for_ every timeout",
+        "eta run_at scheduled_at schedule_at defer_until enqueue_at not_before when": "at in_ delay",
+        "timeout": "timeout wait|keepalive for_",
+        "time_limit soft_time_limit hard_time_limit job_timeout max_runtime timeout_ms": "timeout keepalive",
+        "visibility_timeout visibility lock_duration lock_timeout ack_deadline lease_time lease": "keepalive lease",
+        "wait_time wait_time_seconds block blocking poll poll_timeout": "wait timeout",
+        "wait": "timeout max_wait",
+        "expires expire expiration expiry valid_until max_age": "expires_in ttl result_ttl",
+        "ttl": "expires_in result_ttl",
+        "keep result_expires keep_result retention completed_ttl": "result_ttl",
+        "queue_name routing_key topic": "queue queues name",
+        "job_id task_id message_id msg_id jid uuid unique_id deduplication_id": "id task_id",
+        "message body data item value args kwargs params parameters payloads": "payload payloads",
+        "metadata meta attributes message_attributes tags": "headers",
+        "group_id message_group_id key partition_key tenant concurrency_key limit_by": "partition partition_by",
+        "count limit num number max_messages prefetch size batch_size max_items": "n limit batch max_tokens",
+        "concurrency max_concurrency concurrency_limit max_in_flight": "concurrency max_inflight",
+        "rate_limit throttle limiter": "rate",
+        "requests max_requests tokens calls burst": "max_tokens",
+        "per period window duration": "for_ interval ttl every",
+        "unit units": "interval_unit",
+        "schedule crontab cron_string": "cron every",
+        "interval repeat_every run_every": "every interval",
+        "timezone": "tz",
+        "dead_to dlq dead_letter failed_queue": "dead_letter_queue",
+        "keys fields by_args": "by",
+        "on_conflict on_duplicate conflict replace if_exists": "on_clash",
+        "error_message exception reason": "error reason",
+        "destination target to_queue next": "to queue",
+        "fanout": "fan_out",
+        "patience retry_time reconnect_timeout": "retry_timeout",
+        "max_expiries max_stalled_count max_lost": "max_stalled",
+        "max_inflight_per_key": "max_inflight_per_partition",
+        "rate_per_key": "rate_per_partition",
+        "payload_seal": "payload_encryption",
+        "require_sealed": "require_encryption",
+        "acks_late acknowledge": "ack",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+"""What options of Celery, RQ, Dramatiq, arq, Sidekiq, Oban, BullMQ, River and SQS are called here, and what earlier
+versions called them, best first; a `|` is between those that may be meant alike."""
+
+_WHERE: Final = {
+    name: where
+    for names, where in {
+        "max_attempts backoff retry_on max_stalled keepalive timeout ack result_ttl expires_in unique partition_by "
+        "every cron tz catch_up overlap jitter": "@job",
+        "in_ at priority queue id": "enqueue(), using() and push()",
+        "rate max_inflight dead_letter_queue dead_ttl max_size history": "Queue.configure()",
+        "to fan_out": "Pipeline.station()",
+        "headers partition": "push()",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+"""Where options belong that are met where they do not."""
+
+_PARAMETERS = "give the parameters to the job itself: SendMail(to=…).enqueue(), or send_mail.enqueue(to=…)"
+_OF_THE_URL = "say it in the URL: redis://user:password@host:port/db"
+_ADVICE: Final = {
+    **dict.fromkeys(("args", "kwargs", "params", "parameters"), _PARAMETERS),
+    **dict.fromkeys(("host", "port", "db", "database", "username", "user", "password", "ssl"), _OF_THE_URL),
+}
+_NOTE: Final = " (it counts the first attempt too: 3 retries are max_attempts=4)"
+_NEAR, _FAR = 0.65, 0.4
+
+
+def check_options(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Raises UnknownOption for the first name in `given` that is not in `known`, naming the nearest one."""
+    for name in given:
+        if name not in known:
+            raise UnknownOption(f"unknown {what} {describe(name)}; {hint(name, known)}") from None
+
+
+def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """The same of what are no options: names of jobs, parameters, columns."""
+    for name in given:
+        if name not in known:
+            raise UnknownOption(f"unknown {what} {describe(name)}; {nearest(name, known)}") from None
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Which name was probably meant."""
+    near = _nearest(name, known, _FAR)
+    return f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known)) or 'none'}"
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """What was probably meant by a name that is not known."""
+    note = _NOTE if "max_attempts" in _CALLED_HERE.get(name, "") else ""
+    if near := meant(name, known):
+        if "max_attempts" not in near:
+            note = f" ({name!r} is an option of {_WHERE[name]})" if name in _WHERE else ""
+        return f"did you mean {near}?{note}"
+    if name in _ADVICE:
+        return _ADVICE[name]
+    if name in _WHERE:
+        return f"it is an option of {_WHERE[name]}"
+    if elsewhere := next((one for one in _alternatives(name) if one in _WHERE), None):
+        return f"it is called {elsewhere!r} here, and is an option of {_WHERE[elsewhere]}{note}"
+    if known and (misspelt := _nearest(name, _WHERE, _NEAR)):
+        return f"did you mean {misspelt!r}? It is an option of {_WHERE[misspelt]}"
+    if near := _nearest(name, known, _FAR):
+        return f"did you mean {near!r}?"
+    return f"known are {', '.join(sorted(known))}" if known else "it takes none"
+
+
+def meant(name: str, known: Collection[str]) -> str | None:
+    """The known name that another one stands for, elsewhere or misspelt, as it is shown; None when there is none."""
+    for one in _CALLED_HERE.get(name.lower(), "").split():
+        if here := [part for part in one.split("|") if part in known]:
+            return " or ".join(map(repr, here))
+    near = _nearest(name, known, _NEAR)
+    return None if near is None else repr(near)
+
+
+def _alternatives(name: str) -> list[str]:
+    return _CALLED_HERE.get(name.lower(), "").replace("|", " ").split()
+
+
+def _nearest(name: str, known: Collection[str], cutoff: float) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
+
+
+def checks_options(target: T) -> T:
+    """Makes an unknown keyword an UnknownOption: of a function, or of a class and all its public methods.
+
+    A call that is right pays for one more Python frame and nothing else: only when Python refuses a call it is looked
+    at. What takes `**options` is left alone, it checks them itself.
+    """
+    if not isinstance(target, type):
+        return cast("T", _checked(cast("Callable[..., Any]", target)))
+    init = vars(target).get("__init__")
+    if inspect.isfunction(init):
+        setattr(target, "__init__", _checked(init))  # noqa: B010 - mypy refuses the plain form
+    return cast("T", checks_methods(target))
+
+
+def checks_methods(target: type[C]) -> type[C]:
+    """The same for the public methods of a class that users do not make themselves: to make one costs nothing."""
+    for name, found in list(vars(target).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(found, classmethod):
+            setattr(target, name, classmethod(_checked(found.__func__)))
+        elif inspect.isfunction(found):
+            setattr(target, name, _checked(found))
+    return target
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    code = inspect.unwrap(function).__code__
+    names = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+    known = tuple(name for name in names if name not in ("self", "cls"))
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        return function
+    what = f"option of {function.__qualname__.removesuffix('.__init__').lstrip('_')}()"
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def checked_async(*args: Any, **kwargs: Any) -> Any:
+            try:
+                asked = function(*args, **kwargs)
+            except TypeError:
+                check_options(kwargs, known, what)
+                raise
+            return await asked
+
+        return checked_async
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            check_options(kwargs, known, what)
+            raise
+
+    return checked

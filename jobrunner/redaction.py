@@ -1,0 +1,78 @@
+"""Values that neither a page nor a command shows: those under a name that matches a pattern, however deep they are."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from jobrunner.errors import InvalidOption
+
+DEFAULT = ("password", "passwd", "secret", "token", "api_?key", "authorization", "credit_?card")
+HIDDEN = "••••••"
+TOO_DEEP = "(nested too deep to be shown)"
+_DEEPEST = 20
+_NAME = re.compile(r"""(?<![\w-])[A-Za-z_][\w-]{0,99}(?![\w-])\\?["']?\s{0,3}[:=]\s{0,3}""")
+"""What stands before a value in free text: `name=`, `name: `, `'name': `, `"name":`."""
+_VALUE = re.compile(
+    r"""\\"(?:(?!\\").){0,9999}(?:\\")?|"(?:[^"\\]|\\.){0,9999}"?|'(?:[^'\\]|\\.){0,9999}'?|[^\s,;&)\]}"']+""",
+    re.DOTALL,
+)
+"""In quotes, that may be missing where the text was cut; else up to a blank or a sign that ends it."""
+
+
+class Redaction:
+    """Patterns of names. The usual ones match anywhere in a name (`db_password`), those given match a whole name."""
+
+    def __init__(self, given: Iterable[str] = ()) -> None:
+        given = self.names = tuple(given)
+        patterns = [f".*(?:{word}).*" for word in DEFAULT]
+        for pattern in given:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InvalidOption(f"redact={pattern!r}: {error}; give names or regular expressions") from error
+            patterns.append(pattern)
+        self._hidden = re.compile("|".join(f"(?:{one})" for one in patterns), re.IGNORECASE)
+
+    def hides(self, name: str) -> bool:
+        """Whether what has this name is hidden."""
+        return self._hidden.fullmatch(name) is not None
+
+    def text(self, text: str) -> str:
+        """Free text, as that of an error, with the values hidden that stand behind such a name (`iban='DE…'`)."""
+        parts: list[str] = []
+        done = at = 0
+        while (found := _NAME.search(text, at)) is not None:
+            at = found.end()
+            name = re.match(r"[\w-]+", found[0])
+            if name is not None and self.hides(name[0]) and (value := _VALUE.match(text, at)) is not None:
+                parts += (text[done:at], HIDDEN)
+                done = at = value.end()
+        return "".join((*parts, text[done:]))
+
+    def shown(self, value: Any, *, deepest: int = _DEEPEST) -> Any:
+        """`value` with everything hidden that has such a name."""
+        if deepest == 0:
+            return "…"
+        if isinstance(value, dict):
+            return {
+                key: HIDDEN if self.hides(str(key)) else self.shown(part, deepest=deepest - 1)
+                for key, part in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.shown(part, deepest=deepest - 1) for part in value]
+        if isinstance(value, str):
+            return self.text(value)
+        return value
+
+
+_in_errors = [Redaction()]
+
+
+def hide_in_errors(redaction: Redaction) -> None:
+    """From now on errors of attempts are kept, logged and traced in this process without the values behind these."""
+    _in_errors[0] = redaction
+
+
+def in_error(text: str) -> str:
+    """The text of an error without the values that stand behind such a name."""
+    return _in_errors[0].text(text)

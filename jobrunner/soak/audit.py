@@ -1,0 +1,133 @@
+"""The server's side of the verdict: what is in the sets, whether totals agree with a recount, which keys are left."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.client.client import Client
+
+STATES = ("waiting", "scheduled", "pending", "dead")
+WAYS_OUT = ("succeeded", "cancelled", "dropped", "orphaned", "purged", "trimmed", "moved_out")
+_KNOWN = ("queues", "format", "pipelines", "events", "operations", "audit", "job:")
+_KNOWN_SHARED = ("{/",)
+OWN = ("waiting", "scheduled", "pending", "dead", "done", "deaths", "leases", "settings", "bucket", "counters", "types",
+       "arrival", "wake", "capacity", "batches", "finishing", "blocked",
+       "unsure", "holders", "inflight")  # fmt: skip
+OWN_OF_KEYS = ("bucket:", "partition:", "rotation:", "periodic:")
+_OF_TAG = ("task:", "unique:", "join:", "batch:", "sent:", "outbox", "waiters")
+_PIECE = 500
+_DELETED_AT_ONCE = 1000
+
+
+def all_keys(client: Client) -> Iterator[bytes]:
+    """Every key below the prefix of the client. It looks through the whole key space of the server."""
+    for node in client.broker.nodes():
+        yield from _keys_of(node, client.keys.prefix)
+
+
+def delete_all(client: Client) -> int:
+    """Deletes every key below the prefix of the client; returns how many."""
+    gone = 0
+    for some in in_pieces(all_keys(client), _DELETED_AT_ONCE):
+        gone += sum(client.broker.run_many([command("UNLINK", key, read=int) for key in some]))
+    return gone
+
+
+def problems(client: Client, queue: str) -> list[str]:
+    """What is wrong with the books of a queue at rest; empty when they are right.
+
+    No id is in two sets, every member has a hash, only pending tasks have leases, and the totals agree: enqueued and
+    moved in = out of the queue and still there.
+    """
+    keys = client.keys.queue(queue)
+    sets = {state: _members(client, getattr(keys, state)) for state in STATES}
+    ids = [task for members in sets.values() for task in members]
+    found = []
+    if twice := [task for task, times in Counter(ids).items() if times > 1]:
+        found.append(f"{queue}: {len(twice)} ids are in two sets ({_some(twice)})")
+    if without := _without_hash(client, keys, ids):
+        found.append(f"{queue}: {len(without)} members have no hash ({_some(without)})")
+    if idle := set(_members(client, keys.leases)) - set(sets["pending"]):
+        found.append(f"{queue}: {len(idle)} leases of what is not pending ({_some(idle)})")
+    totals = client.queue(queue).totals()
+    entered = sum(totals.get(name, 0) for name in ("enqueued", "moved_in"))
+    left = sum(totals.get(name, 0) for name in WAYS_OUT)
+    if entered != left + len(ids):
+        found.append(f"{queue}: {entered} entered, but {left} left and {len(ids)} are there")
+    return found
+
+
+def strays(client: Client, queues: Iterable[str], *, kept: Iterable[str]) -> list[str]:
+    """Keys that should not be there when nothing is left but the dead: of no known kind, or tasks that are not `kept`.
+
+    Keys that end by themselves are known by that.
+    """
+    known, tasks = set(kept), {client.keys.queue(name).tasks for name in queues}
+    own = {name: client.keys.queue(name).waiting.removesuffix(b"waiting") for name in queues}
+    bases = {client.keys.queue(name).base for name in queues}
+    found = []
+    for key in all_keys(client):
+        if any(key.startswith(base) for base in tasks):
+            is_known = key.rpartition(b"task:")[2].decode() in known
+        else:
+            is_known = _is_known(key, client.keys.prefix, own.values(), bases)
+        if not is_known and client.broker.run(command("PTTL", key, read=int)) in (-1,):
+            found.append(key.decode(errors="backslashreplace"))
+    return found
+
+
+def _is_known(key: bytes, prefix: str, own: Iterable[bytes], bases: Iterable[bytes]) -> bool:
+    for start in own:
+        rest = key.removeprefix(start).decode(errors="replace")
+        if key.startswith(start) and (rest in OWN or rest.startswith(OWN_OF_KEYS)):
+            return True
+    for base in bases:
+        if key.startswith(base):
+            rest = key.removeprefix(base).decode(errors="replace")
+            return rest.startswith(_OF_TAG) and not rest.startswith(("unique:", "join:", "task:"))
+    return key.removeprefix(prefix.encode() + b":").decode(errors="replace").startswith((*_KNOWN, *_KNOWN_SHARED))
+
+
+def _keys_of(node: Broker, prefix: str) -> Iterator[bytes]:
+    cursor = b"0"
+    while True:
+        cursor, keys = node.run(_scan(prefix, cursor))
+        yield from keys
+        if cursor == b"0":
+            return
+
+
+def _scan(prefix: str, cursor: bytes) -> Call[tuple[bytes, list[bytes]]]:
+    words = ("SCAN", cursor, "MATCH", f"{prefix}:*", "COUNT", _DELETED_AT_ONCE)
+    return command(*words, read=lambda reply: (reply[0], reply[1]))
+
+
+def _members(client: Client, key: bytes) -> list[str]:
+    return client.broker.run(command("ZRANGE", key, 0, -1, read=lambda reply: [one.decode() for one in reply]))
+
+
+def _without_hash(client: Client, keys: QueueKeys, ids: list[str]) -> list[str]:
+    found: list[str] = []
+    for some in in_pieces(ids, _PIECE):
+        there = client.broker.run_many([command("EXISTS", keys.task(task), read=int) for task in some])
+        found += [task for task, is_there in zip(some, there, strict=True) if not is_there]
+    return found
+
+
+def in_pieces(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of up to `size` of them."""
+    piece: list[Any] = []
+    for value in values:
+        piece.append(value)
+        if len(piece) == size:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def _some(ids: Iterable[str]) -> str:
+    return ", ".join(sorted(ids)[:3])

@@ -1,0 +1,117 @@
+"""The checks of a soak that is over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobrunner.broker.call import command
+from jobrunner.client.client import Client
+from jobrunner.soak.audit import all_keys, problems, strays
+from jobrunner.soak.jobs import DOOMED, QUEUES, TICK_S, TICKS
+from jobrunner.soak.ledger_summary import LedgerSummary
+from jobrunner.soak.samples import QueueSample, SoakSample, server_side
+from jobrunner.soak.verdict import DESCRIPTORS, KEYS, MEMORY, SoakCheck, at_most, equals, flat, none_of
+
+_FIRST_TICKS_S = 15.0
+"""By then a leader was found, and each periodic job was due."""
+
+
+@dataclass(slots=True)
+class Peaks:
+    """The most that was seen at once of what is limited."""
+
+    limited: int = 0
+    singles: int = 0
+
+    def note(self, side: QueueSample) -> None:
+        """One look."""
+        self.limited = max(self.limited, side.limited)
+        self.singles = max(self.singles, side.singles)
+
+
+def of_ledger(tally: LedgerSummary) -> list[SoakCheck]:
+    """What the ledger alone says, at the end."""
+    totals = tally.totals
+    return [
+        SoakCheck(name="tasks finished", value=totals.finished, bound="≥ 1", holds=totals.finished >= 1),
+        equals("acknowledged tasks lost", len(tally.open), 0),
+        equals("tasks run that nobody enqueued", totals.unknown, 0),
+        equals("begun again without a fault that explains it", totals.extra_unexcused, 0),
+        equals("finished again without a fault that explains it", totals.ended_again_unexcused, 0),
+    ]
+
+
+def of_server(client: Client, tally: LedgerSummary) -> list[SoakCheck]:
+    """What the server says of queues that were drained."""
+    side = server_side(client)
+    totals = {name: client.queue(name).totals() for name in QUEUES}
+    dead = {name: found.get("dead", 0) for name, found in totals.items()}
+    kept = [task for name in QUEUES for task in client.queue(name).ids("dead", limit=10_000)]
+    wrong = [told for name in QUEUES for told in problems(client, name)]
+    return [
+        equals("still there after the drain", side.left, 0),
+        SoakCheck(
+            name="tasks dead that were to die",
+            value=dead[DOOMED],
+            bound=f"{tally.totals.acked_doomed} to {tally.totals.offered_doomed}",
+            holds=tally.totals.acked_doomed <= dead[DOOMED] <= tally.totals.offered_doomed,
+        ),
+        equals("tasks dead that were not", sum(dead.values()) - dead[DOOMED], 0),
+        none_of("books that do not agree with a recount", wrong),
+        none_of("keys that should be gone", strays(client, QUEUES, kept=kept)),
+    ]
+
+
+def of_limits(peaks: Peaks, limit: int) -> list[SoakCheck]:
+    """What was never to be exceeded."""
+    return [
+        at_most("in hand at once of the limited queue", peaks.limited, limit),
+        at_most("unique tasks at once", peaks.singles, 1),
+    ]
+
+
+def of_ticks(client: Client, tally: LedgerSummary, worked_s: float) -> list[SoakCheck]:
+    """That every tick between the first and the last was one task."""
+    omitted = twice = 0
+    for name, every_s in TICK_S.items():
+        ran = tally.ticks.get(name, set())
+        instants = [_tick_s(task) for task in ran]
+        fired = client.broker.run(
+            command("HGET", client.keys.queue(TICKS).periodic(name), "fired", read=lambda reply: int(reply or 0))
+        )
+        wanted = (max(instants) - min(instants)) // every_s + 1 if instants else 0
+        omitted += wanted - len(set(instants))
+        twice += fired - len(set(instants))
+    return [
+        SoakCheck(name="periodic jobs that ran", value=len(tally.ticks), bound=f"= {len(TICK_S)}",
+              holds=len(tally.ticks) == len(TICK_S) if worked_s > _FIRST_TICKS_S else None),
+        equals("ticks omitted", omitted, 0),
+        equals("ticks made twice, or made and not run", twice, 0),
+    ]  # fmt: skip
+
+
+def of_processes(lost: Sequence[str]) -> list[SoakCheck]:
+    """That no process ended but by a fault."""
+    return [none_of("processes that ended by themselves", lost)]
+
+
+def of_growth(samples: Sequence[SoakSample], elder: str, *, is_own_server: bool) -> list[SoakCheck]:
+    """That what should stay as it is did not grow."""
+    times = [one.at_s for one in samples]
+    checks = [
+        flat("memory of the worker that was never killed", times, [one.memory.get(elder) for one in samples], MEMORY),
+        flat("its descriptors", times, [one.descriptors.get(elder) for one in samples], DESCRIPTORS),
+        flat("keys", times, [one.keys for one in samples], KEYS),
+    ]
+    if is_own_server:  # others use another one, too
+        checks.append(flat("memory of the server", times, [one.server_memory for one in samples], MEMORY))
+    return checks
+
+
+def of_prefix(client: Client) -> list[SoakCheck]:
+    """That nothing was written outside the prefix of a server that nobody else uses."""
+    ours = sum(1 for _ in all_keys(client))
+    return [equals("keys outside the prefix", client.broker.run(command("DBSIZE", read=int)) - ours, 0)]
+
+
+def _tick_s(task: str) -> int:
+    return round((int(task[:16], 16) >> 16) / 1000)

@@ -1,0 +1,177 @@
+"""Carries faults out, and knows which of them may cost a lease."""
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jobrunner.broker.call import command
+from jobrunner.client.client import Client
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError, ServerError
+from jobrunner.soak.fault_plan import Fault
+from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.soak.ledger_summary import Excuses
+from jobrunner.soak.processes import SoakProcess, SoakProcesses
+from jobrunner.soak.target import OwnServer
+
+_RENEWED_AT = 1 / 3
+"""A lease is renewed when this share of it has passed, so it may have as little as the rest when a fault begins."""
+_BACK_S = 2.0
+"""Until all are connected again."""
+_LONGEST_AWAY_S = 1.0
+_MOST_REPLIES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectedFault:
+    """A fault that was carried out: when, in seconds after the beginning, and what was done to whom."""
+
+    at_s: float
+    kind: str
+    told: str
+
+
+class FaultInjector:
+    """Carries out one fault after the other. What a fault began and time ends (a silence, a suspended worker) is ended
+    by `look`, which is to be called again and again, or by `end_all`."""
+
+    def __init__(
+        self, client: Client, crew: SoakProcesses, excuses: Excuses, *, keepalive_s: float,
+        cable: FaultProxy | None, server: OwnServer | None,
+    ) -> None:  # fmt: skip
+        self.done: list[InjectedFault] = []
+        self.counts: Counter[str] = Counter()
+        self._client = client
+        self._crew = crew
+        self._excuses = excuses
+        self._keepalive_s = keepalive_s
+        self._cable = cable
+        self._server = server
+        self.began = monotonic()
+        self._ends: list[tuple[float, Callable[[], None]]] = []
+        self._silent_until = 0.0
+
+    def inject(self, fault: Fault) -> None:
+        """Does it, and notes what was done; nothing is done when there is nobody to do it to."""
+        try:
+            told = getattr(self, f"_{fault.kind}")(fault)
+        except JobrunnerError as error:  # the server did not come back
+            self._crew.lost.append(f"{fault.kind}: {error}")
+            told = "failed"
+        if told:
+            self.counts[fault.kind] += 1
+            self.done.append(InjectedFault(at_s=round(monotonic() - self.began, 2), kind=fault.kind, told=told))
+
+    def look(self) -> None:
+        """Ends what is over."""
+        now = monotonic()
+        for ends_at, end in [one for one in self._ends if one[0] <= now]:
+            end()
+            self._ends.remove((ends_at, end))
+
+    def end_all(self) -> None:
+        """Ends all that would end later."""
+        for _, end in self._ends:
+            end()
+        self._ends.clear()
+
+    def _kills(self, fault: Fault) -> str:
+        victim = self._victim(fault, "worker", "manual_consumer")
+        if victim is None:
+            return ""
+        victim.send(signal.SIGKILL)
+        victim.process.wait()
+        self._excuses.add([victim.pid], monotonic(), monotonic())
+        heir = self._crew.replace(victim)
+        return f"{victim.name} killed, {heir.name} started"
+
+    def _producers(self, fault: Fault) -> str:
+        victim = self._victim(fault, "producer")
+        if victim is None:
+            return ""
+        victim.send(signal.SIGKILL)
+        victim.process.wait()
+        self._crew.replace(victim)
+        return f"{victim.name} killed"
+
+    def _stops(self, fault: Fault) -> str:
+        victim = self._victim(fault, "worker")
+        if victim is None:
+            return ""
+        length_s = self._keepalive_s * (1.2 + fault.size)
+        self._excuses.add([victim.pid], monotonic(), monotonic() + length_s + _BACK_S)
+        victim.is_stopped = True
+        victim.send(signal.SIGSTOP)
+
+        def go_on() -> None:
+            victim.send(signal.SIGCONT)
+            victim.is_stopped = False
+
+        self._ends.append((monotonic() + length_s, go_on))
+        return f"{victim.name} suspended for {length_s:.1f} s"
+
+    def _terms(self, fault: Fault) -> str:
+        victim = self._victim(fault, "worker")
+        if victim is None:
+            return ""
+        victim.leaves_since = monotonic()
+        victim.send(signal.SIGTERM)
+        self._crew.start(victim.role, proxied=victim.proxied)
+        return f"{victim.name} asked to end"
+
+    def _bursts(self, _: Fault) -> str:
+        producers = self._crew.of("producer")
+        for producer in producers:
+            producer.send(signal.SIGUSR1)
+        return ", ".join(f"{one.name} asked for more" for one in producers)
+
+    def _cuts(self, _: Fault) -> str:
+        if self._cable is None:
+            return ""
+        self._cable.drop()
+        return "all connections through the proxy"
+
+    def _replies(self, fault: Fault) -> str:
+        if self._cable is None:
+            return ""
+        count = 1 + int(fault.size * _MOST_REPLIES)
+        self._cable.replies_to_lose = count
+        return f"the next {count}"
+
+    def _silences(self, fault: Fault) -> str:
+        if self._cable is None or monotonic() < self._silent_until:
+            return ""
+        length_s = 0.5 + fault.size * 2 * self._keepalive_s
+        now = monotonic()
+        self._silent_until = now + length_s
+        self._crew.note_outage("proxied", self._silent_until)
+        if self._may_cost_leases(length_s):
+            self._excuses.add([one.pid for one in self._crew.members if one.proxied], now, now + length_s + _BACK_S)
+        cable = self._cable
+        cable.silence(True)
+        self._ends.append((now + length_s, lambda: cable.silence(False)))
+        return f"{length_s:.1f} s"
+
+    def _restarts(self, fault: Fault) -> str:
+        if self._server is None:
+            return ""
+        began, back = self._server.kill(fault.size * _LONGEST_AWAY_S)
+        self._crew.note_outage("all", back)
+        if self._may_cost_leases(back - began):
+            self._excuses.add(None, began, back + _BACK_S)
+        return f"away for {back - began:.2f} s"
+
+    def _scripts(self, _: Fault) -> str:
+        try:
+            self._client.broker.run(command("SCRIPT", "FLUSH", read=bool))
+        except ServerError:
+            return ""
+        return "flushed"
+
+    def _may_cost_leases(self, length_s: float) -> bool:
+        return length_s + _BACK_S >= (1 - _RENEWED_AT) * self._keepalive_s
+
+    def _victim(self, fault: Fault, *roles: str) -> SoakProcess | None:
+        there = self._crew.of(*roles)
+        return there[int(fault.whom * len(there))] if there else None

@@ -1,0 +1,126 @@
+"""The figures of a soak as a picture in the terminal, drawn over again and again. Needs rich."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from jobrunner.soak.fault_plan import KINDS
+from jobrunner.soak.report import clock, milliseconds
+from jobrunner.soak.run import Soak
+from jobrunner.soak.samples import SoakSample
+
+_MIB = 1 << 20
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+_LAST = 3
+_LABEL, _VALUE = 22, 12
+
+
+class SoakView:
+    """Shows a soak in a terminal; given out by `opened`."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, soak: Soak) -> None:
+        """Called at each look."""
+        self._live.update(drawn(soak, self._live.console.width), refresh=True)
+
+    def say(self, told: str) -> None:
+        """Something happened; it stays above the picture."""
+        self._live.console.print(told, highlight=False, markup=False)
+
+
+@contextmanager
+def opened() -> Iterator[SoakView]:
+    """On stderr, as stdout is for the verdict."""
+    console = Console(stderr=True)
+    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+        yield SoakView(live)
+
+
+def drawn(soak: Soak, width: int) -> RenderableType:
+    """The picture, in at most so many columns."""
+    wish, totals = soak.wish, soak.tally.totals
+    done = min(soak.elapsed_s / wish.length_s, 1.0) if soak.phase == "works" else float(soak.phase != "starts")
+    at = clock(soak.elapsed_s) + (f" of {clock(wish.length_s)}" if soak.phase == "works" else "")
+    head = Text.assemble(
+        ("jobrunner soak ", "bold cyan"), (f"{soak.phase} ", "bold"),
+        f"{at}  ", (_bar(done, 20), "cyan"), (f"  seed {wish.seed}", "dim"),
+        no_wrap=True, overflow="ellipsis",
+    )  # fmt: skip
+    bad = totals.extra_unexcused + totals.ended_again_unexcused + totals.unknown + len(soak.crew.lost)
+    state = Text("nothing is wrong so far", "green") if not bad else Text(_first_wrong(soak), "bold red")
+    state.no_wrap, state.overflow = True, "ellipsis"
+    return Group(head, _figures(soak.samples, width), _faults(soak, width), state)
+
+
+def _figures(samples: Sequence[SoakSample], width: int) -> Table:
+    last = samples[-1] if samples else SoakSample(at_s=0)
+    elder = min(last.memory, key=lambda name: int(name.rpartition("-")[2]), default="")
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=_LABEL, style="dim", no_wrap=True)
+    table.add_column(width=_VALUE, justify="right", style="bold", no_wrap=True)
+    table.add_column(no_wrap=True, style="green")
+    room = max(width - _LABEL - _VALUE - 4, 8)
+    rows: list[tuple[str, str, Sequence[float | None]]] = [
+        ("finished", f"{last.finished:,}", ()),
+        ("finished a second", f"{last.per_s:,.0f}", [one.per_s for one in samples]),
+        ("acknowledged, open", f"{last.open:,}", [one.open for one in samples]),
+        ("in flight", _shown(last.in_flight), [one.in_flight for one in samples]),
+        ("oldest open", f"{last.oldest_s:.1f} s", [one.oldest_s for one in samples]),
+        ("wait, half", milliseconds(last.p50_ms), [one.p50_ms for one in samples]),
+        ("wait, 99 %", milliseconds(last.p99_ms), [one.p99_ms for one in samples]),
+        ("retries", f"{last.retries:,}", ()),
+        ("dead, as they must be", _shown(last.dead), ()),
+        ("begun again", f"{last.extra:,}", [one.extra for one in samples]),
+        ("memory, elder worker", _mib(last.memory.get(elder)), [one.memory.get(elder) for one in samples]),
+        ("its descriptors", _shown(last.descriptors.get(elder)), [one.descriptors.get(elder) for one in samples]),
+        ("memory of the server", _mib(last.server_memory), [one.server_memory for one in samples]),
+        ("keys", _shown(last.keys), [one.keys for one in samples]),
+    ]
+    for name, value, course in rows:
+        table.add_row(name, value, _curve(course, room))
+    return table
+
+
+def _faults(soak: Soak, width: int) -> RenderableType:
+    counts = soak.striker.counts
+    told = "  ".join(f"{kind} {counts[kind]:,}" for kind in KINDS if counts[kind]) or "none yet"
+    lines = [Text.assemble(("faults  ", "dim"), told)]
+    for one in soak.faults[-_LAST:]:
+        line = Text(f"  {clock(one.at_s)} {one.kind}: {one.told}", "yellow", no_wrap=True, overflow="ellipsis")
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    return Group(*lines)
+
+
+def _first_wrong(soak: Soak) -> str:
+    return next(iter([*soak.crew.lost, *soak.tally.totals.wrong]), "something is wrong")
+
+
+def _curve(values: Sequence[float | None], width: int) -> str:
+    """All of a course in so many columns: of what falls into one column the most."""
+    if not values:
+        return ""
+    step = max(-(-len(values) // width), 1)
+    pieces = [values[at : at + step] for at in range(0, len(values), step)]
+    most = [max((one for one in piece if one is not None), default=0) for piece in pieces]
+    top = max(most) or 1
+    return "".join(_HEIGHTS[min(int(one / top * len(_HEIGHTS)), len(_HEIGHTS) - 1)] for one in most)
+
+
+def _bar(share: float, width: int) -> str:
+    full = round(share * width)
+    return "█" * full + "░" * (width - full)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _mib(size: float | None) -> str:
+    return "-" if size is None else f"{size / _MIB:.1f} MiB"

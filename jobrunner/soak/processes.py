@@ -1,0 +1,165 @@
+"""The processes of a soak: workers, one that enqueues, one that moves items by hand. They end with this process.
+
+The first worker is the *elder*: nothing kills or suspends it, so its memory and descriptors can be judged.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobrunner.clock import monotonic, sleep
+from jobrunner.soak.jobs import SERVED
+
+_LOOK_S = 0.02
+_STARTS_S = 20.0
+"""A worker that gave up looking for its server has ended by then, on a busy machine too."""
+
+
+@dataclass(slots=True)
+class SoakProcess:
+    """One process. `lifeline` is what it reads until we are no more."""
+
+    role: str
+    name: str
+    process: subprocess.Popen[bytes]
+    lifeline: int
+    proxied: bool
+    began: float = field(default_factory=monotonic)
+    is_stopped: bool = False
+    leaves_since: float | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    def send(self, number: int) -> None:
+        """A signal."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+class SoakProcesses:
+    """Starts processes and knows who is there. `urls` are the direct way and, if there is one, that of the proxy."""
+
+    def __init__(
+        self, urls: Sequence[str], environment: Mapping[str, str], folder: Path, *, concurrency: int, grace_s: float
+    ) -> None:
+        self.members: list[SoakProcess] = []
+        self.lost: list[str] = []
+        """Who ended without being told to."""
+        self.left: list[float] = []
+        """Seconds that those took that were told to end by SIGTERM."""
+        self._urls = urls
+        self._environment = {**os.environ, **environment}
+        self._log = folder / "crew.log"
+        self._words = [
+            "work", "jobrunner.soak.jobs", *(f"--queue={name}" for name in SERVED), f"--concurrency={concurrency}",
+            f"--grace={grace_s:g}", "--heartbeat=2",
+        ]  # fmt: skip
+        self._count = 0
+        self._out_of_reach_until = {"all": 0.0, "proxied": 0.0}
+
+    @property
+    def elder(self) -> SoakProcess:
+        """The worker that nothing kills."""
+        return self.members[0]
+
+    def workers(self) -> list[SoakProcess]:
+        """Those that take tasks, the elder first."""
+        return [one for one in self.members if one.role == "worker" and one.leaves_since is None]
+
+    def of(self, *roles: str) -> list[SoakProcess]:
+        """Those with these roles that may be struck: neither the elder, nor one that is suspended or leaves."""
+        return [
+            one for one in self.members[1:] if one.role in roles and not one.is_stopped and one.leaves_since is None
+        ]
+
+    def start(self, role: str, *, proxied: bool | None = None) -> SoakProcess:
+        """A new process: `worker`, `producer` or `manual_consumer`. Every other worker connects through the proxy."""
+        self._count += 1
+        if proxied is None:
+            number = sum(one.role == role for one in self.members)
+            proxied = len(self._urls) > 1 and (role != "worker" or number % 2 == 0)
+        ours, theirs = os.pipe()
+        environment = {**self._environment, "JOBRUNNER_URL": self._urls[-1 if proxied else 0]}
+        command = [sys.executable, "-m", "jobrunner", *self._words, f"--lifeline={ours}"]
+        if role != "worker":
+            command = [sys.executable, "-m", f"jobrunner.soak.{role}"]
+        # Ignored from the first instruction on: asked for a burst before it listens, a producer would end.
+        before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - our own program
+                command, env=environment, pass_fds=[ours], stdin=ours, stdout=log, stderr=log, process_group=0
+            )
+        signal.signal(signal.SIGUSR1, before)
+        os.close(ours)
+        member = SoakProcess(role, f"{role}-{self._count}", process, theirs, proxied)
+        self.members.append(member)
+        return member
+
+    def replace(self, member: SoakProcess) -> SoakProcess:
+        """Forgets one that ended, and starts another of its kind."""
+        self._forget(member)
+        return self.start(member.role, proxied=member.proxied)
+
+    def note_outage(self, whose: str, until: float) -> None:
+        """The server is out of reach until then, for "all" or for those that are "proxied"."""
+        self._out_of_reach_until[whose] = max(self._out_of_reach_until[whose], until)
+
+    def look(self) -> None:
+        """Notes who ended: those that were to leave, and those that were not, who are replaced."""
+        for member in [one for one in self.members if not one.alive]:
+            if member.leaves_since is not None:
+                self.left.append(monotonic() - member.leaves_since)
+                self._forget(member)
+                if member.process.returncode not in (0, -signal.SIGTERM):
+                    self.lost.append(f"{member.name} left with {member.process.returncode}")
+                continue
+            if not self._found_no_server(member):
+                self.lost.append(f"{member.name} ended with {member.process.returncode}")
+            at = self.members.index(member)
+            self.members.insert(at, self.replace(member))
+            self.members.pop()
+
+    def _found_no_server(self, member: SoakProcess) -> bool:
+        """Whether it ended as one does that cannot reach its server as it starts."""
+        until = max(self._out_of_reach_until[whose] for whose in ("all", *["proxied"] * member.proxied))
+        return member.process.returncode == 1 and member.began <= until and monotonic() < member.began + _STARTS_S
+
+    def end(self, members: Sequence[SoakProcess], *, patience_s: float) -> None:
+        """Has these end by SIGTERM, or by SIGKILL when that takes too long."""
+        for member in members:
+            member.send(signal.SIGCONT)
+            member.leaves_since = member.leaves_since or monotonic()
+            member.send(signal.SIGTERM)
+        until = monotonic() + patience_s
+        while any(one.alive for one in members) and monotonic() < until:
+            sleep(_LOOK_S)
+        for member in members:
+            if member.alive:
+                self.lost.append(f"{member.name} did not end in {patience_s:g} s")
+                member.send(signal.SIGKILL)
+                member.process.wait()
+        self.look()
+
+    def kill_all(self) -> None:
+        """At once."""
+        for member in list(self.members):
+            member.send(signal.SIGKILL)
+            member.process.wait()
+            self._forget(member)
+
+    def _forget(self, member: SoakProcess) -> None:
+        self.members.remove(member)
+        os.close(member.lifeline)

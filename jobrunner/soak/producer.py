@@ -1,0 +1,118 @@
+"""The process that enqueues: ``python -m jobrunner.soak.producer``. SIGUSR1 has it enqueue more at once.
+
+What must hold: a task is *offered* in the ledger before it is sent, and *acknowledged* there only when the call that
+sent it has returned. A call that raised is made again with the same ids, which doubles nothing.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from jobrunner.client.client import Client
+from jobrunner.client.item import Item
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError, QueueFull
+from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.job import definition_of
+from jobrunner.soak.child_process import ChildSettings, asked_to_stop, settings_here
+from jobrunner.soak.jobs import HAND, IN, LEDGER, Doomed, Limited, Noted, Short, Single
+from jobrunner.soak.ledger import line_of, write
+from jobrunner.task import Task, new_id
+
+_TURN_S = 0.1
+_BURST_S = 5
+_AGAIN_S = 0.1
+_SHARES = {"short": 70, "failing": 5, "delayed": 10, "limited": 3, "hand": 10, "doomed": 0.3, "single": 1}
+
+
+class Producer:
+    """Enqueues a mix at a rate until it is asked to stop."""
+
+    def __init__(self, client: Client, told: ChildSettings, stop: threading.Event, draw: Random) -> None:
+        self._client = client
+        self._told = told
+        self._stop = stop
+        self._draw = draw
+        self._ledger = os.environ[LEDGER]
+        self._more = 0.0
+
+    def burst(self) -> None:
+        """Some seconds' worth more in the next turn."""
+        self._more += self._told.rate * _BURST_S
+
+    def run(self) -> None:
+        """Turn by turn; what an outage held up is not made up for."""
+        last = monotonic()
+        due = 0.0
+        while not self._stop.wait(_TURN_S):
+            now = monotonic()
+            due += min(now - last, 1.0) * self._told.rate + self._more
+            last, self._more = now, 0.0
+            self._turn(int(due))
+            due -= int(due)
+
+    def _turn(self, count: int) -> None:
+        kinds = self._draw.choices(list(_SHARES), list(_SHARES.values()), k=count)
+        tasks = [self._task(kind) for kind in kinds if kind in ("short", "failing", "delayed", "limited", "doomed")]
+        if tasks:
+            self._send(tasks, lambda: [handle.id for handle in self._client.enqueue_many(tasks)])
+        if items := [Item("x", id=new_id(HAND)) for kind in kinds if kind == "hand"]:
+            offered = [(item.id or "", "hand", 0.0) for item in items]
+            self._offer(offered, lambda: self._client.queue(IN).push_many(items))
+        for _ in range(kinds.count("single")):
+            task = self._task("single")
+            self._send([task], lambda task=task: [self._client.enqueue(task).id])  # type: ignore[misc]
+
+    def _send(self, tasks: list[Task], send: Callable[[], list[str]]) -> None:
+        self._offer([(task.id, task.type, (task.delay_ms or 0.0) / 1000) for task in tasks], send)
+
+    def _offer(self, offered: Iterable[tuple[str, str, float]], send: Callable[[], list[str]]) -> None:
+        write(self._ledger, [line_of("offer", id_, 0, f"{kind} {delay_s}") for id_, kind, delay_s in offered])
+        while True:
+            try:
+                ids = send()
+            except JobrunnerError as error:
+                event = "refused" if isinstance(error, QueueFull) else "unsent"
+                write(self._ledger, [line_of(event, "-", 0, type(error).__name__)])
+                if self._stop.wait(_AGAIN_S):
+                    return
+                continue
+            write(self._ledger, [line_of("ack", id_) for id_ in ids])
+            return
+
+    def _task(self, kind: str) -> Task:
+        seconds = round(self._draw.expovariate(1 / self._told.task_s), 4)
+        known: dict[str, tuple[type[Noted], dict[str, Any]]] = {
+            "short": (Short, {"seconds": seconds}),
+            "failing": (Short, {"seconds": seconds, "fails": self._draw.randint(1, 2)}),
+            "delayed": (Short, {"seconds": seconds}),
+            "limited": (Limited, {"seconds": 0.05 + seconds}),
+            "single": (Single, {"seconds": 0.05}),
+            "doomed": (Doomed, {"fails": 99}),
+        }
+        job, parameters = known[kind]
+        definition = definition_of(job)
+        delay_s = round(self._draw.uniform(0.2, 5), 3) if kind == "delayed" else None
+        placement = Placement(in_=delay_s, id=new_id(definition.options.queue))
+        task = build_task(definition, job(**parameters), placement)
+        # One half says itself how long its lease is, the other leaves it to its queue.
+        own_ms = round(self._told.keepalive * 1000) if self._draw.random() < 0.5 else None
+        return replace(task, keepalive_ms=own_ms)
+
+
+def main() -> None:
+    """Until it is asked to stop."""
+    stop = asked_to_stop()
+    with Client() as client:
+        producer = Producer(client, settings_here(), stop, Random())
+        signal.signal(signal.SIGUSR1, lambda *_: producer.burst())
+        producer.run()
+
+
+if __name__ == "__main__":
+    main()

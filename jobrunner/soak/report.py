@@ -1,0 +1,80 @@
+"""The figures of a soak as lines of text: one each ten seconds while it runs, and the verdict at its end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from jobrunner.soak.run import Soak
+from jobrunner.soak.samples import SoakSample
+from jobrunner.soak.verdict import SoakCheck
+
+_EVERY_S = 10.0
+_MIB = 1 << 20
+_MARKS = {True: "ok ", False: "NOT", None: " - "}
+
+
+class SoakReporter(Protocol):
+    """How a person sees a soak."""
+
+    def show(self, soak: Soak) -> None:
+        """Called at each look."""
+
+    def say(self, told: str) -> None:
+        """Something happened."""
+
+
+class LineReporter:
+    """Says a line each ten seconds, and one when the phase changes."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self._phase = ""
+        self._next_s = 0.0
+
+    def show(self, soak: Soak) -> None:
+        """Called at each look."""
+        if soak.phase != self._phase:
+            self._phase = soak.phase
+            self.say(f"{clock(soak.elapsed_s)}  {self._phase}")
+            self._next_s = soak.elapsed_s + _EVERY_S
+        elif soak.elapsed_s >= self._next_s and soak.samples:
+            self._next_s = soak.elapsed_s + _EVERY_S
+            self.say(line_of(soak.elapsed_s, soak.samples[-1]) if soak.phase == "works" else _left(soak))
+
+
+def line_of(at_s: float, sample: SoakSample) -> str:
+    """A sample in a line."""
+    memory = max(sample.memory.values(), default=0) / _MIB
+    keys = "?" if sample.keys is None else f"{sample.keys:,}"
+    return (
+        f"{clock(at_s)}  {sample.finished:,} done, {sample.per_s:,.0f}/s, {sample.open:,} open, "
+        f"p50 {milliseconds(sample.p50_ms)}, p99 {milliseconds(sample.p99_ms)}, oldest {sample.oldest_s:.1f} s, "
+        f"{sample.retries:,} retries, {sample.extra:,} begun again, {sum(sample.faults.values()):,} faults, "
+        f"{memory:.0f} MiB, {keys} keys"
+    )
+
+
+def verdict_lines(checks: Sequence[SoakCheck], faults: Mapping[str, int], extra: int) -> list[str]:
+    """The checks, each in a line; what struck; and whether it held."""
+    lines = [f"{_MARKS[check.holds]} {check.name}: {check.value} ({check.bound})" for check in checks]
+    struck = ", ".join(f"{count:,} {kind}" for kind, count in faults.items()) or "none"
+    broken = sum(check.holds is False for check in checks)
+    lines += ["", f"faults: {struck}; {extra:,} tasks began again because of them"]
+    return [*lines, f"NOT HELD: {broken} of {len(checks)} checks" if broken else "HELD: nothing was lost"]
+
+
+def clock(seconds: float) -> str:
+    """`1:02:03`, or `02:03` within the first hour."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def milliseconds(value: float | None) -> str:
+    """`12 ms`; from a second on in seconds."""
+    if value is None:
+        return "-"
+    return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.0f} ms"
+
+
+def _left(soak: Soak) -> str:
+    return f"{clock(soak.elapsed_s)}  {len(soak.tally.open):,} open, {soak.tally.totals.finished:,} done"

@@ -1,0 +1,101 @@
+"""Errors out of Spark in one line that a person can use, and what they mean for the items.
+
+Spark wraps what happened in a Python worker into a page of two languages. What counts is the last line of the
+innermost Python traceback, or the first sentence of the engine's own error.
+"""
+
+import re
+from enum import StrEnum
+
+from pyspark.errors import (
+    AnalysisException,
+    PySparkAttributeError,
+    PySparkException,
+    PySparkImportError,
+    PySparkNotImplementedError,
+    PySparkTypeError,
+)
+from pyspark.sql import SparkSession
+
+from jobrunner.errors import BatchLost, OutcomeUnknown, ServerError, ServerFull, ServerUnavailable, StationError
+
+_LONGEST = 1000
+_TRACEBACK = "Traceback (most recent call last):"
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
+_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
+_JAVA_CALL = re.compile(r"^An error occurred while calling \S+$")
+_BEFORE_ANY_ROW = (
+    AnalysisException, ImportError, NameError, PySparkAttributeError, PySparkImportError, PySparkNotImplementedError,
+    PySparkTypeError, StationError,
+)  # fmt: skip
+"""Raised while a plan is made: a column that is misspelt, a name that is not defined, a frame without the columns that
+steer. Errors of rows come out of tasks and have other classes."""
+_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION", "SESSION_NOT_SAME")
+_OUTAGE = tuple(kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull))
+
+
+class Cause(StrEnum):
+    """Whose fault it was."""
+
+    ITEMS = "items"
+    """Of what is in the batch, as far as one can tell: counted as a failure."""
+    CODE = "code"
+    """Of the function or the session, before any row was looked at: no item can help it."""
+    OUTAGE = "outage"
+    """Of the way to the server: says nothing about the items."""
+    LOST = "lost"
+    """The lease ended: the batch is another's."""
+    ENGINE = "engine"
+    """Spark itself is gone: so must be this process."""
+
+
+def cause_of(error: BaseException, spark: SparkSession) -> Cause:
+    """Whose fault an error of a batch was. Asks the engine whether it is alive."""
+    name = error_line(error).partition(":")[0]
+    if isinstance(error, BatchLost) or name == BatchLost.__name__:
+        return Cause.LOST
+    if isinstance(error, ServerError) or name in _OUTAGE:
+        return Cause.OUTAGE
+    if not is_alive(spark):
+        return Cause.ENGINE
+    return Cause.CODE if isinstance(error, _BEFORE_ANY_ROW) or is_without_session(error) else Cause.ITEMS
+
+
+def is_without_session(error: BaseException) -> bool:
+    """Whether Spark found no session where one is needed: never the fault of an item."""
+    return isinstance(error, PySparkException) and error.getCondition() in _SESSION
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether the session can still run something."""
+    try:
+        return spark.range(1).count() == 1
+    except Exception:  # a dead JVM shows itself by errors of many libraries
+        return False
+
+
+def error_line(error: BaseException) -> str:
+    """`Name: what happened`, at most 1 000 characters."""
+    text = str(error)
+    if _TRACEBACK in text:
+        return _shortened(_last_of_traceback(text[text.rindex(_TRACEBACK) :]))
+    lost = _LOST_TASK.search(text)
+    if lost:
+        return _shortened(f"SparkError: {lost['why']}")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _JAVA_CALL.match(line.strip())]
+    first = _SQLSTATE.sub("", lines[0]) if lines else "no reason given"
+    return _shortened(f"{type(error).__name__}: {first}")
+
+
+def _last_of_traceback(text: str) -> str:
+    """`module.Name: words` without the module, with the lines that belong to the words."""
+    lines = text.splitlines()[1:]
+    ends = next((place for place, line in enumerate(lines) if line and not line[0].isspace()), None)
+    if ends is None:
+        return "PythonError: no reason given"
+    name, colon, words = _SQLSTATE.sub("", lines[ends]).partition(":")
+    return f"{name.rpartition('.')[2]}{colon}{words}"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

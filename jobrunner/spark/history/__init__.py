@@ -1,0 +1,1 @@
+"""History on Spark: the archive in Parquet, and replays from it."""

@@ -1,0 +1,1 @@
+"""Items as rows: columns, payloads, and scans of a queue in chunks."""

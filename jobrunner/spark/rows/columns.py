@@ -1,0 +1,232 @@
+"""The columns that every item has, beside those of its payload: names, types, and how they come about in Arrow.
+
+A value that cannot be read (damage) is null; it never ends a read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+UTC = pa.timestamp("us", "UTC")
+_BAND = 2.0**42
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ItemChunk:
+    """Items of one state of one queue, as they came: ids, scores, and the values of the fields by position."""
+
+    queue: str
+    state: str
+    ids: Sequence[bytes]
+    scores: Sequence[bytes]
+    values: Mapping[str, Sequence[bytes | None]]
+
+    def texts(self, field: str) -> pa.Array:
+        """A field as strings; what is no UTF-8 with replacement characters."""
+        return texts(self.values[field])
+
+    def numbers(self, field: str) -> pa.Array:
+        """A field as doubles."""
+        return numbers(self.values[field])
+
+    def whole(self, field: str, default: int | None) -> pa.Array:
+        """A field as 32-bit whole numbers; `default` where it is missing."""
+        if default is not None and _are_null(self.values[field]):
+            return pa.repeat(pa.scalar(default, pa.int32()), len(self.ids))
+        found = pc.cast(self.numbers(field), pa.int32(), safe=False)
+        return found if default is None else pc.fill_null(found, default)
+
+    def all(self, value: str) -> pa.Array:
+        """The same word for each item."""
+        return pa.repeat(pa.scalar(value, pa.string()), len(self.ids))
+
+    def nothing(self, kind: pa.DataType) -> pa.Array:
+        """Null for each item."""
+        return pa.nulls(len(self.ids), kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemColumn:
+    """One column: its type in Spark and in Arrow, the fields of the hash it is made of, and how."""
+
+    ddl: str
+    kind: pa.DataType
+    make: Callable[[ItemChunk], pa.Array]
+    fields: tuple[str, ...] = ()
+    only_done: tuple[str, ...] = ()
+    """Fields that only finished items have."""
+
+
+def texts(values: Sequence[bytes | None]) -> pa.Array:
+    """Strings of UTF-8 bytes; bytes that are none come with replacement characters."""
+    try:
+        return _texts(values)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return pa.array([None if one is None else one.decode("utf-8", "replace") for one in values], pa.string())
+
+
+def numbers(values: Sequence[bytes | None]) -> pa.Array:
+    """Doubles of decimal text."""
+    try:
+        found = pc.cast(_texts(values), pa.float64())
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        found = None
+    if found is None or pc.any(pc.invert(pc.is_finite(found))).as_py():  # "nan" is damage too
+        return pa.array([_number(one) for one in values], pa.float64())
+    return found
+
+
+def _texts(values: Sequence[bytes | None]) -> pa.Array:
+    if _are_null(values):
+        return pa.nulls(len(values), pa.string())
+    try:
+        joined = b"".join(values)  # type: ignore[arg-type]
+    except TypeError:  # some are null
+        return pa.array(values, pa.string())
+    if not joined.isascii() or len(joined) > _LARGEST:
+        return pa.array(values, pa.string())  # checks and copies one by one
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])  # type: ignore[arg-type]
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(joined))
+
+
+def _are_null(values: Sequence[bytes | None]) -> bool:
+    return bool(values) and values[0] is None and values.count(None) == len(values)
+
+
+def instants(milliseconds: pa.Array) -> pa.Array:
+    """Timestamps of Unix ms, whose fraction counts microseconds."""
+    if milliseconds.null_count == len(milliseconds):
+        return pa.nulls(len(milliseconds), UTC)
+    if milliseconds.null_count:
+        return pc.cast(pc.round(pc.multiply(milliseconds, 1000.0)), pa.int64(), safe=False).cast(UTC)
+    whole = np.rint(milliseconds.to_numpy() * 1000.0).astype(np.int64)
+    return pa.Array.from_buffers(UTC, len(whole), [None, pa.py_buffer(whole)])
+
+
+def _number(raw: bytes | None) -> float | None:
+    try:
+        number = float(raw or b"")
+    except ValueError:
+        return None
+    return number if abs(number) < 1e15 else None
+
+
+def _text(field: str, *, done: bool = False) -> ItemColumn:
+    def make(chunk: ItemChunk) -> pa.Array:
+        return chunk.texts(field) if field in chunk.values else chunk.nothing(pa.string())
+
+    return _column("string", make, field, done=done)
+
+
+def _whole(field: str, default: int | None) -> ItemColumn:
+    return _column("int", lambda chunk: chunk.whole(field, default), field)
+
+
+def _instant(field: str) -> ItemColumn:
+    return _column("timestamp", lambda chunk: instants(chunk.numbers(field)), field)
+
+
+def _score(*states: str) -> ItemColumn:
+    def make(chunk: ItemChunk) -> pa.Array:
+        return instants(numbers(chunk.scores)) if chunk.state in states else chunk.nothing(UTC)
+
+    return _column("timestamp", make)
+
+
+_KINDS = {"string": pa.string(), "int": pa.int32(), "timestamp": UTC}
+
+
+def _column(ddl: str, make: Callable[[ItemChunk], pa.Array], *fields: str, done: bool = False) -> ItemColumn:
+    return ItemColumn(
+        ddl=ddl, kind=_KINDS[ddl], make=make, fields=() if done else fields, only_done=fields if done else ()
+    )
+
+
+def _attempts(chunk: ItemChunk) -> pa.Array:
+    """Runs that were begun: as noted, else the failures and the run that goes on or went well."""
+    begun = 1 if chunk.state in ("pending", "done") else 0
+    counted = chunk.whole("retry_count", 0)
+    if begun:
+        counted = pc.add(counted, pa.scalar(begun, pa.int32()))
+    if "attempts" in chunk.values:
+        counted = pc.coalesce(chunk.whole("attempts", None), counted)
+    return counted
+
+
+def _type(chunk: ItemChunk) -> pa.Array:
+    types = chunk.values["type"]
+    if types.count(types[0]) == len(types):
+        return pc.fill_null(pa.repeat(texts(types[:1])[0], len(types)), "")
+    return pc.fill_null(texts(types), "")
+
+
+def _state(chunk: ItemChunk) -> pa.Array:
+    if chunk.state != "done":
+        return chunk.all(chunk.state)
+    return pc.fill_null(chunk.texts("outcome"), "succeeded")
+
+
+def _due_time(chunk: ItemChunk) -> pa.Array:
+    """When the last attempt was due: a place in line without its priority (lua/lib/place.lua)."""
+    bands = pc.subtract(1.0, pc.fill_null(chunk.numbers("priority"), 1.0))
+    return instants(pc.subtract(chunk.numbers("place"), pc.multiply(bands, _BAND)))
+
+
+ITEM_COLUMNS: dict[str, ItemColumn] = {
+    "_id": _column("string", lambda chunk: texts(chunk.ids)),
+    "_queue": _column("string", lambda chunk: chunk.all(chunk.queue)),
+    "_state": ItemColumn(ddl="string", kind=pa.string(), make=_state, only_done=("outcome",)),
+    "_type": _column("string", _type, "type"),
+    "_attempts": ItemColumn(
+        ddl="int", kind=pa.int32(), make=_attempts, fields=("retry_count",), only_done=("attempts",)
+    ),
+    "_retry_count": _whole("retry_count", 0),
+    "_enqueue_time": _instant("enqueue_time"),
+    "_started_at": _instant("started_at"),
+    "_when": _score("scheduled", "pending", "dead", "done"),
+    "_finished_at": _score("done"),
+    "_priority": _whole("priority", 1),
+    "_error": _text("error"),
+    "_result": _text("result", done=True),
+    "_headers": _text("headers"),
+    "_partition": _text("key"),
+    "_hops": _whole("hops", 0),
+    "_due_time": _column("timestamp", _due_time, "place", "priority"),
+    "_encoding": _text("encoding"),
+    "_max_attempts": _whole("max_attempts", None),
+    "_max_stalled": _whole("max_stalled", None),
+    "_keepalive_ms": _whole("keepalive_ms", None),
+}
+"""By name."""
+_ON_DEMAND = ("_due_time", "_encoding", "_max_attempts", "_max_stalled", "_keepalive_ms")
+USUAL_COLUMNS = tuple(name for name in ITEM_COLUMNS if name not in _ON_DEMAND)
+"""Those that a read without `columns` has, in their order; the others are read when they are named."""
+
+
+class Selection:
+    """The item columns of one read. Travels to other processes as names."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+
+    def __reduce__(self) -> Any:
+        return Selection, (self.names,)
+
+    @cached_property
+    def columns(self) -> dict[str, ItemColumn]:
+        """By name."""
+        return {name: ITEM_COLUMNS[name] for name in self.names}
+
+    def fields(self, state: str) -> tuple[str, ...]:
+        """The fields of the hash to fetch for items of one state."""
+        wanted = [field for column in self.columns.values() for field in column.fields]
+        if state == "done":
+            wanted += [field for column in self.columns.values() for field in column.only_done]
+        return tuple(dict.fromkeys(wanted))

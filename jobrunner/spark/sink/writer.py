@@ -1,0 +1,205 @@
+"""Writing DataFrames into a queue, one task for each row; as a whole or not at all, and each row once.
+
+How: the rows are staged under a batch without members (docs/how-batches-work.md), and the driver decides. What must
+hold:
+
+1. a Spark task that is run again, or twice at once, stages under another name, and only the names of those that Spark
+   counts are decided; so nothing is doubled, and no row needs an id of its own for that;
+2. a write that fails leaves nothing behind; one that was decided is never taken back, also when Spark, which did not
+   hear of the decision, calls `abort`;
+3. the batch of a micro-batch is named after its query and number: when Spark writes it again after a crash, it finds
+   that it was decided, and writes nothing.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys, split_queue
+from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.clock import monotonic, sleep
+from jobrunner.errors import BatchLost, InvalidOption, SparkMissing
+from jobrunner.jobs.registry import JobDefinition
+from jobrunner.logs import SafeLogger
+from jobrunner.spark.sink.options import WriteOptions, WriteShape, write_options, write_shape
+from jobrunner.spark.sink.rows import RowPacker
+from jobrunner.task import new_id
+
+LEASE_S = 86_400.0
+"""A write that shows no life for so long is abandoned. Long, as Spark may compute for hours before the first row."""
+_RENEW_S = 600.0
+_PACKED_AT_ONCE = 2_000
+_WAIT_S, _WAITED_FOR_ROOM_S = 0.05, 30.0
+_QUERY, _MICRO_BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+_log = SafeLogger("jobrunner.spark")
+
+
+@dataclass
+class StagedWrite(WriterCommitMessage):
+    """What one Spark task staged. `is_over`: the batch was decided before, nothing was staged."""
+
+    batch: str
+    epoch: int
+    nonce: str
+    rows: int
+    is_over: bool = False
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`: made on the driver, where it opens a batch; travels to the executors, which stage, and back."""
+
+    def __init__(self, schema: StructType, given: Any, overwrite: bool) -> None:
+        self._options = _append_only(write_options(given), overwrite)
+        self._shape = write_shape(schema, self._options)
+        self._batch = new_id(split_queue(self._options.queue)[0])
+        with _batches(self._options) as batches:
+            self._epoch = batches.open(lease_s=LEASE_S, batch_id=self._batch, shared=_shared(self._options)).epoch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the rows of one Spark task."""
+        with _batches(self._options) as batches:
+            return _stage(
+                batches.resume(self._batch, self._epoch, lease_s=LEASE_S), self._options, self._shape, iterator
+            )
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Decides, and puts the tasks into their queue."""
+        with _batches(self._options) as batches:
+            _decide(batches.resume(self._batch, self._epoch, lease_s=LEASE_S), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        """Takes away what was staged; what was decided stays."""
+        with _batches(self._options) as batches, suppress(BatchLost):
+            batches.resume(self._batch, self._epoch, lease_s=LEASE_S).dissolve()
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: made anew for each micro-batch, whose number the executors alone know: they open its batch."""
+
+    def __init__(self, schema: StructType, given: Any, overwrite: bool) -> None:
+        self._options = _append_only(write_options(given, streams=True), overwrite)
+        self._shape = write_shape(schema, self._options)
+        self._attempt = secrets.token_hex(8)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stages the rows of one Spark task, unless this micro-batch was decided before."""
+        with _batches(self._options) as batches:
+            lease = batches.open(
+                lease_s=LEASE_S, batch_id=self._name(), shared=_shared(self._options), attempt=self._attempt
+            )
+            if lease.state != "open":
+                return StagedWrite(lease.id, lease.epoch, "", 0, is_over=True)
+            return _stage(lease, self._options, self._shape, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Decides; what was decided before is carried to its end."""
+        told = [message for message in messages if isinstance(message, StagedWrite)]
+        if not told:
+            return
+        with _batches(self._options) as batches:
+            if any(message.is_over for message in told):
+                _roll_forward(batches.open(lease_s=LEASE_S, batch_id=told[0].batch, attempt=self._attempt))
+            else:
+                _decide(batches.resume(told[0].batch, told[0].epoch, lease_s=LEASE_S), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Takes away what was staged; what was decided stays."""
+        told = [message for message in messages if isinstance(message, StagedWrite) and not message.is_over]
+        if told:
+            with _batches(self._options) as batches, suppress(BatchLost):
+                batches.resume(told[0].batch, told[0].epoch, lease_s=LEASE_S).dissolve()
+
+    def _name(self) -> str:
+        context = TaskContext.get()
+        query, number = (context and context.getLocalProperty(name) for name in (_QUERY, _MICRO_BATCH))
+        if not query or number is None:
+            raise SparkMissing(
+                "this Spark does not tell its tasks the number of a micro-batch; PySpark 4.1 or newer does"
+            )
+        digest = hashlib.sha256(f"{query}\0{number}\0{self._options.queue}".encode()).hexdigest()
+        return f"stream-{digest[:32]}"
+
+
+def _stage(
+    lease: BatchLease, options: WriteOptions, shape: WriteShape, batches: Iterator[pa.RecordBatch]
+) -> StagedWrite:
+    nonce, rows, renewed = secrets.token_hex(8), 0, monotonic()
+    packer = RowPacker(options, shape, f"{lease.id}.{nonce}")
+    for batch in batches:
+        for start in range(0, batch.num_rows, _PACKED_AT_ONCE):
+            words = packer.pack(batch.slice(start, _PACKED_AT_ONCE))
+            lease.stage_all(nonce, words, after=rows)
+            rows += len(words) // 4
+        if monotonic() - renewed > _RENEW_S:
+            lease.renew()
+            renewed = monotonic()
+    return StagedWrite(lease.id, lease.epoch, nonce, rows)
+
+
+def _decide(lease: BatchLease, messages: list[WriterCommitMessage | None]) -> None:
+    told = [message for message in messages if isinstance(message, StagedWrite) and message.rows]
+    lease.decide([message.nonce for message in told], rest="succeeded")
+    _roll_forward(lease)
+
+
+def _roll_forward(lease: BatchLease) -> None:
+    """Until all is in the queue, or it is full for long: from the decision on, any worker carries on."""
+    waited_s = 0.0
+    while not (step := lease.advance()).done:
+        if step.full is None:
+            waited_s = 0.0
+        elif waited_s >= _WAITED_FOR_ROOM_S:
+            _log.warning("the queue is full; workers put the rest in as room comes", queue=step.full, batch=lease.id)
+            return
+        else:
+            sleep(_WAIT_S)
+            waited_s += _WAIT_S
+
+
+@contextmanager
+def _batches(options: WriteOptions) -> Iterator[Batches]:
+    endpoint = Endpoint(options.url, client_name="jobrunner-spark")
+    broker = Broker(endpoint, retry_timeout_s=5.0)
+    try:
+        yield Batches(broker, Keys(options.prefix).queue(options.queue))
+    finally:
+        broker.close()
+        endpoint.release()
+
+
+def _shared(options: WriteOptions) -> dict[str, str | int]:
+    definition = options.definition()
+    return {} if definition is None else _fields_of(definition)
+
+
+def _fields_of(definition: JobDefinition) -> dict[str, str | int]:
+    options = definition.options
+    given = {
+        "type": definition.name,
+        "priority": options.priority,
+        "max_attempts": options.max_attempts,
+        "max_stalled": options.max_stalled,
+        "keepalive_ms": _ms(options.keepalive),
+        "expires_in_ms": _ms(options.expires_in),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _ms(length_s: float | None) -> int | None:
+    return None if length_s is None else max(round(length_s * 1000), 1)
+
+
+def _append_only(options: WriteOptions, overwrite: bool) -> WriteOptions:
+    if overwrite:
+        raise InvalidOption('tasks of a queue are not overwritten: write with mode("append"), or outputMode("append")')
+    return options

@@ -1,0 +1,1 @@
+"""Reading queues and history as DataFrames and streams."""

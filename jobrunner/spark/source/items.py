@@ -1,0 +1,192 @@
+"""From one slice of a queue to Arrow record batches. Runs on executors; knows nothing of the rest of the read.
+
+The next page is asked for before the present one is made into Arrow, so that the server works meanwhile. Pages shrink
+when payloads are large: a page is a few MB at most.
+"""
+
+import gc
+import math
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType
+
+from jobrunner.broker.bulk_reader import BulkReader, pack_hash_reads
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import HistoryTrimmed, ParameterError
+from jobrunner.spark.rows.columns import ItemChunk, Selection, texts
+from jobrunner.spark.rows.payload import PayloadColumns
+from jobrunner.spark.rows.scan import ScanPage, ScanRange, SetScan
+from jobrunner.spark.source.options import ReadOptions
+from jobrunner.spark.source.schema import MISFIT, PAYLOAD, ReadSchema
+
+_FIRST_PAGE = 500
+_PAGE = 1_000
+_PAGE_BYTES = 4 << 20
+_ALWAYS = ("queue",)
+
+
+class QueueSlice(InputPartition):
+    """One part of one set of a queue."""
+
+    def __init__(self, queue: str, state: str, part: ScanRange) -> None:
+        super().__init__((queue, state, part.rank))
+        self.queue = queue
+        self.state = state
+        self.part = part
+        self.begins = -math.inf
+        """Of a stream: from where on entries must not have gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRead:
+    """What executors need to know. `types`: only these jobs; `whole`: an entry that has gone is an error."""
+
+    options: ReadOptions
+    shape: ReadSchema
+    types: frozenset[str] | None = None
+    whole: bool = False
+
+    def batches(self, piece: QueueSlice) -> Iterator[pa.RecordBatch]:
+        """The items of a slice."""
+        endpoint = Endpoint(self.options.url, client_name="jobrunner-spark")
+        try:
+            with (
+                _without_collection(),
+                BulkReader(endpoint, Keys(self.options.prefix).queue(piece.queue).base) as reader,
+                closing(_SliceReader(self, piece, reader).batches()) as batches,
+            ):
+                yield from batches
+        finally:
+            endpoint.release()
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Rows are many lists in no circle: looking through them for garbage costs a fifth of the read and finds none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class _SliceReader:
+    """One slice being read over one connection."""
+
+    def __init__(self, read: ItemRead, piece: QueueSlice, reader: BulkReader) -> None:
+        self._read, self._piece, self._reader = read, piece, reader
+        keys = Keys(read.options.prefix).queue(piece.queue)
+        self._tasks = keys.tasks
+        self._walk = SetScan(getattr(keys, piece.state), piece.part)
+        self._selection = Selection(read.shape.item)
+        self._payloads = PayloadColumns(read.shape.fields) if read.shape.fields.fields else None
+        self._fields = self._wanted()
+        self._packed_fields = [field.encode() for field in self._fields]
+        self._schema = to_arrow_schema(read.shape.schema, timezone="UTC")
+        self._name = piece.queue.encode()
+        self._types = None if read.types is None else {one.encode() for one in read.types}
+        self._size = _FIRST_PAGE
+
+    def _wanted(self) -> tuple[str, ...]:
+        shape = self._read.shape
+        wanted = [*_ALWAYS, *self._selection.fields(self._piece.state)]
+        if shape.raw or shape.fields.fields:
+            wanted.append("payload")
+        if self._read.types is not None:
+            wanted.append("type")
+        return tuple(dict.fromkeys(wanted))
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        reader, walk = self._reader, self._walk
+        reader.send(walk.packed(self._size))
+        page = walk.take(reader.receive(1)[0], reader.ask)
+        self._ask_for(page)
+        while page.ids:
+            before = reader.received
+            replies = reader.receive(len(page.ids) + (not walk.ended))
+            following = ScanPage(ids=[], scores=[]) if walk.ended else walk.take(replies.pop(), reader.ask)
+            self._size = self._next_size(len(page.ids), reader.received - before)
+            self._ask_for(following)
+            batch = self._batch(page, replies)
+            if batch is not None:
+                yield batch
+            page = following
+
+    def _ask_for(self, page: ScanPage) -> None:
+        if not page.ids:
+            return
+        packed = pack_hash_reads(self._tasks, page.ids, self._packed_fields)
+        self._reader.send(packed if self._walk.ended else packed + self._walk.packed(self._size))
+
+    def _next_size(self, rows: int, size: int) -> int:
+        return max(16, min(_PAGE, 2 * rows, _PAGE_BYTES // (size // rows + 1)))
+
+    def _batch(self, page: ScanPage, replies: list[Any]) -> pa.RecordBatch | None:
+        chunk = self._chunk(page, replies)
+        if chunk is None:
+            return None
+        made = {name: column.make(chunk) for name, column in self._selection.columns.items()}
+        self._add_payload(chunk, made)
+        return pa.RecordBatch.from_arrays([made[name] for name in self._schema.names], schema=self._schema)
+
+    def _chunk(self, page: ScanPage, replies: list[Any]) -> ItemChunk | None:
+        ids, scores, rows = page.ids, page.scores, replies
+        if self._read.whole:
+            self._refuse_gap(page, rows)
+        columns = self._columns_of(rows)
+        if columns is None:
+            kept = [place for place, row in enumerate(rows) if self._is_wanted(row)]
+            ids, scores, rows = ([found[place] for place in kept] for found in (ids, scores, rows))
+            columns = tuple(zip(*rows, strict=True))
+        if not ids:
+            return None
+        values = dict(zip(self._fields, columns, strict=True))
+        return ItemChunk(queue=self._piece.queue, state=self._piece.state, ids=ids, scores=scores, values=values)
+
+    def _columns_of(self, rows: list[Any]) -> Sequence[Sequence[bytes | None]] | None:
+        """The fields one by one, when every row is wanted."""
+        try:
+            columns = tuple(zip(*rows, strict=True))
+        except TypeError:  # a reply is an error, and no list
+            return None
+        if self._types is not None or columns[0].count(self._name) < len(rows):
+            return None
+        return columns
+
+    def _is_wanted(self, row: Any) -> bool:
+        if type(row) is not list or row[0] != self._name:
+            return False
+        return self._types is None or (row[self._fields.index("type")] or b"") in self._types
+
+    def _refuse_gap(self, page: ScanPage, rows: list[Any]) -> None:
+        gone = [one for one, row in zip(page.ids, rows, strict=True) if type(row) is list and row[0] is None]
+        if gone:
+            raise HistoryTrimmed(
+                f"{len(gone)} tasks in the history of {self._piece.queue!r} were deleted before they were read, "
+                f"{gone[0].decode('utf-8', 'replace')} first; keep history longer"
+            )
+
+    def _add_payload(self, chunk: ItemChunk, made: dict[str, pa.Array]) -> None:
+        shape = self._read.shape
+        if shape.raw:
+            is_text = isinstance(shape.schema[PAYLOAD].dataType, StringType)
+            payloads = chunk.values["payload"]
+            made[PAYLOAD] = texts(payloads) if is_text else pa.array(payloads, pa.binary())
+        misfits: dict[int, str] = {}
+        if self._payloads is not None:
+            arrays, misfits = self._payloads.read(chunk.values["payload"])
+            if misfits and self._read.options.fails_fast:
+                place = min(misfits)
+                raise ParameterError(f"task {chunk.ids[place].decode('utf-8', 'replace')}: {misfits[place]}")
+            made.update(zip(shape.fields.names, arrays, strict=True))
+        if shape.misfit:
+            made[MISFIT] = pa.array([misfits.get(place) for place in range(len(chunk.ids))], pa.string())

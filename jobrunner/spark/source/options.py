@@ -1,0 +1,131 @@
+"""The options of `spark.read.format("jobrunner")` and `readStream`, checked before anything is read."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from jobrunner.broker.keys import split_queue
+from jobrunner.errors import InvalidOption
+from jobrunner.settings import client_settings
+from jobrunner.spark.option_names import folded, listed, settle_names
+from jobrunner.spark.rows.columns import ITEM_COLUMNS
+
+STATES = ("waiting", "scheduled", "pending", "dead")
+MODES = ("PERMISSIVE", "FAILFAST")
+_BOTH = ("history", "columns", "payloadSchema", "mode", "rowsPerPartition", "url", "prefix")
+_BATCH = ("queue", "state", *_BOTH)
+_STREAM = (*_BOTH, "maxRowsPerTrigger", "startingOffset")
+_PATTERN = re.compile(r"[*?\[]")
+_ROWS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read, from where. Plain values: it travels to other processes."""
+
+    url: str = field(repr=False)
+    prefix: str
+    queues: tuple[str, ...]
+    """Full names and patterns."""
+    states: tuple[str, ...]
+    """Sets to read; ("done",) for history."""
+    columns: tuple[str, ...] | None = None
+    payload_schema: str | None = None
+    fails_fast: bool = False
+    rows_per_partition: int = _ROWS
+    rows_per_trigger: int | None = None
+    starting: str = "earliest"
+
+    def select(self, registered: Sequence[str]) -> list[str]:
+        """Full names of the queues that are meant, given all that there are."""
+        found = [name for name in self.queues if not _PATTERN.search(name)]
+        patterns = [name for name in self.queues if _PATTERN.search(name)]
+        found += [name for name in registered if any(fnmatchcase(name, one) for one in patterns)]
+        return list(dict.fromkeys(found))
+
+
+def batch_options(given: Mapping[str, str]) -> ReadOptions:
+    """Settles the options of a batch read. Raises UnknownOption and InvalidOption."""
+    options = settle_names(given, _BATCH, "a read from jobrunner")
+    queue, history, state = (options.get(name) for name in ("queue", "history", "state"))
+    if (queue is None) == (history is None):
+        raise InvalidOption(f"queue={queue!r} and history={history!r}: give one of the two options")
+    if history is not None and state is not None:
+        raise InvalidOption(f"state={state!r} with history={history!r}: history is a state of its own; leave out state")
+    states = ("done",) if history is not None else _states(state)
+    return _settled(options, queue or history or "", states)
+
+
+def stream_options(given: Mapping[str, str]) -> ReadOptions:
+    """Settles the options of a streaming read. Raises UnknownOption and InvalidOption."""
+    spelled = {folded(name): name for name in given}
+    if "queue" in spelled and "history" not in spelled:
+        raise InvalidOption(
+            f"queue={given[spelled['queue']]!r}: a stream reads what has finished; give the option history, "
+            "and let a station take items out of a queue"
+        )
+    options = settle_names(given, _STREAM, "a streaming read from jobrunner")
+    if "history" not in options:
+        raise InvalidOption("the option history is missing: give the queue whose finished tasks to read")
+    return _settled(options, options["history"], ("done",))
+
+
+def _settled(options: Mapping[str, str], queues: str, states: tuple[str, ...]) -> ReadOptions:
+    where = client_settings(options.get("url"), options.get("prefix"))
+    rows = options.get("maxRowsPerTrigger")
+    mode = options.get("mode", MODES[0]).upper()
+    if mode not in MODES:
+        raise InvalidOption(f"mode={options['mode']!r}: choose one of {', '.join(MODES)}")
+    return ReadOptions(
+        url=where.url,
+        prefix=where.prefix,
+        queues=_queues(queues),
+        states=states,
+        columns=_columns(options.get("columns")),
+        payload_schema=options.get("payloadSchema"),
+        fails_fast=mode == "FAILFAST",
+        rows_per_partition=_whole(options.get("rowsPerPartition", str(_ROWS)), "rowsPerPartition"),
+        rows_per_trigger=None if rows is None else _whole(rows, "maxRowsPerTrigger"),
+        starting=options.get("startingOffset", "earliest"),
+    )
+
+
+def _queues(given: str) -> tuple[str, ...]:
+    names = listed(given)
+    if not names:
+        raise InvalidOption(f"queue {given!r}: give a name, several by comma, or a pattern like 'flights/*'")
+    for name in names:
+        if not _PATTERN.search(name):
+            split_queue(name)
+    return names
+
+
+def _states(given: str | None) -> tuple[str, ...]:
+    if given is None:
+        return STATES
+    names = listed(given)
+    unknown = [name for name in names if name not in STATES]
+    if unknown or not names:
+        raise InvalidOption(f"state={given!r}: choose of {', '.join(STATES)}; finished tasks have the option history")
+    return names
+
+
+def _columns(given: str | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = listed(given)
+    known = ("payload", *ITEM_COLUMNS)
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise InvalidOption(f"columns has {name!r}, which is no column of an item; {hint}")
+    return names
+
+
+def _whole(given: str, option: str) -> int:
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    raise InvalidOption(f"{option}={given!r}: give a whole number from 1")

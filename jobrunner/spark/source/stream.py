@@ -1,0 +1,189 @@
+"""The streaming read of history: finished tasks as they finish.
+
+An offset is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end). Whatever
+finishes after the server was asked for its time finishes at that time or later, so a range that lies behind is
+complete, and reading it again gives the same rows: that is what makes a checkpoint enough. What must hold: entries that
+were deleted before they were read are an error, not a gap.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
+from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.queue_names import queue_names
+from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime
+from jobrunner.spark.source.items import ItemRead, QueueSlice
+from jobrunner.spark.source.options import ReadOptions
+from jobrunner.spark.source.partitions import ScoreSpan, slices_of
+from jobrunner.spark.source.schema import ReadSchema
+
+_AT = "at"
+_EARLIEST = -math.inf
+
+
+class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads history as a stream. Travels to the executors; holds no connection."""
+
+    def __init__(self, options: ReadOptions, shape: ReadSchema) -> None:
+        self._options = options
+        self._shape = shape
+        self._first = _starting(options.starting)
+        self._target: float | None = None
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802  its name in Spark
+        """Where a query without a checkpoint begins."""
+        return _offset(self._now() if self._first is None else self._first)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """`maxRowsPerTrigger`, when it is given."""
+        rows = self._options.rows_per_trigger
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+        """The server's time, or earlier: when that many rows were finished. `start` when there are none."""
+        begins = _instant(start)
+        with self._broker() as broker:
+            now = broker.run(server_time())
+            end = now if self._target is None else min(now, self._target)
+            history = _History(broker, self._keys(broker), begins)
+            count = history.count(end) if end > begins else 0
+            if count and isinstance(limit, ReadMaxRows) and count > limit.max_rows:
+                end = history.end_of(limit.max_rows, end)
+        return _offset(end) if count else start
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Notes the present: what finishes later is left to the next run."""
+        self._target = self._now()
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        """Slices of what finished from `start` and before `end`. Raises HistoryTrimmed."""
+        span = ScoreSpan(first=_instant(start), end=_instant(end))
+        found: list[InputPartition] = []
+        with self._broker() as broker:
+            for keys in self._keys(broker):
+                check_untrimmed(broker, keys, span.first)
+                found += slices_of(broker, keys, "done", span, self._options.rows_per_partition)
+                for piece in found:
+                    if isinstance(piece, QueueSlice):
+                        piece.begins = span.first
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The tasks of one slice. Raises HistoryTrimmed when some were deleted meanwhile."""
+        if not isinstance(partition, QueueSlice):
+            return
+        whole = partition.begins > _EARLIEST
+        yield from ItemRead(options=self._options, shape=self._shape, whole=whole).batches(partition)
+        with self._broker() as broker:
+            check_untrimmed(broker, Keys(self._options.prefix).queue(partition.queue), partition.begins)
+
+    def _keys(self, broker: Broker) -> list[QueueKeys]:
+        keys = Keys(self._options.prefix)
+        return [keys.queue(name) for name in self._options.select(run_operation(broker, queue_names(keys)))]
+
+    def _now(self) -> float:
+        with self._broker() as broker:
+            return broker.run(server_time())
+
+    @contextmanager
+    def _broker(self) -> Iterator[Broker]:
+        endpoint = Endpoint(self._options.url, client_name="jobrunner-spark")
+        broker = Broker(endpoint, retry_timeout_s=5.0)
+        try:
+            yield broker
+        finally:
+            broker.close()
+            endpoint.release()
+
+
+class _History:
+    """The finished tasks of some queues from one instant on, counted."""
+
+    def __init__(self, broker: Broker, queues_: Sequence[QueueKeys], begins: float) -> None:
+        self._broker, self._queues, self._begins = broker, queues_, begins
+
+    def count(self, end: float) -> int:
+        """How many finished before `end`."""
+        span = ScoreSpan(first=self._begins, end=end)
+        asked = [command("ZCOUNT", one.done, span.lower, span.upper, read=int) for one in self._queues]
+        return sum(self._broker.run_many(asked))
+
+    def end_of(self, rows: int, end: float) -> float:
+        """The latest instant before which at most so many finished; beyond that as many as finished with the first."""
+        low = self._first()
+        if self.count(math.nextafter(low, math.inf)) > rows:
+            return math.nextafter(low, math.inf)
+        high = end
+        while (middle := low + (high - low) / 2) not in (low, high):
+            low, high = (middle, high) if self.count(middle) <= rows else (low, middle)
+        return max(low, math.nextafter(self._first(), math.inf))
+
+    def _first(self) -> float:
+        lower = ScoreSpan(first=self._begins).lower
+        asked = [
+            command("ZRANGEBYSCORE", one.done, lower, "+inf", "WITHSCORES", "LIMIT", 0, 1, read=_only_score)
+            for one in self._queues
+        ]
+        return min((score for score in self._broker.run_many(asked) if score is not None), default=self._begins)
+
+
+def check_untrimmed(broker: Broker, keys: QueueKeys, begins: float) -> None:
+    """Raises HistoryTrimmed when tasks that finished at `begins` or later are in the history no more."""
+    if begins == _EARLIEST:
+        return
+    (noted, trimmed), entries = broker.run_many(
+        [
+            command("HMGET", keys.settings, "history_noted", "history_trimmed", read=_numbers),
+            command("EXISTS", keys.done, read=int),
+        ]
+    )
+    gone = trimmed if entries else noted
+    if gone is not None and gone >= begins:
+        until = datetime.fromtimestamp(gone / 1000).astimezone().isoformat()
+        raise HistoryTrimmed(
+            f"history of queue {keys.name!r} was trimmed up to {until}, beyond what this stream has read; keep it "
+            "longer (configure(history=...)) and begin anew with another checkpoint"
+        )
+
+
+def _starting(given: str) -> float | None:
+    """Unix ms of the option; None for the present."""
+    if given in ("earliest", "latest"):
+        return _EARLIEST if given == "earliest" else None
+    try:
+        at = datetime.fromisoformat(given)
+    except ValueError:
+        raise InvalidOption(
+            f"startingOffset={given!r}: give earliest, latest or an instant like 2026-01-31T00:00:00Z"
+        ) from None
+    if at.tzinfo is None:
+        raise NaiveDatetime(f"startingOffset={given!r} has no time zone; write {given}Z or {given}+01:00")
+    return at.timestamp() * 1000
+
+
+def _offset(at: float) -> dict[str, str]:
+    return {_AT: repr(at)}
+
+
+def _instant(offset: dict[str, str]) -> float:
+    return float(offset[_AT])
+
+
+def _only_score(reply: list[Any]) -> float | None:
+    return float(reply[1]) if reply else None
+
+
+def _numbers(reply: list[bytes | None]) -> list[float | None]:
+    return [None if word is None else float(word) for word in reply]

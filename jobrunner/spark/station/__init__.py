@@ -1,0 +1,1 @@
+"""Stations whose work is a DataFrame transform."""

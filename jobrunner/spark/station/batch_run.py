@@ -1,0 +1,193 @@
+"""One batch at a Spark station, from its members to the decision. Each step can be called by itself.
+
+What must hold: nothing of it is seen before the decision; a batch that is decided was checked as a whole, so each of
+its members is accounted for once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from jobrunner.broker.calls.batches import nonces, staged_ids, still_members
+from jobrunner.client.batches import BatchLease
+from jobrunner.client.client import Client
+from jobrunner.errors import PipelineError, StationError
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.outcome import Steer
+from jobrunner.spark.station.frame import PayloadShape, members_frame
+from jobrunner.spark.station.members import MISFITS, BatchRef
+from jobrunner.spark.station.outputs import rows_of
+from jobrunner.spark.station.row_packer import rules_of
+from jobrunner.spark.station.staging import STAGED, StagedRows, digests_of, stage_rows
+
+_NAMED = 3
+"""Items that an error about many names."""
+
+
+def _nothing() -> None:
+    """What a batch without a lease does to renew it: one that a test of a sink makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkBatch:
+    """What a sink is told of the batch at hand. `id` is the same for the same items however often they come: what is
+    written under it is written once."""
+
+    id: str
+    supersedes: tuple[str, ...]
+    """Ids of batches of which this one is a part, after they failed and were halved: what was written under those does
+    not count, as this batch and its other halves write it anew. Empty but for halves."""
+    epoch: int
+    """Counts the times it was handed out."""
+    size: int
+    renew: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
+    """Renews the lease. Raises BatchLost when another attempt may have begun: then write nothing more."""
+
+    @property
+    def attempt(self) -> int:
+        """The same as `epoch`, from 1 on."""
+        return self.epoch
+
+
+class BatchRun:
+    """One attempt at one batch. Its steps:
+
+    1. `stage` lets the function make rows of the members, and Spark stage them, checked;
+    2. `check` counts what Spark's counted attempts staged;
+    3. `decide` makes it happen.
+    """
+
+    def __init__(
+        self, spark: SparkSession, client: Client, station: SparkStation, shape: PayloadShape, lease: BatchLease
+    ) -> None:
+        self.lease = lease
+        self.staged: list[StagedRows] = []
+        self._spark = spark
+        self._client = client
+        self._station = station
+        self._shape = shape
+        self._place = _place_of(client, lease)
+
+    def run(self) -> int:
+        """All steps; returns how many rows were staged. Raises what the function raised, and what Spark did."""
+        self.stage()
+        self.check()
+        self.decide()
+        return sum(one.rows for one in self.staged)
+
+    def stage(self) -> None:
+        """The function, and the rows it makes. Raises PipelineError that names column and item."""
+        station = self._station
+        df = members_frame(self._spark, self._place, self._shape)
+        if station.is_sink:
+            batch = SinkBatch(
+                id=self.lease.id,
+                supersedes=_larger_ones(self.lease),
+                epoch=self.lease.epoch,
+                size=self.lease.size,
+                renew=self.lease.renew,
+            )
+            _check_sink(station, _steered(station.function(df, self._spark, batch)))
+            return
+        rows = rows_of(_steered(station.function(df, self._spark)), station, self._shape)
+        limit = self._client.settings.payload_limit
+        rules = rules_of(station, checks_payload=rows.checks_payload, payload_limit=limit)
+        staging = rows.frame.mapInArrow(partial(stage_rows, self._place, rules), STAGED)
+        self.staged = [StagedRows(row["nonce"], row["rows"], bytes(row["digests"])) for row in staging.collect()]
+
+    def check(self) -> None:
+        """Raises PipelineError for an item with several rows, or one without when none may be missing."""
+        station = self._station
+        named = np.frombuffer(b"".join(one.digests for one in self.staged), np.uint64)
+        found, counts = np.unique(named, return_counts=True)
+        if not station.fan_out and len(found) < len(named):
+            self._check_single(dict(zip(found[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True)))
+        if station.missing == "fail" and len(found) < self.lease.size:
+            self._check_none_missing(found)
+
+    def decide(self) -> None:
+        """From here on it happens. Raises BatchLost."""
+        nonces = [*(one.nonce for one in self.staged), *self._misfits()]
+        self.lease.decide(nonces, rest=self._station.rest, max_hops=self._station.link.max_hops)
+
+    def _misfits(self) -> list[str]:
+        """Staging keys of payloads that do not fit, by whatever attempt: it is true of them in any case."""
+        return self._client.broker.run(nonces(self._keys, self.lease.id, self.lease.epoch, prefix=MISFITS))
+
+    def _check_single(self, counts: dict[int, int]) -> None:
+        members = self._members()
+        digests = digests_of(one.encode() for one in members).tolist()
+        for digest, count in counts.items():
+            twice = [one for one, other in zip(members, digests, strict=True) if other == digest]
+            if count > len(twice):  # else two ids have one digest
+                raise PipelineError(
+                    f"station {self._station.queue!r} returned {count} rows for item {twice[0] if twice else '?'} "
+                    f"({len(counts)} such items): declare fan_out=True to make items of them, or drop what is double"
+                )
+
+    def _check_none_missing(self, found: "np.ndarray[Any, Any]") -> None:
+        members = self._members()
+        present = np.isin(digests_of(one.encode() for one in members), found)
+        missing = [one for one, is_there in zip(members, present.tolist(), strict=True) if not is_there]
+        broker, keys = self._client.broker, self._keys
+        for nonce in self._misfits():
+            missing = _without(missing, broker.run(staged_ids(keys, self.lease.id, self.lease.epoch, nonce)))
+        are_there = broker.run(still_members(keys, self.lease.root, missing)) if missing else []
+        missing = [one for one, is_there in zip(missing, are_there, strict=True) if is_there]
+        if missing:
+            raise PipelineError(
+                f"station {self._station.queue!r} returned no row for {len(missing)} of {self.lease.size} items, "
+                f"such as {', '.join(missing[:_NAMED])}: return a row for each, or declare missing='drop'"
+            )
+
+    def _members(self) -> list[str]:
+        return self.lease.members(0, self.lease.size)
+
+    @property
+    def _keys(self) -> Any:
+        return self._client.keys.queue(self.lease.queue)
+
+
+def _place_of(client: Client, lease: BatchLease) -> BatchRef:
+    return BatchRef(
+        url=client.endpoint.shared_url(),
+        prefix=client.keys.prefix,
+        queue=lease.queue,
+        batch=lease.id,
+        epoch=lease.epoch,
+        root=lease.root,
+        first=lease.first,
+        size=lease.size,
+        failures=lease.failures,
+    )
+
+
+def _larger_ones(lease: BatchLease) -> tuple[str, ...]:
+    found, batch_id = [], lease.id
+    while batch_id != lease.root:
+        batch_id = batch_id.rpartition(".")[0]
+        found.append(batch_id)
+    return tuple(found)
+
+
+def _steered(returned: Any) -> Any:
+    """What a function returns to say how its batch goes on, it may also raise."""
+    if isinstance(returned, Steer):
+        raise returned
+    return returned
+
+
+def _check_sink(station: SparkStation, returned: Any) -> None:
+    if isinstance(returned, DataFrame):
+        raise StationError(
+            f"sink {station.queue!r} returned a DataFrame, which nobody evaluates: write it, or declare a spark_station"
+        )
+
+
+def _without(ids: Sequence[str], others: Sequence[str]) -> list[str]:
+    gone = set(others)
+    return [one for one in ids if one not in gone]

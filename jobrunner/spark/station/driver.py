@@ -1,0 +1,347 @@
+"""The drivers of stations on Spark: batch after batch, from the queue to the decision, and what was decided to its end.
+
+What must hold: what a driver cannot answer for it hands back. An error of the function, or of a row, counts against
+the items of the batch; an outage, a lost lease or a dead engine never does.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import server as server_calls
+from jobrunner.broker.calls.server import confirmation
+from jobrunner.broker.notifier import WakeListener
+from jobrunner.client.batches import Advance, Batches, BatchLease
+from jobrunner.client.client import Client
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.orphaned_items import MemberLists
+from jobrunner.client.queue_names import queue_names
+from jobrunner.client.queue_settings import read_settings
+from jobrunner.clock import monotonic
+from jobrunner.errors import BatchLost, JobrunnerError, ServerError
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.driver import BatchEnd, CurrentBatch, Seen
+from jobrunner.logs import SafeLogger
+from jobrunner.loop import Loop
+from jobrunner.middleware import TRACEPOINT
+from jobrunner.outcome import Retry, Snooze
+from jobrunner.spark.encryption import check_plain
+from jobrunner.spark.errors import Cause, cause_of, error_line, is_without_session
+from jobrunner.spark.session import spark_session
+from jobrunner.spark.shipping import ship_package
+from jobrunner.spark.station.batch_run import BatchRun
+from jobrunner.spark.station.circuit_breaker import CircuitBreaker
+from jobrunner.spark.station.frame import PayloadShape, shape_of
+from jobrunner.spark.station.jobs import SparkJobs
+from jobrunner.spark.station.lease_renewal import LeaseRenewal
+from jobrunner.spark.station.roll_forward import RollForward
+
+_IDLE_S = 1.0
+"""Longest pause between two looks at an idle queue; a hint of work ends it."""
+_TOP_UPS = 10
+"""Looks for more items while a batch waits to be full."""
+_CANCEL_S = 10.0
+"""For a batch at hand to end after it was cancelled."""
+_SLICE_S = 1.0
+"""For a slice of rolling forward that is on its way when the driver ends."""
+_AGAIN_S = 0.2
+"""Pause before a report is sent again that met an outage."""
+_LINKED = 128
+"""Items whose spans the span of a batch links to, when it is traced."""
+_TIMED = 32
+"""Items of a batch whose waits are looked at; they stand for the others."""
+_RECLAIM_S = 3.0
+"""Longest search of a large server for what an earlier version left, before the first batch."""
+_BEHIND_PAUSE = 1.5
+"""A batch that the code failed is due so many pauses later."""
+_STARTING = threading.Lock()
+"""Stations of one process start its session together."""
+_log = SafeLogger("jobrunner.spark")
+T = TypeVar("T")
+
+
+def build_driver(station: SparkStation, client: Client, seen: Seen = lambda _: None) -> "StationDriver":
+    """The driver of a declared station or sink, for a worker to start; `seen` hears what became of its batches."""
+    return StationDriver(station, client, seen)
+
+
+class StationDriver:
+    """Serves one queue in a thread of its own, on the session of this process. Its duties:
+
+    1. takes a batch: one that is due again, else a new one, which it fills for `max_wait` seconds;
+    2. runs it, keeping its lease meanwhile, to the decision, or says what became of it;
+    3. has what was decided rolled forward meanwhile, also by a driver that died (see Closing);
+    4. pauses longer and longer while batch after batch fails, so that an outage behind a sink kills no item;
+    5. ends the worker's process when the engine is gone;
+    6. while it is quiet, ends the batch at hand and takes no other.
+    """
+
+    def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
+        self.failure: BaseException | None = None
+        self._lease: BatchLease | None = None
+        self._quiet = False
+        self._seen = seen
+        self._station = station
+        self._client = client
+        check_plain(client.settings, "a station on Spark")
+        self._keys = client.keys.queue(station.queue)
+        self._broker = Broker(
+            client.endpoint, retry_timeout_s=0, now_ms=client.broker.now_ms,
+            greeting=server_calls.check_format(client.keys),
+            confirmation=confirmation(client.settings.durability, client.settings.durability_timeout),
+        )  # fmt: skip
+        self._batches = Batches(self._broker, self._keys)
+        self._hints = WakeListener(self._broker, [self._keys])
+        self._breaker = CircuitBreaker()
+        self._code_breaker = CircuitBreaker(patient_with=0)
+        self._has_worked = False
+        self._stopping = threading.Event()
+        self._over = threading.Event()
+        self._idle_now = threading.Event()
+        self._closing = RollForward(self._stopping)
+        self._jobs: SparkJobs | None = None
+        self._loop = Loop(f"spark-{station.queue}", self._turn)
+        self._spark: SparkSession | None = None
+        self._shape: PayloadShape | None = None
+
+    @property
+    def in_hand(self) -> int:
+        """Items it holds, with those that are being rolled forward."""
+        lease = self._lease
+        return (0 if lease is None else lease.size) + self._closing.in_hand
+
+    @property
+    def running(self) -> tuple[CurrentBatch, ...]:
+        """The batch at hand, and the one that is being rolled forward."""
+        held = [lease for lease in (self._closing.lease, self._lease) if lease is not None]
+        return tuple(
+            CurrentBatch(id=lease.id, attempt=lease.epoch, items=lease.size, began_ms=lease.taken_ms)
+            for lease in {lease.id: lease for lease in held}.values()
+        )
+
+    def start(self) -> None:
+        """Begins; the first turn starts the session when there is none."""
+        self._loop.start()
+
+    def be_quiet(self, quiet: bool) -> None:
+        """Takes no batch while it is quiet; the one that it has is not filled up any more, and runs to its end."""
+        self._quiet = quiet
+        self._loop.wake()
+
+    def ask_to_stop(self) -> None:
+        """Takes nothing new from now on."""
+        self._stopping.set()
+        self._loop.wake()
+
+    def stop(self, grace_s: float) -> None:
+        """Ends within about so many seconds; a batch that is not decided then is handed back."""
+        ends = monotonic() + grace_s
+        self.ask_to_stop()
+        if not self._loop.stop(grace_s) and (jobs := self._jobs) is not None:
+            jobs.cancel_until(self._idle_now, _CANCEL_S)
+            self._loop.stop(_CANCEL_S)
+        self._closing.wait(max(ends - monotonic(), 0.0))
+        self._over.set()
+        self._hints.close()
+        self._broker.close()
+        self._closing.wait(_SLICE_S)
+
+    def _turn(self) -> float:
+        if self._stopping.is_set() or self._quiet or self.failure is not None:
+            return _IDLE_S
+        if self._spark is None and not self._begin():
+            return _IDLE_S
+        assert self._spark is not None
+        return 0.0 if self.step(self._spark) else self._idle()
+
+    def _begin(self) -> bool:
+        """Joins the session of this process, or starts it. Whether it could: a process that cannot must be replaced."""
+        try:
+            with _STARTING:
+                spark = spark_session(self._station.pipeline)
+                ship_package(spark)
+                self._shape = shape_of(self._station.schema, self._station.queue)
+        except Exception as error:  # what a JVM says that does not start, or is gone
+            self._give_up(error)
+            return False
+        self._spark = spark
+        self._reclaim()
+        return True
+
+    def _reclaim(self) -> None:
+        """What an earlier version left behind, before anything is taken. The leader does so too, and to the end."""
+        try:
+            items = self._batches.reclaim()
+            names = run_operation(self._broker, queue_names(self._client.keys))
+            lists = MemberLists(self._broker, self._client.keys, names, self._keys.tag)
+            lists.run(_RECLAIM_S)
+        except JobrunnerError as error:  # a user who may not SCAN, say: no reason not to work
+            _log.warning("cannot look for items of no open batch", queue=self._station.queue, error=str(error))
+            return
+        if items + lists.items:
+            items += lists.items
+            _log.warning("items of no open batch put back in line", queue=self._station.queue, items=items)
+
+    def step(self, spark: SparkSession) -> bool:
+        """One batch, if there is one. Raises ServerError when the server cannot be asked for one."""
+        if self._shape is None:
+            self._shape = shape_of(self._station.schema, self._station.queue)
+        lease = self._batches.take(self._station.batch, lease_s=self._station.lease)
+        if lease is None:
+            return False
+        self._lease = lease
+        self._idle_now.clear()
+        try:
+            self._handle(spark, lease)
+        except BatchLost as error:
+            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
+        finally:
+            self._lease = None
+            self._idle_now.set()
+        return True
+
+    def _handle(self, spark: SparkSession, lease: BatchLease) -> None:
+        began = filled = monotonic()
+        rows = 0
+        if lease.state == "open":
+            self._fill(lease)
+            if self._stopping.is_set() and lease.is_new:
+                self._report(lease.dissolve)
+                return
+            filled, waits_ms = monotonic(), self._waits_ms(lease)
+            jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
+            with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
+                made = self._attempt(spark, lease, jobs)
+            self._jobs = None
+            if isinstance(made, BaseException):
+                if not keeping.lost:
+                    self._set_back(spark, lease, made, monotonic() - filled)
+                return
+            rows = made
+            self._has_worked = True
+            self._seen(BatchEnd(items=lease.size, run_s=monotonic() - filled, waits_ms=waits_ms))
+        self._breaker.succeeded()
+        self._code_breaker.succeeded()
+        self._closing.hand(lease, partial(self._tell, lease, rows, began, filled, monotonic()), self._count)
+
+    def _waits_ms(self, lease: BatchLease) -> list[tuple[float, int]]:
+        if lease.is_new:
+            with suppress(ServerError):  # figures hold nothing up
+                return lease.waits_ms(_TIMED)
+        return []  # nobody knows when one that comes back was due
+
+    def _count(self, step: Advance) -> None:
+        """What a slice of rolling forward did, also of a batch whose driver is dead."""
+        counts = {"moved": step.moved, self._station.rest: step.ended, "failed": step.dead, "dead": step.dead}
+        self._seen(BatchEnd(counts=counts))
+
+    def _fill(self, lease: BatchLease) -> None:
+        """A new batch waits for more items, a while."""
+        station = self._station
+        if not lease.is_new or lease.size >= station.batch:
+            return
+        ends = monotonic() + station.max_wait
+        while (left := ends - monotonic()) > 0 and lease.size < station.batch:
+            if self._quiet or self._stopping.wait(min(left, max(station.max_wait / _TOP_UPS, 0.02), station.lease / 3)):
+                return
+            try:
+                lease.renew()
+                self._batches.top_up(lease, station.batch - lease.size)
+            except ServerError:  # the attempt meets it too, and hands back what there is
+                return
+
+    def _attempt(self, spark: SparkSession, lease: BatchLease, jobs: SparkJobs) -> int | BaseException:
+        """Runs a batch to its decision. Returns the number of rows, or what went wrong."""
+        try:
+            if self._client.settings.durability != "none":
+                lease.confirm()  # before a sink writes under an id that a failover could forget
+            with jobs:  # the first thing that an engine which died meanwhile refuses
+                run = BatchRun(spark, self._client, self._station, self._shape or PayloadShape(), lease)
+                tracer = TRACEPOINT.tracer
+                if tracer is None:
+                    return run.run()
+                return tracer.run_batch(lease.queue, lease.id, lease.size, partial(lease.headers, _LINKED), run.run)
+        except (Exception, SystemExit) as error:
+            return error
+
+    def _report(self, report: Callable[[], T]) -> T:
+        """What the report returns. It is sent again while there is an outage and the lease may last: a lease that ends
+        without a report counts against the items."""
+        ends = monotonic() + self._station.lease
+        while True:
+            try:
+                return report()
+            except ServerError:
+                if monotonic() >= ends or self._over.wait(_AGAIN_S):
+                    raise
+
+    def _set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float) -> None:
+        if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
+            self._report(partial(lease.release, delay_s=delay_s))
+            return
+        cause = cause_of(error, spark)
+        said = error_line(error)
+        if cause is Cause.LOST:
+            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=said)
+        elif cause is Cause.CODE and not self._stopping.is_set() and self._blames_code(error):
+            self._wait_for_code(lease, said)
+        elif cause in (Cause.ITEMS, Cause.CODE) and not self._stopping.is_set():
+            self._failed(lease, said, run_s)
+        else:
+            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=said, cause=cause)
+            if cause is Cause.ENGINE and not self._stopping.is_set():
+                self._give_up(error)
+            self._report(lease.release)
+
+    def _failed(self, lease: BatchLease, said: str, run_s: float) -> None:
+        delay_s = self._report(partial(self._delay_s, lease.failures + 1))
+        fate = self._report(partial(lease.fail, said, delay_s=delay_s))
+        _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=said)
+        counts = {"failed": lease.size, "dead": lease.size if fate == "dead" else 0}
+        self._seen(BatchEnd(items=lease.size, counts=counts, run_s=run_s))
+        pause_s = self._breaker.failed()
+        if pause_s:
+            _log.warning("station pauses", queue=lease.queue, seconds=pause_s, failed_in_a_row=self._breaker.in_a_row)
+            self._stopping.wait(pause_s)
+
+    def _blames_code(self, error: BaseException) -> bool:
+        """Once the function has worked, an error of planning may come from values that it collected from its items."""
+        return not self._has_worked or is_without_session(error)
+
+    def _wait_for_code(self, lease: BatchLease, said: str) -> None:
+        """Hands a batch back whose items are not to blame, and pauses. It is due again after the pause, so another one
+        runs in between: when that succeeds the function works, and later errors count against their items."""
+        pause_s = self._code_breaker.failed()
+        _log.error("station fails before it looks at an item", queue=lease.queue, batch=lease.id, items=lease.size,
+                   error=said, pauses_s=pause_s)  # fmt: skip
+        self._report(partial(lease.release, delay_s=_BEHIND_PAUSE * pause_s))
+        self._stopping.wait(pause_s)
+
+    def _delay_s(self, failures: int) -> float:
+        return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)
+
+    def _give_up(self, error: BaseException) -> None:
+        _log.error("station cannot go on", queue=self._station.queue, error=error_line(error))
+        self.failure = error
+
+    def _idle(self) -> float:
+        try:
+            if self._hints.wait(_IDLE_S) and self._quiet:
+                self._broker.run(queues.wake(self._keys))  # it is for others
+        except ServerError:
+            return _IDLE_S
+        return 0.0
+
+    def _tell(self, lease: BatchLease, rows: int, began: float, filled: float, decided: float) -> None:
+        now = monotonic()
+        seconds = {"take_s": filled - began, "run_s": decided - filled, "advance_s": now - decided}
+        figures = {name: round(value, 3) for name, value in seconds.items()}
+        per_s = round(lease.size / max(now - began, 0.001))
+        _log.info("batch done", queue=lease.queue, batch=lease.id, epoch=lease.epoch, items=lease.size, rows=rows,
+                  per_s=per_s, **figures)  # fmt: skip

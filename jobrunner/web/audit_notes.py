@@ -1,0 +1,87 @@
+"""Notes of who came in, and of refusals and failed logins.
+
+Strangers cause refusals, so those must not fill the audit log or a disk: the first few of one kind (from one site, for
+one reason) are noted as they are. What follows is counted, and the count is noted with the first that comes after a
+quarter of an hour.
+"""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from jobrunner.client.client import Client
+from jobrunner.clock import monotonic
+from jobrunner.inspector import audit
+from jobrunner.web.addresses import site_of
+
+_FIRST = 5
+_ALL = 25
+_WINDOW_S = 900.0
+_SITES = 1000
+_AGAIN_S = 12 * 3600.0
+NOTED = "jobrunner.noted"
+"""In the scope of a request: that its refusal is noted already."""
+
+
+@dataclass(slots=True)
+class _Count:
+    since_s: float
+    noted: int = 0
+    left_out: int = 0
+
+
+class AccessAudit:
+    """Writes at most five entries of a kind in a quarter of an hour, and 25 of all kinds."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._counts: OrderedDict[tuple[str, str], _Count] = OrderedDict()
+        self._came_in: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def came_in(self, *, who: str, role: str, address: str) -> None:
+        """Notes that somebody without a session was let in: once in 12 hours for a name and a site."""
+        key, now = (who, site_of(address)), monotonic()
+        with self._lock:
+            if now - self._came_in.get(key, -_AGAIN_S) < _AGAIN_S:
+                return
+            self._came_in[key] = now
+            self._came_in.move_to_end(key)
+            while len(self._came_in) > _SITES:
+                self._came_in.popitem(last=False)
+        audit.write(
+            self._client, who=who, role=role, action="login", what="", outcome="let in without a session",
+            address=address,
+        )  # fmt: skip
+
+    def refused(self, *, who: str, role: str, action: str, what: str, outcome: str, address: str) -> None:
+        """Notes one, or counts it."""
+        before = self._before(site_of(address), f"{who} {action}")
+        if before is None:
+            return
+        left_out, is_last = before
+        outcome += f" ({left_out} more since the last entry)" if left_out else ""
+        outcome += f" (more of them are counted for {_WINDOW_S / 60:.0f} minutes)" if is_last else ""
+        audit.write(self._client, who=who, role=role, action=action, what=what, outcome=outcome, address=address)
+
+    def _before(self, site: str, kind: str) -> tuple[int, bool] | None:
+        """How many were left out before this one, and whether it is the last for now; None when it is left out, too."""
+        with self._lock:
+            own, everybody = self._count((site, kind)), self._count(("", ""))
+            if own.noted >= _FIRST or everybody.noted >= _ALL:
+                own.left_out += 1
+                return None
+            own.noted += 1
+            everybody.noted += 1
+            left_out, own.left_out = own.left_out, 0
+            return left_out, own.noted == _FIRST
+
+    def _count(self, key: tuple[str, str]) -> _Count:
+        now = monotonic()
+        found = self._counts.setdefault(key, _Count(now))
+        self._counts.move_to_end(key)
+        if now - found.since_s > _WINDOW_S and found.noted:
+            found.since_s, found.noted = now, 0
+        while len(self._counts) > _SITES:
+            self._counts.popitem(last=False)
+        return found

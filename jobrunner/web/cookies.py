@@ -1,0 +1,50 @@
+"""Cookies of the dashboard. Over https their names begin with `__Host-` (or `__Secure-` below a path).
+
+A browser takes a cookie of such a name only over https, and `__Host-` only from this very host, so a neighbouring
+subdomain or a plain http page cannot plant one. (RFC 6265bis, section 4.1.3.)
+"""
+
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+
+def is_secure(request: HTTPConnection) -> bool:
+    """Whether the browser speaks https, to us or to a proxy that says so."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+
+
+def cookie(request: HTTPConnection, name: str) -> str:
+    """The value that the browser sent; empty without one."""
+    return request.cookies.get(_full_name(request, name), "")
+
+
+def give(
+    request: HTTPConnection, response: Response, name: str, value: str, lasts_s: int | None, *, strict: bool = False
+) -> None:
+    """Gives the browser a cookie that scripts cannot read."""
+    response.set_cookie(
+        _full_name(request, name),
+        value,
+        max_age=lasts_s,
+        path=_path(request),
+        httponly=True,
+        samesite="strict" if strict else "lax",
+        secure=is_secure(request),
+    )
+
+
+def take_away(request: HTTPConnection, response: Response, name: str) -> None:
+    """Has the browser forget a cookie."""
+    response.delete_cookie(
+        _full_name(request, name), path=_path(request), secure=is_secure(request), httponly=True, samesite="lax"
+    )
+
+
+def _full_name(request: HTTPConnection, name: str) -> str:
+    if not is_secure(request):
+        return name
+    return f"__Host-{name}" if _path(request) == "/" else f"__Secure-{name}"
+
+
+def _path(request: HTTPConnection) -> str:
+    return request.scope.get("root_path", "") or "/"

@@ -1,0 +1,22 @@
+"""Sessions of the login page: which browsers are logged in, since when, from where."""
+
+from jobrunner.web.context import Context
+from jobrunner.web.roles import Role
+from jobrunner.web.routing import Page, Values
+
+
+def _sessions(context: Context) -> tuple[str, Values]:
+    known = context.sessions
+    is_admin = context.role is Role.ADMIN
+    found = [one for one in (known.all() if known else []) if is_admin or one.name == context.identity.name]
+    mine = known.of(context.request) if known else None
+    return "sessions.html", {
+        "nav": context.glance().nav,
+        "sessions": found,
+        "mine": mine.id if mine else "",
+        "has_sessions": known is not None,
+        "whose": "everybody" if is_admin else context.identity.name,
+    }
+
+
+routes = [Page(path="/sessions", name="sessions", endpoint=_sessions)]

@@ -1,0 +1,1 @@
+"""Reserving tasks: which queue is asked next, for how many, and when."""

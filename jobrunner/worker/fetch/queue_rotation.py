@@ -1,0 +1,200 @@
+"""How many tasks each queue is asked for next: weighted turns among the queues that may have work."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jobrunner.broker.keys import split_queue
+from jobrunner.clock import monotonic
+from jobrunner.errors import InvalidOption
+
+_LONGEST_S = 3600.0
+_REFUSED_PAUSE_S = 1.0
+_UNPROBED = 4
+"""Up to so many queues are asked for tasks although nothing is known of them. More are probed first: a share of what
+the worker can take would be wasted on each that is empty."""
+_LEAST = 8
+"""Tasks that a queue is asked for at least, when it gave all it was asked for before: else many full queues would cost
+the server a call for each task."""
+
+
+@dataclass(slots=True)
+class ReservePlan:
+    """What one exchange asks the server for."""
+
+    shares: dict[str, int] = field(default_factory=dict)
+    """How many tasks to reserve from each queue; all together no more than were wanted."""
+    probed: list[str] = field(default_factory=list)
+    """Queues to ask whether they have any."""
+
+
+class QueueRotation:
+    """Smooth weighted round robin (the algorithm of nginx's upstreams), skipping queues known to be empty.
+
+    A queue that came back short sleeps until a wake-up, its next event, or the poll interval, whichever is first. What
+    an exchange may reserve is split over several queues, so that a far server costs one round trip for all of them.
+    """
+
+    def __init__(self, weights: Mapping[str, int], poll_s: float) -> None:
+        self._weights = dict(weights)
+        self._credit = dict.fromkeys(weights, 0)
+        self._asleep_until = dict.fromkeys(weights, 0.0)
+        self._blocked: set[str] = set()
+        self._giving: set[str] = set()
+        """Queues that gave all they were last asked for."""
+        self._likely: set[str] = set()
+        """Queues in which a probe found something."""
+        self._refused: set[str] = set()
+        self._likely_first = False
+        self.poll_s = poll_s
+
+    @property
+    def queues(self) -> list[str]:
+        """All queues, in the order given."""
+        return list(self._weights)
+
+    @property
+    def open(self) -> list[str]:
+        """The queues that may have a turn."""
+        return [queue for queue in self._weights if queue not in self._blocked]
+
+    def plan(self, wanted: int) -> ReservePlan:
+        """What to ask for when so many tasks can be taken. Empty when all queues are known to be empty."""
+        now = monotonic()
+        ready = [queue for queue, until in self._asleep_until.items() if until <= now]
+        if len(ready) > _UNPROBED:
+            unknown = [queue for queue in ready if queue not in self._giving and queue not in self._likely]
+            if len(unknown) > _UNPROBED:
+                known = [queue for queue in ready if queue in self._giving or queue in self._likely]
+                return ReservePlan(self._shares(known, wanted), unknown)
+        return ReservePlan(self._shares(ready, wanted))
+
+    def _shares(self, ready: list[str], wanted: int) -> dict[str, int]:
+        if len(ready) <= 1:
+            return dict.fromkeys(ready, wanted)
+        total = sum(self._weights[queue] for queue in ready)
+        for queue in ready:
+            self._credit[queue] += wanted * self._weights[queue]
+        by_credit = sorted(ready, key=self._credit.__getitem__, reverse=True)
+        giving = [queue for queue in by_credit if queue in self._giving]
+        others = [queue for queue in by_credit if queue not in self._giving]
+        if giving and len(others) > _UNPROBED:
+            shares = self._halves(giving, others, wanted)
+        elif giving and wanted > len(others):
+            shares = dict.fromkeys(others, 1) | self._split(giving, wanted - len(others))
+        else:
+            shares = self._split(by_credit, wanted)
+        for queue, share in shares.items():
+            self._credit[queue] -= share * total
+        return shares
+
+    def _halves(self, giving: list[str], others: list[str], wanted: int) -> dict[str, int]:
+        """Many queues have tasks, but maybe none that can be handed out (a limit of their keys): those that do hand
+        out get at least half, and of a lone task every second."""
+        self._likely_first = not self._likely_first
+        some = others[: (wanted + self._likely_first) // 2]
+        rest = wanted - len(some)
+        return dict.fromkeys(some, 1) | (self._split(giving, rest) if rest else {})
+
+    def _split(self, by_credit: list[str], wanted: int) -> dict[str, int]:
+        """By weight among as many of them as there are shares for, those with the most credit first."""
+        least = _LEAST if by_credit[0] in self._giving else 1
+        chosen = by_credit[: max(math.ceil(wanted / least), 1)]
+        total, left = sum(self._weights[queue] for queue in chosen), wanted
+        shares = {}
+        for queue in chosen:
+            share = min(max(wanted * self._weights[queue] // total, 1), left)
+            if share:
+                shares[queue] = share
+            left -= share
+        shares[chosen[0]] += left
+        return shares
+
+    def gave_all(self, queue: str) -> None:
+        """This queue gave as many tasks as it was asked for."""
+        self._likely.discard(queue)
+        self._refused.discard(queue)
+        self._giving.add(queue)
+
+    def has_tasks(self, queue: str) -> None:
+        """A probe found tasks in this queue."""
+        self._refused.discard(queue)
+        self._likely.add(queue)
+        self.wake(queue)
+
+    def sleep(self, queue: str, next_event_s: float | None, keepalive_s: float) -> None:
+        """This queue has nothing now; it may have something in `next_event_s`.
+
+        It is looked at once in each `keepalive_s`: so every lease others take is foretold before it ends.
+        """
+        for known in (self._giving, self._likely, self._refused):
+            known.discard(queue)
+        if queue in self._blocked:
+            return
+        self._credit[queue] = 0  # what it could not use it does not save up, nor does it owe that
+        pause = min(self.poll_s, keepalive_s)
+        if next_event_s is not None:
+            pause = min(pause, max(next_event_s, 0.0))
+        self._asleep_until[queue] = monotonic() + pause
+
+    def refused(self, queue: str) -> None:
+        """The server answers with an error what is asked of this queue: it is damaged, or nobody serves it now."""
+        self.sleep(queue, _REFUSED_PAUSE_S, _REFUSED_PAUSE_S)
+        self._refused.add(queue)
+
+    def rest(self, queue: str, seconds: float) -> None:
+        """What this queue has is not for now; but a worker that has nothing else is to see that soon."""
+        self.sleep(queue, min(seconds, _REFUSED_PAUSE_S), _REFUSED_PAUSE_S)
+        self._refused.add(queue)
+
+    def wake(self, queue: str) -> None:
+        """This queue may have work."""
+        if queue in self._asleep_until and queue not in self._blocked:
+            self._asleep_until[queue] = 0.0
+
+    def wake_all(self) -> None:
+        """Every queue may have work. One that was refused rests on, as each error costs the others a pause."""
+        for queue in self._asleep_until.keys() - self._refused:
+            self.wake(queue)
+
+    def block(self, queue: str) -> None:
+        """This queue has no turn, whatever it may have, until it is unblocked."""
+        if queue in self._asleep_until:
+            self._blocked.add(queue)
+            self._asleep_until[queue] = math.inf
+
+    def unblock(self, queue: str) -> None:
+        """This queue may have work."""
+        self._blocked.discard(queue)
+        self.wake(queue)
+
+    def until_next(self) -> float:
+        """Seconds until a queue is due for a look; 0 when one is."""
+        soonest = min(self._asleep_until.values(), default=math.inf)
+        return min(max(soonest - monotonic(), 0.0), _LONGEST_S)
+
+
+def read_weights(given: Iterable[str], is_known: Callable[[str], bool] = lambda _: False) -> dict[str, int]:
+    """Queues by weight from `NAME` or `NAME:WEIGHT` words. A name may hold colons, but what follows the last one must
+    be a weight then, unless there is such a queue: `mail:heavy` is more often a slip than a name.
+
+    Raises InvalidName, InvalidOption.
+    """
+    weights: dict[str, int] = {}
+    for word in given:
+        name, colon, weight = word.rpartition(":")
+        if not colon:
+            name, weight = word, "1"
+        elif not (weight.isdecimal() and weight.isascii()):
+            split_queue(word)
+            if not is_known(word):
+                raise InvalidOption(
+                    f"queue {word!r}: {weight!r} is not a weight; write {name}:3, a weight from 1 to 1000, or {word}:1 "
+                    "for a queue of that whole name"
+                )
+            name, weight = word, "1"
+        split_queue(name)
+        if not 1 <= int(weight[:9]) <= 1000:
+            raise InvalidOption(f"queue {word!r}: give a weight from 1 to 1000")
+        weights[name] = int(weight)
+    return weights

@@ -1,0 +1,200 @@
+"""Which leases are due for renewal, and their renewal: one exchange with the server for all queues of a turn.
+
+Invariant: a queue that fails (a damaged key, a dead node of a cluster) costs no other queue a lease. Each reply is
+judged for itself, and only what failed is tried again, sooner and with back-off. The nodes of a cluster are asked in
+threads of their own, as one that does not answer would hold up the others for as long as a time-out.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leases
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic
+from jobrunner.loop import Signal, back_off
+
+_SHARE = 1 / 3
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 10.0
+_AFTER_ERROR_S = 0.2
+_LONGEST_AFTER_ERROR_S = 1.0
+_SLICE = 500
+_LETS_GO = ("gone", "not_reserved", "lost")
+
+
+@dataclass(slots=True, eq=False)
+class LeaseBatch:
+    """Leases that were taken at once and are as long, and when they were last known to be renewed, on the monotonic
+    clock. A worker of short tasks tells of thousands a second, so a lease on its own is an entry of a dictionary."""
+
+    queue: str
+    keepalive_s: float
+    renewed: float
+    ids: dict[str, str]
+    """By token, of those that are held still."""
+    failures: int = 0
+    retry_at: float = 0.0
+    is_asked_for: bool = False
+    """Whether a renewal of it is under way."""
+
+    @property
+    def due(self) -> float:
+        """When a third has passed; after a failed renewal, when it is tried again."""
+        return self.retry_at if self.failures else self.renewed + self.keepalive_s * _SHARE
+
+
+@dataclass(slots=True, frozen=True)
+class _RenewalSlice:
+    """Batches of one queue that one call renews: `reports` as the call takes them."""
+
+    queue: str
+    batches: list[LeaseBatch]
+    reports: list[tuple[str, str, int]]
+
+
+class LeaseRenewer:
+    """Renews each lease when a third of it has passed. `tell` hears lines for the worker."""
+
+    def __init__(self, broker: Broker, keys: Keys, tell: Callable[[str], None]) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._tell = tell
+        self._batches: set[LeaseBatch] = set()
+        self._batch_of: dict[str, LeaseBatch] = {}
+        self._asked: set[str] = set()
+        self._next_turn = 0.0
+        self._lock = threading.Lock()
+        self.changed = Signal()
+
+    def connect(self) -> None:
+        """Opens its connection, and has the server know the script: on a slow way either takes as long as a short
+        lease lasts."""
+        self._broker.connect()
+        self._broker.run(leases.teach_extend())
+
+    def read(self, line: bytes) -> None:
+        """Takes in one line of the worker (see keeper_process.py)."""
+        word, *rest = msgspec.json.decode(line)
+        if word == "hold":
+            self._hold(*rest)
+        elif word == "drop":
+            self._drop(*rest)
+
+    def _hold(self, queue: str, since: float, keepalive_s: float, tokens: list[str], ids: list[str]) -> None:
+        sooner = False
+        with self._lock:
+            for first in range(0, len(tokens), _SLICE):
+                some = tokens[first : first + _SLICE]
+                batch = LeaseBatch(queue, keepalive_s, since, dict(zip(some, ids[first : first + _SLICE], strict=True)))
+                self._batches.add(batch)
+                self._batch_of.update(dict.fromkeys(some, batch))
+                sooner = sooner or batch.due < self._next_turn
+        if sooner:
+            self.changed.set()
+
+    def _drop(self, tokens: list[str]) -> None:
+        with self._lock:
+            for token in tokens:
+                self._forget(token)
+            self._asked.difference_update(tokens)
+
+    def _forget(self, token: str) -> bool:
+        """Lets go of a lease; returns whether it was held. Called with the lock."""
+        batch = self._batch_of.pop(token, None)
+        if batch is None:
+            return False
+        del batch.ids[token]
+        if not batch.ids:
+            self._batches.discard(batch)
+        return True
+
+    def step(self) -> float:
+        """Renews what is due; returns the seconds until something is due again. On a cluster it does not wait for the
+        nodes: what they answer is taken in by their threads."""
+        by_node: dict[object, list[_RenewalSlice]] = {}
+        for one in self._take_due():
+            by_node.setdefault(self._broker.node_of(self._keys.queue(one.queue).pending), []).append(one)
+        for node, slices in by_node.items():
+            if node is None:
+                self._renew(slices)
+            else:
+                threading.Thread(target=self._renew_at_node, args=(slices,), daemon=True).start()
+        return self._pause()
+
+    def _take_due(self) -> list[_RenewalSlice]:
+        now = monotonic()
+        by_queue: dict[str, list[LeaseBatch]] = {}
+        with self._lock:
+            for batch in self._batches:
+                if batch.due <= now and not batch.is_asked_for:
+                    by_queue.setdefault(batch.queue, []).append(batch)
+                    batch.is_asked_for = True
+            return [
+                _RenewalSlice(queue, some, [
+                    (task_id, token, round(batch.keepalive_s * 1000))
+                    for batch in some
+                    for token, task_id in batch.ids.items()
+                ])
+                for queue, batches in by_queue.items()
+                for some in _slices(batches)
+            ]  # fmt: skip
+
+    def _renew_at_node(self, slices: list[_RenewalSlice]) -> None:
+        self._renew(slices)
+        self.changed.set()
+
+    def _renew(self, slices: list[_RenewalSlice]) -> None:
+        asked_at = monotonic()
+        calls = [leases.extend(self._keys.queue(one.queue), one.reports) for one in slices]
+        try:
+            replies = self._broker.run_each(calls)
+        except Exception as error:  # whatever it is, it is tried again
+            replies = [error] * len(slices)
+        for one, verdicts in zip(slices, replies, strict=True):
+            with self._lock:
+                for batch in one.batches:
+                    batch.is_asked_for = False
+                    if isinstance(verdicts, Exception):
+                        batch.failures += 1
+                        pause = back_off(batch.failures, _AFTER_ERROR_S, _LONGEST_AFTER_ERROR_S)
+                        batch.retry_at = monotonic() + pause
+                    else:
+                        batch.failures, batch.renewed = 0, asked_at
+            if not isinstance(verdicts, Exception):
+                self._hear(one.reports, verdicts)
+
+    def _hear(self, reports: list[tuple[str, str, int]], verdicts: list[str]) -> None:
+        for (_, token, _), verdict in zip(reports, verdicts, strict=True):
+            if verdict in _LETS_GO:
+                with self._lock:
+                    was_held = self._forget(token)
+                if was_held and verdict != "gone":
+                    self._tell(f"L {token}")
+            elif verdict.startswith("!") and token not in self._asked:
+                self._asked.add(token)
+                self._tell(f"S {token}")
+
+    def _pause(self) -> float:
+        now = monotonic()
+        with self._lock:
+            waits = [batch.due - now for batch in self._batches if not batch.is_asked_for]
+            pause = min(max(min(waits, default=_LONGEST_PAUSE_S), _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+            self._next_turn = now + pause
+        return pause
+
+
+def _slices(batches: list[LeaseBatch]) -> Iterator[list[LeaseBatch]]:
+    """As many whole batches at a time as one call renews."""
+    some: list[LeaseBatch] = []
+    count = 0
+    for batch in batches:
+        if count + len(batch.ids) > _SLICE and some:
+            yield some
+            some, count = [], 0
+        some.append(batch)
+        count += len(batch.ids)
+    yield some

@@ -1,0 +1,72 @@
+"""Which queues a worker serves, and who does: its fetch loop, or a driver."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import Keys
+from jobrunner.client.client import Client
+from jobrunner.client.queue_settings import write_settings
+from jobrunner.errors import ServerRefused
+from jobrunner.jobs.registry import all_jobs, all_stations, driven_queues, station_of
+from jobrunner.logs import SafeLogger
+from jobrunner.worker.fetch.queue_rotation import read_weights
+
+_log = SafeLogger("jobrunner.worker")
+
+
+def default_queues() -> list[str]:
+    """The queues of all jobs and stations that are declared, by name."""
+    of_jobs = {job.options.queue for job in all_jobs()}
+    return sorted(of_jobs.union((station.queue for station in all_stations()), driven_queues()))
+
+
+def served_queues(given: Iterable[str] | Mapping[str, int] | None, client: Client) -> dict[str, int]:
+    """Queues by weight: those given, else the default ones. Raises InvalidName, InvalidOption, ServerError."""
+    if isinstance(given, Mapping):
+        return read_weights(f"{name}:{weight}" for name, weight in given.items())
+    if words := list(given or ()):
+        return read_weights(words, lambda name: not unknown_queues([name], client))
+    return dict.fromkeys(default_queues() or ["default"], 1)
+
+
+def unknown_queues(names: Iterable[str], client: Client) -> list[str]:
+    """The queues that belong to no declared job or station and were never used on the server. Raises ServerError."""
+    declared = {*default_queues(), "default"}
+    doubtful = [name for name in names if name not in declared]
+    if not doubtful:
+        return []
+    used = client.broker.run(queues.are_registered(client.keys, doubtful))
+    return [name for name, is_used in zip(doubtful, used, strict=True) if not is_used]
+
+
+def warn_of_unknown(names: Iterable[str], client: Client) -> None:
+    """Logs a warning for each queue that may be a slip of the pen, with the nearest known one. It is not refused: any
+    job may be enqueued into any queue, so its first task may come later. Raises ServerError."""
+    try:
+        unknown = unknown_queues(names, client)
+        known = sorted({*default_queues(), *client.broker.run(queues.some_registered(client.keys))} if unknown else ())
+    except ServerRefused as error:  # this user may not read the registry
+        _log.warning("it cannot be told whether all queues are known", error=str(error))
+        return
+    for name in unknown:
+        near = get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}?" if near else "it is served all the same"
+        _log.warning("no declared job or station has this queue, and nothing was ever enqueued there",
+                     queue=name, hint=hint)  # fmt: skip
+
+
+def configuring(keys: Keys, names: Iterable[str]) -> list[Call[None]]:
+    """Calls that write the settings which the stations of these queues were declared with. Raises InvalidOption."""
+    stations = [station for name in names if (station := station_of(name)) is not None and station.settings]
+    return [
+        queues.configure(keys.queue(station.queue), write_settings(station.settings, station.queue))
+        for station in stations
+    ]
+
+
+def longest_poll_s(poll_s: float) -> float:
+    """No longer than the shortest lease, so that a look at the queue tells of every lease before it ends."""
+    declared = [*(job.options for job in all_jobs()), *(station.options for station in all_stations())]
+    return min(poll_s, min((options.keepalive for options in declared if options.keepalive), default=poll_s))

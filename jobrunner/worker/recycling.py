@@ -1,0 +1,89 @@
+"""Whether a worker process has done its share: so many tasks, or so much memory."""
+
+import random
+from collections.abc import Callable
+
+from jobrunner.clock import monotonic
+from jobrunner.errors import InvalidOption
+from jobrunner.logs import SafeLogger
+from jobrunner.settings import WorkerSettings
+from jobrunner.worker.running import resident_bytes
+
+TAKES, READY, WORN = "takes", "ready", "worn"
+"""What a supervised worker says: that it takes tasks from now on, that it works, and that another should take its
+place."""
+_COUNT_EVERY_S = 0.02
+_LOOK_EVERY_S = 0.25
+_SAY_EVERY_S = 60.0
+_SELDOM_S = 3600.0
+_SPREAD = 10
+_MB = 2**20
+_log = SafeLogger("jobrunner.worker")
+
+
+class Recycling:
+    """What uses a worker up. Its duties:
+
+    1. refuses a limit of memory that is reached before any work;
+    2. alone, ends the worker: after exactly `max_tasks`, or soon after its memory is above `max_memory`;
+    3. with `tell`, says that it is worn, again each minute, and lets it work on until its successor works. It is worn
+       at up to a tenth above `max_tasks`, at random, so that those who began together are not worn together.
+    """
+
+    def __init__(self, settings: WorkerSettings, tell: Callable[[str], object] | None = None) -> None:
+        self._tell = tell
+        self._most_tasks = settings.max_tasks
+        self._most_bytes = settings.max_memory
+        self.exact_tasks = settings.max_tasks if tell is None else 0
+        """How many may be reserved in all; 0: no limit."""
+        if tell is not None and settings.max_tasks:
+            self._most_tasks += random.randrange(settings.max_tasks // _SPREAD + 1)
+        self._look_at = self._say_at = 0.0
+        self._is_over = False
+
+    @property
+    def look_s(self) -> float:
+        """How often `is_over` wants to be asked."""
+        if self.exact_tasks:
+            return _COUNT_EVERY_S
+        return _LOOK_EVERY_S if self._most_tasks or self._most_bytes else _SELDOM_S
+
+    def check(self) -> None:
+        """To be called before the worker takes any work. Raises InvalidOption."""
+        if self._most_bytes and (taken := resident_bytes()) >= self._most_bytes:
+            raise InvalidOption(
+                f"max_memory is {self._most_bytes / _MB:.0f} MB, and the process takes {taken / _MB:.0f} MB before any "
+                "work; give more"
+            )
+
+    def take(self) -> None:
+        """To be called before the worker takes its first task, which may be its end."""
+        if self._tell is not None:
+            self._tell(TAKES)
+
+    def begin(self) -> None:
+        """To be called when the worker works."""
+        if self._tell is not None:
+            self._tell(READY)
+
+    def is_over(self, finished: int) -> bool:
+        """Whether the worker is to end, after so many tasks. Cheap: memory is looked at four times a second."""
+        if self.exact_tasks and finished >= self.exact_tasks:
+            return True
+        now = monotonic()
+        if now >= self._look_at and not self._is_over:
+            self._look_at = now + _LOOK_EVERY_S
+            self._look(finished, now)
+        return self._is_over
+
+    def _look(self, finished: int, now: float) -> None:
+        memory = resident_bytes() if self._most_bytes else 0
+        is_worn = memory > self._most_bytes or 0 < self._most_tasks <= finished
+        if not is_worn or now < self._say_at:
+            return
+        self._say_at = now + _SAY_EVERY_S
+        _log.info("worker is worn", finished=finished, memory_mb=round((memory or resident_bytes()) / _MB))
+        if self._tell is None:
+            self._is_over = True
+        else:
+            self._tell(WORN)

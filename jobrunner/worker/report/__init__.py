@@ -1,0 +1,1 @@
+"""Reporting outcomes to the server, and what follows a report."""

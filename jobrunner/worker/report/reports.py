@@ -1,0 +1,224 @@
+"""From outcomes to calls: one table, one call for each verb and queue, and for each target of moves."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.call import Arg, Call
+from jobrunner.broker.calls import leases
+from jobrunner.broker.chunks import sliced
+from jobrunner.broker.keys import Keys
+from jobrunner.jobs.options import DEFAULT_KEEP_S
+from jobrunner.jobs.registry import definition_for
+from jobrunner.join import Ended
+from jobrunner.logs import SafeLogger
+from jobrunner.outcome import (
+    Cancelled,
+    Deferred,
+    Dropped,
+    Failed,
+    FannedOut,
+    Moved,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+)
+from jobrunner.task import derived_id
+
+AT_ONCE = 500
+Report = tuple[Attempt, Outcome]
+_ENDINGS: dict[type, str] = {
+    Succeeded: "succeeded", FannedOut: "succeeded", Cancelled: "cancelled", Dropped: "cancelled", Failed: "dead",
+}  # fmt: skip
+_log = SafeLogger("jobrunner.settle")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCall:
+    """A call with the reports it makes, in the order of its verdicts. One with `targets`, full names of queues, moves
+    items there; it may be answered 'full' or 'hops', and then a report is still to be made."""
+
+    call: Call[list[str]]
+    reports: list[Report]
+    targets: frozenset[str] = frozenset()
+
+
+def report_calls(
+    keys: Keys, reports: Iterable[Report], *, singly: bool = False, worker: str = ""
+) -> list[ReportCall]:
+    """The calls that report these outcomes: one for each verb, queue and target, or for each report (`singly`), of up
+    to AT_ONCE reports and a MiB of results and payloads. `worker`: id of the one that reports."""
+    grouped: defaultdict[tuple[Any, ...], list[Report]] = defaultdict(list)
+    for report in reports:
+        attempt, outcome = report
+        verb: Any = "commit" if type(outcome) is Succeeded else _verb(attempt, outcome)
+        grouped[attempt.queue, verb, attempt.token if singly else ""].append(report)
+    return [
+        _settlement(keys, some, queue, verb, worker)
+        for (queue, verb, _), made in grouped.items()
+        for some in _slices(made)
+    ]
+
+
+def _slices(made: list[Report]) -> Iterable[list[Report]]:
+    # Most reports bring nothing, so there is nothing to add up. A list is faster here than a generator.
+    brings = [type(outcome) is not Succeeded or outcome.result for _, outcome in made]
+    if len(made) <= AT_ONCE and not any(brings):
+        return (made,)
+    return sliced(made, _size, most=AT_ONCE)
+
+
+def _size(report: Report) -> int:
+    outcome = report[1]
+    if type(outcome) is Succeeded:
+        return len(outcome.result)
+    if isinstance(outcome, Moved):
+        return len(outcome.payload or b"") + len(outcome.headers or b"")
+    return len(outcome.error) if isinstance(outcome, Failed) else 0
+
+
+def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
+    """The verb, for some with what else reports must have in common to be made by one call."""
+    if isinstance(outcome, Failed):
+        return "fail"
+    if isinstance(outcome, Moved):
+        return "move", outcome.queue, outcome.max_hops, not outcome.waits
+    if isinstance(outcome, FannedOut) and outcome.children:
+        return "spread", attempt.token
+    return "release" if isinstance(outcome, (Released, Snoozed, Deferred)) else "commit"
+
+
+def _settlement(
+    keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], worker: str
+) -> ReportCall:
+    if isinstance(verb, str):
+        if verb == "commit":
+            return _commit(keys, made, queue)
+        words = [_words(attempt, outcome) for attempt, outcome in made]
+        if verb == "fail":
+            return ReportCall(leases.fail(keys.queue(queue), words, worker=worker), made)
+        return ReportCall(getattr(leases, verb)(keys.queue(queue), words), made)
+    if verb[0] == "move":
+        _, target, max_hops, over = verb
+        moves = [_move(attempt, outcome) for attempt, outcome in made if isinstance(outcome, Moved)]
+        call = leases.move(keys.queue(queue), keys.queue(target), moves, max_hops=max_hops, over=over)
+        return ReportCall(call, made, targets_of(made[0][1]))
+    return ReportCall(_spread(keys, *made[0]), made, targets_of(made[0][1]))
+
+
+def _commit(keys: Keys, made: list[Report], queue: str) -> ReportCall:
+    """Reports that say the same are sent as one, so they are put in that order."""
+    groups: defaultdict[tuple[Any, ...], list[Report]] = defaultdict(list)
+    for report in made:
+        attempt, outcome = report
+        result = outcome.result if type(outcome) is Succeeded else b""
+        groups[attempt.type, type(outcome), result, attempt.then].append(report)
+    said = []
+    for (type_, kind, result, then), group in groups.items():
+        leases_of = [word for attempt, _ in group for word in (attempt.id, attempt.token)]
+        said.append(((keep_ms(group[0][0]), _COMMITTED[kind], result, then or b"", type_), leases_of))
+    call = leases.commit_groups(keys.queue(queue), said)
+    return ReportCall(call, [report for group in groups.values() for report in group])
+
+
+def _move(attempt: Attempt, moved: Moved) -> leases.MoveReport:
+    fields: list[Arg] = []
+    if moved.payload is not None:
+        fields += ("payload", moved.payload, "encoding", moved.encoding)
+    if moved.headers is not None:
+        fields += ("headers", moved.headers)
+    priority = "" if moved.priority is None else moved.priority
+    return attempt.id, attempt.token, priority, moved.delay_s * 1000, fields
+
+
+def _spread(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
+    assert isinstance(outcome, FannedOut)
+    own = keys.queue(attempt.queue)
+    children = [
+        leases.Child(
+            id=derived_id(attempt.id, ordinal, own.tag), to=keys.queue(child.queue), fields=_own_fields(attempt, child),
+            priority=child.priority, delay_ms=child.delay_s * 1000, over=not child.waits,
+        )
+        for ordinal, child in enumerate(outcome.children)
+    ]  # fmt: skip
+    max_hops = max(child.max_hops for child in outcome.children)
+    return leases.spread(
+        own, attempt.id, attempt.token, children, keep_ms=keep_ms(attempt), then=attempt.then or b"", max_hops=max_hops
+    )
+
+
+def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Arg]:
+    """What a child has of its own, or else of its parent."""
+    payload, encoding, headers = child.payload, child.encoding, child.headers
+    if payload is None:
+        payload, encoding = attempt.payload or b"", (attempt.encoding or b"").decode("utf-8", "replace")
+    if headers is None:
+        headers = attempt.headers
+    fields: list[Arg] = ["type", attempt.type, "payload", payload, "encoding", encoding]
+    return fields if headers is None else [*fields, "headers", headers]
+
+
+def _words(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
+    if isinstance(outcome, Failed):
+        fate = "retry" if outcome.retry else "dead"
+        return attempt.id, attempt.token, round((outcome.delay_s or 0.0) * 1000), fate, outcome.error
+    if isinstance(outcome, Snoozed):
+        return attempt.id, attempt.token, round(outcome.delay_s * 1000)
+    if isinstance(outcome, Deferred):
+        return attempt.id, attempt.token, f"~{round(outcome.delay_s * 1000)}"
+    return attempt.id, attempt.token, ""
+
+
+_COMMITTED: dict[type, str] = {
+    Succeeded: "succeeded", Cancelled: "cancelled", Dropped: "dropped", FannedOut: "succeeded",
+}  # fmt: skip
+
+
+def ended(keys: Keys, settlement: ReportCall, verdicts: list[str]) -> list[Ended]:
+    """What these reports left in the outbox of their queue: ends of tasks of flows."""
+    return [
+        Ended(keys.queue(attempt.queue).tag, _ENDINGS[type(outcome)], attempt.then, getattr(outcome, "result", b""))
+        for (attempt, outcome), verdict in zip(settlement.reports, verdicts, strict=True)
+        if attempt.then is not None and (verdict == "dead" or (verdict == "ok" and type(outcome) in _ENDINGS))
+    ]
+
+
+def keep_ms(attempt: Attempt) -> int:
+    """How long the finished task stays readable."""
+    definition = definition_for(attempt)
+    return round((DEFAULT_KEEP_S if definition is None else definition.options.result_ttl) * 1000)
+
+
+def targets_of(outcome: Outcome) -> frozenset[str]:
+    """The queues that an outcome puts items into."""
+    if isinstance(outcome, FannedOut):
+        return frozenset(child.queue for child in outcome.children)
+    return frozenset((outcome.queue,)) if isinstance(outcome, Moved) else frozenset()
+
+
+def too_many_hops(attempt: Attempt, outcome: Outcome) -> Report:
+    """The report on an item that may not move again: it is dead."""
+    moves = outcome.children if isinstance(outcome, FannedOut) else (outcome,)
+    limit = max((move.max_hops for move in moves if isinstance(move, Moved)), default=0)
+    reason = f"TooManyHops: it moved {limit} times, the most its pipeline allows; look for a loop without an end"
+    return attempt, Failed(reason, retry=False)
+
+
+def tell(settlement: ReportCall, verdicts: list[str]) -> None:
+    """Logs what a person should know: failures, deaths, and reports that came too late."""
+    for (attempt, outcome), verdict in zip(settlement.reports, verdicts, strict=True):
+        if verdict in ("ok", "waiting"):
+            continue
+        if isinstance(outcome, Failed) and verdict in ("dead", "scheduled"):
+            level = _log.error if verdict == "dead" else _log.warning
+            level(
+                "task died" if verdict == "dead" else "attempt failed",
+                **({"job": attempt.type} if attempt.type else {}), task=attempt.id, queue=attempt.queue,
+                attempt=attempt.number,
+                error=outcome.error.partition("\n")[0],
+            )  # fmt: skip
+        elif verdict in ("not_reserved", "lost"):
+            _log.warning("report came too late", task=attempt.id, queue=attempt.queue, attempt=attempt.number)

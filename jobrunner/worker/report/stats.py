@@ -1,0 +1,241 @@
+"""What a worker counts and measures, added to the figures on the server every few seconds.
+
+Counting is done where the answers to reports are known, so a figure says what became of an attempt on the server. What
+must hold: each report is counted once, also when the answer of the server was lost; while the server is away figures
+are kept and added up, in bounded memory; they never hold up or end the work. A worker that is killed takes what it
+counted since its last flush with it; totals that must be exact are counted by the scripts themselves.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls.stats import BUCKETS, bucket, field_of, observe
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic, perf_counter, unix_ms
+from jobrunner.jobs.driver import BatchEnd
+from jobrunner.jobs.registry import find
+from jobrunner.outcome import (
+    Acknowledged,
+    Cancelled,
+    Dropped,
+    Failed,
+    FannedOut,
+    Moved,
+    Outcome,
+    Snoozed,
+    Succeeded,
+)
+
+FLUSH_EVERY_S = 5.0
+LONE_EVERY_S = 60.0
+"""Round trips beside which nothing was counted: an idle worker has hardly anything to say."""
+UNKNOWN = "unknown"
+"""The type of tasks whose job this process does not know: a producer may give them any, and figures stay."""
+_MOST_LINES = 1000
+_LONGEST_NAME = 128
+COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
+    (Succeeded, "ok"): ("succeeded",), (Acknowledged, "ok"): ("succeeded",), (FannedOut, "ok"): ("succeeded",),
+    (Cancelled, "ok"): ("cancelled",), (Dropped, "ok"): ("dropped",), (Moved, "ok"): ("moved",),
+    (Failed, "scheduled"): ("failed",), (Failed, "dead"): ("failed", "dead"), (Snoozed, "scheduled"): ("snoozed",),
+}  # fmt: skip
+"""What an outcome is counted as, by what the server answered to its report."""
+TOO_LATE = ("gone", "not_reserved", "lost")
+"""Answers to a report that changed nothing."""
+_ROUND_TRIP = ("-", "-")
+
+
+class StatsRecorder:
+    """Counts and times by queue and type. Filled by the fetch loop and by drivers, flushed by a loop of its own."""
+
+    def __init__(self, broker: Broker, keys: Keys, worker_id: str) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._worker_id = worker_id
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._lines: dict[tuple[str, str], _TypeStats] = {}
+        self._unsent: list[Call[int]] = []
+        self._reports = 0
+        self._server_ahead_ms: float | None = None
+        self._sent_at = -LONE_EVERY_S
+
+    def synchronize(self, server_ms: float) -> None:
+        """Notes the server's clock, as an answer that just came said it."""
+        self._server_ahead_ms = server_ms - perf_counter() * 1000
+
+    def age_ms(self, server_ms: float) -> float:
+        """How long ago the server said that it is this late there, by what it said before; 0 when it has not."""
+        ahead_ms = self._server_ahead_ms
+        return 0.0 if ahead_ms is None else max(perf_counter() * 1000 + ahead_ms - server_ms, 0.0)
+
+    def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
+        """Counts reports by what the server answered. Reports that stand together are mostly of one job."""
+        ahead_ms = self._server_ahead_ms
+        line, queue, job = None, "", ""
+        ran_ms: list[float] = []
+        waited_ms: list[float] = []
+        with self._lock:
+            for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
+                if line is None or attempt.type != job or attempt.queue != queue:
+                    if line is not None:
+                        line.note(ran_ms, waited_ms)
+                    queue, job = attempt.queue, attempt.type
+                    line = self._line(queue, job if not job or find(job) else UNKNOWN)
+                if verdict == "ok" and type(outcome) is Succeeded:
+                    line.succeeded += 1
+                elif not line.count(COUNTED.get((type(outcome), verdict)), verdict):
+                    continue
+                if (run_s := attempt.run_s) >= 0.0:
+                    ran_ms.append(run_s * 1000)
+                    due_ms = attempt.due_ms or attempt.enqueue_time_ms
+                    if due_ms and ahead_ms is not None:
+                        waited_ms.append(attempt.began_s * 1000 + ahead_ms - due_ms)
+            if line is not None:
+                line.note(ran_ms, waited_ms)
+
+    def round_trip(self, seconds: float) -> None:
+        """Notes how long an exchange with the server took."""
+        with self._lock:
+            line = self._line(*_ROUND_TRIP)
+            line.round_trip.note(seconds * 1_000_000)
+
+    def late(self, queue: str, job: str, ms: float) -> None:
+        """Notes how long after its tick a periodic job was fired."""
+        with self._lock:
+            self._line(queue, job).late.note(ms)
+
+    def batch(self, queue: str, end: BatchEnd) -> None:
+        """Counts the items of a batch. Each took its share of the time that the whole ran."""
+        with self._lock:
+            line = self._line(queue, "")
+            for what, by in end.counts.items():
+                line.add(what, by)
+            if end.items:
+                line.run.note(end.run_s * 1000 / end.items, end.items)
+            for ms, items in end.waits_ms:
+                line.wait.note(ms, items)
+
+    def step(self) -> float:
+        """Sends what was counted, unless it can wait. Raises ServerError; what was not sent is sent by the next."""
+        if self._unsent or not self._can_wait():
+            self.flush()
+        return FLUSH_EVERY_S
+
+    def flush(self) -> None:
+        """Sends what was counted. Raises ServerError."""
+        with self._flushing:
+            self._send()
+            self._unsent = self._take()
+            self._send()
+            self._sent_at = monotonic()
+
+    def _can_wait(self) -> bool:
+        with self._lock:
+            return self._lines.keys() <= {_ROUND_TRIP} and monotonic() - self._sent_at < LONE_EVERY_S
+
+    def _send(self) -> None:
+        while self._unsent:
+            self._broker.run(self._unsent[0])
+            self._unsent.pop(0)
+
+    def _take(self) -> list[Call[int]]:
+        with self._lock:
+            lines, self._lines = self._lines, {}
+        if not lines:
+            return []
+        changes = {
+            field_of(*named, what): by for named, line in lines.items() for what, by in line.changes().items() if by
+        }
+        calls = observe(self._keys, self._now_ms(), self._worker_id, self._reports + 1, changes)
+        self._reports += len(calls)
+        return calls
+
+    def _line(self, queue: str, job: str) -> "_TypeStats":
+        named = (queue, job[:_LONGEST_NAME])
+        line = self._lines.get(named)
+        if line is None:
+            if len(self._lines) >= _MOST_LINES and job:
+                return self._line(queue, "")
+            line = self._lines[named] = _TypeStats()
+        return line
+
+    def _now_ms(self) -> float:
+        ahead_ms = self._server_ahead_ms
+        return unix_ms() if ahead_ms is None else perf_counter() * 1000 + ahead_ms
+
+
+class _TimeHistogram:
+    """The sum of times and their histogram, in milliseconds or whatever is noted."""
+
+    __slots__ = ("buckets", "total")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * BUCKETS
+        self.total = 0.0
+
+    def note(self, ms: float, count: int = 1) -> None:
+        """The time of so many; clocks may differ, so that it comes out below zero."""
+        if ms > 0.0:
+            self.buckets[bucket(ms)] += count
+            self.total += ms * count
+        else:
+            self.buckets[0] += count
+
+    def note_all(self, times_ms: list[float]) -> None:
+        """So many times at once, for half the price."""
+        buckets = self.buckets
+        for ms in times_ms:
+            buckets[bucket(ms) if ms > 0.0 else 0] += 1
+        self.total += sum([ms for ms in times_ms if ms > 0.0])
+
+    def changes(self, kind: str, to_us: int) -> dict[str, int]:
+        """As figures."""
+        found = {f"{kind}:{n}": by for n, by in enumerate(self.buckets) if by}
+        return found | {f"{kind}_us": round(self.total * to_us)} if found else {}
+
+
+class _TypeStats:
+    """Of one queue and type: counts, and each kind of time."""
+
+    __slots__ = ("_counts", "late", "round_trip", "run", "succeeded", "wait")
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self.succeeded = 0
+        self.run, self.wait, self.late, self.round_trip = (
+            _TimeHistogram(),
+            _TimeHistogram(),
+            _TimeHistogram(),
+            _TimeHistogram(),
+        )
+
+    def add(self, what: str, by: int) -> None:
+        """Counts something."""
+        self._counts[what] = self._counts.get(what, 0) + by
+
+    def note(self, ran_ms: list[float], waited_ms: list[float]) -> None:
+        """Takes in what attempts ran and waited, and empties the lists."""
+        self.run.note_all(ran_ms)
+        self.wait.note_all(waited_ms)
+        ran_ms.clear()
+        waited_ms.clear()
+
+    def count(self, counted: tuple[str, ...] | None, verdict: str) -> bool:
+        """Counts the end of an attempt; returns whether it was one."""
+        if counted is not None:
+            for what in counted:
+                self.add(what, 1)
+        elif verdict in TOO_LATE:
+            self.add("stale", 1)
+        return counted is not None
+
+    def changes(self) -> dict[str, int]:
+        """As figures."""
+        found = dict(self._counts)
+        if self.succeeded:
+            found["succeeded"] = found.get("succeeded", 0) + self.succeeded
+        found |= self.run.changes("run", 1000) | self.wait.changes("wait", 1000)
+        return found | self.late.changes("late", 1000) | self.round_trip.changes("round_trip", 1)

@@ -1,0 +1,120 @@
+"""Attempts as coroutines on an event loop, which is replaced when a job stopped or blocks it."""
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+
+from jobrunner.attempt import Attempt
+from jobrunner.clock import monotonic
+from jobrunner.outcome import Failed, Outcome
+from jobrunner.worker.run.error_outcome import error_text
+from jobrunner.worker.run.executors.event_loop import EventLoop
+from jobrunner.worker.run.executors.slots import FinishedAttempts, emptied
+from jobrunner.worker.run.executors.watchdog import Watchdog
+from jobrunner.worker.run.runner import OnCancel
+
+_FAREWELL_S = 1.0
+
+
+def _failed(_: Attempt, error: BaseException) -> Outcome:
+    return Failed(error_text(error))
+
+
+class CoroutineExecutor:
+    """At most `concurrency` coroutines at a time. `give_up` names the outcome of an attempt that nobody waits for any
+    more, as its event loop ended or its time is over."""
+
+    def __init__(
+        self,
+        concurrency: int,
+        run: Callable[[Attempt, OnCancel], Awaitable[Outcome]],
+        finished: FinishedAttempts,
+        watch: Watchdog | None = None,
+        give_up: Callable[[Attempt, BaseException], Outcome] = _failed,
+    ) -> None:
+        self.run = run
+        self.give_up = give_up
+        self._backlog: deque[Attempt] = deque()
+        self._concurrency = concurrency
+        self._occupied = 0
+        self._finished = finished
+        self._watch = watch or Watchdog()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._context = copy_context()
+        self._loops = [EventLoop(self, self._watch)]
+        self._loops[0].start()
+
+    @property
+    def backlog(self) -> int:
+        """Attempts not begun."""
+        return len(self._backlog)
+
+    def submit(self, attempts: list[Attempt]) -> None:
+        """Takes attempts."""
+        self._backlog.extend(attempts)
+        self.begin_more()
+
+    def nudge(self) -> None:
+        """Nothing to do: every free slot is taken at once."""
+
+    def take_back(self) -> list[Attempt]:
+        """Hands back what was not begun."""
+        return emptied(self._backlog)
+
+    def close(self) -> None:
+        """Begins nothing more, cancels what runs, and ends the event loop soon."""
+        with self._lock:
+            self._closed = True
+            loops = list(self._loops)
+        for loop in loops:
+            loop.close()
+        ends = monotonic() + _FAREWELL_S
+        for loop in loops:
+            loop.join(max(ends - monotonic(), 0.0))
+        self._watch.close()
+
+    def take(self, loop: EventLoop) -> Attempt | None:
+        """The next attempt for the event loop that takes them."""
+        with self._lock:
+            if self._closed or loop is not self._loops[-1] or self._occupied >= self._concurrency or not self._backlog:
+                return None
+            try:
+                attempt = self._backlog.popleft()
+            except IndexError:  # it was taken back
+                return None
+            self._occupied += 1
+            return attempt
+
+    def put_back(self, attempt: Attempt) -> None:
+        """An attempt that did not begin."""
+        self._backlog.appendleft(attempt)
+        self.blocks(False)
+
+    def report(self, attempt: Attempt, outcome: Outcome) -> None:
+        """The end of an attempt."""
+        self.blocks(False)
+        self._finished.add(attempt, outcome)
+
+    def blocks(self, is_blocked: bool) -> None:
+        """A slot is taken by what is no attempt any more, or is given back."""
+        with self._lock:
+            self._occupied += 1 if is_blocked else -1
+
+    def begin_more(self) -> None:
+        """Has the event loop begin what there is a slot for."""
+        if self._closed:
+            return
+        loop = self._loops[-1]
+        if not loop.is_alive:  # no other could be started when it ended
+            self.replace(loop)
+        self._loops[-1].begin_more()
+
+    def replace(self, loop: EventLoop) -> None:
+        """Starts another event loop in the place of that one."""
+        with self._lock:
+            if not self._closed and loop is self._loops[-1]:
+                another = self._context.copy().run(EventLoop, self, self._watch)
+                self._loops = [*(one for one in self._loops if one.is_alive), another]
+                another.start()

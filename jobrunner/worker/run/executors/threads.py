@@ -1,0 +1,139 @@
+"""Attempts on threads: all slots take from one backlog, so a long task keeps nobody waiting behind it."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+
+from jobrunner.attempt import Attempt
+from jobrunner.clock import perf_counter
+from jobrunner.logs import SafeLogger
+from jobrunner.middleware import TRACEPOINT
+from jobrunner.outcome import Failed, Outcome
+from jobrunner.worker.run.error_outcome import error_text
+from jobrunner.worker.run.executors.slots import FinishedAttempts, RunAttempt, Slots, emptied
+
+_SHORT_S = 0.0005
+_log = SafeLogger("jobrunner.executor")
+
+
+class ThreadExecutor:
+    """`concurrency` threads. A parked thread waits on a lock of its own; whoever adds work wakes as many as it needs.
+
+    Tasks shorter than the cost of waking a thread are left to few threads: more would only take turns on the
+    interpreter lock. When the backlog stands still all the same, `nudge` wakes another.
+
+    Who hears of a lone task need not wake a thread for it: it changes places with one (`change_places`), so that the
+    task begins at once and it is the role that waits for a thread to wake (leader and followers: D. Schmidt et al.).
+    That needs slots that are all alike (`lends`), as one more thread takes turns in them.
+    """
+
+    def __init__(self, concurrency: int, slots: Slots, finished: FinishedAttempts, *, lends: bool = False) -> None:
+        self._backlog: deque[Attempt] = deque()
+        self._parked: deque[threading.Lock] = deque()
+        self._roles: deque[Callable[[], object]] = deque()
+        self._caller_helps = False
+        self._finished = finished
+        self._slots = slots
+        self._closed = False
+        self._lends = lends
+        self._typical_s = 1.0
+        self._enter = copy_context().run  # jobs see what is current where the executor was made
+        for number in range(concurrency):
+            name = f"jobrunner-slot-{number}"
+            threading.Thread(target=copy_context().run, args=(self._work,), name=name, daemon=True).start()
+
+    @property
+    def backlog(self) -> int:
+        """Attempts not begun."""
+        return len(self._backlog)
+
+    def submit(self, attempts: list[Attempt]) -> None:
+        """Takes attempts and wakes threads for them."""
+        self._backlog.extend(attempts)
+        wanted = 1 if self._typical_s < _SHORT_S else len(attempts)
+        wanted -= self._caller_helps
+        for _ in range(min(wanted, len(self._parked))):
+            self.nudge()
+
+    def nudge(self) -> None:
+        """Wakes one parked thread, if there is one."""
+        with suppress(IndexError):
+            self._parked.popleft().release()
+
+    def change_places(self, turn: Callable[[], None], hand_over: Callable[[], Callable[[], object]]) -> None:
+        """Does a `turn` that may submit attempts. When one of them waits then for a thread, a parked one does what
+        `hand_over` returns, and who called this leaves his place to it and is a slot from then on (`join`)."""
+        if not self._lends:
+            turn()
+            return
+        self._caller_helps = True
+        try:
+            turn()
+        finally:
+            self._caller_helps = False
+        if self._backlog:
+            with suppress(IndexError):  # all are at work: the first that is free takes it
+                parking = self._parked.popleft()
+                self._roles.append(hand_over())
+                parking.release()
+
+    def join(self) -> None:
+        """The calling thread is a slot, until the executor is closed."""
+        self._enter(self._work)
+
+    def take_back(self) -> list[Attempt]:
+        """Hands back what was not begun."""
+        return emptied(self._backlog)
+
+    def close(self) -> None:
+        """Lets the threads end, each after the attempt it runs."""
+        self._closed = True
+        self._slots.close()
+        while self._parked:
+            self.nudge()
+
+    def _work(self) -> None:
+        run = self._slots.new_run()
+        take, add = self._backlog.popleft, self._finished.add
+        parking = threading.Lock()
+        parking.acquire()
+        while not self._closed:
+            try:
+                attempt = take()
+            except IndexError:
+                self._park(parking)
+                if self._roles:
+                    self._take_over()
+                continue
+            began = perf_counter()
+            attempt.began_s = began
+            outcome = _outcome_of(run, attempt)
+            attempt.run_s = ran = perf_counter() - began
+            add(attempt, outcome)
+            self._typical_s += (ran - self._typical_s) * 0.05
+
+    def _take_over(self) -> None:
+        with suppress(IndexError):  # another thread was woken as well
+            role = self._roles.popleft()
+            role()
+
+    def _park(self, parking: threading.Lock) -> None:
+        self._parked.append(parking)
+        if self._backlog or self._closed:  # added before we were seen as parked
+            try:
+                self._parked.remove(parking)
+            except ValueError:
+                parking.acquire()  # someone is waking us already
+            return
+        parking.acquire()
+
+
+def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
+    try:
+        tracer = TRACEPOINT.tracer
+        return run(attempt) if tracer is None else tracer.run(attempt, run)
+    except BaseException as error:  # the slot must live, and the task must be reported
+        _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
+        return Failed(error_text(error))

@@ -1,0 +1,110 @@
+"""A thread that acts when something has taken too long: one for all guards of an executor."""
+
+import ctypes
+import math
+import threading
+from collections.abc import Callable
+
+from jobrunner.clock import monotonic
+from jobrunner.errors import AttemptTimeout
+from jobrunner.loop import Signal
+
+
+class Guard:
+    """Raises AttemptTimeout in the thread that made it, unless it is disarmed before `ends` (monotonic clock).
+
+    CPython delivers the error between two bytecodes, so a call that blocks in C ends first.
+    """
+
+    def __init__(self, ends: float) -> None:
+        self.ends = ends
+        self.fired = False
+        self._thread_id = ctypes.c_ulong(threading.get_ident())
+
+    def fire(self) -> None:
+        """Called by the watching thread, with the lock."""
+        self.fired = True
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, ctypes.py_object(AttemptTimeout))
+
+    def recall(self) -> None:
+        """Takes an error back that was raised and not delivered. Called by the thread of the guard, with the lock."""
+        if self.fired:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, None)
+
+    def after(self) -> None:
+        """Nothing remains to be done without the lock."""
+
+
+class Alarm:
+    """Calls a function in the watching thread, unless it is disarmed before `ends`."""
+
+    def __init__(self, ends: float, ring: Callable[[], object]) -> None:
+        self.ends = ends
+        self._ring = ring
+
+    def fire(self) -> None:
+        """Nothing needs the lock."""
+
+    def recall(self) -> None:
+        """A function that was called cannot be recalled."""
+
+    def after(self) -> None:
+        """Called by the watching thread, without the lock."""
+        self._ring()
+
+
+class Watchdog:
+    """Fires guards and alarms. Its thread starts with the first of them.
+
+    Arming, firing and disarming take one lock, so an error can hit nothing but what its guard was armed for.
+    """
+
+    def __init__(self) -> None:
+        self._armed: set[Guard | Alarm] = set()
+        self._soonest = math.inf
+        # Not a Condition: its enter is Python code, and the error could fall into it and leave it locked.
+        self._lock = threading.Lock()
+        self._changed = Signal()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def arm(self, guard: Guard | Alarm) -> None:
+        """From now on the guard fires when its time has come."""
+        with self._lock:
+            self._armed.add(guard)
+            sooner = guard.ends < self._soonest
+            if sooner:
+                self._soonest = guard.ends
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._keep_watch, name="jobrunner-deadlines", daemon=True)
+                self._thread.start()
+        if sooner:
+            self._changed.set()
+
+    def disarm(self, guard: Guard | Alarm) -> None:
+        """The guard fires no more; its error is taken back if it was not delivered."""
+        with self._lock:
+            self._armed.discard(guard)
+            guard.recall()
+
+    def close(self) -> None:
+        """Lets the thread end."""
+        self._closed = True
+        self._changed.set()
+
+    def _keep_watch(self) -> None:
+        while not self._closed:
+            self._changed.wait(self._fire_due())
+
+    def _fire_due(self) -> float:
+        """Fires what is due; returns the seconds until something can be."""
+        with self._lock:
+            now = monotonic()
+            due = [guard for guard in self._armed if guard.ends <= now]
+            for guard in due:
+                self._armed.discard(guard)
+                guard.fire()
+            self._soonest = min((guard.ends for guard in self._armed), default=math.inf)
+        for guard in due:
+            guard.after()
+        return self._soonest - monotonic()

@@ -1,0 +1,313 @@
+"""Runs one attempt and names its outcome. Nothing a job does or raises leaves this module as an exception."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leases
+from jobrunner.broker.keys import Keys
+from jobrunner.client.item import write_result
+from jobrunner.clock import utc_now
+from jobrunner.errors import (
+    AttemptCancelled,
+    EncryptionError,
+    EncryptionMissing,
+    ParameterError,
+    ResultTooLarge,
+    ServerError,
+    UsageError,
+)
+from jobrunner.jobs.registry import Definition, definition_for
+from jobrunner.jobs.running_task import JobRun
+from jobrunner.logs import RUNNING, SafeLogger
+from jobrunner.outcome import (
+    OUTCOMES,
+    Acknowledged,
+    Fail,
+    Failed,
+    Outcome,
+    Released,
+    Steer,
+    Succeeded,
+    Unknown,
+)
+from jobrunner.settings import DEFAULT_RESULT_LIMIT
+from jobrunner.worker.report.encryption import opened_attempt
+from jobrunner.worker.run import forks
+from jobrunner.worker.run.error_outcome import after_error, error_text, out_of_time, sendable, shown
+
+_SUCCEEDED = Succeeded()
+OnCancel = Callable[[asyncio.CancelledError], BaseException]
+"""Says what it means that the task of an attempt was cancelled from outside its coroutine: returns the error it failed
+with, or raises what it was given, to have it passed on."""
+Begin = Callable[[Attempt], object]
+_log = SafeLogger("jobrunner.runner")
+
+
+def nothing(_attempt: Attempt) -> None:
+    """What is done before an attempt that nobody has to hear of."""
+
+
+def cancelled_by_a_job(_: asyncio.CancelledError) -> BaseException:
+    """What it means that the task of an attempt was cancelled, where the worker itself did not do that."""
+    return AttemptCancelled(
+        "the asyncio task of the attempt was cancelled (CancelledError), by its own job or by another one"
+    )
+
+
+def _pass_on(error: asyncio.CancelledError) -> BaseException:
+    raise error
+
+
+class Runner:
+    """Turns attempts into outcomes: finds the job or station, builds it from the attempt, runs it with its hooks.
+
+    `is_stopped(token)` tells whether the attempt with that lease token should stop. `begin` hears of each attempt right
+    before the first code of the program is run for it: as late as can be, as what has not begun costs no attempt.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        keys: Keys,
+        is_stopped: Callable[[str], bool],
+        result_limit: int = DEFAULT_RESULT_LIMIT,
+        begin: Begin = nothing,
+    ) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._is_stopped = is_stopped
+        self._pid = forks.PID
+        self._result_limit = result_limit
+        self._begin = begin
+
+    def run(self, attempt: Attempt, definition: Definition | None = None) -> Outcome:
+        """Runs a job whose `run` is a plain function. `definition`: what runs it, where the caller knows."""
+        before = RUNNING.set(attempt)
+        try:
+            found = self.prepare(attempt, definition)
+            if not isinstance(found, tuple):
+                return found
+            definition, job, run = found
+            if run.after is not None and run.must_be_proved and (unproved := self._unproved(run)):
+                return unproved
+            if definition.options.ack == "late":
+                return self._run(attempt, definition, job)
+            if not self._acknowledge(attempt):
+                return Released()
+            return _already_acknowledged(attempt, self._run(attempt, definition, job))
+        finally:
+            RUNNING.reset(before)
+
+    async def run_async(self, attempt: Attempt, on_cancel: OnCancel = _pass_on) -> Outcome:
+        """Runs a job whose `run` is a coroutine function. When it is itself cancelled, `on_cancel` decides whether that
+        is a failure or is raised."""
+        RUNNING.set(attempt)  # each coroutine has a context of its own
+        found = self.prepare(attempt)
+        if not isinstance(found, tuple):
+            return found
+        definition, job, run = found
+        if run.must_be_proved and (unproved := await asyncio.to_thread(self._unproved, run)):
+            return unproved
+        if definition.options.ack == "late":
+            return await self._run_async(attempt, definition, job, on_cancel)
+        if not await asyncio.to_thread(self._acknowledge, attempt):
+            return Released()
+        return _already_acknowledged(attempt, await self._run_async(attempt, definition, job, on_cancel))
+
+    def timed_out(self, attempt: Attempt, error: BaseException) -> Outcome:
+        """The outcome of an attempt that was ended from outside: a timeout or a crash of its process."""
+        found = self.prepare(attempt)
+        if not isinstance(found, tuple):
+            return found
+        definition, job, _ = found
+        outcome = self._after_error(attempt, definition, job, error)
+        return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
+
+    def give_up(self, attempt: Attempt, error: BaseException) -> Outcome:
+        """The outcome of an attempt that is not waited for any more. Runs no hook: the attempt may still run."""
+        definition = definition_for(attempt)
+        if definition is None:
+            return _unknown(attempt)
+        outcome, _ = after_error(attempt, definition, error)
+        return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
+
+    def prepare(
+        self, attempt: Attempt, definition: Definition | None = None
+    ) -> tuple[Definition, Any, JobRun] | Failed | Unknown:
+        """What runs an attempt, its definition, what was built from it, and its run; or why that cannot be."""
+        if definition is None:
+            definition = definition_for(attempt)
+            if definition is None:
+                return _unknown(attempt)
+        held, after = attempt, None
+        if attempt.encoding or self._keys.seal is not None:
+            try:
+                attempt, after = opened_attempt(attempt, self._keys)
+            except (EncryptionError, EncryptionMissing) as error:
+                return Failed(sendable(f"{type(error).__name__}: {error}"), retry=False)
+        timeout_s = definition.options.timeout
+        run = JobRun(
+            attempt,
+            definition.name,
+            self._broker,
+            self._keys,
+            self._is_stopped,
+            None if timeout_s is None else _from_now(timeout_s),
+        )
+        if after is not None:
+            run.after = after
+        try:
+            if definition.may_run_code_early:
+                self._begin(held)
+            return definition, definition.build(attempt, run), run
+        except ParameterError as error:
+            return Failed(sendable(f"ParameterError: {error}"), retry=False)
+        except Exception as error:  # of a parameter's own __post_init__
+            return Failed(error_text(error), retry=False)
+
+    def _unproved(self, run: JobRun) -> Failed | None:
+        """Why a sealed step of a flow may not run: the results that it is given do not show that those before it
+        succeeded. A job that never looks at them would else run as soon as somebody puts it in line."""
+        try:
+            run.received()
+        except EncryptionError as error:
+            return Failed(sendable(f"{type(error).__name__}: {error}"), retry=False)
+        except Exception as error:  # no server, or the lease is lost
+            return Failed(error_text(error))
+        return None
+
+    def _run(self, attempt: Attempt, definition: Definition, job: Any) -> Outcome:
+        try:
+            self._begin(attempt)
+            if definition.hooks and "before" in definition.hooks:
+                job.before()
+                forks.leave_fork(self._pid)
+            returned = job.run()
+            if self._pid != forks.PID:
+                forks.leave_fork(self._pid)
+            if returned is None and not definition.hooks:
+                return _SUCCEEDED
+            outcome = _read_returned(definition, returned, self._result_limit)
+        except BaseException as error:  # a job's sys.exit() must not end the worker
+            forks.leave_fork(self._pid, error)
+            return self._after_error(attempt, definition, job, error)
+        if "after" in definition.hooks:
+            _call_hook("after", attempt, job.after)
+        return outcome
+
+    async def _run_async(
+        self, attempt: Attempt, definition: Definition, job: Any, on_cancel: OnCancel
+    ) -> Outcome:
+        try:
+            self._begin(attempt)
+            if "before" in definition.hooks:
+                await _settled(job.before())
+            returned = await _within(definition, job.run())
+            forks.leave_fork(self._pid)
+            outcome = _read_returned(definition, returned, self._result_limit)
+        except BaseException as raised:
+            forks.leave_fork(self._pid, raised)
+            error = _cause(raised, on_cancel)
+            outcome, hooks = after_error(attempt, definition, error)
+            for name in hooks:
+                await _await_hook(name, attempt, on_cancel, getattr(job, name), shown(definition, error))
+            return outcome
+        if "after" in definition.hooks:
+            await _await_hook("after", attempt, on_cancel, job.after)
+        return outcome
+
+    def _after_error(self, attempt: Attempt, definition: Definition, job: Any, error: BaseException) -> Outcome:
+        outcome, hooks = after_error(attempt, definition, error)
+        for name in hooks:
+            _call_hook(name, attempt, getattr(job, name), shown(definition, error))
+        return outcome
+
+    def _acknowledge(self, attempt: Attempt) -> bool:
+        report = (attempt.id, attempt.token, 0, "succeeded", b"", attempt.then or b"", attempt.type)
+        try:
+            return self._broker.run(leases.commit(self._keys.queue(attempt.queue), [report])) == ["ok"]
+        except ServerError as error:
+            _log.warning(
+                "not begun: its early acknowledgement failed", task=attempt.id, job=attempt.type, error=str(error)
+            )
+            return False
+
+
+def _unknown(attempt: Attempt) -> Unknown:
+    what = f"no job {attempt.type!r}" if attempt.type else f"no station of queue {attempt.queue!r}"
+    return Unknown(f"UnknownJob: this worker knows {what}; load the module that declares it")
+
+
+def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome:
+    if returned is None:
+        return _SUCCEEDED
+    if isinstance(returned, Steer):
+        raise returned
+    if type(returned) in OUTCOMES:
+        return returned  # type: ignore[no-any-return]
+    try:
+        return Succeeded(write_result(returned, limit, what=f"the result of {definition.kind} {definition.name!r}"))
+    except UsageError as error:  # it has done its work, and once more it would return the same
+        name = "ResultTooLarge: " if isinstance(error, ResultTooLarge) else ""
+        raise Fail(f"{name}{error}", retry=False) from error
+
+
+def _already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
+    if not isinstance(outcome, Succeeded):
+        reason = outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else type(outcome).__name__
+        _log.error("a task acknowledged early is given up", task=attempt.id, job=attempt.type, error=reason)
+    return Acknowledged()
+
+
+def _call_hook(name: str, attempt: Attempt, hook: Callable[..., Any], *args: Any) -> None:
+    try:
+        hook(*args)
+    except BaseException as error:
+        _log.warning("hook failed", hook=name, task=attempt.id, job=attempt.type, error=error_text(error))
+
+
+async def _await_hook(
+    name: str, attempt: Attempt, on_cancel: OnCancel, hook: Callable[..., Any], *args: Any
+) -> None:
+    try:
+        await _settled(hook(*args))
+    except BaseException as raised:
+        error = _cause(raised, on_cancel)
+        _log.warning("hook failed", hook=name, task=attempt.id, job=attempt.type, error=error_text(error))
+
+
+async def _within(definition: Definition, work: Any) -> Any:
+    timeout_s = definition.options.timeout
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            return await work
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise out_of_time(definition) from error
+
+
+async def _settled(returned: Any) -> None:
+    """Awaits what a hook returned when it is a coroutine."""
+    if hasattr(returned, "__await__"):
+        await returned
+
+
+def _cause(error: BaseException, on_cancel: OnCancel) -> BaseException:
+    """Why a coroutine ended. A cancellation from outside, not by an error of its own, is what `on_cancel` says; when
+    that is a failure the task is not cancelled any more, so that its hooks can await."""
+    task = asyncio.current_task()
+    if not isinstance(error, asyncio.CancelledError) or task is None or not task.cancelling():
+        return error
+    cause = on_cancel(error)
+    while task.uncancel():
+        pass
+    return cause
+
+
+def _from_now(length_s: float) -> datetime:
+    return utc_now() + timedelta(seconds=length_s)

@@ -1,0 +1,115 @@
+"""One word for one thing: no class name means two things, and retired words are in no name (docs/start/words.md)."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from jobrunner import events
+from jobrunner.broker import keys
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.jobs.options import JobOptions, PeriodicOptions
+from jobrunner.settings import ClientSettings, QueueSettings, WorkerSettings
+from tests.contracts.test_rules import PACKAGE
+
+MODULES = """
+aftermath ahead answer away backoffs bar begin books boundary breaker bulk by_kind cable causes closing compose
+coordination crew curves dead_steps death decided declare declared definitions drivers embedded embedded_files
+embedded_locks embedded_process endings enqueueing exporting figures fire fits folders forget glance guarded_steps
+guesses handed_on handle handover hands hashed history_steps holder holders instants judge keeper keeping layout
+lease_steps leaving limits line lines link look marks measures model names neighbours nodes notes noting offspring
+origins outboxes own_descriptors own_kills own_signals ownerfile pace packing parts patience periodic_steps picture
+place plain plan plot plots presence pressure produce published pulse queue_steps read_batch read_items read_options
+read_shape reclaim refusals relay renewal replacing report_charts report_files report_page report_queries
+report_tables room salvage sample seal sealing served server_checks server_side settle setup_checks side sift stations
+steps stock stopping strike survey sweep tally task_steps thrift token tracepoint trim turns unknown wakeup walk watch
+wear window words work_checks write_options write_rows writing
+"""
+"""Names of modules that readers could not tell apart, or that said nothing to them."""
+CLASSES = """
+Aftermath Ahead Away ByKind Cable Closing Crew Decided Desk Endings Figures Fire Forget Glance Guesses Hospitable
+Keeping KeyMissing Line Look Marks Neighbour NotSealed Outboxes Overview Pace Parts Patience Place Presence Pressure
+Pulse Room Salvage Seal SealBroken SealError Settlement Shown Sifted Spread Stock Striker Struck Sweep Tally Thrift
+Turns Unbroken Verb Wakeup Walk Watch Wear Will Wish Word
+"""
+WORDS = """
+enlist hasten neighbours setback shed sift strike survey
+"""
+"""Words that are in no name of a public function."""
+OPTIONS = """
+dead_to keep limit_by max_expiries max_inflight_per_key patience payload_seal prefetch rate_per_key require_sealed
+"""
+KEYS = """
+awaited closing died figures guesses keyed orders ring room told turn
+"""
+
+
+def _words(text: str) -> set[str]:
+    return set(text.split())
+
+
+def _trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE), ast.parse(path.read_text("utf-8"))
+
+
+def test_no_class_name_means_two_things() -> None:
+    found = defaultdict(list)
+    for path, tree in _trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name.lstrip("_")].append(path.as_posix())
+
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+    assert len(found) > 400
+
+
+def test_no_module_has_a_retired_name() -> None:
+    assert [path.as_posix() for path, _ in _trees() if path.stem in _words(MODULES)] == []
+
+
+def test_no_class_has_a_retired_name() -> None:
+    found = [
+        f"{path}: {node.name}"
+        for path, tree in _trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name.lstrip("_") in _words(CLASSES)
+    ]
+    assert found == []
+
+
+def test_no_public_function_has_a_retired_word_in_its_name() -> None:
+    found = [
+        f"{path}: {node.name}"
+        for path, tree in _trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("_")
+        and set(node.name.split("_")) & _words(WORDS)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("kind", [ClientSettings, QueueSettings, WorkerSettings, JobOptions, PeriodicOptions])
+def test_no_option_has_a_retired_name(kind: type) -> None:
+    assert [field.name for field in fields(kind) if field.name in _words(OPTIONS)] == []
+
+
+def test_no_key_has_a_retired_name() -> None:
+    listed = re.findall(r"^``(P[:/]\S+)``", keys.__doc__ or "", re.MULTILINE)
+    found = [name for name in listed if set(re.split(r"[:/{}<>]+", name)) & _words(KEYS)]
+    assert found == []
+    assert len(listed) > 50
+    own = [*(field.name for field in fields(QueueKeys)), *vars(Keys("p"))]
+    assert [name for name in own if set(name.split("_")) & _words(KEYS)] == []
+
+
+def test_no_script_and_no_event_has_a_retired_name() -> None:
+    scripts = [path.stem for path in (PACKAGE / "broker" / "lua").glob("*.lua")]
+    retired = _words(WORDS) | {"arrive", "crew", "figures", "glance", "lead", "want"}
+    assert [name for name in scripts if name in retired] == []
+    assert [kind for kind in events.KINDS if set(kind.split("_")) & _words(WORDS)] == []

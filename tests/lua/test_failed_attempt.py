@@ -1,0 +1,77 @@
+"""setback and begin: batches that come to no decision, and writes."""
+
+import pytest
+
+from jobrunner.broker.calls import batches
+from jobrunner.errors import BatchLost
+
+
+@pytest.fixture
+def held(mail):
+    mail.enqueue("x", "y", "z")
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=3, lease_ms=1000))
+    return mail
+
+
+def setback(line, fate="failed", *, batch="b", epoch=1, delay_ms=0, reason="why"):
+    return line.run(batches.failed_attempt(line.keys, batch, epoch, fate=fate, delay_ms=delay_ms, reason=reason))
+
+
+def claim(line, batch="b"):
+    return line.run(batches.claim(line.keys, batch, lease_ms=1000))
+
+
+def test_the_first_failure_makes_it_due_again_after_the_delay(held, clock):
+    assert setback(held, delay_ms=500) == "again"
+
+    assert held.scores("batches") == {"b": clock.ms + 500}
+    with pytest.raises(BatchLost):
+        setback(held)
+
+
+def test_the_second_failure_makes_two_halves_of_it_that_are_due_now(held, clock):
+    setback(held)
+    claim(held)
+    assert setback(held, epoch=2, delay_ms=500) == "split"
+
+    assert held.scores("batches") == {"b.1": clock.ms, "b.2": clock.ms}
+    halves = [claim(held, f"b.{n}") for n in (1, 2)]
+    lists = [held.run(batches.members(held.keys, half.root, half.first, half.size)) for half in halves]
+    assert lists == [["x"], ["y", "z"]]
+    assert [half.failures for half in halves] == [2, 2]
+    assert setback(held, batch="b.2") == "split"
+
+
+def test_no_staged_key_is_left_however_many(held):
+    for n in range(1201):
+        held.run(batches.stage(held.keys, "b", 1, f"n{n}", ["x", "mail", "1", ""]))
+
+    assert [setback(held), setback(held), setback(held)] == ["more", "more", "again"]
+    assert len(held.raw.keys(held.keys.batch + b"*")) == 2
+
+
+def test_a_release_counts_no_failure(held, clock):
+    assert setback(held, "released") == "again"
+    assert claim(held).failures == 0
+    assert held.raw.hget(held.keys.batch + b"b", "expiries") is None
+
+
+def test_a_batch_that_is_dissolved_goes_back_to_its_places(held):
+    assert setback(held, "dissolved") == "dissolved"
+    assert held.run(batches.advance(held.keys, "b")).ended == 3
+    assert held.ids("waiting") == ["x", "y", "z"]
+    assert held.totals() == {"enqueued": 3}
+
+
+def test_a_write_begins_anew_under_the_same_id(mail, clock):
+    def begin():
+        return mail.run(batches.begin(mail.keys, "w", lease_ms=1000, shared={"type": "T"}))
+
+    assert (begin().epoch, begin().epoch, begin().state) == (1, 2, "open")
+    assert mail.scores("finishing") == {"w": clock.ms + 86_401_000}
+    mail.run(batches.stage(mail.keys, "w", 3, "n", ["i", "mail", "{}", '{"new":1}']))
+    mail.run(batches.decide(mail.keys, "w", 3, ["n"], rest="dropped"))
+    assert (begin().state, begin().epoch, begin().targets) == ("committed", 3, ("mail",))
+    assert mail.run(batches.advance(mail.keys, "w")).new == 1
+    assert begin().state == "done"
+    assert mail.hash("i")["type"] == b"T"

@@ -1,0 +1,210 @@
+"""Many keys at their limits, and long backlogs of one key: what may run is found at once. R40 runs it with 100 000."""
+
+import pytest
+
+from jobrunner.broker.calls import leases, queues, tasks
+from jobrunner.task import Task
+
+MANY = 3000
+HOUR_US = 3_600_000_000
+
+
+def add(mail, *ids, **options):
+    """Tasks whose key is what stands before the dash."""
+    sent = [Task(id=one, queue="mail", payload=b"", key=one.partition("-")[0], **options) for one in ids]
+    for first in range(0, len(sent), 500):
+        mail.run(tasks.enqueue(mail.keys, sent[first : first + 500]))
+
+
+def limit(mail, **fields):
+    mail.run(queues.configure(mail.keys, fields))
+
+
+def ids(attempts):
+    return [attempt.id for attempt in attempts]
+
+
+@pytest.fixture
+def blocked(mail):
+    """So many keys with one task running and one waiting. Returns what runs."""
+    limit(mail, key_inflight=1, keepalive_ms=60_000)
+    add(mail, *(f"k{n}-{m}" for n in range(MANY) for m in (0, 1)))
+    held = []
+    while got := mail.reserve(500):
+        held += got
+    assert len(held) == MANY
+    return held
+
+
+def test_a_call_is_answered_in_full_while_so_many_may_run(mail):
+    limit(mail, key_inflight=1)
+    add(mail, *(f"k{n}-0" for n in range(2000)))
+    assert [len(mail.reserve(500)) for _ in range(5)] == [500, 500, 500, 500, 0]
+
+
+def test_a_free_key_is_found_at_the_first_look_whatever_is_blocked(mail, blocked):
+    assert mail.reserve() == []
+    add(mail, *(f"k{n}-2" for n in range(MANY)), "new-0")
+    assert ids(mail.reserve()) == ["new-0"]
+    assert not mail.raw.exists(mail.keys.base + b"mail:rotation:0"), "no key is in it that is blocked or empty"
+
+
+@pytest.mark.parametrize("fields", [{"key_inflight": 1}, {"key_tokens": 1, "key_interval_us": HOUR_US}], ids=str)
+def test_a_free_key_is_found_when_the_others_have_used_up_their_limit_before_more_comes(mail, fields):
+    limit(mail, **fields, keepalive_ms=60_000)
+    add(mail, *(f"k{n}-0" for n in range(MANY)))
+    held = []
+    while got := mail.reserve(500):
+        held += got
+    if "key_tokens" in fields:
+        mail.commit(*held)
+    add(mail, *(f"k{n}-1" for n in range(MANY)))
+
+    for n in range(3):
+        add(mail, f"new{n}-0")
+        (new,) = mail.reserve()
+        assert new.id == f"new{n}-0"
+        mail.commit(new)
+    if "key_inflight" in fields:
+        mail.commit(held[7])
+        assert ids(mail.reserve(9)) == [held[7].id.replace("-0", "-1")]
+
+
+@pytest.mark.parametrize("way", ["commit", "fail", "release", "delete", "move"])
+def test_a_report_lets_the_next_one_of_its_key_run(line, mail, blocked, way):
+    one = blocked[MANY // 2]
+    if way == "delete":
+        mail.run(tasks.delete(mail.keys, one.id))
+    elif way == "move":
+        mail.run(leases.move(mail.keys, mail.keys, [(one.id, one.token, "", 0, ())]))
+    else:
+        getattr(mail, way)(one)
+    assert [attempt.id.partition("-")[0] for attempt in mail.reserve(9)] == [one.id.partition("-")[0]]
+
+
+def test_leases_that_end_free_their_keys(mail, blocked, clock):
+    clock.advance(60_000)
+    got = set()
+    while found := mail.reserve(500):
+        got |= {one.id.partition("-")[0] for one in found}
+    assert len(got) == MANY
+
+
+def test_a_raised_limit_and_none_at_all_free_all_keys(mail, blocked):
+    add(mail, *(f"k{n}-2" for n in range(MANY)))
+    for change in ({"key_inflight": 2}, {"key_inflight": "", "fair": 1}):
+        limit(mail, **change)
+        taken = 0
+        for _ in range(100):
+            reply = mail.ask(500)
+            taken += len(reply.attempts)
+            if not reply.attempts and reply.next_event_ms != reply.now_ms:
+                break
+        assert taken == MANY
+
+
+def test_tokens_that_come_free_all_keys_at_once_by_the_slice(mail, clock):
+    limit(mail, key_tokens=1, key_interval_us=HOUR_US, keepalive_ms=36_000_000)
+    add(mail, *(f"k{n}-{m}" for n in range(MANY) for m in (0, 1)))
+    while mail.reserve(500):
+        pass
+    assert mail.ask().next_event_ms == clock.ms + 3_600_000
+    add(mail, "new-0")
+    assert ids(mail.reserve()) == ["new-0"]
+    clock.advance(3_600_000)
+    assert sum(len(mail.reserve(500)) for _ in range(MANY // 500)) == MANY
+
+
+def test_what_an_older_version_left_counted_is_freed_by_and_by(mail):
+    limit(mail, key_inflight=1)
+    add(mail, "a-0", "a-1")
+    (held,) = mail.reserve()
+    mail.raw.zrem(mail.keys.pending, held.id)
+    mail.raw.zrem(mail.keys.leases, held.id)
+    assert ids(mail.reserve()) == ["a-1"]
+
+
+def test_a_ring_with_blocked_keys_of_an_older_version_is_cleared(mail, blocked):
+    base = mail.keys.base + b"mail:"
+    mail.raw.zunionstore(base + b"rotation:0", [base + b"blocked"])
+    mail.raw.zadd(base + b"rotation:0", {f"k{n}": 0 for n in range(MANY)})
+    mail.raw.delete(base + b"blocked")
+    add(mail, "new-0")
+    looks = 0
+    while not (found := mail.ask()).attempts:
+        looks += 1
+        assert found.next_event_ms == found.now_ms, "who was not served looks again at once"
+        assert looks < 20
+    assert ids(found.attempts) == ["new-0"]
+
+
+def test_who_comes_behind_a_backlog_of_one_key_has_the_next_turn(mail):
+    limit(mail, fair=1)
+    add(mail, *(f"a-{n}" for n in range(MANY)))
+    mail.reserve()
+    add(mail, "b-0", "b-1")
+    assert ids(mail.reserve(4))[:3].count("b-0") == 1
+
+
+def test_so_has_who_comes_behind_one_that_was_there_before_the_setting(mail):
+    add(mail, *(f"a-{n:04}" for n in range(MANY)))
+    limit(mail, fair=1)
+    add(mail, "b-0")
+    assert "b-0" in ids(mail.reserve(2))
+    taken = ids(mail.reserve(1))
+    while found := mail.reserve(400):
+        taken += ids(found)
+    assert len(taken) == MANY - 1
+
+
+def test_a_retry_and_what_was_scheduled_have_their_turn_too(mail, clock):
+    limit(mail, fair=1)
+    add(mail, "b-0", "c-0")
+    held = mail.reserve(2)
+    add(mail, "d-0", delay_ms=10)
+    add(mail, *(f"a-{n}" for n in range(MANY)))
+    mail.fail(held[0])
+    mail.release(held[1])
+    clock.advance(10)
+    assert {one.partition("-")[0] for one in ids(mail.reserve(4))} == {"a", "b", "c", "d"}
+
+
+def test_switched_off_old_and_new_keep_the_order_of_the_line(mail):
+    limit(mail, fair=1)
+    add(mail, *(f"a-{n:04}" for n in range(MANY)))
+    mail.reserve()
+    limit(mail, fair="")
+    add(mail, "high-0", priority=2)
+    add(mail, "b-0")
+    assert ids(mail.reserve(3)) == ["high-0", "a-0001", "a-0002"]
+    taken = []
+    while found := mail.reserve(700):
+        taken += ids(found)
+        if len(taken) < MANY:
+            add(mail, f"n-{len(taken)}")
+    assert taken[: MANY - 2] == [*(f"a-{n:04}" for n in range(3, MANY)), "b-0"], "steady load starves nobody"
+    left = {key.rpartition(b":mail:")[2] for key in mail.raw.scan_iter(match=mail.keys.base + b"mail:*")}
+    assert not [key for key in left if key.startswith((b"partition:", b"rotation:", b"blocked"))], "none is left behind"
+
+
+def test_a_pop_takes_what_is_blocked_by_leases_only(mail, blocked):
+    assert mail.run(leases.pop(mail.keys, 1))[0][0].endswith(b"-1")
+    assert mail.reserve() == []
+
+
+def test_stale_entries_of_a_key_do_not_keep_the_server(mail):
+    limit(mail, fair=1)
+    add(mail, *(f"a-{n}" for n in range(MANY)), "b-0")
+    mail.run(tasks.remove(mail.keys, [f"a-{n}" for n in range(MANY)]))
+    found = [mail.reserve(5) for _ in range(MANY // 500 + 3)]
+    assert [one.id for some in found for one in some] == ["b-0"]
+
+
+def test_a_priority_that_changed_leaves_no_second_entry(mail):
+    limit(mail, fair=1)
+    add(mail, "a-0", priority=0)
+    mail.run(tasks.cancel(mail.keys, "a-0", keep_ms=1))
+    mail.raw.delete(mail.keys.task("a-0"))
+    add(mail, "a-0", priority=2)
+    add(mail, "b-0")
+    assert ids(mail.reserve(9)) == ["a-0", "b-0"]

@@ -1,0 +1,96 @@
+"""take_leadership: takes or renews leadership; every taking of it gets a new, higher epoch."""
+
+import pytest
+
+from jobrunner.broker.calls import leader as leader_calls
+
+
+@pytest.fixture
+def lead(broker, keys, clock):
+    clock.set()
+    return lambda worker, ttl_ms=10_000, **options: broker.run(
+        leader_calls.take_leadership(keys, worker, ttl_ms=ttl_ms, **options)
+    )
+
+
+def test_the_first_who_asks_leads(lead, raw, keys, clock):
+    answer = lead("w1")
+
+    assert (answer.now_ms, answer.epoch, answer.ends_in_ms) == (clock.ms, 1, 10_000)
+    assert raw.hgetall(keys.leader) == {b"worker": b"w1", b"epoch": b"1"}
+    assert 9000 < raw.pttl(keys.leader) <= 10_000
+
+
+def test_the_leader_renews_and_keeps_its_epoch(lead, raw, keys):
+    lead("w1", 10_000)
+
+    assert (lead("w1", 20_000).epoch, lead("w1", 20_000).ends_in_ms) == (1, 20_000)
+    assert raw.pttl(keys.leader) > 10_000
+
+
+def test_another_hears_how_long_the_lock_lasts(lead, raw, keys):
+    lead("w1", 10_000)
+    before = raw.hgetall(keys.leader)
+
+    answer = lead("w2", 99_000)
+    assert answer.epoch == 0
+    assert 0 < answer.ends_in_ms <= 10_000
+    assert raw.hgetall(keys.leader) == before
+    assert raw.pttl(keys.leader) <= 10_000
+
+
+def test_a_new_leader_has_a_higher_epoch(lead, raw, keys):
+    lead("w1")
+    raw.delete(keys.leader)  # what happens when it falls silent
+
+    assert lead("w2").epoch == 2
+    assert lead("w1").epoch == 0
+
+
+def test_a_leader_resigns_and_the_next_may_lead_at_once(lead, raw, keys):
+    lead("w1")
+
+    assert lead("w1", resign=True).epoch == 0
+    assert not raw.exists(keys.leader)
+    assert lead("w2").epoch == 2
+
+
+def test_only_the_leader_can_resign(lead, raw, keys):
+    lead("w1")
+    lead("w2", resign=True)
+    assert raw.hget(keys.leader, "worker") == b"w1"
+
+
+def test_to_resign_takes_no_leadership(lead, raw, keys):
+    assert lead("w1", resign=True).epoch == 0
+    assert raw.keys(f"{keys.prefix}:*") == []
+
+
+def test_a_lock_without_an_end_is_taken_over(lead, raw, keys):
+    lead("w1")
+    raw.persist(keys.leader)
+
+    assert lead("w2").epoch == 2
+    assert raw.pttl(keys.leader) > 0
+
+
+def test_a_lock_without_an_epoch_leads_nobody(lead, raw, keys):
+    lead("w1")
+    raw.hdel(keys.leader, "epoch")
+
+    assert lead("w1").epoch == 0
+
+
+def test_the_version_of_the_periodic_jobs_is_told(lead, broker, keys):
+    assert lead("w1").version == 0
+    broker.run(leader_calls.define_periodics(keys, {"tick": b"{}"}))
+    assert (lead("w1").version, lead("w2").version) == (1, 1)
+
+
+def test_a_full_server_gets_a_leader(lead, raw, keys):
+    raw.config_set("maxmemory", 1)
+    try:
+        assert lead("w1").epoch == 1
+    finally:
+        raw.config_set("maxmemory", 0)
+    assert raw.hget(keys.leader, "worker") == b"w1"

@@ -1,0 +1,136 @@
+"""What sinks write with `write_batch`: each row once, also when batches fail behind their writes and are halved."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from jobrunner.errors import BatchLost, PipelineError
+from jobrunner.retry import Backoff
+from jobrunner.spark import write_batch
+from jobrunner.spark.paths import LocalFolders, folders_in
+from jobrunner.spark.station import exactly_once
+from jobrunner.spark.station.batch_run import SinkBatch
+
+
+@pytest.mark.parametrize("columns", [[], ["n"]])
+def test_halves_take_the_place_of_what_the_whole_wrote(columns, flights, drive, spark, tmp_path, audit):
+    folder, sizes = str(tmp_path / "late"), []
+
+    @flights.spark_sink("late", schema="n long", max_wait=0, backoff=Backoff(base=0))
+    def store(df, spark, batch):
+        write_batch(df, batch, folder, partition_by=columns)
+        sizes.append(batch.size)
+        if batch.size > 1:
+            raise ValueError("the catalogue is away")
+
+    ids = flights.push_many("late", [{"n": n} for n in range(4)])
+    drive("late")
+
+    assert sizes == [4, 4, 2, 2, 1, 1, 1, 1]
+    assert sorted(row._id for row in spark.read.parquet(folder).collect()) == ids
+    assert sum(audit("flights/late")[state] for state in ("waiting", "pending", "dead")) == 0
+
+
+def test_an_attempt_takes_the_place_of_the_one_before_in_all_its_partitions(spark, tmp_path):
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        for value in ("one", "two"):
+            batch = SinkBatch(id="a:b", supersedes=(), epoch=1, size=1)
+            rows = spark.createDataFrame([(1, value)], "n int, at string")
+            write_batch(rows, batch, str(tmp_path), partition_by=["at"])
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+
+    found = spark.read.parquet(str(tmp_path)).collect()
+    assert [(row.n, row.at, row.batch) for row in found] == [(1, "two", "a:b")]
+
+
+@pytest.fixture
+def end_lease(raw, keys):
+    """end_lease(id): the driver of that batch in `late` was silent for too long."""
+
+    def end(batch_id):
+        queue = keys.queue("flights/late")
+        raw.zadd(queue.batches, {batch_id: 0})
+        raw.hset(queue.batch + batch_id.encode(), "ends", 1)
+
+    return end
+
+
+@pytest.fixture(params=["by the JVM", "on this machine"])
+def by(request, monkeypatch):
+    """Both ways in which folders are moved."""
+    if request.param == "on this machine":
+        monkeypatch.setattr(exactly_once, "folders_in", lambda path, spark, options: LocalFolders(Path(path)))
+
+
+def test_an_attempt_that_was_fenced_behind_its_write_leaves_what_the_newer_one_wrote(
+    flights, take, spark, tmp_path, end_lease, by
+):
+    folder = tmp_path / "late [1]"
+
+    @flights.spark_sink("late", schema="n long", max_wait=0)
+    def store(df, spark, batch):
+        def paused():
+            if batch.epoch == 1:
+                end_lease(batch.id)
+                take("late").run()
+            batch.renew()
+
+        rows = df.withColumn("epoch", F.lit(batch.epoch))
+        write_batch(rows, replace(batch, renew=paused), str(folder))
+
+    ids = flights.push_many("late", [{"n": n} for n in range(4)])
+    with pytest.raises(BatchLost):
+        take("late").run()
+
+    found = spark.read.parquet(str(folder).replace("[", "\\[").replace("]", "\\]")).collect()
+    assert sorted((row._id, row.epoch) for row in found) == [(one, 2) for one in ids]
+    assert [one.name.partition("=")[0] for one in folder.iterdir()] == ["batch"]
+
+
+def test_rows_of_an_attempt_that_still_writes_are_not_read(spark, tmp_path, by):
+    write_batch(spark.range(2), SinkBatch(id="b", supersedes=(), epoch=1, size=2), str(tmp_path))
+    seen = []
+
+    def look():
+        seen.extend(spark.read.parquet(str(tmp_path)).collect())
+
+    write_batch(spark.range(9), SinkBatch(id="b", supersedes=(), epoch=2, size=9, renew=look), str(tmp_path))
+    assert len(seen) == 2
+    assert spark.read.parquet(str(tmp_path)).count() == 9
+
+
+def test_left_overs_of_dead_attempts_and_of_the_whole_are_removed(spark, tmp_path, by):
+    for name in ("_attempt-b@7", "_attempt-b.1@1", "_attempt-b.1@3", "_attempt-b.2@1", "_attempt-other@1", "batch=b"):
+        (tmp_path / name).mkdir()
+    write_batch(spark.range(1), SinkBatch(id="b.1", supersedes=("b",), epoch=2, size=1), str(tmp_path))
+    left = {one.name for one in tmp_path.iterdir()}
+    assert left == {"_attempt-b.1@3", "_attempt-b.2@1", "_attempt-other@1", "batch=b.1"}
+
+
+def test_a_write_that_fails_leaves_what_is_there_and_nothing_else(spark, tmp_path, by):
+    write_batch(spark.range(2), SinkBatch(id="b", supersedes=(), epoch=1, size=2), str(tmp_path))
+    bad = spark.range(3).select(F.raise_error(F.lit("no number")).alias("id"))
+    with pytest.raises(Exception, match="no number"):
+        write_batch(bad, SinkBatch(id="b", supersedes=(), epoch=2, size=3), str(tmp_path))
+    assert [one.name for one in tmp_path.iterdir()] == ["batch=b"]
+    assert spark.read.parquet(str(tmp_path)).count() == 2
+
+
+def test_under_spark_connect_a_path_is_of_this_machine_and_a_url_is_written_in_place(spark, tmp_path, monkeypatch):
+    class Remote:
+        """A session without a JVM at hand."""
+
+    assert isinstance(folders_in(str(tmp_path), Remote(), {}), LocalFolders)
+    assert isinstance(folders_in(tmp_path.as_uri(), Remote(), {}), LocalFolders)
+    assert folders_in("s3a://flights/late", Remote(), {}) is None
+    with pytest.raises(PipelineError, match="a folder that both share"):
+        folders_in(str(tmp_path), Remote(), {}).rename("_attempt-b@1", "batch=b")
+
+    monkeypatch.setattr(exactly_once, "folders_in", lambda path, spark, options: None)
+    write_batch(spark.range(9), SinkBatch(id="b", supersedes=(), epoch=1, size=9), str(tmp_path))
+    write_batch(spark.range(1), SinkBatch(id="b.1", supersedes=("b",), epoch=1, size=1), str(tmp_path))
+    assert spark.read.parquet(str(tmp_path)).count() == 1

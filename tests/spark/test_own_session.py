@@ -1,0 +1,187 @@
+"""Sessions that jobrunner did not make, and worker processes on Spark as a shell sees them, each a process."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+OWN_SESSION = """
+    import os, sys
+    from pyspark.sql import SparkSession
+    from jobrunner.spark import register, spark_session
+    from jobrunner.spark.java import find_java, home_of
+
+    def find(spark):
+        return spark.read.format("jobrunner").option("queue", "orders").load()
+
+    pushdown, zone = "spark.sql.python.filterPushdown.enabled", "spark.sql.session.timeZone"
+    with home_of(find_java(os.environ)) as home:
+        os.environ["JAVA_HOME"] = str(home)
+        spark = SparkSession.builder.master("local[1]").config(zone, "America/New_York").getOrCreate()
+    register(spark)
+    register(spark)
+    assert spark.conf.get(pushdown) == "true"
+    assert spark.conf.get(zone) == "America/New_York", "the user's own"
+    assert find(spark).count() == 3
+    assert find(spark).where("_state = 'waiting' and payload like '%1%'").count() == 1
+
+    spark.range(4).write.format("jobrunner").option("queue", "mails").mode("append").save()
+    stream = spark.readStream.format("jobrunner").option("history", "done").option("startingOffset", "earliest").load()
+    query = stream.writeStream.format("memory").queryName("found").trigger(availableNow=True)
+    query.option("checkpointLocation", sys.argv[1]).start().awaitTermination()
+    assert spark.table("found").count() == 2, spark.table("found").count()
+
+    spark.conf.unset(pushdown)
+    assert spark_session() is not None
+    assert find(spark).count() == 3, "spark_session() mends a session that runs"
+    spark.conf.set(pushdown, "false")
+    register(spark)
+    assert spark.conf.get(pushdown) == "false", "the user's own"
+"""
+UDF_STATION = """
+import time
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
+from jobrunner.etl import Pipeline
+from jobrunner.retry import Backoff
+
+numbers = Pipeline("numbers")
+
+@F.udf(IntegerType())
+def twice(n):
+    if n == 77:
+        raise ValueError("cannot read 77")
+    time.sleep(0.01)
+    return 2 * n
+
+@numbers.spark_station("rows", to="late", max_wait=0.2, batch=BATCH, schema="n int", lease=20, backoff=Backoff(0.2))
+def double(df, spark):
+    return df.withColumn("n", twice("n"))
+
+numbers.declare("late")
+"""
+
+
+@pytest.fixture
+def shell(server, client, tmp_path):
+    """shell("pipeline", "run", ...): starts `jobrunner` in a process group of its own; the log is in tmp_path/log."""
+    started = []
+
+    def start(*words, batch=100, **environment):
+        (tmp_path / "number_stations.py").write_text(UDF_STATION.replace("BATCH", str(batch)))
+        told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": client.keys.prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+        with (tmp_path / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jobrunner", *words],
+                cwd=tmp_path, env=os.environ | told | environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.timeout(300)
+def test_a_session_of_the_user_reads_and_writes_once_it_knows_the_format(server, client, tmp_path):
+    client.queue("orders").push_many(range(3))
+    client.queue("done").configure(history=3600)
+    client.queue("done").push_many(range(2))
+    client.queue("done").commit_many(client.queue("done").reserve(2))
+    told = {
+        "JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": client.keys.prefix, "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(OWN_SESSION), str(tmp_path / "checkpoint")],
+        env=os.environ | told, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert client.queue("mails").counts()["waiting"] == 4
+    said = [line for line in (ran.stdout + ran.stderr).splitlines() if "time zone is not UTC" in line]
+    assert len(said) == 1
+    assert "America/New_York" in said[0]
+
+
+@pytest.mark.timeout(300)
+def test_a_function_of_a_module_runs_through_spark_connect(client, shell, tmp_path):
+    pytest.importorskip("grpc")
+    client.queue("numbers/rows").push_many([{"n": n} for n in range(20)])
+
+    process = shell("pipeline", "run", "numbers", "number_stations", "--burst", "--remote", "local[1]")
+
+    assert process.wait(280) == 0, (tmp_path / "log").read_text()
+    moved = client.queue("numbers/late").pop(100)
+    assert sorted(item.payload["n"] for item in moved) == [2 * n for n in range(20)]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_of_the_whole_process_group_writes_a_handful_of_lines(client, shell, tmp_path, sent):
+    """Java is in that group and gets the signal, too. A batch that fails is one line with the cause."""
+    client.queue("numbers/rows").push_many([{"n": 77}, *({"n": n} for n in range(100, 3000))])
+    words = ["--conf", "spark.driver.memory=600m", "--grace", "1"]
+    process = shell("pipeline", "run", "numbers", "number_stations", "--master", "local[2,4]", *words, batch=1000)
+    wait_for(lambda: "batch failed" in (tmp_path / "log").read_text(), timeout_s=240)
+    os.killpg(process.pid, sent)
+    assert process.wait(60) == 0
+
+    lines = (tmp_path / "log").read_text().splitlines()
+    failed = [line for line in lines if "cannot read 77" in line]
+    assert 1 <= len(failed) <= 2
+    assert all("batch failed" in line for line in failed)
+    assert len(lines) <= 12, "\n".join(lines)
+    assert not [line for line in lines if "py4j" in line.lower() and "batch handed back" not in line]
+    assert not [line for line in lines if "Traceback" in line]
+    counts = client.queue("numbers/rows").counts()
+    assert counts["dead"] == 0
+    assert counts["waiting"] + counts["pending"] + client.queue("numbers/late").counts()["waiting"] == 2901
+
+
+@pytest.mark.timeout(300)
+def test_settings_of_spark_reach_the_session_of_a_worker(client, shell, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.jobrunner.spark]\nmaster = "local[1]"\n"spark.app.name" = "file"\n"spark.sql.shuffle.partitions" = 7\n'
+    )
+    (tmp_path / "conf_stations.py").write_text(CONF_STATION)
+    client.queue("conf/rows").push(1)
+    process = shell("work", "conf_stations", "--burst", "--conf", "spark.app.name=line", "--conf", "spark.x.y=a=b")
+    assert process.wait(280) == 0, (tmp_path / "log").read_text()
+    (item,) = client.queue("conf/late").pop(10)
+    assert item.payload == {"master": "local[1]", "app": "line", "partitions": "7", "own": "a=b"}
+
+
+CONF_STATION = """
+from pyspark.sql import functions as F
+from jobrunner.etl import Pipeline
+
+conf = Pipeline("conf")
+
+@conf.spark_station("rows", to="late", max_wait=0)
+def tell(df, spark):
+    said = {"master": "spark.master", "app": "spark.app.name", "partitions": "spark.sql.shuffle.partitions",
+            "own": "spark.x.y"}
+    return df.select("_id", *(F.lit(spark.conf.get(name)).alias(field) for field, name in said.items()))
+
+conf.declare("late")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_type_as_text_in_a_module_is_refused_with_what_to_write(client, shell, tmp_path):
+    (tmp_path / "text_types.py").write_text(
+        'from pyspark.sql import functions as F\n\n@F.udf("int")\ndef twice(n):\n    return n\n'
+    )
+    assert shell("work", "text_types").wait(120) == 2
+    said = (tmp_path / "log").read_text()
+    assert 'give a type, udf(IntegerType()) for udf("int")' in said

@@ -1,0 +1,61 @@
+"""What a test declares ends with it: jobs, stations, drivers and pipelines of this process are as they were before."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jobrunner.etl import pipeline
+from jobrunner.jobs import registry
+
+_PROJECT = Path(__file__).parents[1]
+_JOBS, _STATIONS, _DRIVERS, _PIPELINES = (
+    registry._definitions, registry._stations, registry._drivers, pipeline._known
+)  # fmt: skip
+
+
+def forget_pipelines() -> None:
+    """Until the test ends there are none but its own."""
+    for name in list(_PIPELINES):
+        pipeline.forget_pipeline(name)
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Restores the registries when the block ends.
+
+    What a module of the project declares that was first imported in the block stays: nothing would declare it a second
+    time. A module that a test wrote ends with it.
+    """
+    modules = set(sys.modules)
+    registries: tuple[dict[str, Any], ...] = (_JOBS, _STATIONS, _DRIVERS, _PIPELINES)
+    before = [dict(known) for known in registries]
+    try:
+        yield
+    finally:
+        new = _of_modules(_of_project(set(sys.modules) - modules))
+        for known, earlier, stays in zip(registries, before, new, strict=True):
+            known.clear()
+            known.update(earlier | stays)
+
+
+def _of_project(names: set[str]) -> set[str]:
+    files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in names}
+    return {name for name, file in files.items() if Path(file).is_relative_to(_PROJECT)}
+
+
+def _of_modules(new: set[str]) -> tuple[dict[str, Any], ...]:
+    """What was declared by these, per registry."""
+
+    def is_new(origin: str) -> bool:
+        return origin.partition(":")[0] in new
+
+    pipelines = {name: known for name, known in _PIPELINES.items() if is_new(known[0])}
+    lines = {node.queue for _, one in pipelines.values() for node in one.graph.nodes}
+    return (
+        {name: known for name, known in _JOBS.items() if is_new(known.origin)},
+        {queue: known for queue, known in _STATIONS.items() if queue in lines or is_new(known.origin)},
+        {queue: known for queue, known in _DRIVERS.items() if queue in lines or is_new(known[0])},
+        pipelines,
+    )

@@ -1,0 +1,88 @@
+"""A real server of its own for tests, on a unix socket in a short temporary folder. It ends with its process."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from jobrunner.broker.embedded.process import find_binary
+from tests.support.waiting import wait_for
+
+VARIABLE = "JOBRUNNER_TEST_SERVER"
+"""In the environment: what the option --server says."""
+
+
+def server_binary() -> Path:
+    """The program that tests start their servers from."""
+    named = os.environ.get(VARIABLE, "").removesuffix(topology_name()).rstrip(":")
+    return Path(named) if named else find_binary()
+
+
+def topology_name() -> str:
+    """sentinel or cluster, when the tests run on one; else empty."""
+    last = os.environ.get(VARIABLE, "").rpartition(":")[2]
+    return last if last in ("sentinel", "cluster") else ""
+
+
+class Server:
+    """A server of its own: `url`, `socket` and `folder` stay the same over `kill` and `start`."""
+
+    def __init__(self, **options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="jr-", dir="/tmp"))
+        self.socket = self.folder / "s"
+        self.url = f"unix://{self.socket}"
+        self._options = {"port": "0", "save": "", "appendonly": "no", "loglevel": "warning"} | options
+        self.start()
+
+    def start(self) -> None:
+        """Returns when the server answers."""
+        options = self._options.items()  # Redis 6.2 takes no two words as one
+        words = [word for name, value in options for word in (f"--{name}", *(value.split() or [""]))]
+        command = [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
+        # The shell waits for the end of its input: the server ends with this process, even a killed one.
+        self._process = subprocess.Popen(
+            ["sh", "-c", '"$@" >&2 & echo $!; read _; kill -9 $!; wait', "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(self.folder / "log").open("ab"),
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.pid = int(self._process.stdout.readline())
+        with self.connect() as connection:
+            wait_for(lambda: _answers(connection), timeout_s=20)
+
+    def connect(self, **options: Any) -> redis.Redis:
+        """A plain client that tries everything once."""
+        options["retry"] = Retry(NoBackoff(), 0)
+        return redis.Redis(unix_socket_path=str(self.socket), protocol=2, **options)
+
+    def kill(self) -> None:
+        """SIGKILL; what it has on disk stays."""
+        self._process.communicate()
+        self.socket.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Ends it for good."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def version_of(raw: redis.Redis) -> tuple[int, ...]:
+    """Of Redis, (7, 0, 15); of Valkey the version of Redis that it is compatible with."""
+    return tuple(map(int, raw.info("server")["redis_version"].split(".")))
+
+
+def _answers(connection: redis.Redis) -> bool:
+    try:
+        return bool(connection.ping())
+    except redis.exceptions.AuthenticationError:
+        return True
+    except redis.exceptions.ConnectionError:
+        return False

@@ -1,0 +1,188 @@
+"""A batch on its way to the nodes of a cluster, without a server: what goes where, what goes again, what came of it."""
+
+from typing import Any
+
+import pytest
+from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
+
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.calls import leases, queues
+from jobrunner.broker.calls.bulk_counts import bulk_counts
+from jobrunner.broker.calls.server import confirmation
+from jobrunner.broker.cluster import Cluster, slot_of
+from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
+from jobrunner.broker.keys import Keys
+from jobrunner.broker.topology import topology_of
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+
+KEYS = Keys("t")
+LINES = [KEYS.queue(f"q{n}") for n in range(6)]
+LEFT, RIGHT = ("h", 1), ("h", 2)
+AWAY = ResponseError("Script attempted to access a non local key in a cluster node script: x")
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Two nodes that share the slots; nobody is asked."""
+    topology = topology_of("redis+cluster://h:1,h:2")
+    assert topology is not None
+    made = Cluster(topology, open_at=lambda _: pytest.fail("nobody is to be asked"))
+    made._take([[0, 8191, [b"h", 1, b"a"]], [8192, 16383, [b"", 2, b"b"]]], LEFT)
+    return made
+
+
+def get(line: Any) -> Call[bytes]:
+    return command("HGET", line.settings, "x", read=lambda reply: reply)
+
+
+def answers(parts: ClusterBatch, answer: Any) -> list[NodeBatch]:
+    """One round: `answer(address, call)` for each call; returns what was sent."""
+    sent = parts.groups()
+    for group in sent:
+        parts.take(group, [answer(group.address, call) for call in group.calls])
+    return sent
+
+
+def test_calls_are_grouped_by_node_and_keep_their_order_within_a_slot(cluster: Cluster) -> None:
+    calls = [get(line) for line in LINES] + [get(line) for line in LINES]
+    parts = ClusterBatch(calls, cluster, None)
+
+    sent = answers(parts, lambda _, call: call.words[1])
+
+    assert {group.address for group in sent} == {LEFT, RIGHT}
+    for group in sent:
+        assert [calls.index(call) for call in group.calls] == sorted(calls.index(call) for call in group.calls)
+        assert all((slot_of(call.words[1]) < 8192) == (group.address == LEFT) for call in group.calls)  # type: ignore[arg-type]
+    assert parts.replies() == [call.words[1] for call in calls]
+
+
+def test_a_moved_slot_is_asked_for_at_its_new_node_at_once_and_from_then_on(cluster: Cluster) -> None:
+    slot = slot_of(LINES[0].settings)
+    new = RIGHT if slot < 8192 else LEFT
+    parts = ClusterBatch([get(LINES[0])], cluster, None)
+
+    answers(parts, lambda *_: MovedError(f"{slot} h:{new[1]}"))
+    assert parts.trouble is None
+    (sent,) = answers(parts, lambda *_: b"y")
+
+    assert sent.address == new == cluster.node_of(slot)
+    assert parts.replies() == [b"y"]
+
+
+def test_redirections_without_an_end_have_to_wait(cluster: Cluster) -> None:
+    slot = slot_of(LINES[0].settings)
+    parts = ClusterBatch([get(LINES[0])], cluster, None)
+
+    for hop in range(9):
+        answers(parts, lambda *_, hop=hop: MovedError(f"{slot} h:{1 + hop % 2}"))
+
+    assert parts.trouble is not None
+
+
+def test_a_single_key_is_asked_for_where_its_slot_goes_and_a_script_waits(cluster: Cluster) -> None:
+    slot = slot_of(LINES[0].settings)
+    parts = ClusterBatch([get(LINES[0]), queues.counts(LINES[0])], cluster, None)
+
+    answers(parts, lambda *_: AskError(f"{slot} h:9"))
+    asked = parts.groups()
+
+    assert [(group.address, group.asking) for group in asked if group.asking] == [(("h", 9), True)]
+    assert [call.words for call in asked[0].calls] == [("ASKING",), ("HGET", LINES[0].settings, "x")]
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("refusal", [TryAgainError("x"), ClusterDownError("x"), AWAY])
+def test_what_was_not_done_goes_again_after_a_pause(cluster: Cluster, refusal: Exception) -> None:
+    parts = ClusterBatch([queues.counts(LINES[0])], cluster, None)
+
+    answers(parts, lambda *_: refusal)
+
+    assert parts.open
+    assert parts.trouble is not None
+    assert cluster.is_stale
+
+
+def test_what_may_be_done_in_part_and_may_not_be_repeated_is_unknown(cluster: Cluster) -> None:
+    parts = ClusterBatch([leases.reserve(LINES[0], 1, token="a")], cluster, None)
+
+    answers(parts, lambda *_: AWAY)
+
+    assert isinstance(parts.replies()[0], OutcomeUnknown)
+
+
+def test_a_node_that_is_away_keeps_no_other_from_its_answer(cluster: Cluster) -> None:
+    parts = ClusterBatch([get(line) for line in LINES], cluster, None)
+    for group in parts.groups():
+        if group.address == LEFT:
+            parts.take(group, [b"y" for _ in group.calls])
+        else:
+            parts.failed(group, ServerUnavailable("gone"))
+    assert parts.trouble is not None
+
+    parts.give_up(ServerUnavailable("the time is up"))
+
+    found = {slot_of(line.settings) < 8192: reply for line, reply in zip(LINES, parts.replies(), strict=True)}
+    assert found[True] == b"y"
+    assert isinstance(found[False], ServerUnavailable)
+
+
+def test_when_nothing_was_answered_the_error_is_raised(cluster: Cluster) -> None:
+    parts = ClusterBatch([get(line) for line in LINES], cluster, None)
+    for group in parts.groups():
+        parts.failed(group, ServerUnavailable("gone"))
+
+    with pytest.raises(ServerUnavailable, match="time is up"):
+        parts.give_up(ServerUnavailable("the time is up"))
+
+
+def test_a_connection_that_broke_during_what_may_not_be_repeated_ends_it(cluster: Cluster) -> None:
+    parts = ClusterBatch([leases.reserve(LINES[0], 1, token="a")], cluster, None)
+    (group,) = parts.groups()
+
+    parts.failed(group, OutcomeUnknown("broke"))
+
+    assert not parts.open
+    assert isinstance(parts.replies()[0], OutcomeUnknown)
+
+
+def test_a_call_about_many_queues_is_divided_and_put_together(cluster: Cluster) -> None:
+    (call,) = bulk_counts(LINES)
+    parts = ClusterBatch([call], cluster, None)
+
+    answers(parts, lambda _, part: [key.decode() for key in part.keys])
+
+    assert parts.replies() == [[line.settings.decode() for line in LINES]]
+
+
+def test_what_a_node_did_not_say_of_its_queues_is_told_in_its_place(cluster: Cluster) -> None:
+    (call,) = bulk_counts(LINES)
+    parts = ClusterBatch([call], cluster, None)
+    for group in parts.groups():
+        if group.address == LEFT:
+            parts.take(group, [list(part.keys) for part in group.calls])
+        else:
+            parts.failed(group, ServerUnavailable("gone"))
+    parts.give_up(ServerUnavailable("away"))
+
+    for line, told in zip(LINES, parts.replies()[0], strict=True):
+        assert told == (line.settings if slot_of(line.settings) < 8192 else b"away")
+
+
+def test_every_primary_is_asked_about_itself_and_those_that_answer_count(cluster: Cluster) -> None:
+    parts = ClusterBatch([command("INFO", read=list, everywhere=True)], cluster, None)
+    left, right = parts.groups()
+    parts.take(left, [b"one"])
+    parts.failed(right, ServerUnavailable("gone"))
+
+    assert not parts.open
+    assert parts.replies() == [[b"one"]]
+
+
+def test_what_is_written_is_confirmed_by_every_node_and_the_least_counts(cluster: Cluster) -> None:
+    wait = confirmation("replicated", 1)
+    parts = ClusterBatch([*(get(line) for line in LINES), wait], cluster, wait)  # type: ignore[list-item]
+
+    sent = answers(parts, lambda address, call: (1 if address == LEFT else 0) if call is wait else b"y")
+
+    assert [group.calls[-1] for group in sent] == [wait, wait]
+    assert parts.replies() == [b"y"] * 6 + [0]

@@ -1,0 +1,82 @@
+"""How long to try, and which calls may be sent again. Time is given."""
+
+import pytest
+from redis.exceptions import AuthenticationError, ConnectionError, ResponseError  # noqa: A004
+
+from jobrunner.broker import reconnect as patience_module
+from jobrunner.broker.call import command
+from jobrunner.broker.reconnect import ReconnectPolicy, may_repeat
+from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
+
+ALWAYS = command("PING", read=bytes)
+ONCE = command("INCR", "n", read=int, repeatable=False)
+LOST = ConnectionError("lost")
+
+
+@pytest.fixture
+def time(monkeypatch):
+    class Time:
+        now = 100.0
+
+        def pass_(self, seconds):
+            self.now += seconds
+
+    clock = Time()
+    monkeypatch.setattr(patience_module, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(patience_module, "sleep", clock.pass_)
+    return clock
+
+
+def without_end(step):
+    while True:
+        step()
+
+
+def test_pauses_double_up_to_half_a_second(time):
+    policy = ReconnectPolicy(60, "here")
+
+    assert [policy.pause_to_connect(LOST) for _ in range(8)] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+
+
+def test_patience_ends(time):
+    policy = ReconnectPolicy(2, "here")
+    with pytest.raises(ServerUnavailable, match="no server at here: lost; start it"):
+        without_end(lambda: policy.wait_to_connect(LOST))
+
+    assert 102 <= time.now < 103
+
+
+def test_no_patience_is_one_try(time):
+    with pytest.raises(ServerUnavailable):
+        ReconnectPolicy(0, "here").pause_to_connect(LOST)
+
+
+def test_a_call_that_may_not_be_repeated_is_not(time):
+    with pytest.raises(OutcomeUnknown, match="during the command: lost; it was applied or it was not"):
+        ReconnectPolicy(60, "here").pause_to_repeat(LOST, [ALWAYS, ONCE], stale=True)
+    assert may_repeat([ALWAYS, ALWAYS])
+    assert not may_repeat([ALWAYS, ONCE])
+
+
+def test_a_connection_that_rested_costs_no_pause(time):
+    policy = ReconnectPolicy(60, "here")
+
+    assert policy.pause_to_repeat(LOST, [ALWAYS], stale=True) == 0
+    assert policy.pause_to_repeat(LOST, [ALWAYS], stale=False) == 0.01
+
+
+def test_repeating_ends_too(time):
+    policy = ReconnectPolicy(1, "here")
+    with pytest.raises(OutcomeUnknown):
+        without_end(lambda: policy.wait_to_repeat(LOST, [ALWAYS], stale=False))
+    assert 101 <= time.now < 102
+
+
+@pytest.mark.parametrize("refusal", [AuthenticationError("WRONGPASS"), ResponseError("NOPERM")])
+def test_a_refusal_is_not_waited_for_even_when_it_is_wrapped(time, refusal):
+    wrapped = ConnectionError("wrapped")
+    wrapped.__cause__ = refusal
+
+    with pytest.raises(ServerRefused, match=str(refusal)):
+        ReconnectPolicy(60, "here").pause_to_connect(wrapped)
+    assert time.now == 100

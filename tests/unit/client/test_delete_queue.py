@@ -1,0 +1,247 @@
+"""Queues are deleted with all that belongs to them, and lose nothing that is enqueued meanwhile."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner import Client, Item, Job, PeriodicJob, job
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import Keys
+from jobrunner.client.batches import Batches
+from jobrunner.coordinator.coordinator import Coordinator
+from jobrunner.coordinator.scan_budget import ScanBudget
+from jobrunner.errors import InvalidName, QueueNotEmpty, UsageError
+from jobrunner.jobs.periodic import published
+from jobrunner.jobs.registry import forget, lookup
+from jobrunner.task import Lock, Task, new_id
+from tests.support.clock import Clock
+from tests.support.waiting import wait_for
+
+WEEK_MS = 604_800_000
+
+
+def left_of(raw: redis.Redis, keys: Keys, tag: str = "mail") -> list[bytes]:
+    """Keys of a tag; notes of calls that were applied expire within seconds."""
+    return [key for key in raw.keys(f"{keys.prefix}:{{{tag}}}:*") if b":sent:" not in key]
+
+
+def test_a_drained_queue_leaves_nothing(way: Any, raw: redis.Redis, keys: Keys) -> None:
+    queue = way.queue("mail")
+    queue.configure(max_inflight=3)
+    queue.push("x")
+    queue.reserve()[0].commit()
+    assert way.queues() == ["mail"]
+
+    assert queue.delete() is True
+    assert way.queues() == []
+    assert left_of(raw, keys) == []
+    assert queue.delete() is False
+    assert raw.xrevrange(keys.events, count=1)[0][1][b"kind"] == b"queue_deleted"
+
+
+@pytest.mark.parametrize("state", ["waiting", "scheduled", "pending", "dead", "done"])
+def test_what_holds_anything_is_deleted_by_force_only(way: Any, raw: redis.Redis, keys: Keys, state: str) -> None:
+    queue = way.queue("mail")
+    queue.configure(max_attempts=1, history=60)
+    queue.push("x", **({"in_": 60} if state == "scheduled" else {}))
+    if state in ("pending", "dead", "done"):
+        (lease,) = queue.reserve()
+        if state == "dead":
+            lease.rollback(error="no")
+        if state == "done":
+            lease.commit()
+    with pytest.raises(QueueNotEmpty, match=f"holds 1 {state}"):
+        queue.delete()
+    assert queue.counts()[state] == 1
+    assert raw.zcard(keys.queues_leaving) == 0
+
+    assert queue.delete(force=True)
+    assert left_of(raw, keys) == []
+    assert way.queues() == []
+
+
+def test_more_than_a_slice_is_deleted(way: Any, raw: redis.Redis, keys: Keys) -> None:
+    queue = way.queue("mail")
+    queue.push_many([Item(n, partition=f"k{n % 700}") for n in range(1400)])
+    queue.configure(fair=True)
+    queue.reserve(3)
+
+    assert queue.delete(force=True)
+    assert left_of(raw, keys) == []
+
+
+def test_a_batch_goes_with_its_queue(client: Client, broker: Broker, raw: redis.Redis, keys: Keys) -> None:
+    queue = client.queue("orders/raw")
+    ids = queue.push_many(range(5))
+    lease = Batches(broker, keys.queue("orders/raw")).take(5, lease_s=30)
+    assert lease is not None
+    lease.stage("n", [ids[0], "clean", b"1", ""])
+    with pytest.raises(QueueNotEmpty, match="1 batches"):
+        queue.delete()
+
+    assert queue.delete(force=True)
+    assert left_of(raw, keys, "orders") == []
+
+
+def test_a_decided_batch_is_finished_first(client: Client, broker: Broker, keys: Keys) -> None:
+    queue = client.queue("orders/raw")
+    ids = queue.push_many(range(2))
+    lease = Batches(broker, keys.queue("orders/raw")).take(2, lease_s=30)
+    assert lease is not None
+    lease.stage("n", [word for one in ids for word in (one, "clean", b"1", "")])
+    lease.decide(["n"], rest="dropped")
+
+    with pytest.raises(QueueNotEmpty, match="decided"):
+        queue.delete(force=True)
+    while not lease.advance().done:
+        pass
+    assert queue.delete()
+    assert client.queue("orders/clean").counts()["waiting"] == 2
+
+
+def test_locks_of_its_tasks_are_free(current: Client, raw: redis.Redis, keys: Keys) -> None:
+    @job(name="deleting.once", queue="mail", unique=True)
+    class Once(Job):
+        def run(self) -> None: ...
+
+    Once().enqueue()
+    assert current.queue("mail").delete(force=True)
+    assert left_of(raw, keys) == []
+    assert Once().enqueue().state == "waiting"
+
+
+@pytest.fixture
+def ticking() -> Iterator[None]:
+    """A periodic job, which no worker of a later test may publish and fire."""
+
+    @job(name="deleting.tick", queue="mail", every=3600)
+    class Tick(PeriodicJob):
+        def run(self) -> None: ...
+
+    yield
+    forget("deleting.tick")
+
+
+def test_periodic_jobs_are_forgotten_with_their_state(
+    client: Client, broker: Broker, raw: redis.Redis, keys: Keys, ticking: None
+) -> None:
+    broker.run(leader_calls.define_periodics(keys, published([lookup("deleting.tick")])))
+    broker.run(leader_calls.start_periodic(keys.queue("mail"), "deleting.tick", 1))
+    with pytest.raises(QueueNotEmpty, match="deleting"):
+        client.queue("mail").delete()
+
+    assert client.queue("mail").delete(force=True)
+    assert left_of(raw, keys) == []
+    assert client.periodics() == []
+
+
+def test_a_queue_that_is_used_again_appears_again(server: Any, keys: Keys, client: Client) -> None:
+    """Also when who uses it has registered it before, and knows nothing of its deletion."""
+    with Client(server.url, keys.prefix) as other:
+        queue = other.queue("mail")
+        lock = Lock(digest="d", lasts="finished", ttl_ms=60_000, on_clash="existing")
+        for again in (
+            lambda: queue.push("x"),
+            lambda: queue.push("x"),
+            lambda: other.enqueue(Task(id=new_id("mail"), queue="mail", payload=b"1")),
+            lambda: other.enqueue(Task(id=new_id("mail"), queue="mail", payload=b"1")),
+            lambda: other.enqueue(Task(id=new_id("mail"), queue="mail", payload=b"1", lock=lock)),
+            lambda: other.enqueue_many([Task(id=new_id("mail"), queue="mail", payload=b"1") for _ in range(2)]),
+            lambda: queue.push("x", in_=60),
+        ):
+            again()
+            assert client.queues() == ["mail"]
+            assert client.queue("mail").delete(force=True)
+            assert client.queues() == []
+
+
+def test_items_are_acknowledged_as_before(way: Any) -> None:
+    queue = way.queue("mail")
+    task_id = queue.push("x")
+    queue.reserve()
+    assert queue.delete(task_id) is True
+    with pytest.raises(InvalidName):
+        queue.delete(None)
+    with pytest.raises(UsageError, match="without an id"):
+        queue.delete(task_id, force=True)
+    assert way.queues() == ["mail"]
+
+
+def test_nothing_is_lost_that_is_pushed_while_queues_are_deleted(server: Any, keys: Keys, client: Client) -> None:
+    over = threading.Event()
+
+    def delete() -> None:
+        with Client(server.url, keys.prefix) as other:
+            while not over.is_set():
+                with suppress(QueueNotEmpty):
+                    other.queue("mail").delete()
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    queue, done = client.queue("mail"), 0
+    try:
+        for n in range(300):
+            queue.push(n)
+            (lease,) = queue.reserve()
+            assert lease.payload == n
+            lease.commit()
+            done += 1
+    finally:
+        over.set()
+        thread.join()
+    queue.push("last")
+    wait_for(lambda: client.queues() == ["mail"])
+    assert done == 300
+
+
+def test_the_leader_forgets_what_was_unused_for_a_week(
+    broker: Broker, client: Client, clock: Clock, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScanBudget, "pause", 0.0)  # else a slow machine looks at quiet queues some steps later
+    clock.set()
+    for name in ("old", "kept", "full"):
+        client.queue(name).push("x")
+        client.queue(name).reserve()[0].commit()
+    client.queue("kept").configure(max_inflight=2)
+    client.queue("full").push("x")
+
+    def lead() -> None:
+        leader = Coordinator(broker, keys, "a", ttl_s=60, sweep_s=0.0, served=[], forget_queues_s=WEEK_MS / 1000)
+        leader.step()
+        leader.step()
+        wait_for(lambda: leader.step() and not leader._forget_chore.is_busy)
+        leader.resign()
+
+    lead()
+    clock.advance(WEEK_MS / 2)
+    lead()
+    assert client.queues() == ["full", "kept", "old"]
+    clock.advance(WEEK_MS / 2)
+    lead()
+    assert client.queues() == ["full", "kept"]
+    assert left_of(raw, keys, "old") == []
+    assert client.queue("kept").settings.max_inflight == 2
+    client.queue("old").push("again")
+    assert client.queues() == ["full", "kept", "old"]
+
+
+def test_a_queue_that_was_about_to_leave_is_looked_after(
+    broker: Broker, client: Client, clock: Clock, raw: redis.Redis, keys: Keys
+) -> None:
+    """Who deleted it was killed behind the step that takes it out of the registry, and another wrote meanwhile."""
+    now_ms = clock.set()
+    client.queue("mail").push("x")
+    broker.run(queues.leaving(keys, ["mail"], now_ms))
+    raw.srem(keys.queues, "mail")
+
+    clock.advance(61_000)
+    leader = Coordinator(broker, keys, "a", ttl_s=60, sweep_s=0.0, served=[])
+    leader.step()
+    assert client.queues() == ["mail"]
+    assert raw.zcard(keys.queues_leaving) == 0

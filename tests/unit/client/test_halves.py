@@ -1,0 +1,326 @@
+"""Halves of a failed batch while more items wait than a batch holds, and what versions left that topped them up."""
+
+import pytest
+
+from jobrunner.broker.call import command
+from jobrunner.broker.calls import batches, leases
+from jobrunner.broker.scripts import load
+from jobrunner.client.batches import Batches
+from jobrunner.client.orphaned_items import MemberLists, reclaim_items
+from jobrunner.errors import BatchLost
+from jobrunner.lease_number import LeaseNumbers, number_from
+
+RAW, CLEAN, OTHER = "orders/raw", "orders/clean", "orders/other"
+LEASE_S = 30.0
+GUARD = b"if not is_new and read.list ~= id then return {'half'} end\n"
+
+
+@pytest.fixture
+def raw_orders(broker, keys, client, clock):
+    """The batches of queue orders/raw; the clock stands still."""
+    clock.set()
+    return Batches(broker, keys.queue(RAW))
+
+
+@pytest.fixture
+def grow(broker, keys, clock):
+    """grow(lease, 5): tops a batch up as earlier versions did, halves too."""
+    script = load("fill")
+    assert GUARD in script.source
+    source = script.source.replace(GUARD, b"")
+
+    def run(lease, count):
+        queue = keys.queue(RAW)
+        names = [queue.batch + lease.id.encode() if name == "batch" else getattr(queue, name) for name in script.keys]
+        words = [clock(), queue.tasks, RAW, lease.id, lease.epoch, lease.size, count, number_from(lease.id), 30_000]
+        broker.run(command("EVAL", source, len(names), *names, *words, read=list))
+
+    return run
+
+
+@pytest.fixture
+def lists(broker, keys, client):
+    """lists(): removes left-over lists of members; returns how many items went back in line."""
+
+    def run():
+        found = MemberLists(broker, keys, [RAW, CLEAN, OTHER])
+        found.run(60)
+        return found.items
+
+    return run
+
+
+def finish(lease, to="clean"):
+    """Moves all members on."""
+    lease.stage_all("n", [word for one in lease.members(0, lease.size) for word in (one, to, b"1", "")], after=0)
+    lease.decide(["n"], rest="dropped")
+    while not lease.advance().done:
+        pass
+
+
+def halved(raw_orders, client, items, batch):
+    """(a batch of the first items that failed twice, so that its halves are due; the ids of all items)"""
+    ids = client.queue(RAW).push_many(range(items))
+    for _ in range(2):
+        lease = raw_orders.take(batch, lease_s=LEASE_S)
+        fate = lease.fail("no such airport", delay_s=0)
+    assert fate == "split"
+    return lease, ids
+
+
+def drive(raw_orders, batch, poison, *, dies=lambda lease: False, clock=None):
+    """A driver's loop: fills up what is new, fails what has poison in it, moves the rest. Returns the members of each
+    batch that was decided."""
+    decided = []
+    while lease := raw_orders.take(batch, lease_s=LEASE_S):
+        if lease.is_new and lease.size < batch:
+            raw_orders.top_up(lease, batch - lease.size)
+        members = lease.members(0, lease.size)
+        assert len(members) == lease.size
+        if dies(lease):
+            clock.advance(LEASE_S * 1000)
+        elif poison.isdisjoint(members):
+            finish(lease)
+            decided.append(members)
+        else:
+            lease.fail("no such airport", delay_s=0)
+    return decided
+
+
+def nothing_left(raw, keys):
+    """Whether no key of a batch is left but tombstones, which expire."""
+    found = list(raw.scan_iter(match=keys.queue(RAW).batch + b"*", count=1000))
+    return all(raw.type(key) == b"hash" and raw.pttl(key) > 0 for key in found)
+
+
+def test_a_half_is_not_new_and_takes_no_more_items(raw_orders, client, broker, keys, raw):
+    whole, _ = halved(raw_orders, client, 10, 4)
+    half = raw_orders.take(4, lease_s=LEASE_S)
+    assert (half.id, half.epoch, half.size) == (f"{whole.id}.1", 1, 2)
+    assert not half.is_new
+
+    with pytest.raises(BatchLost, match=r"takes no more items"):
+        raw_orders.top_up(half, 2)
+
+    assert half.size == 2
+    assert client.queue(RAW).counts()["waiting"] == 6
+    assert not raw.exists(batches.member_list(keys.queue(RAW), half.id))
+
+
+def test_a_batch_is_new_until_it_was_handed_out_again(raw_orders, client):
+    client.queue(RAW).push_many(range(3))
+    lease = raw_orders.take(1, lease_s=LEASE_S)
+    assert lease.is_new
+    assert raw_orders.top_up(lease, 2) == 2
+    lease.release()
+    assert not raw_orders.take(1, lease_s=LEASE_S).is_new
+
+
+def test_one_poison_item_costs_no_other_its_place_while_more_wait_than_a_batch_holds(
+    raw_orders, client, raw, keys, audit
+):
+    ids = client.queue(RAW).push_many(range(20_000))
+    poison = ids[617]
+
+    decided = drive(raw_orders, 1000, {poison})
+
+    moved = [one for members in decided for one in members]
+    assert len(moved) == len(set(moved))
+    assert sorted([*moved, poison]) == ids
+    assert client.queue(RAW).counts() | {"dead": 1, "waiting": 0, "pending": 0} == client.queue(RAW).counts()
+    assert client.queue(CLEAN).counts()["waiting"] == 19_999
+    assert nothing_left(raw, keys)
+    audit(RAW)
+    audit(CLEAN)
+
+
+def test_halves_of_a_batch_whose_drivers_die_run_once_while_more_wait(raw_orders, client, raw, keys, audit, clock):
+    client.queue(RAW).configure(max_attempts=2)
+    ids = client.queue(RAW).push_many(range(50))
+    deaths = []
+
+    def dies(lease):
+        if lease.root == lease.id and not deaths[1:]:
+            deaths.append(lease.id)
+            return True
+        return False
+
+    decided = drive(raw_orders, 8, set(), dies=dies, clock=clock)
+
+    assert len(set(deaths)) == 1
+    moved = [one for members in decided for one in members]
+    assert sorted(moved) == ids
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+def test_two_drivers_with_poison_a_death_and_a_lost_lease_end_each_item_once(
+    broker, raw_orders, client, raw, keys, audit, clock
+):
+    """Two drivers of one queue take turns; one of them dies with batches in hand, and one comes back too late."""
+    ids = client.queue(RAW).push_many(range(3000))
+    poison, misfit = {ids[70], ids[71], ids[1500]}, ids[900]
+    other = Batches(broker, keys.queue(RAW))
+    late, moved, turn = [], [], 0
+    while True:
+        turn += 1
+        lease = (raw_orders if turn % 2 else other).take(100, lease_s=LEASE_S)
+        assert lease is None or lease.state == "open", "a good item is given up"
+        if lease is None and not late:
+            break
+        if lease is None or turn % 11 == 0:  # it hangs: its lease ends, and another driver has the batch meanwhile
+            clock.advance(LEASE_S * 1000)
+            for one in late:
+                with pytest.raises(BatchLost):
+                    one.decide([], rest="dropped")
+            late = [lease] if lease else []
+            continue
+        members = lease.members(0, lease.size)
+        if not poison.isdisjoint(members):
+            lease.fail("no such airport", delay_s=0)
+            continue
+        fates = {one: ("", b"misfit") if one == misfit else ("clean", b"1") for one in members}
+        lease.stage_all("n", [word for one, fate in fates.items() for word in (one, *fate, "")], after=0)
+        lease.decide(["n"], rest="dropped")
+        while not lease.advance().done:
+            pass
+        moved += members
+    assert sorted([*moved, *poison]) == ids
+    assert sorted(client.queue(RAW).ids("dead")) == sorted([*poison, misfit])
+    assert client.queue(CLEAN).counts()["waiting"] == 3000 - 4
+    assert client.queue(RAW).counts()["pending"] == 0
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+def test_a_row_of_one_half_for_an_item_of_the_other_leaves_nobody_behind(raw_orders, client, raw, keys, audit):
+    """Halves share one number, so such a row counts; the half that sent it must still end its own members."""
+    _, ids = halved(raw_orders, client, 4, 4)
+    left, right = raw_orders.take(4, lease_s=LEASE_S), raw_orders.take(4, lease_s=LEASE_S)
+    left.stage("n", [word for one in ids[2:] for word in (one, "clean", b"1", "")])
+    left.decide(["n"], rest="dropped")
+    while not left.advance().done:
+        pass
+
+    finish(right)
+
+    assert client.queue(RAW).counts()["pending"] == 0
+    assert client.queue(CLEAN).counts()["waiting"] == 2
+    assert client.queue(RAW).totals()["dropped"] == 2
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+def test_items_that_an_earlier_version_stranded_go_back_to_their_places(
+    raw_orders, client, raw, keys, grow, lists, audit
+):
+    _, ids = halved(raw_orders, client, 30, 10)
+    left = raw_orders.take(10, lease_s=LEASE_S)
+    right = raw_orders.take(10, lease_s=LEASE_S)
+    grow(left, 5)
+    grow(right, 1)  # one alone has a number of its own, as a program's lease: only the list tells of it
+    (held,) = client.queue(RAW).reserve(1, keepalive=8 * 86_400)
+    assert client.queue(RAW).counts() == client.queue(RAW).counts() | {"waiting": 13, "pending": 17}
+
+    assert reclaim_items(raw_orders._broker, keys.queue(RAW)) == 5
+    assert client.queue(RAW).ids("waiting") == [*ids[10:15], *ids[17:]]
+    assert lists() == 1
+    assert client.queue(RAW).ids("waiting") == [*ids[10:16], *ids[17:]]
+    assert lists() == reclaim_items(raw_orders._broker, keys.queue(RAW)) == 0
+
+    left.release()
+    right.release()
+    decided = drive(raw_orders, 10, set())
+    assert held.commit
+    client.queue(RAW).commit_many([held])
+    assert sorted([one for members in decided for one in members] + [held.id]) == ids
+    assert client.queue(RAW).counts()["pending"] == 0
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3])
+def test_ranges_that_an_earlier_version_let_grow_over_other_halves_are_mended(
+    raw_orders, client, raw, keys, grow, lists, audit, splits
+):
+    """Left as they were, these halves cover members of one another: a sink would write those twice."""
+    _, ids = halved(raw_orders, client, 30, 10)
+    for _ in range(splits):
+        half = raw_orders.take(10, lease_s=LEASE_S)
+        grow(half, 10 - half.size)
+        half = raw_orders.resume(half.id, half.epoch, lease_s=LEASE_S)
+        assert half.fail("no such airport", delay_s=0) == "split"
+
+    reclaim_items(raw_orders._broker, keys.queue(RAW))
+    lists()
+    decided = drive(raw_orders, 10, set())
+
+    assert sorted(one for members in decided for one in members) == ids
+    assert client.queue(RAW).counts()["pending"] == 0
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+def test_a_half_of_one_member_that_grew_and_was_split_ends_it_once(raw_orders, client, raw, keys, grow, lists, audit):
+    _, ids = halved(raw_orders, client, 9, 2)
+    half = raw_orders.take(2, lease_s=LEASE_S)
+    grow(half, 3)
+    raw_orders.resume(half.id, half.epoch, lease_s=LEASE_S).fail("no such airport", delay_s=0)
+
+    reclaim_items(raw_orders._broker, keys.queue(RAW))
+    lists()
+    decided = drive(raw_orders, 2, set())
+
+    assert sorted(one for members in decided for one in members) == ids
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+def test_items_of_a_batch_whose_hash_is_gone_go_back_in_line(raw_orders, client, raw, keys, lists, audit):
+    ids = client.queue(RAW).push_many(range(4))
+    lease = raw_orders.take(3, lease_s=LEASE_S)
+    raw.delete(keys.queue(RAW).batch + lease.id.encode())
+
+    assert reclaim_items(raw_orders._broker, keys.queue(RAW)) == 3
+
+    assert client.queue(RAW).ids("waiting") == ids
+    lists()
+    raw_orders.take(9, lease_s=LEASE_S).dissolve()
+    assert nothing_left(raw, keys)
+    audit(RAW)
+
+
+def test_batches_that_go_on_and_leases_of_others_are_left_alone(raw_orders, client, broker, keys, lists, clock):
+    client.queue(RAW).push_many(range(40))
+    programs = client.queue(RAW).reserve(5, keepalive=86_400)
+    worker = broker.run(leases.reserve(keys.queue(RAW), 5, token=LeaseNumbers("w.abc123").first_of(5)))
+    whole = raw_orders.take(10, lease_s=LEASE_S)
+    decided = raw_orders.take(4, lease_s=LEASE_S)
+    decided.decide([], rest="succeeded")
+    halved_one = raw_orders.take(4, lease_s=LEASE_S)
+    halved_one.fail("a", delay_s=0)
+    halved_one = raw_orders.take(4, lease_s=LEASE_S)
+    halved_one.fail("a", delay_s=0)
+    clock.advance(LEASE_S * 2000)  # nobody holds them now, but drivers will take them again
+    before = client.queue(RAW).counts()
+
+    assert reclaim_items(broker, keys.queue(RAW)) == lists() == 0
+
+    assert client.queue(RAW).counts() == before
+    assert client.queue(RAW).commit_many(programs) is not None
+    assert len(worker.attempts) == 5
+    assert whole.members(0, 10)
+
+
+def test_slices_are_small_and_none_ends_with_one_item_of_many(raw_orders, client, broker, keys, raw):
+    client.queue(RAW).push_many(range(23))
+    lease = raw_orders.take(22, lease_s=LEASE_S)
+    raw.delete(keys.queue(RAW).batch + lease.id.encode())
+
+    taken, after = [], "-1"
+    while after:
+        step = broker.run(batches.reclaim(keys.queue(RAW), after=after, count=7))
+        taken.append(step.items)
+        after = step.after
+
+    assert taken == [7, 7, 8, 0] or taken == [7, 7, 8]

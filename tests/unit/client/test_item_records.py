@@ -1,0 +1,75 @@
+"""`tasks` and `history` give payloads and results as values, as leases do; the bytes are there too."""
+
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner import Job, job
+from jobrunner.client.client import Client
+from jobrunner.client.item_record import stored_record
+from jobrunner.jobs.registry import forget
+
+
+@pytest.mark.parametrize("payload", [{"a": 1}, b'{"a":1}', "text", 0, None, [], b"", b"\xff"])
+def test_a_listed_payload_is_what_was_pushed(way: Any, payload: Any) -> None:
+    queue = way.queue("q")
+    queue.configure(history=60)
+    queue.push(payload)
+
+    (waiting,) = queue.tasks("waiting")
+    (lease,) = queue.reserve()
+    lease.commit({"did": payload if not isinstance(payload, bytes) else "bytes"})
+    (done,) = queue.history()
+    for record in (waiting, done):
+        assert record.payload == lease.payload == payload
+        assert type(record.payload) is type(payload)
+        assert isinstance(record.raw_payload, bytes)
+    assert (waiting.result, waiting.raw_result) == (None, None)
+    assert done.result["did"] == ("bytes" if isinstance(payload, bytes) else payload)
+    assert done.raw_result.startswith(b'{"did":')
+
+
+def test_what_is_damaged_is_listed_as_it_is_stored_beside_the_others(way: Any, raw: redis.Redis) -> None:
+    queue = way.queue("q")
+    ids = queue.push_many([{"n": n} for n in range(3)])
+    raw.hset(way.keys.queue("q").task(ids[1]), "payload", b"{broken")
+
+    first, damaged, last = queue.tasks("waiting")
+    assert (first.payload, first.unread, last.payload) == ({"n": 0}, None, {"n": 2})
+    assert (damaged.payload, damaged.raw_payload) == (b"{broken", b"{broken")
+    assert isinstance(damaged.unread, ValueError)
+    assert stored_record(damaged).payload == b"{broken"
+
+
+def test_a_task_of_a_job_has_the_json_of_its_parameters_as_a_lease_has(current: Client) -> None:
+    @job(queue="q", name="Listed")
+    class Listed(Job):
+        n: int
+
+        def run(self) -> None: ...
+
+    try:
+        task = Listed(n=1).enqueue()
+        (record,) = current.queue("q").tasks("waiting")
+        (lease,) = current.queue("q").reserve()
+        assert record.payload == lease.payload == b'{"n":1}' == task.record().payload
+    finally:
+        forget("Listed")
+
+
+def test_pop_says_how_often_an_item_was_handed_out_before(way: Any, clock: Any, raw: redis.Redis) -> None:
+    clock.set()
+    queue = way.queue("q")
+    queue.push_many(["failed", "expired", "released", "fresh", "damaged"])
+    failed, expired, released, fresh, damaged = queue.reserve(5, keepalive=1)
+    failed.rollback(delay=0)
+    released.release()
+    fresh.release()
+    damaged.release()
+    raw.hset(way.keys.queue("q").task(damaged.id), "retry_count", b"many")
+    clock.advance(2000)
+
+    told = {one.payload: (one.attempts, one.retry_count) for one in queue.pop(9)}
+    assert expired.attempts == 1
+    assert told == {"failed": (2, 1), "expired": (2, 1), "released": (1, 0), "fresh": (1, 0), "damaged": (1, 0)}

@@ -1,0 +1,255 @@
+"""The reply to an enqueue is lost, and consumers are done before it is sent again: each task is handed out once."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Job, job
+from jobrunner.client.aio import AsyncClient
+from jobrunner.client.client import Client
+from jobrunner.client.current import pinned
+from jobrunner.client.item import Item
+from jobrunner.errors import DuplicateTask, OutcomeUnknown
+from jobrunner.jobs.registry import forget
+from jobrunner.jobs.unique import Unique
+from tests.reliability.proxy import Proxy
+from tests.support.server import topology_name
+
+pytestmark = pytest.mark.skipif(topology_name() == "cluster", reason="a proxy leads to one server")
+
+
+class Consumer:
+    """Takes all that is in a queue, in the moment in which a reply is lost, in the way that is chosen."""
+
+    def __init__(self, client: Client, proxy: Proxy, queue: str) -> None:
+        self.queue = client.queue(queue)
+        self.taken: list[str] = []
+        self.way = "commit"
+        self.proxy = proxy
+        proxy.before_loss = self.take_all
+
+    def lose(self, script: str = "enqueue", *, times: int = 1) -> None:
+        """The next replies to a script are lost."""
+        self.proxy.lose_replies(script, times=self.proxy.lost[script] + times)
+
+    def take_all(self) -> None:
+        if self.way == "pop":
+            while popped := self.queue.pop(100):
+                self.taken += [one.id for one in popped]
+        while held := self.queue.reserve(100):
+            self.taken += [lease.id for lease in held]
+            if self.way == "commit":
+                self.queue.commit_many(held)
+            elif self.way == "delete":
+                for lease in held:
+                    self.queue.delete(lease.id)
+            elif self.way == "die":
+                self.queue.rollback_many(held, delay=0)
+            else:
+                for lease in held:
+                    lease.move("next")
+
+
+@pytest.fixture
+def proxy(server: Any) -> Iterator[Proxy]:
+    laid = Proxy(server.socket)
+    yield laid
+    laid.close()
+
+
+@pytest.fixture
+def producer(proxy: Proxy, client: Client, clock: Any) -> Iterator[Client]:
+    with Client(proxy.url, client.settings.prefix, now_ms=clock) as made:
+        yield made
+
+
+@pytest.fixture
+def consumer(client: Client, proxy: Proxy) -> Consumer:
+    return Consumer(client, proxy, "line/q")
+
+
+@pytest.fixture(params=[0, 9.9, 10, 60], ids="keep={}".format)
+def greet(producer: Client, request: pytest.FixtureRequest) -> Iterator[type[Job]]:
+    @job(queue="line/q", result_ttl=request.param)
+    class Greet(Job):
+        name: str = "Ada"
+
+        def run(self) -> None: ...
+
+    with pinned(producer):
+        yield Greet
+    forget("Greet")
+
+
+@pytest.mark.parametrize("way", ["commit", "pop", "delete", "die"])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_push_delivers_once(consumer: Consumer, producer: Client, way: str, own: bool) -> None:
+    queue = producer.queue("line/q")
+    queue.configure(max_attempts=1, dead_ttl=0)
+    queue.push("first, so that the connection and the script are there")
+    consumer.take_all()
+    consumer.taken.clear()
+    consumer.way = way
+    consumer.lose(times=2)
+
+    pushed = queue.push("once", id="mine" if own else None, on_clash="raise")
+    consumer.take_all()
+
+    assert consumer.proxy.lost["enqueue"] == 2
+    assert consumer.taken == [pushed]
+    assert queue.counts()["waiting"] == queue.counts()["dead"] == 0
+
+
+def test_a_push_of_many_delivers_each_once_and_says_which_were_new(consumer: Consumer, producer: Client) -> None:
+    queue = producer.queue("line/q")
+    queue.push("there", id="there", in_=60)
+    consumer.lose()
+    clashes: list[str] = []
+
+    ids = queue.push_many(
+        ["made", Item("own", id="own"), Item("again", id="own"), Item("no", id="there")], on_clash=clashes.extend
+    )
+    consumer.take_all()
+
+    assert consumer.taken == ids[:2]
+    assert clashes == ["own", "there"]
+    assert queue.totals()["enqueued"] == 3
+
+
+def test_a_job_runs_once_however_long_it_is_kept(consumer: Consumer, producer: Client, greet: Any) -> None:
+    consumer.lose(times=2)
+
+    tasks = [greet().enqueue(), greet(name="Bob").enqueue(id="mine")]
+    consumer.take_all()
+
+    assert consumer.taken == [task.id for task in tasks]
+    assert [task.is_new for task in tasks] == [True, True]
+
+
+def test_many_jobs_of_several_queues_run_once_each(consumer: Consumer, producer: Client, greet: Any) -> None:
+    consumer.lose(times=2)
+    calls = [greet.enqueue_many([greet() for _ in range(1500)])]
+    consumer.take_all()
+
+    assert len(consumer.taken) == 1500
+    assert sorted(consumer.taken) == sorted(task.id for task in calls[0])
+    assert {task.is_new for task in calls[0]} == {True}
+
+
+def test_a_unique_job_runs_once_and_replaces_nobody(consumer: Consumer, producer: Client) -> None:
+    @job(queue="line/q", result_ttl=0, unique=Unique(on_clash="raise"))
+    class Only(Job):
+        def run(self) -> None: ...
+
+    try:
+        with pinned(producer):
+            consumer.lose("unique")
+            first = Only().enqueue()
+            consumer.take_all()
+            second = Only().enqueue()
+            with pytest.raises(DuplicateTask):
+                Only().enqueue()
+    finally:
+        forget("Only")
+
+    assert consumer.taken == [first.id]
+    assert (first.is_new, second.is_new) == (True, True)
+
+
+def test_asyncio_delivers_once_too(
+    consumer: Consumer, proxy: Proxy, client: Client, greet: Any, clock: Any, on_loop: Callable[..., Any]
+) -> None:
+    async def produce() -> list[str]:
+        async with AsyncClient(proxy.url, client.settings.prefix, now_ms=clock) as way:
+            queue = way.queue("line/q")
+            consumer.lose(times=3)
+            one = await queue.push("one")
+            many = await queue.push_many(["two", Item("three", id="three")])
+            return [one, *many]
+
+    ids = on_loop(produce())
+    consumer.take_all()
+    assert consumer.taken == ids
+
+
+def test_a_move_delivers_once(consumer: Consumer, producer: Client, client: Client) -> None:
+    onward = Consumer(client, consumer.proxy, "line/next")
+    producer.queue("line/q").push("x", id="x")
+    (lease,) = producer.queue("line/q").reserve()
+    onward.lose("move", times=2)
+
+    assert lease.move("next") is False, "it is gone by then"
+    onward.take_all()
+    assert onward.taken == ["x"]
+
+
+def test_the_same_id_pushed_on_purpose_is_new_once_the_first_is_gone(consumer: Consumer, producer: Client) -> None:
+    queue = producer.queue("line/q")
+    queue.push("first", id="mine")
+    consumer.take_all()
+    queue.push("second", id="mine", on_clash="raise")
+    consumer.take_all()
+
+    assert consumer.taken == ["mine", "mine"]
+
+
+def test_what_a_caller_sends_again_after_an_unknown_outcome_is_delivered_once(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any
+) -> None:
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0) as hasty:
+        queue = hasty.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        consumer.lose()
+        with pytest.raises(OutcomeUnknown):
+            queue.push("x", id="mine")
+        hasty.queue("line/q").push("x", id="mine")
+        consumer.take_all()
+        assert consumer.taken == ["mine"]
+        queue.push("y", id="mine")
+        consumer.take_all()
+        assert consumer.taken == ["mine", "mine"], "after that it is a new one"
+
+
+def test_what_a_buffer_sends_again_is_delivered_once(
+    consumer: Consumer, proxy: Proxy, client: Client, clock: Any, wait_until: Callable[..., Any]
+) -> None:
+    with Client(proxy.url, client.settings.prefix, now_ms=clock, retry_timeout=0, buffer_tasks=100) as patient:
+        queue = patient.queue("line/q")
+        queue.push("warm")
+        consumer.take_all()
+        consumer.taken.clear()
+        consumer.lose()
+        keep, ids = patient._buffer._keep, []  # type: ignore[union-attr]
+
+        def keep_with_more(tasks: Any, error: Any = None) -> None:
+            with patient._buffer._changed:  # type: ignore[union-attr]  # nothing is sent before there is more to send
+                keep(tasks, error)
+                if error is not None:
+                    ids.append(queue.push("c"))
+
+        patient._buffer._changed = threading.Condition(threading.RLock())  # type: ignore[union-attr]
+        patient._buffer._keep = keep_with_more  # type: ignore[method-assign,union-attr]
+        ids = [*queue.push_many(["a", "b"]), *ids]  # applied and taken; kept to be sent again
+        wait_until(lambda: queue.counts()["waiting"] == 1)
+        consumer.take_all()
+        assert consumer.taken == ids
+
+
+def test_an_enqueue_of_a_kept_job_leaves_no_note(producer: Client, raw: Any) -> None:
+    @job(queue="line/q")
+    class Kept(Job):
+        def run(self) -> None: ...
+
+    try:
+        with pinned(producer):
+            Kept().enqueue()
+            Kept.enqueue_many([Kept(), Kept()])
+            assert not raw.keys(f"{producer.settings.prefix}:*sent:*")
+            Kept().enqueue(id="mine")
+            assert len(raw.keys(f"{producer.settings.prefix}:*sent:*")) == 1
+    finally:
+        forget("Kept")

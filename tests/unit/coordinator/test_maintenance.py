@@ -1,0 +1,116 @@
+"""The leader's look after queues that no worker serves. Each turn is one `step()`."""
+
+import pytest
+import redis
+
+from jobrunner import Client, Item
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.keys import Keys
+from jobrunner.coordinator.maintenance import QueueMaintenance
+from jobrunner.coordinator.scan import LeaderScan
+from jobrunner.coordinator.scan_budget import ScanBudget
+from tests.support.clock import Clock
+
+
+class Swept:
+    """The chore, after a look each."""
+
+    def __init__(self, broker: Broker, keys: Keys, clock: Clock) -> None:
+        self._sweep = QueueMaintenance(broker, keys, every_s=5.0, served=["served"], now_ms=lambda: clock.ms or 0)
+        self._look = LeaderScan(broker, keys, 0.0, [self._sweep.take], ScanBudget(1000.0))
+
+    def step(self) -> float:
+        self._look.step()
+        return self._sweep.step()
+
+
+@pytest.fixture
+def sweep(broker: Broker, keys: Keys, clock: Clock) -> Swept:
+    clock.set()
+    return Swept(broker, keys, clock)
+
+
+def test_due_tasks_of_a_queue_nobody_serves_become_waiting(sweep: Swept, client: Client, clock: Clock) -> None:
+    """MOSQ-24"""
+    client.queue("lonely").push("x", in_=10)
+    clock.advance(10_000)
+    sweep.step()
+    assert client.queue("lonely").ids("waiting")
+
+
+def test_ended_leases_of_a_queue_nobody_serves_go_back(sweep: Swept, client: Client, clock: Clock) -> None:
+    """MOAB-31, MOABX-01"""
+    queue = client.queue("lonely")
+    queue.push("x")
+    queue.reserve(1, keepalive=7)
+    clock.advance(7_000)
+    sweep.step()
+    assert queue.ids("waiting")
+    assert queue.ids("pending") == []
+
+
+def test_dead_tasks_past_their_time_are_deleted(
+    sweep: Swept, client: Client, clock: Clock, raw: redis.Redis, keys: Keys
+) -> None:
+    """MOSQ-33"""
+    queue = client.queue("lonely")
+    queue.configure(max_attempts=1, dead_ttl=60)
+    task_id = queue.push("x")
+    queue.reserve(1)[0].rollback(error="no")
+    clock.advance(61_000)
+    sweep.step()
+    assert queue.ids("dead") == []
+    assert not raw.exists(keys.queue("lonely").task(task_id))
+
+
+def test_it_comes_back_at_the_next_event(sweep: Swept, client: Client) -> None:
+    client.queue("lonely").push("x", in_=2)
+    assert sweep.step() == pytest.approx(2.0, abs=0.2)
+
+
+def test_it_comes_back_after_its_pause_when_nothing_is_foreseen(sweep: Swept, client: Client) -> None:
+    client.queue("lonely").push("x")
+    assert sweep.step() == pytest.approx(5.0, abs=0.2)
+
+
+def test_the_queues_of_its_own_worker_are_left_to_that(sweep: Swept, client: Client, clock: Clock) -> None:
+    client.queue("served").push("x", in_=1)
+    clock.advance(1_000)
+    sweep.step()
+    assert client.queue("served").ids("waiting") == []
+
+
+def test_a_damaged_queue_holds_up_no_other(
+    sweep: Swept, client: Client, clock: Clock, raw: redis.Redis, keys: Keys
+) -> None:
+    client.queue("a").push("x", in_=1)
+    client.queue("b").push("x", in_=1)
+    raw.delete(keys.queue("a").scheduled)
+    raw.set(keys.queue("a").scheduled, "not a sorted set")
+    clock.advance(1_000)
+    assert sweep.step() > 1
+    assert client.queue("b").ids("waiting")
+
+
+def test_more_work_than_one_slice_is_done_slice_by_slice(sweep: Swept, client: Client, clock: Clock) -> None:
+    """MOSQ-24"""
+    queue = client.queue("lonely")
+    queue.push_many([Item(n, in_=1) for n in range(220)])
+    clock.advance(1_000)
+    pauses = [sweep.step() for _ in range(3)]
+    assert pauses[:2] == pytest.approx([0.0, 0.0], abs=0.001)
+    assert len(queue.ids("waiting", limit=500)) == 220
+
+
+def test_queues_that_are_always_due_leave_the_others_their_turn(
+    sweep: Swept, client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues with more due than a slice fill a turn; one stands behind them in the alphabet."""
+    monkeypatch.setattr("jobrunner.coordinator.maintenance._AT_ONCE", 2)
+    for name in ("a", "b"):
+        client.queue(name).push_many([Item("x", in_=1) for _ in range(1001)])
+    client.queue("z").push("x", in_=1)
+    clock.advance(1_000)
+    for _ in range(2):
+        sweep.step()
+    assert client.queue("z").ids("waiting")

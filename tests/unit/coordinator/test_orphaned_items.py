@@ -1,0 +1,78 @@
+"""The leader puts items back in line that stand in pending for a batch that no longer exists."""
+
+import pytest
+
+from jobrunner.client.batches import Batches
+from jobrunner.coordinator import orphaned_items
+from jobrunner.coordinator.coordinator import Coordinator
+from jobrunner.coordinator.orphaned_items import OrphanedItems
+from jobrunner.errors import ServerRefused
+
+RAW = "orders/raw"
+
+
+@pytest.fixture
+def strand(broker, keys, client, raw):
+    """strand("orders/raw", 3): leaves three items of a batch whose hash is gone; returns the ids in line."""
+
+    def run(queue, count):
+        ids = client.queue(queue).push_many(range(count))
+        lease = Batches(broker, keys.queue(queue)).take(count, lease_s=30)
+        assert lease is not None
+        raw.delete(keys.queue(queue).batch + lease.id.encode())
+        return ids
+
+    return run
+
+
+def lead(broker, keys):
+    leader = Coordinator(broker, keys, "a", ttl_s=30, sweep_s=5.0, served=[])
+    for _ in range(30):
+        leader.step()
+
+
+def test_a_new_leader_repairs_what_it_finds(broker, keys, client, raw, strand):
+    ids = {queue: strand(queue, count) for queue, count in ((RAW, 700), ("orders/clean", 1))}
+
+    lead(broker, keys)
+
+    for queue, there in ids.items():
+        assert client.queue(queue).ids("waiting", limit=1000) == there
+        assert client.queue(queue).counts()["pending"] == 0
+        assert not list(raw.scan_iter(match=keys.queue(queue).batch + b"*:members"))
+
+
+def test_a_queue_of_no_pipeline_is_looked_at_once_a_batch_of_it_was_decided(broker, keys, client, strand):
+    client.queue("mail").push("x")
+    lease = Batches(broker, keys.queue("mail")).take(1, lease_s=30)
+    lease.decide([], rest="succeeded")
+    ids = strand("mail", 3)
+
+    lead(broker, keys)
+
+    assert client.queue("mail").ids("waiting") == ids
+
+
+def test_what_cannot_be_read_keeps_no_other_queue_from_it(broker, keys, client, raw, strand):
+    ids = strand(RAW, 3)
+    client.queue("broken/q").push(1)
+    raw.delete(keys.queue("broken/q").leases)
+    raw.set(keys.queue("broken/q").leases, "damage")
+    chore = OrphanedItems(broker, keys, lambda: {RAW, "broken/q"})
+
+    with pytest.raises(ServerRefused):
+        chore.step()
+
+    assert client.queue(RAW).ids("waiting") == ids
+
+
+def test_it_looks_again_after_a_while(broker, keys, client, strand, monkeypatch):
+    monkeypatch.setattr(orphaned_items, "_EVERY_S", 0.0)
+    monkeypatch.setattr(orphaned_items, "_S_OF_A_QUEUE", 0.0)
+    chore = OrphanedItems(broker, keys, lambda: {RAW})
+    for _ in range(3):
+        chore.step()
+    ids = strand(RAW, 3)
+    for _ in range(3):
+        chore.step()
+    assert client.queue(RAW).ids("waiting") == ids

@@ -1,0 +1,28 @@
+"""What workers publish of their periodic jobs."""
+
+from datetime import timedelta
+
+from jobrunner.jobs import registry
+from jobrunner.jobs.decorator import job
+from jobrunner.jobs.job import PeriodicJob
+from jobrunner.jobs.periodic import define
+
+
+def test_a_tick_makes_a_task_with_every_option_of_its_job() -> None:
+    @job(
+        name="definitions.all", queue="q", every=timedelta(minutes=5), priority=2, keepalive=9, max_attempts=3,
+        max_stalled=2, expires_in=60, partition_by="tenant",
+    )  # fmt: skip
+    class All(PeriodicJob):
+        tenant: str = "acme"
+
+        def run(self) -> None: ...
+
+    registry.forget("definitions.all")  # others publish every job of the process
+    assert All.definition is not None
+    task = define(All.definition).task("id-of-the-tick")
+
+    assert (task.id, task.queue, task.type) == ("id-of-the-tick", "q", "definitions.all")
+    assert task.payload == b'{"tenant":"acme"}'
+    assert (task.priority, task.keepalive_ms, task.max_attempts, task.max_stalled) == (2, 9000, 3, 2)
+    assert (task.expires_in_ms, task.key) == (60_000, "acme")

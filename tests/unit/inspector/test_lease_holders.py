@@ -1,0 +1,116 @@
+"""Who holds a task, from a real server on which workers only said that they live."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import leases
+from jobrunner.client.batches import Batches
+from jobrunner.client.client import Client
+from jobrunner.inspector.lease_holders import at_work, holder_of
+from jobrunner.inspector.task_rows import first_lines
+from jobrunner.inspector.timeline import timeline
+from jobrunner.lease_number import LeaseNumbers
+from jobrunner.task import Task
+
+ONE, OTHER = "host.11.00c0de", "elsewhere.12.00beef"
+
+
+def announce(client: Client, worker: str, *, running: Any = ()) -> None:
+    host, pid, _ = worker.split(".")
+    said = {"host": host, "pid": pid, "queues": "mail", "running": msgspec.json.encode(running)}
+    client.broker.run(leader_calls.announce(client.keys, worker, said, ttl_ms=60_000))
+
+
+@pytest.fixture
+def held(client: Client) -> Any:
+    """held(id, worker): a task of `mail` that the worker holds."""
+
+    def hold(task_id: str, worker: str) -> Any:
+        task = client.enqueue(Task(id=task_id, queue="mail", payload=b"{}", type="Send", keepalive_ms=1000))
+        (attempt,) = client.broker.run(
+            leases.reserve(client.keys.queue("mail"), 1, token=LeaseNumbers(worker).first_of(1))
+        ).attempts
+        return task, attempt
+
+    return hold
+
+
+def test_the_worker_that_holds_a_task_is_found_by_the_number_of_its_lease(client: Client, held: Any) -> None:
+    announce(client, ONE)
+    announce(client, OTHER, running=[["mail", "b", "Send", 1, 1000.0]])
+    (first, _), (second, _) = held("a", ONE), held("b", OTHER)
+
+    not_begun, begun = (holder_of(client, task.record(), client.workers()) for task in (first, second))
+
+    assert (not_begun.worker.id, not_begun.running) == (ONE, None)
+    assert (begun.worker.host, begun.worker.pid, begun.running.began_ms) == ("elsewhere", 12, 1000.0)
+
+
+def test_a_worker_that_is_gone_is_known_by_its_mark_and_a_program_not_at_all(client: Client, held: Any) -> None:
+    task, _ = held("a", ONE)
+    queue = client.queue("mail")
+    queue.push(1, id="b")
+    queue.reserve()
+
+    gone = holder_of(client, task.record(), client.workers())
+    program = holder_of(client, client.task("b", queue="mail").record(), client.workers())
+
+    assert (gone.mark, gone.worker) == ("00c0de", None)
+    assert (program.mark, program.worker) == ("", None)
+
+
+def test_nobody_holds_a_task_that_waits(client: Client) -> None:
+    task = client.enqueue(Task(id="a", queue="mail", payload=b"{}"))
+
+    assert holder_of(client, task.record(), []) is None
+
+
+def test_a_failed_attempt_names_its_worker_and_an_expired_one_too_while_that_lives(
+    client: Client, held: Any, clock: Any
+) -> None:
+    clock.set()
+    task, attempt = held("a", ONE)
+    report = (attempt.id, attempt.token, 0, "retry", "no")
+    client.broker.run(leases.fail(client.keys.queue("mail"), [report], worker=ONE))
+    clock.advance(10)
+    client.broker.run(leases.reserve(client.keys.queue("mail"), 1, token=LeaseNumbers(OTHER).first_of(1)))
+    clock.advance(1500)
+    client.queue("mail").reserve()
+
+    def said() -> Any:
+        return [(one.kind, one.worker) for one in timeline(task.record(), client.workers())[1:3]]
+
+    assert said() == [("failed", ONE), ("expired", "00beef")]
+    announce(client, OTHER)
+    assert said() == [("failed", ONE), ("expired", OTHER)]
+
+
+def test_at_work_is_what_workers_say_longest_first_and_then_what_else_is_pending(client: Client, held: Any) -> None:
+    announce(client, ONE, running=[["mail", "a", "Send", 1, 2000.0]])
+    announce(client, OTHER, running=[["mail", "b", "Send", 2, 1000.0], ["mail", "gone", "Send", 1, 3000.0]])
+    for name, worker in (("a", ONE), ("b", OTHER), ("c", OTHER)):
+        held(name, worker)
+
+    found = at_work(client.workers(), client.broker.run(first_lines(client, "mail", "pending", count=10)))
+
+    assert [(one.id, one.worker and one.worker.id) for one in found] == [
+        ("b", OTHER), ("a", ONE), ("gone", OTHER), ("c", None),
+    ]  # fmt: skip
+    assert [one.lease_ends is None for one in found] == [False, False, True, False]
+
+
+def test_a_member_of_a_batch_is_held_by_the_worker_that_says_it_has_the_batch(client: Client) -> None:
+    queue = client.queue("mail")
+    queue.push_many([1, 2])
+    lease = Batches(client.broker, queue.keys).take(1, lease_s=30)
+    (member,) = lease.members(0, 1)
+    record = client.task(member, queue="mail").record()
+
+    assert holder_of(client, record, client.workers()).worker is None
+    for batch in (lease.id, f"{lease.id}.1.2"):
+        announce(client, ONE, running=[["mail", "other", "", 1, 5.0, 3], ["mail", batch, "", 1, 1000.0, 1]])
+        found = holder_of(client, record, client.workers())
+        assert (found.worker.id, found.running.id, found.running.items) == (ONE, batch, 1)

@@ -1,0 +1,155 @@
+"""Looks, and the rates between them."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import stats as stats_calls
+from jobrunner.client.client import Client
+from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
+from jobrunner.inspector.task_rows import last_line
+
+
+def test_a_look_tells_what_runs_and_what_died(client: Client) -> None:
+    mail = client.queue("mail")
+    mail.configure(max_attempts=1)
+    mail.push_many(["a", "b", "c"])
+    first, second = mail.reserve(2)
+    second.rollback(error="Traceback (most recent call last):\n  ...\nValueError: no\n")
+
+    seen = look(client)
+
+    assert [(line.id, line.attempt, line.state) for line in seen.running] == [(first.id, 1, "pending")]
+    assert [(one.queue, one.died, one.error) for one in seen.failing] == [("mail", 1, "ValueError: no")]
+    assert seen.running[0].when is not None
+    assert 0 < (seen.running[0].when - seen.now).total_seconds() <= 30
+
+
+def test_the_most_frequent_failure_comes_first_with_its_newest_error(client: Client) -> None:
+    for name, errors in (("rare", ["old"]), ("often", ["first", "last"])):
+        client.queue(name).configure(max_attempts=1)
+        client.queue(name).push_many(errors)
+        for error in errors:
+            client.queue(name).reserve(1)[0].rollback(error=error)
+
+    found = [(one.queue, one.died, one.error) for one in look(client).failing]
+    assert found == [("often", 2, "last"), ("rare", 1, "old")]
+
+
+def test_what_workers_counted_comes_before_what_died(client: Client, raw: Any) -> None:
+    client.queue("mail").configure(max_attempts=1)
+    client.queue("mail").push("x")
+    client.queue("mail").reserve(1)[0].rollback(error="no")
+
+    seen = look(client, {("Send", "post"): 5, ("", "mail"): 1})
+
+    found = [(one.type, one.queue, one.failed, one.died, one.error) for one in seen.failing]
+    assert found == [("Send", "post", 5, 0, ""), ("", "mail", 1, 1, "no")]
+    assert recent_failures(client) == {}
+
+
+def test_rates_are_what_the_totals_grew_by(client: Client) -> None:
+    pulse, queue = LiveRates(), client.queue("mail")
+    queue.push_many(range(10))
+    pulse.add(first := look(client))
+    assert pulse.rates("mail").out is None
+    queue.push_many(range(6))
+    queue.pop(4)
+
+    pulse.add(replace(look(client), at_s=first.at_s + 2.0))
+
+    assert (pulse.rates("mail").into, pulse.rates("mail").out, pulse.rates("mail").course) == (3.0, 2.0, (2.0,))
+    assert pulse.total().out == 2.0
+    assert pulse.rates("never seen").out == 0.0
+
+
+def test_rates_are_of_the_last_ten_seconds_and_a_new_queue_counts_from_nothing(client: Client) -> None:
+    pulse, empty = LiveRates(), look(client)
+    client.queue("mail").push_many(range(20))
+    full = look(client)
+
+    for at_s, seen in ((0.0, empty), (1.0, full), (2.0, full)):
+        pulse.add(replace(seen, at_s=at_s))
+    assert pulse.rates("mail").into == 10.0
+    for at_s in range(3, 20):
+        pulse.add(replace(full, at_s=float(at_s)))
+    assert pulse.rates("mail").into == 0.0
+
+
+def test_a_pulse_begins_with_the_minutes_before(client: Client) -> None:
+    minute_ms, now_ms = 60_000, client.broker.now_ms() or time.time() * 1000
+    for back, done in ((3, 120), (1, 60), (0, 600)):
+        changes = {"mail send succeeded": done, "mail send failed": 7}
+        client.broker.run_many(stats_calls.observe(client.keys, now_ms - back * minute_ms, "w1", back + 1, changes))
+    client.queue("mail").push(1)
+
+    pulse = live_rates_of(client)
+    pulse.add(first := look(client))
+    assert pulse.rates("mail").course[-3:] == (2.0, 0.0, 1.0)  # the minute that runs is left out
+    client.queue("mail").pop(1)
+    pulse.add(replace(look(client), at_s=first.at_s + 2.0))
+
+    assert pulse.rates("mail").course[-3:] == (0.0, 1.0, 0.5)
+    assert pulse.total().course == pulse.rates("mail").course
+
+
+def test_totals_that_went_back_are_no_negative_rate(client: Client) -> None:
+    pulse = LiveRates()
+    client.queue("mail").push_many(range(20))
+    full = look(client)
+    emptied = replace(full, queues=tuple(replace(one, totals={"enqueued": 3}) for one in full.queues))
+
+    pulse.add(replace(full, at_s=0.0))
+    pulse.add(replace(emptied, at_s=1.0))
+
+    assert pulse.rates("mail").into == 0.0
+
+
+def test_a_look_takes_few_round_trips_however_many_queues_there_are(client: Client, monkeypatch: Any) -> None:
+    for number in range(200):
+        client.queue(f"q{number}").push_many(range(3))
+        client.queue(f"q{number}").reserve(1)
+    client.broker.run(leader_calls.announce(client.keys, "w1", {"queues": "q1", "pid": 7}, ttl_ms=60_000))
+    trips = []
+    exchange = Broker._exchange
+
+    def counting(self: Broker, connection: Any, calls: Any, *rest: Any) -> Any:
+        trips.append(len(calls))
+        return exchange(self, connection, calls, *rest)
+
+    monkeypatch.setattr(Broker, "_exchange", counting)
+    seen = look(client)
+
+    assert len(seen.queues) == 200
+    assert len(trips) <= 10, trips
+    assert sum(trips) < 200 * 2 + 250, trips
+
+
+def test_a_look_at_an_empty_server_and_at_a_damaged_queue(client: Client, raw: Any) -> None:
+    empty = look(client)
+    assert (empty.queues, empty.workers, empty.running, empty.failing) == ((), (), (), ())
+    client.queue("mail").push(1)
+    client.queue("maths").push(1)
+    raw.delete(client.keys.queue("mail").waiting)
+    raw.set(client.keys.queue("mail").waiting, "damage")
+
+    assert [(one.name, bool(one.problem)) for one in look(client).queues] == [("mail", True), ("maths", False)]
+
+
+def test_a_look_at_a_damaged_leader_knows_none(client: Client, raw: Any) -> None:
+    raw.set(client.keys.leader, "somebody else's")
+
+    assert look(client).leader is None
+
+
+def test_the_line_that_says_most_of_an_error() -> None:
+    assert last_line("Traceback (most recent call last):\n  File x\nKeyError: 'a'\n") == "KeyError: 'a'"
+    assert last_line("no room\nmore") == "no room"
+    assert last_line("\n") == ""
+
+
+def test_a_look_writes_nothing(client: Client, raw: Any) -> None:
+    assert isinstance(look(client), LiveSnapshot)
+    assert raw.dbsize() == 0

@@ -1,0 +1,105 @@
+"""The glance at everything."""
+
+from typing import Any
+
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client.client import Client
+from jobrunner.inspector.listing import list_tasks, read_tasks
+from jobrunner.inspector.snapshot import overview, queue_views
+
+
+def announce(client: Client, worker_id: str, **said: str | int) -> None:
+    client.broker.run(leader_calls.announce(client.keys, worker_id, said, ttl_ms=60_000))
+
+
+def test_queues_are_counted_and_know_how_many_workers_serve_them(client: Client) -> None:
+    client.queue("mail").push_many([1, 2])
+    client.queue("maths").pause()
+    announce(client, "w1", queues="mail,other", pid=7, started=1000, leads=1)
+
+    seen = overview(client)
+
+    mail, maths = seen.queues
+    assert (mail.name, mail.waiting, mail.workers, mail.paused) == ("mail", 2, 1, False)
+    assert (maths.name, maths.workers, maths.paused) == ("maths", 0, True)
+    assert (seen.workers[0].id, seen.workers[0].pid, seen.workers[0].queues) == ("w1", 7, ("mail", "other"))
+
+
+def test_a_queue_that_is_damaged_says_so_and_the_others_are_counted(client: Client, raw: Any) -> None:
+    client.queue("mail").push(1)
+    client.queue("maths").push(1)
+    raw.delete(client.keys.queue("mail").waiting)
+    raw.set(client.keys.queue("mail").waiting, "damage")
+
+    mail, maths = overview(client).queues
+
+    assert "WRONGTYPE" in mail.problem
+    assert (maths.waiting, maths.problem) == (1, "")
+
+
+def test_names_and_totals_that_are_damage_are_left_out(client: Client, raw: Any) -> None:
+    client.queue("mail").push(1)
+    raw.sadd(client.keys.queues, b"\xff\xfe", "", "a/b/c", "{mail}", "x" * 20_000)
+    raw.hset(client.keys.queue("mail").counters, mapping={b"\xff": "7", "failed": "many", "dead": b"\xff"})
+
+    (mail,) = overview(client).queues
+
+    assert (mail.name, mail.waiting, mail.totals["enqueued"]) == ("mail", 1, 1)
+    assert not {"failed", "dead"} & mail.totals.keys()
+    assert client.queue("mail").totals() == mail.totals
+
+
+def test_a_damaged_lock_is_nobodys(client: Client, raw: Any) -> None:
+    raw.set(client.keys.leader, "damage")
+
+    assert overview(client).leader is None
+
+
+def test_a_damaged_member_hides_no_other(client: Client, raw: Any) -> None:
+    here = client.queue("mail").push("x")
+    raw.zadd(client.keys.queue("mail").waiting, {b"\xff\xfe": 1, b"": 2})
+    raw.hset(client.keys.queue("mail").task(here), mapping={"id": "", "type": b"\xff"})
+
+    assert [record.id for record in list_tasks(client, "mail")] == [here]
+    assert here in client.queue("mail").ids("waiting")
+
+
+def test_the_leader_is_the_worker_that_took_the_lock(client: Client) -> None:
+    assert overview(client).leader is None
+
+    client.broker.run(leader_calls.take_leadership(client.keys, "w1", ttl_ms=60_000))
+
+    assert overview(client).leader == "w1"
+
+
+def test_a_glance_writes_nothing(client: Client, raw: Any) -> None:
+    overview(client)
+
+    assert raw.dbsize() == 0
+
+
+def test_tasks_that_went_meanwhile_are_left_out(client: Client) -> None:
+    here = client.queue("mail").push("x")
+
+    assert [record.id for record in read_tasks(client, "mail", ["gone", here])] == [here]
+    assert [record.id for record in list_tasks(client, "mail")] == [here]
+
+
+def test_many_queues_are_read_in_portions_in_order(client: Client, raw: Any) -> None:
+    """Of all at once the server could serve nobody else meanwhile, and neither side would read what the other wrote."""
+    for number in range(1201):
+        raw.sadd(client.keys.queues, f"q{number:04}")
+    raw.zadd(client.keys.queue("q0777").dead, {"a": 1, "b": 2})
+    announce(client, "w1", queues="q1200,q1200,q0000", pid=7, started=1000)
+    portions: list[int] = []
+    replies = client.broker._replies
+    client.broker._replies = lambda calls, *rest: portions.append(len(calls)) or replies(calls, *rest)  # type: ignore[method-assign,func-returns-value]
+
+    found = queue_views(client, client.workers())
+
+    assert max(portions) <= 11
+    assert [view.name for view in found] == sorted(view.name for view in found)
+    assert len(found) == 1201
+    assert [view.name for view in found if view.dead] == ["q0777"]
+    assert {view.name: view.workers for view in found if view.workers} == {"q0000": 1, "q1200": 1}
+    assert [view.name for view in queue_views(client, [], ["q0777"])] == ["q0777"]

@@ -1,0 +1,170 @@
+"""What the doctor says of the work: nobody does it, nobody leads, or two set-ups miss each other."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.broker.calls import queues
+from jobrunner.client.client import Client
+from jobrunner.inspector.doctor.other_prefixes import OtherPrefix, other_prefixes
+from jobrunner.inspector.doctor.workload import leader_check, neighbour_checks, types_checks, work_checks
+from jobrunner.inspector.snapshot import server_facts
+from jobrunner.periodic import PeriodicDefinition
+from jobrunner.task import Task, new_id
+
+
+def announce(client: Client, worker_id: str = "w1", **said: str | int) -> None:
+    client.broker.run(leader_calls.announce(client.keys, worker_id, {"queues": "mail"} | said, ttl_ms=60_000))
+
+
+def warned(client: Client) -> dict[str, str]:
+    return {check.what: check.found for check in work_checks(client) if check.verdict != "ok"}
+
+
+def test_an_empty_set_up_misses_workers_only(client: Client) -> None:
+    assert warned(client) == {"workers": "none"}
+
+
+def test_workers_without_a_leader_are_worth_a_look(client: Client) -> None:
+    announce(client)
+    assert "promoted" in warned(client)["leader"]
+
+    client.broker.run(leader_calls.take_leadership(client.keys, "w1", ttl_ms=60_000))
+
+    assert warned(client) == {}
+    assert leader_check("w1").found == "w1"
+
+
+def test_a_pause_that_ends_by_itself_is_told_from_one_that_was_forgotten(client: Client) -> None:
+    announce(client)
+    client.queue("mail").push(1)
+    client.queue("mail").pause(60)
+    assert warned(client)["queue"] == "mail: paused"
+
+    client.queue("mail").pause()
+    assert warned(client)["queue"] == "mail: paused without an end, and 1 wait"
+
+
+def test_a_periodic_job_that_no_worker_knows_any_more_is_found(client: Client, raw: Any) -> None:
+    definition = PeriodicDefinition(
+        name="nightly", queue="mail", schedule={"every": 60.0}, payload=b"{}", catch_up="last",
+        overlap="skip", jitter=0.0,
+    )  # fmt: skip
+    client.broker.run(leader_calls.define_periodics(client.keys, {"nightly": msgspec.json.encode(definition)}))
+    raw.zadd(client.keys.periodics_seen, {"nightly": 1000})
+
+    assert warned(client)["periodic"] == "nightly is not fired: no worker knows it"
+
+
+def test_tasks_of_a_job_that_no_module_declares_are_found(client: Client) -> None:
+    for job in ("known", "renamed"):
+        client.enqueue(Task(id=new_id("mail"), queue="mail", type=job, payload=b"{}"))
+    client.enqueue(Task(id=new_id("mail"), queue="mail", type="later", payload=b"{}", delay_ms=60_000))
+    client.queue("orders").push({"an": "item"})
+
+    found = [check.found for check in types_checks(client, ["known"])]
+
+    assert [text.partition(",")[0] for text in found] == ["mail: tasks of job 'later'", "mail: tasks of job 'renamed'"]
+    assert list(types_checks(client, ["known", "renamed", "later"])) == []
+
+
+@pytest.fixture
+def other(server: Any) -> Client:
+    return Client(server.url, "elsewhere")
+
+
+def test_another_prefix_with_tasks_is_found(client: Client, other: Client) -> None:
+    with other:
+        other.queue("mail").push_many([1, 2])
+        announce(client)
+
+        (found,) = other_prefixes(client, server_facts(client))
+        told = warned(client)["prefix"]
+
+    assert found == OtherPrefix(prefix="elsewhere", database=None, undone=2, workers=0)
+    assert told == f"prefix 'elsewhere' has 2 to do and no worker, while prefix {client.keys.prefix!r} has 1 at work"
+
+
+def test_another_database_with_a_worker_is_found(client: Client, server: Any) -> None:
+    client.queue("mail").push(1)
+    with Client(f"{server.url}?db=3", client.keys.prefix) as far:
+        far.broker.run_many(queues.register(far.keys, ["mail"]))
+        announce(far)
+        (found,) = other_prefixes(client, server_facts(client))
+        from_there = other_prefixes(far, server_facts(far))
+
+    assert (found.database, found.workers, str(found)) == (3, 1, f"prefix {client.keys.prefix!r} of database 3")
+    assert [(one.database, one.undone) for one in from_there] == [(0, 1)]
+
+
+def test_a_database_that_cannot_be_read_hides_no_other(client: Client, other: Client) -> None:
+    facts = server_facts(client)
+    assert facts is not None
+    with other:
+        other.queue("mail").push(1)
+
+        (found,) = other_prefixes(client, replace(facts, databases=(0, 999)))
+
+    assert found.prefix == "elsewhere"
+
+
+def test_two_set_ups_that_both_work_are_told_but_not_warned_about() -> None:
+    here = OtherPrefix(prefix="a", database=None, undone=3, workers=1)
+    verdicts: Callable[..., list[str]] = lambda **other: [  # noqa: E731
+        check.verdict for check in neighbour_checks(here, [OtherPrefix(prefix="b", database=None, **other)])
+    ]
+
+    assert verdicts(undone=5, workers=2) == ["ok"]
+    assert verdicts(undone=0, workers=0) == []
+    assert verdicts(undone=5, workers=0) == ["warn"]
+
+
+def test_looking_for_others_writes_nothing_and_keys_of_others_do_no_harm(client: Client, raw: Any) -> None:
+    raw.sadd("somebody:queues", b"\xff not a name")
+    raw.sadd("bad name here:queues", "x")
+    before = raw.dbsize()
+
+    assert other_prefixes(client, server_facts(client)) == []
+    assert raw.dbsize() == before
+
+
+def enqueue(client: Client, job: str, count: int = 1, queue: str = "mail", **options: Any) -> None:
+    for n in range(count):
+        client.enqueue(Task(id=f"{job}{n}", queue=queue, type=job, payload=b"{}", **options))
+
+
+def test_a_job_that_no_worker_of_its_queue_knows_is_found_also_where_it_is_tried_again(client: Client) -> None:
+    announce(client, types="Send,Other", queues="mail")
+    announce(client, "w2", types="Ghost", queues="elsewhere")
+    enqueue(client, "Send", 3)
+    enqueue(client, "Ghost", 2)
+    enqueue(client, "Later", delay_ms=60_000)
+
+    told = [check.found for check in work_checks(client) if check.what == "job"]
+
+    assert told == [
+        "mail: no live worker knows the job 'Ghost', of 2 or more tasks to do",
+        "mail: no live worker knows the job 'Later', of 1 or more tasks to do",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ("mail", {"types": "Ghost"}),
+        ("mail", {"types": "*"}),
+        ("mail", {}),
+        ("orders/raw", {"types": "", "queues": "orders/raw"}),
+    ],
+    ids=["one knows it", "one knows too many to say", "one does not say", "a station takes any item"],
+)
+def test_a_job_is_not_called_unknown_where_a_worker_may_know_it(client: Client, queue: str, said: Any) -> None:
+    announce(client, types="Send")
+    announce(client, "w2", **said)
+    enqueue(client, "Ghost", queue=queue)
+
+    assert "job" not in warned(client)

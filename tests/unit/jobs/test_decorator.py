@@ -1,0 +1,211 @@
+"""@job settles its options at declaration: what it does not know, or cannot keep, is an error there and then."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jobrunner.errors import (
+    DuplicateJob,
+    InvalidName,
+    InvalidOption,
+    ParameterError,
+    UnknownJob,
+    UnknownOption,
+    UsageError,
+)
+from jobrunner.jobs import registry
+from jobrunner.jobs.decorator import job
+from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.unique import Unique
+from jobrunner.schedule import Cron, Every
+
+
+def plain(x: int, *, y: int = 0) -> int:
+    """Adds."""
+    return x + y
+
+
+def test_a_class_keeps_its_name_options_and_doc() -> None:
+    @job(queue="mail", max_attempts=3, keepalive=timedelta(seconds=5), priority=2)
+    class Send(Job):
+        """Sends."""
+
+        def run(self) -> None: ...
+
+    definition = registry.lookup("Send")
+    assert Send.definition is definition
+    assert (definition.options.queue, definition.options.max_attempts, definition.options.keepalive) == ("mail", 3, 5.0)
+    assert (definition.options.priority, definition.doc, definition.is_async) == (2, "Sends.", False)
+
+
+def test_a_function_stays_callable_and_keeps_its_doc() -> None:
+    declared = job()(plain)
+    assert declared(1, y=2) == 3
+    assert declared.__doc__ == "Adds."
+    parameters = registry.lookup("plain").parameters
+    assert parameters.read(parameters.write(declared.bind(1).values)).x == 1
+
+
+def test_a_coroutine_function_is_known_as_one() -> None:
+    @job()
+    async def fetch() -> None: ...
+
+    assert fetch.definition.is_async
+
+
+def test_only_the_hooks_a_job_defines_are_called() -> None:
+    @job()
+    class Hooked(Job):
+        def run(self) -> None: ...
+        def before(self) -> None: ...
+        def on_dead(self, error: BaseException) -> None: ...
+
+    definition = registry.lookup("Hooked")
+    assert definition.hooks == {"before", "on_dead"}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"quue": "x"}, UnknownOption, "did you mean 'queue'"),
+        ({"max_attempt": 3}, UnknownOption, "did you mean 'max_attempts'"),
+        ({"queue": "{x}"}, InvalidName, "'{x}'"),
+        ({"queue": "a b"}, InvalidName, "'a b'"),
+        ({"queue": "x" * 129}, InvalidName, "1 to 128"),
+        ({"queue": "task"}, InvalidName, "reserved"),
+        ({"name": "a/b"}, InvalidName, "job name"),
+        ({"priority": 3}, InvalidOption, "priority=3"),
+        ({"priority": -1}, InvalidOption, "priority=-1"),
+        ({"priority": True}, InvalidOption, "priority=True"),
+        ({"max_attempts": -1}, InvalidOption, "max_attempts=-1"),
+        ({"max_attempts": 1.5}, InvalidOption, "max_attempts=1.5"),
+        ({"backoff": 3}, InvalidOption, "Backoff"),
+        ({"keepalive": 0}, InvalidOption, "keepalive=0"),
+        ({"timeout": "5s"}, InvalidOption, "timeout"),
+        ({"ack": "never"}, InvalidOption, "'late'"),
+        ({"result_ttl": -1}, InvalidOption, "result_ttl"),
+        ({"unique": "x"}, InvalidOption, "unique='x'"),
+        ({"unique": 0}, InvalidOption, "ttl=0"),
+        ({"unique": Unique(by=["nope"])}, InvalidOption, "by='nope' is none of its parameters"),
+        ({"unique": True, "every": 3}, InvalidOption, "overlap"),
+        ({"tz": "Europe/Madrid"}, InvalidOption, "every=… or cron=…"),
+    ],
+)
+def test_a_wrong_option_is_an_error_that_names_it(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error) as raised:
+        job(**options)(plain)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_two_jobs_with_one_name_are_refused_and_the_same_one_again_is_not() -> None:
+    job(name="twice")(plain)
+    job(name="twice")(plain)
+
+    def other() -> None: ...
+
+    with pytest.raises(DuplicateJob, match=r"twice.*plain.*other"):
+        job(name="twice")(other)
+
+
+def test_periodic_options_and_the_base_class_go_together() -> None:
+    @job(every=timedelta(minutes=5), overlap="allow", catch_up=3)
+    class Beat(PeriodicJob):
+        def run(self) -> None: ...
+
+    @job(cron="0 3 * * *", tz="Europe/Madrid")
+    class Nightly(PeriodicJob):
+        def run(self) -> None: ...
+
+    beat, nightly = registry.lookup("Beat").periodic, registry.lookup("Nightly").periodic
+    assert beat is not None
+    assert nightly is not None
+    assert (beat.schedule, beat.overlap, beat.catch_up) == (Every(300), "allow", 3)
+    assert nightly.schedule == Cron("0 3 * * *", "Europe/Madrid")
+    with pytest.raises(InvalidOption, match="PeriodicJob"):
+        job(every=5)(type("Wrong", (Job,), {"__module__": __name__, "run": lambda self: None}))
+    with pytest.raises(InvalidOption, match="either"):
+        job(every=5, cron="* * * * *")(plain)
+
+
+def test_a_periodic_job_needs_a_default_for_each_parameter() -> None:
+    with pytest.raises(InvalidOption, match="give every parameter a default"):
+
+        @job(every=5)
+        class Needy(PeriodicJob):
+            x: int
+
+            def run(self) -> None: ...
+
+
+def test_a_parameter_may_not_hide_what_every_job_has() -> None:
+    with pytest.raises(InvalidName, match="'task'"):
+
+        @job()
+        class Hiding(Job):
+            task: str  # type: ignore[assignment]
+
+            def run(self) -> None: ...
+
+
+def test_what_is_no_job_is_refused_with_the_way_to_write_it() -> None:
+    with pytest.raises(UsageError, match="parentheses"):
+        job(plain)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"\(Job\)"):
+        job()(int)
+    with pytest.raises(UsageError, match="cannot be stored"):
+        job()(lambda *numbers: None)
+
+
+def test_a_class_without_the_decorator_cannot_be_enqueued() -> None:
+    class Bare(Job):
+        def run(self) -> None: ...
+
+    with pytest.raises(UsageError, match="@job"):
+        Bare().enqueue()
+
+
+def test_a_subclass_does_not_inherit_the_declaration() -> None:
+    @job()
+    class Parent(Job):
+        def run(self) -> None: ...
+
+    class Child(Parent): ...
+
+    with pytest.raises(UsageError, match="Child is not declared"):
+        Child().enqueue()
+
+
+@pytest.mark.parametrize(("args", "named"), [((), {}), ((1, 2), {}), ((1,), {"x": 2}), ((1,), {"z": 3})])
+def test_arguments_that_do_not_fit_a_function_are_an_error(args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match="plain"):
+        job()(plain).bind(*args, **named)
+
+
+def test_a_job_nobody_knows_is_named_with_the_nearest_one() -> None:
+    job(name="SendMail")(plain)
+    with pytest.raises(UnknownJob, match="'SendMail'"):
+        registry.lookup("SendMial")
+
+
+def test_outside_a_run_there_is_no_task() -> None:
+    @job()
+    class Alone(Job):
+        def run(self) -> None: ...
+
+    with pytest.raises(UsageError, match="not being run"):
+        _ = Alone().task
+
+
+def test_what_becomes_of_it_in_a_crash_is_one_of_two() -> None:
+    @job(name="patient", on_crash="wait")
+    def patient() -> None: ...
+
+    try:
+        assert patient.definition.options.on_crash == "wait"
+        assert registry.waiting_on_crash() is not None
+    finally:
+        registry.forget("patient")
+    with pytest.raises(InvalidOption, match=r"on_crash='never': choose 'retry' .* or 'wait'"):
+        job(name="impatient", on_crash="never")(lambda: None)

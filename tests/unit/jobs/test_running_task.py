@@ -1,0 +1,52 @@
+"""What a job sees of its own run."""
+
+from typing import Any
+
+import pytest
+
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import ServerUnavailable
+from jobrunner.jobs.running_task import JobRun
+from tests.unit.worker.attempts import attempt_at
+
+
+class Server:
+    """Answers progress notes as told."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def run(self, call: Any) -> Any:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def run_with(server: Server) -> JobRun:
+    return JobRun(attempt_at("job"), "job", server, Keys("t"), lambda token: False)  # type: ignore[arg-type]
+
+
+def test_a_note_that_cannot_be_written_fails_no_attempt() -> None:
+    run_with(Server(ServerUnavailable("away"))).progress(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "stops"), [("ok", False), ("stop", True), ("lost", True), ("not_reserved", True), ("gone", False)]
+)
+def test_the_answer_to_a_note_tells_whether_to_stop(answer: str, stops: bool) -> None:
+    """`gone` is what a task that was acknowledged early hears: it runs on."""
+    run = run_with(Server(answer))
+    assert not run.cancelled
+    run.progress(1, 2)
+    assert run.cancelled is stops
+
+
+def test_notes_are_written_at_most_ten_times_a_second_and_always_at_the_end() -> None:
+    server = Server("ok", "ok")
+    run = run_with(server)
+    for done in range(100):
+        run.progress(done, 100)
+    assert len(server.answers) == 1
+    run.progress(100, 100)
+    assert server.answers == []

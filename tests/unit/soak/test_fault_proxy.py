@@ -1,0 +1,63 @@
+"""The faults of a way to a server that only the soak uses; the others are tested by what uses them."""
+
+import socket
+
+import pytest
+import redis
+
+from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.soak.target import fresh_prefix, target_of, url_through
+from tests.support.server import Server
+
+
+def test_a_lost_reply_is_one_of_a_command_that_was_applied(cable: FaultProxy, raw: redis.Redis) -> None:
+    through = redis.Redis.from_url(cable.url, protocol=2, retry=None)
+    assert through.ping()
+    cable.replies_to_lose = 1
+
+    with pytest.raises(redis.ConnectionError):
+        through.incr("count")
+
+    assert raw.get("count") == b"1"
+    assert redis.Redis.from_url(cable.url, protocol=2).ping()
+
+
+def test_without_a_server_connections_end_and_work_when_it_is_back(server: Server, cable: FaultProxy) -> None:
+    server.kill()
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis.from_url(cable.url, protocol=2, retry=None).ping()
+    server.start()
+
+    assert redis.Redis.from_url(cable.url, protocol=2).ping()
+
+
+def test_a_url_on_another_way_keeps_user_password_and_database(cable: FaultProxy) -> None:
+    at = f"127.0.0.1:{cable.port}"
+
+    assert url_through(cable, "redis://me:secret@host:6380/3?timeout=1") == f"redis://me:secret@{at}/3?timeout=1"
+    assert url_through(cable, "redis://host") == f"redis://{at}"
+    assert url_through(cable, "unix://me:secret@/run/redis.sock?db=2") == f"redis://me:secret@{at}/2"
+
+
+def test_only_plain_urls_have_a_target() -> None:
+    assert target_of("redis://host:6380/3") == ("host", 6380)
+    assert target_of("redis://host") == ("host", 6379)
+    assert str(target_of("unix:///run/redis.sock?db=2")) == "/run/redis.sock"
+    for url in ("rediss://host", "redis+sentinel://a:1,b:2/main", "redis+cluster://a:1", "embedded:///tmp/x"):
+        assert target_of(url) is None
+
+
+def test_prefixes_are_fresh_and_say_what_they_are() -> None:
+    assert fresh_prefix().startswith("soak-")
+    assert fresh_prefix("mine").startswith("mine-soak-")
+    assert fresh_prefix() != fresh_prefix()
+
+
+def test_who_has_said_everything_still_hears_the_answer(cable: FaultProxy) -> None:
+    with socket.create_connection(("127.0.0.1", cable.port)) as talker:
+        talker.sendall(b"PING\r\n")
+        talker.shutdown(socket.SHUT_WR)
+        talker.settimeout(10)
+
+        assert talker.recv(100) == b"+PONG\r\n"
+        assert talker.recv(100) == b""

@@ -1,0 +1,35 @@
+"""Descriptors that a process misses when a job closed them."""
+
+import os
+import tempfile
+
+from jobrunner.worker.descriptors import Canary, forget, lost_descriptors, note
+
+
+def test_what_is_closed_or_another_file_is_missed() -> None:
+    assert lost_descriptors() == []
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as other:
+        known = os.dup(file.fileno())
+        note(known, "a file")
+        try:
+            assert lost_descriptors() == []
+            os.dup2(other.fileno(), known)
+            assert lost_descriptors() == ["a file"]
+            os.close(known)
+            assert lost_descriptors() == ["a file"]
+        finally:
+            forget(known)
+    assert lost_descriptors() == []
+
+
+def test_a_canary_is_missed_until_it_is_closed_by_its_owner() -> None:
+    canary, another = Canary("all"), Canary("all")
+    another.close()
+    os.close(canary._descriptor)
+    assert lost_descriptors() == ["all"]
+    with tempfile.TemporaryFile() as file:
+        taken = file.fileno() == canary._descriptor
+        assert lost_descriptors() == ["all"]
+        canary.close()
+        assert not taken or os.fstat(file.fileno()), "what has the number now is left open"
+    assert lost_descriptors() == []

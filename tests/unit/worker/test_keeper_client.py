@@ -1,0 +1,228 @@
+"""The keeper's process as the worker sees it: started, told, heard, replaced, ended."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from jobrunner import Client
+from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import leases as calls
+from jobrunner.broker.keys import Keys
+from jobrunner.clock import monotonic
+from jobrunner.worker.lease_keeper import keeper_client as leases_module
+from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from tests.support.server import Server
+from tests.support.waiting import wait_for
+from tests.unit.worker.attempts import attempt_at
+
+
+@pytest.fixture
+def held(server: Server, keys: Keys) -> Iterator[KeeperClient]:
+    made = KeeperClient(server.url, keys.prefix)
+    made.start()
+    wait_for(made._ready.is_set)
+    yield made
+    made.close()
+
+
+def reserve(client: Client, broker: Broker, keys: Keys, count: int, keepalive_s: float) -> list[Attempt]:
+    client.queue("q").push_many(range(count))
+    return broker.run(
+        calls.reserve(keys.queue("q"), count, token=os.urandom(4).hex(), keepalive_ms=round(keepalive_s * 1000))
+    ).attempts
+
+
+def ends(raw: redis.Redis, keys: Keys, attempt: Attempt) -> float:
+    found = raw.zscore(keys.queue("q").pending, attempt.id)
+    assert found is not None
+    return found
+
+
+def pid_of(held: KeeperClient) -> int:
+    assert held._keeper is not None
+    return held._keeper.pid
+
+
+def test_what_is_held_is_kept_and_what_is_dropped_is_not(
+    held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    """MOAB-27"""
+    kept, dropped = reserve(client, broker, keys, 2, keepalive_s=2)
+    held.hold([kept, dropped], monotonic())
+    held.drop([dropped])
+    assert held.attempts() == [kept]
+    wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
+    assert ends(raw, keys, dropped) == dropped.deadline_ms
+
+
+def test_it_hears_who_should_stop(held: KeeperClient, client: Client, broker: Broker, keys: Keys) -> None:
+    asked, other = reserve(client, broker, keys, 2, keepalive_s=0.6)
+    held.hold([asked, other], monotonic())
+    client.task(asked.id).cancel()
+    wait_for(lambda: held.is_stopped(asked.token))
+    assert not held.is_stopped(other.token)
+    held.drop([asked])
+    assert not held.is_stopped(asked.token), "nothing is remembered of what is over"
+
+
+def test_all_can_be_asked_to_stop(held: KeeperClient, client: Client, broker: Broker, keys: Keys) -> None:
+    attempts = reserve(client, broker, keys, 2, keepalive_s=30)
+    held.hold(attempts, monotonic())
+    held.stop_all()
+    assert all(held.is_stopped(attempt.token) for attempt in attempts)
+
+
+def test_a_killed_keeper_is_replaced_and_told_everything(
+    held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    attempts = reserve(client, broker, keys, 3, keepalive_s=20)
+    held.hold(attempts, monotonic())
+    os.kill(pid_of(held), signal.SIGKILL)
+    wait_for(lambda: all(ends(raw, keys, attempt) > attempt.deadline_ms for attempt in attempts))
+
+
+def test_telling_a_dead_keeper_is_no_error(
+    held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    """The watcher tells the next one."""
+    dropped, kept = reserve(client, broker, keys, 2, keepalive_s=20)
+    os.kill(pid_of(held), signal.SIGKILL)
+    for attempt in (dropped, kept):
+        held.hold([attempt], monotonic())
+    held.drop([dropped])
+    wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
+    assert ends(raw, keys, dropped) == dropped.deadline_ms
+
+
+def test_close_ends_the_process_and_starts_no_other(held: KeeperClient) -> None:
+    pid = pid_of(held)
+    held.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not held._watcher.is_alive()
+
+
+def test_short_leases_wait_for_a_keeper_that_is_still_starting(server: Server, keys: Keys) -> None:
+    held = KeeperClient(server.url, keys.prefix)
+    assert not held.can_keep([attempt_at("x"), attempt_at("x", keepalive_ms=2000.0)])
+    assert held.can_keep([attempt_at("x", keepalive_ms=30_000.0)])
+    held.start()
+    wait_for(lambda: held.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
+    os.kill(pid_of(held), signal.SIGKILL)
+    wait_for(lambda: not held.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
+    held.close()
+
+
+def test_a_keeper_that_is_still_starting_does_not_stop_its_worker(
+    server: Server, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MDQ-04: more is told than a pipe takes, and nobody reads it."""
+    never_ready = tmp_path / "python"
+    never_ready.write_text("#!/bin/sh\nexec sleep 60\n")
+    never_ready.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(never_ready))
+    held = KeeperClient(server.url, keys.prefix)
+    held.start()
+    wait_for(lambda: held._keeper)
+    for number in range(3000):
+        attempt = attempt_at("x" * 100, token=str(number))
+        held.hold([attempt], monotonic())
+        held.drop([attempt])
+    assert not held.is_ready
+    assert held.attempts() == []
+    held.close()
+
+
+def test_a_keeper_is_told_what_was_held_before_it_was_ready(
+    server: Server, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    """MOAB-27"""
+    kept, dropped = reserve(client, broker, keys, 2, keepalive_s=20)
+    held = KeeperClient(server.url, keys.prefix)
+    held.hold([kept, dropped], monotonic())
+    held.drop([dropped])
+    held.start()
+    wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
+    assert ends(raw, keys, dropped) == dropped.deadline_ms
+    held.close()
+
+
+def test_only_short_leases_and_a_full_pipe_ring(held: KeeperClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To wake the keeper for each task would make each wait; what is long it hears of within a second."""
+    rings: list[int] = []
+    real = held._ring
+    monkeypatch.setattr(held, "_ring", lambda: (rings.append(1), real()))
+    attempt = attempt_at("x", keepalive_ms=30_000.0)
+    held.hold([attempt], monotonic())
+    held.drop([attempt])
+    assert not rings
+    held.hold([attempt_at("x", keepalive_ms=2000.0)], monotonic())
+    assert len(rings) == 1
+    for number in range(3000):
+        attempt = attempt_at("x" * 100, token=str(number), keepalive_ms=30_000.0)
+        held.hold([attempt], monotonic())
+        held.drop([attempt])
+    assert 1 < len(rings) < 500
+
+
+def test_a_stopped_keeper_is_replaced_before_a_short_lease_ends(
+    held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
+) -> None:
+    """C13, R36"""
+    attempts = reserve(client, broker, keys, 3, keepalive_s=5)
+    held.hold(attempts, monotonic())
+    before = pid_of(held)
+    os.kill(before, signal.SIGSTOP)
+    wait_for(lambda: pid_of(held) != before and held.is_ready)
+    wait_for(lambda: all(ends(raw, keys, attempt) > attempt.deadline_ms for attempt in attempts))
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+
+
+def test_a_keeper_that_is_stopped_while_it_starts_is_replaced(held: KeeperClient) -> None:
+    """R36"""
+    before = pid_of(held)
+    os.kill(before, signal.SIGKILL)
+    starting = wait_for(lambda: pid_of(held) != before and pid_of(held))
+    os.kill(starting, signal.SIGSTOP)
+    wait_for(lambda: pid_of(held) != starting and held.is_ready)
+
+
+def test_a_keeper_that_does_not_read_holds_nobody_up(
+    held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C13: more is told than the pipe takes, while nobody looks for signs of life."""
+    monkeypatch.setattr(leases_module._KeeperHealth, "is_lost", lambda *_: False)
+    (kept,) = reserve(client, broker, keys, 1, keepalive_s=20)
+    held.hold([kept], monotonic())
+    before = pid_of(held)
+    os.kill(before, signal.SIGSTOP)
+    for number in range(3000):
+        attempt = attempt_at("x" * 100, token=str(number))
+        held.hold([attempt], monotonic())
+        held.drop([attempt])
+    held.stop_all()
+    wait_for(lambda: pid_of(held) != before and held.is_ready)
+    wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
+
+
+def test_closing_does_not_wait_for_a_stopped_keeper(held: KeeperClient) -> None:
+    os.kill(pid_of(held), signal.SIGSTOP)
+    began = monotonic()
+    held.close()
+    assert monotonic() - began < 30
+    assert not held._watcher.is_alive()
+
+
+def test_a_keeper_that_gives_no_sign_of_life_is_replaced(held: KeeperClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs, though the system says that it runs."""
+    before = pid_of(held)
+    monkeypatch.setattr(leases_module, "is_suspended", lambda _: False)
+    os.kill(before, signal.SIGSTOP)
+    wait_for(lambda: pid_of(held) != before and held.is_ready)

@@ -1,0 +1,252 @@
+"""The thread that listens for hints, on a line that can be cut."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner.broker.broker import Broker, server_clock
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import leases
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.keys import Keys
+from jobrunner.client.client import Client
+from jobrunner.errors import ServerRefused
+from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.worker.fetch.notifier import Notifier
+from tests.support.server import Server
+from tests.support.waiting import wait_for
+
+
+class Heard(list[str | None]):
+    """What the thread told: hints, and in `brought` what came along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought: list[Any] = []
+
+    def hear(self, queue: str | None, brought: list[Any]) -> None:
+        self.brought += brought
+        self.append(queue)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def wakeup(cable: FaultProxy, keys: Keys, heard: Heard) -> Iterator[Notifier]:
+    broker = Broker(Endpoint(cable.url), retry_timeout_s=0)
+    made = Notifier(broker, keys, ["a", "b"], heard.hear)
+    made.start()
+    yield made
+    made.close()
+    broker.close()
+
+
+def hint(raw: redis.Redis, keys: Keys, queue: str) -> None:
+    raw.zadd(keys.queue(queue).wake, {"1": 0})
+
+
+def test_a_hint_tells_its_queue_once(wakeup: Notifier, heard: Heard, raw: redis.Redis, keys: Keys) -> None:
+    wakeup.arm()
+    hint(raw, keys, "b")
+    wait_for(lambda: heard == ["b"])
+    assert not wakeup.is_armed
+    assert not raw.exists(keys.queue("b").wake), "a hint is for one"
+
+
+def test_a_hint_that_was_there_before_is_heard(wakeup: Notifier, heard: Heard, raw: redis.Redis, keys: Keys) -> None:
+    hint(raw, keys, "a")
+    wakeup.arm()
+    wait_for(lambda: heard == ["a"])
+
+
+def test_nothing_is_heard_by_one_that_does_not_listen(
+    wakeup: Notifier, heard: Heard, raw: redis.Redis, keys: Keys
+) -> None:
+    hint(raw, keys, "a")
+    wakeup.arm()
+    wait_for(lambda: heard == ["a"])
+    hint(raw, keys, "a")
+    assert raw.exists(keys.queue("a").wake)
+
+
+def test_arming_twice_is_arming_once(wakeup: Notifier, heard: Heard, raw: redis.Redis, keys: Keys) -> None:
+    wakeup.arm()
+    wakeup.arm()
+    hint(raw, keys, "a")
+    wait_for(lambda: heard == ["a"])
+    hint(raw, keys, "a")
+    wakeup.arm()
+    wait_for(lambda: heard == ["a", "a"])
+
+
+def test_a_broken_line_means_that_hints_may_be_lost(
+    wakeup: Notifier, cable: FaultProxy, heard: Heard, raw: redis.Redis, keys: Keys
+) -> None:
+    """All queues are looked at, and it listens again by itself."""
+    wakeup.arm()
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    cable.drop()
+    wait_for(lambda: None in heard)
+    assert wakeup.is_armed
+    wait_for(lambda: cable.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
+    hint(raw, keys, "b")
+    wait_for(lambda: heard[-1] == "b")
+
+
+def test_a_connection_that_broke_while_it_rested_is_no_trouble(
+    wakeup: Notifier, cable: FaultProxy, heard: Heard, raw: redis.Redis, keys: Keys
+) -> None:
+    wakeup.arm()
+    hint(raw, keys, "a")
+    wait_for(lambda: heard == ["a"])
+    wakeup._listener._ears[0]._connection._sock.close()
+    hint(raw, keys, "b")
+    wakeup.arm()
+    wait_for(lambda: len(heard) == 2)
+    assert heard == ["a", "b"]
+
+
+def test_closing_ends_a_wait(wakeup: Notifier, heard: Heard, raw: redis.Redis) -> None:
+    wakeup.arm()
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    wakeup.close()
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 0)
+
+
+def test_closing_one_that_does_not_listen_ends_it_too(wakeup: Notifier) -> None:
+    wakeup.close()
+    assert wakeup._loop._thread is not None
+    assert not wakeup._loop._thread.is_alive()
+
+
+class Reopening:
+    """A connection that opens itself again when it is asked whether there is an answer, as redis-py's does."""
+
+    def __init__(self) -> None:
+        self.sent, self._cut = threading.Event(), threading.Event()
+
+    def connect(self) -> None: ...
+
+    def send_packed_command(self, *_: Any, **__: Any) -> None:
+        self.sent.set()
+        assert self._cut.wait(10)
+
+    def can_read(self, timeout: float) -> bool:
+        self._cut.clear()
+        self._cut.wait(timeout)
+        raise redis.ConnectionError("cut")
+
+    def disconnect(self) -> None:
+        self._cut.set()
+
+
+def test_closing_one_that_is_just_about_to_listen_ends_it_too() -> None:
+    connection = Reopening()
+    endpoint = SimpleNamespace(cluster=None, open=lambda **_: connection)
+    broker: Any = SimpleNamespace(now_ms=server_clock, endpoint=endpoint)
+    wakeup = Notifier(broker, Keys("t"), ["a"], lambda *_: None)
+    wakeup.start()
+    wakeup.arm()
+    assert connection.sent.wait(10)
+
+    wakeup.close()
+
+    assert not [one for one in threading.enumerate() if one is wakeup._loop._thread]
+
+
+def reserve(keys: Keys, token: str, count: int = 2) -> list[Call[Any]]:
+    return [leases.reserve(keys.queue("a"), count, token=token)]
+
+
+def test_a_hint_brings_what_the_server_did_behind_it(
+    wakeup: Notifier, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    client.queue("a").reserve()  # the server knows the script
+    wakeup.arm(lambda: reserve(keys, "mine"))
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    assert heard.brought == []
+    item = client.queue("a").push("x")
+
+    wait_for(lambda: heard == ["a"])
+
+    assert [attempt.id for attempt in heard.brought[0].attempts] == [item]
+    assert client.queue("a").counts()["pending"] == 1
+
+
+def test_what_the_server_refuses_comes_as_an_error(
+    wakeup: Notifier, heard: Heard, raw: redis.Redis, keys: Keys
+) -> None:
+    raw.script_flush()
+    wakeup.arm(lambda: reserve(keys, "mine"))
+    hint(raw, keys, "a")
+
+    wait_for(lambda: heard == ["a"])
+
+    assert isinstance(heard.brought[0], ServerRefused)
+
+
+def test_calls_are_sent_once(
+    wakeup: Notifier, cable: FaultProxy, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    """Who has lost the answer does not know what they did."""
+    client.queue("a").reserve()
+    wakeup.arm(lambda: reserve(keys, "mine"))
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    cable.drop()
+    wait_for(lambda: cable.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
+
+    client.queue("a").push("x")
+
+    wait_for(lambda: heard[-1] == "a")
+    assert heard.brought == []
+    assert client.queue("a").counts()["waiting"] == 1
+
+
+def test_one_that_left_has_taken_nothing_that_it_does_not_know_of(server: Server, client: Client, keys: Keys) -> None:
+    """A task may come in the very moment in which it leaves."""
+    queue = client.queue("a")
+    queue.reserve()
+    broker = Broker(Endpoint(server.url), retry_timeout_s=0)
+    known = 0
+    for turn in range(60):
+        heard = Heard()
+        wakeup = Notifier(broker, keys, ["a"], heard.hear)
+        wakeup.start()
+        wakeup.arm(partial(reserve, keys, f"turn {turn}", count=1))
+        pusher = threading.Thread(target=queue.push, args=("x",))
+        pusher.start()
+        wakeup.close()
+        pusher.join()
+        known += sum(len(one.attempts) for one in heard.brought)
+        assert queue.counts()["pending"] == known
+    broker.close()
+
+
+def test_what_comes_later_is_not_taken_by_one_that_left(
+    wakeup: Notifier, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    client.queue("a").reserve()
+    wakeup.arm(lambda: reserve(keys, "mine"))
+    wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
+    wakeup.close()
+
+    client.queue("a").push("x")
+
+    assert client.queue("a").counts()["pending"] == 0
+    assert heard.brought == []
+
+
+def test_by_a_clock_that_is_set_nothing_is_brought(server: Server, keys: Keys) -> None:
+    def set_clock() -> bytes:
+        return b"1"
+
+    assert Notifier(Broker(Endpoint(server.url)), keys, ["a"], lambda *_: None).can_bring
+    assert not Notifier(Broker(Endpoint(server.url), now_ms=set_clock), keys, ["a"], lambda *_: None).can_bring

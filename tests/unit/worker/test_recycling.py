@@ -1,0 +1,120 @@
+"""When a worker has done its share, and whom it tells."""
+
+from typing import Any
+
+import pytest
+
+from jobrunner.errors import InvalidOption
+from jobrunner.settings import WorkerSettings
+from jobrunner.worker import recycling
+from jobrunner.worker.recycling import READY, TAKES, WORN, Recycling
+
+MB = 2**20
+
+
+class Process:
+    """What the wear sees of this process: the time, and its memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.memory = 50 * MB
+        self.said: list[str] = []
+        monkeypatch.setattr(recycling, "monotonic", lambda: self.now)
+        monkeypatch.setattr(recycling, "resident_bytes", lambda: self.memory)
+
+    def alone(self, **settings: Any) -> Recycling:
+        """Its wear when nobody replaces it."""
+        return self._begun(Recycling(WorkerSettings(**settings)))
+
+    def supervised(self, **settings: Any) -> Recycling:
+        """Its wear when somebody does."""
+        return self._begun(Recycling(WorkerSettings(**settings), self.said.append))
+
+    def _begun(self, begun: Recycling) -> Recycling:
+        begun.check()
+        begun.begin()
+        return begun
+
+    def later(self, seconds: float) -> None:
+        """Time goes by."""
+        self.now += seconds
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
+    return Process(monkeypatch)
+
+
+def test_without_limits_nothing_wears(process: Process) -> None:
+    unlimited = process.alone()
+    process.memory = 10**12
+
+    assert not unlimited.is_over(10**9)
+    assert unlimited.look_s > 60
+
+
+def test_a_supervised_worker_says_that_it_takes_tasks_and_a_lone_one_talks_to_nobody(process: Process) -> None:
+    process.supervised().take()
+    process.alone().take()
+
+    assert process.said == [READY, TAKES]
+
+
+def test_alone_it_is_over_after_exactly_so_many_tasks(process: Process) -> None:
+    limited = process.alone(max_tasks=7)
+
+    assert limited.exact_tasks == 7
+    assert [limited.is_over(finished) for finished in (6, 7)] == [False, True]
+
+
+def test_alone_it_is_over_soon_after_it_takes_too_much_memory(process: Process) -> None:
+    limited = process.alone(max_memory=100 * MB)
+    assert not limited.is_over(1)
+
+    process.memory = 101 * MB
+    process.later(limited.look_s)
+
+    assert limited.is_over(1)
+
+
+def test_supervised_it_says_that_it_is_worn_and_works_on(process: Process) -> None:
+    limited = process.supervised(max_memory=100 * MB)
+    process.memory = 101 * MB
+
+    assert not limited.is_over(1)
+
+    assert process.said == [READY, WORN]
+
+
+def test_supervised_it_says_so_again_each_minute(process: Process) -> None:
+    limited = process.supervised(max_tasks=5)
+
+    for _ in range(121):
+        limited.is_over(9)
+        process.later(1)
+
+    assert process.said == [READY, WORN, WORN, WORN]
+
+
+def test_supervised_those_that_began_together_are_worn_at_different_counts(process: Process) -> None:
+    def worn_at() -> int:
+        limited, before = process.supervised(max_tasks=1000), process.said.count(WORN)
+        assert limited.exact_tasks == 0, "it takes tasks until it is stopped"
+        for finished in range(900, 1200):
+            process.later(1)
+            limited.is_over(finished)
+            if process.said.count(WORN) > before:
+                return finished
+        return 0
+
+    counts = {worn_at() for _ in range(20)}
+
+    assert len(counts) > 5
+    assert 1000 <= min(counts) <= max(counts) <= 1100
+
+
+def test_a_limit_that_is_reached_before_any_work_is_refused(process: Process) -> None:
+    with pytest.raises(InvalidOption, match="max_memory is 40 MB, and the process takes 50 MB before any work"):
+        process.supervised(max_memory=40 * MB)
+
+    assert process.said == []

@@ -1,0 +1,292 @@
+"""Queues that a driver serves in place of the worker's own loop, with one in plain Python; settings of stations."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Client, Worker
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client.batches import Batches
+from jobrunner.errors import DriverFailed, InvalidOption
+from jobrunner.inspector.stats import by_queue
+from jobrunner.jobs.driver import BatchEnd, CurrentBatch
+from jobrunner.jobs.options import JobOptions
+from jobrunner.jobs.registry import StationDefinition, forget_station, register_driver, register_station
+from jobrunner.worker.queues import default_queues
+from tests.support.waiting import wait_for
+
+BATCHES, PLAIN = "driven/batches", "driven/plain"
+
+
+class ByTens:
+    """Takes up to ten items at a time and commits them, on a thread of its own."""
+
+    def __init__(self, client: Client, seen: Any) -> None:
+        self.seen = seen
+        self._queue = client.queue(BATCHES)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.calls: list[str] = []
+        self.sizes: list[int] = []
+        self.in_hand = 0
+        self.failure: BaseException | None = None
+        self.running: list[CurrentBatch] = []
+        self.quiet = False
+        self._taking = threading.Lock()
+
+    def be_quiet(self, quiet: bool) -> None:
+        with self._taking:
+            self.quiet = quiet
+
+    def start(self) -> None:
+        self.calls.append("start")
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        self.calls.append("ask_to_stop")
+        self._stopping.set()
+
+    def stop(self, grace_s: float) -> None:
+        self.calls.append("stop")
+        self._stopping.set()
+        self._thread.join(grace_s)
+
+    def _work(self) -> None:
+        while not self._stopping.wait(0.005):
+            with self._taking:
+                leases = [] if self.quiet else self._queue.reserve(10)
+            self.in_hand = len(leases)
+            self._queue.commit_many(leases)
+            self.sizes += [len(leases)] if leases else []
+            self.in_hand = 0
+
+
+class Item:
+    """A station that ends every item."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def run(self) -> None: ...
+
+
+@pytest.fixture
+def made() -> Iterator[list[ByTens]]:
+    """The drivers that were made for BATCHES."""
+    drivers: list[ByTens] = []
+
+    def make(client: Client, seen: Any) -> ByTens:
+        drivers.append(ByTens(client, seen))
+        return drivers[-1]
+
+    register_driver(BATCHES, make, origin="test:driver")
+    yield drivers
+    forget_station(BATCHES)
+
+
+@pytest.fixture
+def plain() -> Iterator[Callable[..., None]]:
+    """plain(max_size=…): declares the station of PLAIN with settings of its queue."""
+
+    def declare(**settings: Any) -> None:
+        register_station(
+            PLAIN,
+            StationDefinition(
+                name=PLAIN, origin="test:plain", queue=PLAIN, options=JobOptions(), build=Item, is_async=False,
+                settings=settings,
+            ),
+        )  # fmt: skip
+
+    yield declare
+    forget_station(PLAIN)
+
+
+def test_a_driver_serves_its_queue_and_the_worker_the_others(
+    current: Client, made: list[ByTens], plain: Any, run: Any
+) -> None:
+    plain()
+    current.queue(BATCHES).push_many(range(95))
+    current.queue(PLAIN).push_many(range(20))
+
+    summary = run(queues=[BATCHES, PLAIN])
+
+    (driver,) = made
+    assert sum(driver.sizes) == 95
+    assert max(driver.sizes) == 10
+    assert summary.finished == 20
+    assert driver.calls[0] == "start"
+    assert driver.calls[-1] == "stop"
+    assert "ask_to_stop" in driver.calls
+    assert current.queue(BATCHES).totals()["succeeded"] == 95
+
+
+def test_a_worker_whose_queues_all_have_drivers_works(current: Client, made: list[ByTens], start: Any) -> None:
+    current.queue(BATCHES).push_many(range(30))
+
+    worker = start(queues=[BATCHES])
+
+    wait_for(lambda: current.queue(BATCHES).totals().get("succeeded") == 30)
+    (seen,) = current.workers()
+    assert list(seen.queues) == [BATCHES]
+    worker.stop(grace=5)
+    assert not made[0]._thread.is_alive()
+
+
+def test_without_queues_those_of_jobs_stations_and_drivers_are_served(made: list[ByTens], plain: Any) -> None:
+    plain()
+
+    assert {BATCHES, PLAIN} <= set(default_queues())
+    assert default_queues() == sorted(set(default_queues()))
+
+
+def test_a_driver_that_cannot_go_on_ends_the_worker_with_an_error(current: Client, made: list[ByTens]) -> None:
+    worker = Worker(queues=[BATCHES], client=current)
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            worker.run()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_for(lambda: made and made[0].calls)
+    made[0].failure = OSError("the JVM died")
+    thread.join(10)
+
+    (error,) = caught
+    assert isinstance(error, DriverFailed)
+    assert "driven/batches" in str(error)
+    assert "OSError: the JVM died" in str(error)
+    assert made[0].calls[-1] == "stop"
+    assert current.workers() == []
+
+
+def test_a_driver_that_does_not_start_stops_the_worker(current: Client, made: list[ByTens], plain: Any) -> None:
+    plain()
+
+    def make(client: Client, seen: Any) -> ByTens:
+        raise OSError("no Java")
+
+    forget_station(BATCHES)
+    register_driver(BATCHES, make, origin="test:broken")
+
+    with pytest.raises(OSError, match="no Java"):
+        Worker(queues=[PLAIN, BATCHES], client=current).start()
+
+    assert current.workers() == []
+    assert not [one for one in threading.enumerate() if one.name in ("jobrunner-fetch", "jobrunner-wakeup")]
+
+
+def test_items_that_a_driver_holds_count_as_in_hand(current: Client, made: list[ByTens], start: Any) -> None:
+    worker = start(queues=[BATCHES])
+    made[0].ask_to_stop()
+    made[0]._thread.join(5)
+    made[0].in_hand = 7
+
+    assert worker.in_hand == 7
+
+
+def test_settings_of_a_station_are_written_when_a_worker_that_serves_it_starts(
+    current: Client, plain: Any, start: Any
+) -> None:
+    plain(max_size=7, keepalive=12, dead_letter_queue="driven/dead")
+    queue = current.queue(PLAIN)
+    queue.configure(max_attempts=9, max_size=1)
+
+    start(queues=[PLAIN])
+
+    settings = queue.settings
+    assert (settings.max_size, settings.keepalive, settings.dead_letter_queue) == (7, 12, "driven/dead")
+    assert settings.max_attempts == 9, "what was not given stays as it is"
+
+
+def test_settings_of_a_station_that_is_not_served_are_left_alone(current: Client, plain: Any, start: Any) -> None:
+    plain(max_size=7)
+
+    start(queues=["elsewhere"])
+
+    assert current.queue(PLAIN).settings.max_size is None
+
+
+def test_a_setting_that_cannot_be_is_refused_before_anything_starts(current: Client, plain: Any) -> None:
+    plain(max_size=-1)
+
+    with pytest.raises(InvalidOption, match="max_size"):
+        Worker(queues=[PLAIN], client=current).start()
+    assert current.workers() == []
+
+
+def tell(client: Client, worker: Worker, name: str, value: str) -> None:
+    client.broker.run_many(leader_calls.order(client.keys, worker.id, name, value, ttl_ms=60_000))
+
+
+def test_a_driver_is_quiet_with_its_worker_and_goes_on_with_it(
+    current: Client, made: list[ByTens], start: Any
+) -> None:
+    worker = start(queues=[BATCHES], heartbeat=0.05)
+    tell(current, worker, "quiet", "1")
+    wait_for(lambda: made[0].quiet)
+    made[0].running = [CurrentBatch(id="b", attempt=2, items=7, began_ms=1000.0)]
+
+    current.queue(BATCHES).push_many(range(5))
+    (record,) = wait_for(lambda: [one for one in current.workers() if one.quiet and one.running])
+    assert current.queue(BATCHES).counts()["waiting"] == 5
+    assert worker.health()[0], "it lives"
+    (batch,) = record.running
+    assert (batch.queue, batch.id, batch.attempt, batch.items, batch.began_ms) == (BATCHES, "b", 2, 7, 1000.0)
+
+    tell(current, worker, "quiet", "0")
+    wait_for(lambda: current.queue(BATCHES).totals().get("succeeded") == 5)
+
+
+def test_a_worker_of_drivers_stops_when_it_is_told(current: Client, made: list[ByTens]) -> None:
+    worker = Worker(queues=[BATCHES], client=current, heartbeat=0.05)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    wait_for(lambda: made and made[0].calls)
+
+    tell(current, worker, "stop", "1")
+    thread.join(10)
+
+    assert not thread.is_alive()
+    assert made[0].calls[-1] == "stop"
+
+
+def test_what_a_driver_tells_of_its_batches_is_in_the_figures_of_its_queue(
+    current: Client, made: list[ByTens], start: Any
+) -> None:
+    worker = start(queues=[BATCHES])
+    wait_for(lambda: made)
+
+    made[0].seen(BatchEnd(items=20, counts={"moved": 19, "dropped": 1}, run_s=2.0, waits_ms=[(4000.0, 15), (1.0, 5)]))
+    worker.stop(grace=5)
+
+    found = by_queue(current)[BATCHES]
+    assert dict(found.counts) == {"moved": 19, "dropped": 1}
+    assert (found.run.count, found.wait.count) == (20, 20)
+    assert found.run.mean_ms == pytest.approx(100)
+    assert found.wait.mean_ms == pytest.approx((15 * 4000 + 5) / 20)
+
+
+def test_a_burst_worker_does_not_wait_for_the_batches_of_a_driver_that_is_down(current: Client) -> None:
+    batched, leased = current.queue("driven/elsewhere"), current.queue("driven/leased")
+    batched.push_many(range(7))
+    batch = Batches(current.broker, batched.keys).take(5, lease_s=600)
+    assert batch is not None
+    leased.push({"n": 1})
+    (lease,) = leased.reserve(1)
+    worker = Worker(queues=["driven/elsewhere", "driven/leased"], client=current)
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (worker.run(burst=True), done.set()))
+    thread.start()
+
+    wait_for(lambda: batched.counts()["waiting"] == 0)
+    assert not done.wait(0.3), "an item under a lease of its own is waited for"
+    lease.commit()
+    thread.join(20)
+
+    assert done.is_set()
+    assert batched.counts()["pending"] == 5

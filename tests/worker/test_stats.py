@@ -1,0 +1,256 @@
+"""Figures over time: what workers counted, as it is read."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from jobrunner import Backoff, Client, Worker, job
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import stats as calls
+from jobrunner.broker.calls.leader_scan import ScanReply
+from jobrunner.broker.calls.queues import register
+from jobrunner.broker.keys import Keys
+from jobrunner.coordinator.stats_sampler import StatsSampler
+from jobrunner.errors import InvalidOption, ServerUnavailable
+from jobrunner.inspector.stats import by_job, by_queue, series
+from jobrunner.inspector.stats_types import Timings
+from jobrunner.jobs.driver import BatchEnd
+from jobrunner.outcome import Cancel, Snooze, Succeeded
+from jobrunner.worker.report.stats import StatsRecorder
+from tests.support.waiting import wait_for
+from tests.unit.worker.attempts import attempt_at
+
+
+@job(name="figures.good", queue="fig", keepalive=20)
+def good(seconds: float = 0.0) -> None:
+    """Succeeds."""
+    time.sleep(seconds)
+
+
+@job(name="figures.bad", queue="fig", keepalive=20, max_attempts=2, backoff=Backoff(base=0.01, factor=1))
+def bad() -> None:
+    """Fails."""
+    raise ValueError("bad")
+
+
+@job(name="figures.steered", queue="fig2", keepalive=20)
+async def steered(how: str) -> None:
+    """Snoozes once, or cancels."""
+    raise Snooze(in_=60) if how == "snooze" else Cancel()
+
+
+@job(name="figures.early", queue="fig2", ack="early")
+def early() -> None:
+    """Acknowledged before it runs."""
+
+
+def test_figures_are_what_ran(current: Client, run: Any) -> None:
+    good.enqueue_many([good.bind()] * 300)
+    bad.enqueue_many([bad.bind()] * 3)
+    steered.enqueue("cancel")
+    steered.enqueue("snooze")
+    early.enqueue()
+
+    run(queues=["fig2"])
+    run(queues=["fig"], drain=True)
+
+    found = {(one.queue, one.type): dict(one.counts) for one in by_job(current)}
+    assert found == {
+        ("fig", "figures.good"): {"succeeded": 300},
+        ("fig", "figures.bad"): {"failed": 6, "dead": 3},
+        ("fig2", "figures.steered"): {"cancelled": 1, "snoozed": 1},
+        ("fig2", "figures.early"): {"succeeded": 1},
+    }
+    assert series(current, queue="fig").total.counts == {"succeeded": 300, "failed": 6, "dead": 3}
+    assert series(current, step="hour", type="figures.good").total.succeeded == 300
+    assert series(current, queue="fig", type="figures.steered").total.counts == {}
+    ended = {name: one.ended for name, one in by_queue(current).items() if one.ended}  # others have no tasks
+    assert ended == {"fig": 306, "fig2": 2}
+    totals = current.stats()["fig"].totals
+    assert (totals["succeeded"], totals["failed"], totals["dead"]) == (300, 6, 3)
+
+
+def test_times_are_those_of_the_runs(current: Client, run: Any) -> None:
+    good.enqueue_many([good.bind(0.1)] * 4)
+    good.enqueue()
+
+    run(queues=["fig"], concurrency=1)
+
+    total = series(current, queue="fig").total
+    assert total.run.count == total.wait.count == 5
+    assert 100 <= total.run.p95_ms < 1000 * 60
+    assert 80 <= total.run.mean_ms < 1000 * 60
+    assert total.wait.p99_ms >= 250, "four ran before the last one"
+
+
+def test_a_task_that_was_due_later_waited_from_then_on(current: Client, run: Any) -> None:
+    began = time.monotonic()
+    good.using(in_=2).enqueue()
+
+    run(queues=["fig"], drain=True)
+
+    late_ms = (time.monotonic() - began - 2) * 1000
+    assert series(current, queue="fig").total.wait.total_ms <= late_ms + 10
+
+
+def test_figures_are_there_while_the_worker_works(current: Client, start: Any) -> None:
+    worker = start(queues=["fig"])
+    good.enqueue_many([good.bind()] * 10)
+    wait_for(lambda: current.stats()["fig"].totals.get("succeeded") == 10)
+
+    wait_for(lambda: worker._figures.step() and series(current).total.succeeded == 10)
+
+    assert worker._broker is not None
+
+
+def test_steps_are_without_a_gap_and_end_now(current: Client) -> None:
+    found = series(current, since=timedelta(minutes=30))
+
+    assert len(found.steps) == 30
+    assert {later.start - one.start for one, later in zip(found.steps, found.steps[1:], strict=False)} == {found.step}
+    assert all(one.counts == {} and one.depth is None and one.enqueued is None for one in found.steps)
+    assert len(series(current, since=timedelta(days=900), step="hour").steps) == calls.HOURS_KEPT
+    with pytest.raises(InvalidOption, match="above zero"):
+        series(current, since=timedelta(0))
+
+
+def test_a_read_is_one_round_trip(current: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    trips: list[int] = []
+    replies = Broker._replies
+
+    def counted(self: Broker, asked: Any) -> Any:
+        trips.append(len(asked))
+        return replies(self, asked)
+
+    monkeypatch.setattr(Broker, "_replies", counted)
+
+    series(current, since=timedelta(minutes=60))
+    by_job(current)
+    by_queue(current)
+
+    assert len(trips) == 3
+    assert max(trips) <= 10
+
+
+def test_samples_tell_depth_and_what_no_worker_counted(current: Client, broker: Broker, keys: Keys, clock: Any) -> None:
+    now_ms = clock.set()
+    broker.run_many(register(keys, ["bare", "fig"]))
+    leader = StatsSampler(broker, keys)
+    leader.take(ScanReply(holding=["bare", "fig"]))
+    assert leader.step(now_ms) == pytest.approx((60_000 - now_ms % 60_000) / 1000)
+    bare = current.queue("bare")
+    bare.push_many(range(5))
+    for lease in bare.reserve(n=3):
+        lease.commit()
+    good.enqueue()
+    clock.advance(60_000)
+
+    leader.take(ScanReply(holding=["bare"], changed=["fig"]))
+    leader.step(clock.ms)
+    leader.step(clock.ms + 1)
+
+    *_, before, last = series(current, since=timedelta(minutes=3)).steps
+    assert (before.depth.waiting, before.enqueued) == (0, 0)
+    assert (last.depth.waiting, last.depth.pending, last.enqueued) == (3, 0, 6)
+    assert last.counts == {"succeeded": 3}
+    alone = series(current, since=timedelta(minutes=3), queue="bare")
+    assert (alone.steps[-1].depth.waiting, alone.steps[-1].enqueued, alone.total.succeeded) == (2, 5, 3)
+    found = by_queue(current, since=timedelta(minutes=3))
+    assert {name: (one.enqueued, one.succeeded) for name, one in found.items()} == {"bare": (5, 3), "fig": (1, 0)}
+    hour = series(current, since=timedelta(hours=1), step="hour").steps[-1]
+    assert (hour.depth.waiting, hour.enqueued) == (3, 6)
+
+
+class Unreliable:
+    """A broker whose answers are lost, or that reaches nothing, as told."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.mood = "well"
+
+    def run(self, call: Any) -> Any:
+        if self.mood != "away":
+            self.broker.run(call)
+        if self.mood != "well":
+            raise ServerUnavailable("gone")
+
+
+def test_each_report_counts_once_also_when_the_server_was_away(client: Client, broker: Broker, keys: Keys) -> None:
+    unreliable = Unreliable(broker)
+    counted = StatsRecorder(unreliable, keys, "w1")  # type: ignore[arg-type]
+    for mood in ("deaf", "deaf", "away", "well", "well"):
+        counted.batch("q", BatchEnd(items=1, counts={"succeeded": 1}, run_s=0.1))
+        unreliable.mood = mood
+        if mood == "well":
+            counted.step()
+        else:
+            with pytest.raises(ServerUnavailable):
+                counted.step()
+
+    assert series(client).total.succeeded == 5
+
+
+def test_memory_is_bounded_however_many_names_there_are(client: Client, broker: Broker, keys: Keys) -> None:
+    counted = StatsRecorder(broker, keys, "w1")
+    for n in range(3000):
+        one = attempt_at(f"type{n}" + "x" * 500)
+        counted.observe([(one, Succeeded())], ["ok"])
+
+    counted.step()
+
+    found = by_job(client)
+    assert sum(one.succeeded for one in found) == 3000
+    assert len(found) <= 1002
+    assert max(len(one.type) for one in found) <= 128
+
+
+@pytest.mark.parametrize("times", [[5.0] * 100, [1.0, 2.0, 4.0, 1000.0], [0.5] * 10])
+def test_percentiles_are_within_a_bucket_of_the_truth(times: list[float]) -> None:
+    buckets: dict[int, int] = {}
+    for ms in times:
+        buckets[calls.bucket(ms)] = buckets.get(calls.bucket(ms), 0) + 1
+    found = Timings(count=len(times), total_ms=sum(times), buckets=buckets)
+
+    assert found.mean_ms == sum(times) / len(times)
+    for share, ms in ((0.5, found.p50_ms), (0.95, found.p95_ms), (0.99, found.p99_ms)):
+        true = sorted(times)[min(int(share * len(times)), len(times) - 1)]
+        assert ms <= 1.0 if true < 1 else true / 2 <= ms <= true * 2**0.5
+    assert Timings().p50_ms is Timings().mean_ms is None
+
+
+def test_a_stopped_worker_left_nothing_behind(current: Client) -> None:
+    good.enqueue_many([good.bind()] * 50)
+    worker = Worker(client=current, queues=["fig"])
+    worker.start()
+    wait_for(lambda: current.stats()["fig"].totals.get("succeeded") == 50)
+
+    worker.stop()
+
+    assert series(current).total.succeeded == 50
+
+
+def test_an_idle_worker_tells_of_its_round_trips_once_a_minute(
+    broker: Broker, keys: Keys, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = [1000.0]
+    monkeypatch.setattr("jobrunner.worker.report.stats.monotonic", lambda: at[0])
+    counted = StatsRecorder(broker, keys, "w1")
+
+    def told() -> int:
+        counted.round_trip(0.001)
+        counted.step()
+        return sum(int(by) for name, by in raw.hgetall(keys.stats_total).items() if b"round_trip:" in name)
+
+    assert told() == 1
+    at[0] += 59
+    assert told() == 1
+    at[0] += 1
+    assert told() == 3
+    counted.observe([(attempt_at("t"), Succeeded())], ["ok"])
+    assert told() == 4
+    counted.round_trip(0.001)
+    counted.flush()
+    assert told() == 5
