@@ -125,6 +125,11 @@ class Stage:
         """How many tasks ran to their end, by the ledger."""
         return self.ledger.count("end")
 
+    def has_work(self, queue: str = QUEUE) -> bool:
+        """Whether tasks wait, are due or run. One call reads all three, as a task moves between them."""
+        counts = self.client.queue(queue).counts()
+        return any(counts[state] for state in ("waiting", "scheduled", "pending"))
+
     def watch_to(self, share: float, total: int, *, timeout_s: float = 120) -> None:
         """Returns when that share of the tasks has run to its end."""
         wait_for(lambda: self.ended() >= share * total, timeout_s=timeout_s)
@@ -135,8 +140,8 @@ class Stage:
         Gives up when nothing ran to its end for `give_up_s`: what is left is for the checker to find.
         """
         began = moved_at = time.monotonic()
-        counts, ended = self.client.queue(queue).counts, -1
-        while _is_live(counts()):
+        ended = -1
+        while self.has_work(queue):
             if self.ended() > ended:
                 ended, moved_at = self.ended(), time.monotonic()
             if time.monotonic() > moved_at + self.give_up_s:
@@ -163,8 +168,3 @@ class Stage:
         self.client.close()
         self.raw.close()
         self.server.remove()
-
-
-def _is_live(counts: dict[str, int]) -> bool:
-    """Whether there is anything to do, by one look: what moves between two looks would be seen by neither."""
-    return any(counts[state] for state in ("waiting", "scheduled", "pending"))

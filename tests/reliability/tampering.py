@@ -29,13 +29,14 @@ EXIT_CODE = 137
 _ROLES = {"keeper": "jobrunner.worker.lease_keeper.keeper_process", "child": "jobrunner.worker.run.executors.child"}
 
 FAULTS = {
-    # What stands in a script, and what this build has in its place.
+    # The text of a script, and what this build has in its place. That calls no function of a library: a script that
+    # loads a library only when it needs it does not have the name, and a build that fails at once loses nothing.
     "loses": (  # what a killed worker held, and books it as deleted by a person
         "line_up(waiting, {number(task[4]) or now, id}, defaults.by_key)",
         "redis.call('UNLINK', key) redis.call('HINCRBY', counters, 'purged', 1)",
     ),
     # leases end while tasks run
-    "doubles": ("lease_length(more[3]) or keepalive)", "lease_length(more[3]) and 1 or 1)"),
+    "doubles": ("lease_length(more[3]) or keepalive)", "1)"),
     "leaks": (  # a place under the cap, for every finished task
         "call_sliced('ZREM', pending, over)",
         "for _, id in ipairs(over) do redis.call('ZADD', pending, 9e15, id) end",

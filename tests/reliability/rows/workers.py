@@ -40,8 +40,11 @@ def killed(stage: Stage, findings: Findings, tasks: int, kills: int, workers: in
 
 
 def _has_begun(stage: Stage, pid: int, begun: int) -> bool:
-    """Whether a worker has begun something new, or the others have done all there was."""
-    return stage.ledger.count("start", pid) > begun or stage.ended() >= len(stage.acknowledged)
+    """Whether a worker has begun something new, or nothing is left to begin: the others have done it, or it is dead.
+
+    A broken build may have spent the attempts of all tasks before this worker had its turn.
+    """
+    return stage.ledger.count("start", pid) > begun or not stage.has_work()
 
 
 def _longest_orphaned_s(stage: Stage, killed_at: dict[int, float]) -> float:
