@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import json
 import signal
 import sys
 from collections.abc import Callable, Collection
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.measures import OURS, PEERS
 from benchmarks.peers.venvs import DEFAULT_FOLDER
+from benchmarks.results import write_json
 from benchmarks.run import WHAT, WHO, Run
 from benchmarks.server import PrivateServer
 
@@ -31,7 +31,7 @@ def main() -> int:
     print(run.board.table(), *notes, "", run.about, sep="\n")
     if options.json:
         written = {"about": run.about, "absences": run.board.absences, "measures": run.board.as_json()}
-        options.json.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
+        write_json(options.json, written)
     return 1 if run.board.voids else 0
 
 

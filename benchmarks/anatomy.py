@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +29,7 @@ from benchmarks.contender import Contender
 from benchmarks.contenders import jobrunner, prototype
 from benchmarks.drain import drain_filled, fill
 from benchmarks.idle import WARM_UP, warm_worker
+from benchmarks.results import Table, anatomy_table, write_json
 from benchmarks.server import PrivateServer
 
 ROUNDS = 5
@@ -41,14 +42,14 @@ _OPTIONAL = ("opentelemetry", "rich")
 Marks = Mapping[str, Sequence[int]]
 
 
-def drains(server: PrivateServer) -> Iterator[str]:
+def drains(server: PrivateServer) -> Table:
     """µs a task of each command, the scripts' own time in Lua, and CPU time; medians."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(ROUNDS):
         for contender in (jobrunner(), prototype()):
             for name, us in _drain(server, contender).items():
                 found[name][contender.name].append(us)
-    yield from _table("µs a task", (jobrunner().name, prototype().name), found, least=0.1)
+    return anatomy_table("µs a task", (jobrunner().name, prototype().name), found, least=0.1)
 
 
 def _drain(server: PrivateServer, contender: Contender) -> Mapping[str, float]:
@@ -71,13 +72,13 @@ def in_parts(stats: Mapping[str, Mapping[str, float]], tasks: int) -> dict[str, 
     return {"scripts in all": scripts, "Lua alone": scripts - sum(inner.values()), **inner}
 
 
-def starts(server: PrivateServer) -> Iterator[str]:
+def starts(server: PrivateServer) -> Table:
     """µs from step to step of a lone task, and of the scripts on its way; medians of each round, then of the rounds."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(ROUNDS):
         for name, us in _start(server).items():
             found[name]["jobrunner"].append(us)
-    yield from _table("µs, median", ("jobrunner",), found)
+    return anatomy_table("µs, median", ("jobrunner",), found)
 
 
 def _start(server: PrivateServer) -> Mapping[str, float]:
@@ -194,7 +195,7 @@ def _keep(name: str, marks: Marks) -> None:
     (Path(os.environ[_MARKS]) / name).write_text(json.dumps(marks))
 
 
-def memory() -> Iterator[str]:
+def memory() -> Table:
     """Resident MB behind each import, in a process that does nothing else."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for without in ((), _OPTIONAL):
@@ -209,21 +210,10 @@ def memory() -> Iterator[str]:
         for line in told.stdout.splitlines():
             name, _, resident = line.rpartition(" ")
             found[name]["without opentelemetry and rich" if without else "as installed here"].append(float(resident))
-    yield from _table("MB", ("as installed here", "without opentelemetry and rich"), found)
+    return anatomy_table("MB", ("as installed here", "without opentelemetry and rich"), found)
 
 
-def _table(
-    title: str, who: Sequence[str], found: Mapping[str, Mapping[str, Sequence[float]]], *, least: float = 0.0
-) -> Iterator[str]:
-    yield f"| {title} | {' | '.join(who)} |"
-    yield "|---" * (len(who) + 1) + "|"
-    for name, by_who in found.items():
-        if max(statistics.median(figures) for figures in by_who.values()) >= least:
-            cells = [f"{statistics.median(by_who[one]):.1f}" if one in by_who else "" for one in who]
-            yield f"| {name} | {' | '.join(cells)} |"
-
-
-PARTS: Mapping[str, Callable[[PrivateServer], Iterable[str]]] = {
+PARTS: Mapping[str, Callable[[PrivateServer], Table]] = {
     "drain": drains,
     "start": starts,
     "memory": lambda _server: memory(),
@@ -247,10 +237,10 @@ def main(asked: Sequence[str]) -> int:
     tables = {}
     with PrivateServer() as server:
         for name in given.parts or PARTS:
-            tables[name] = list(PARTS[name](server))
+            tables[name] = list(PARTS[name](server).markdown())
             print(f"### {name}\n", *tables[name], "", sep="\n", flush=True)
     if given.json is not None:
-        given.json.write_text(json.dumps(tables, indent=1) + "\n")
+        write_json(given.json, tables)
     return 0
 
 

@@ -3,9 +3,11 @@
     python -m benchmarks.bare_spans
 """
 
-import statistics
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from benchmarks.results import Summary, Table
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -57,14 +59,12 @@ def span_us(share: float, spans: int = 20_000) -> float:
     return 1e6 * took / spans
 
 
-def table(found: dict[str, list[float]]) -> str:
-    """A line for each share."""
-    lines = []
-    for name, took in found.items():
-        spread = f"{min(took):.1f}–{max(took):.1f}"
-        lines.append(f"{'bare spans, ' + name:<42}{statistics.median(took):>10.1f}  {spread:<18}µs a span")
-    return "\n".join(lines)
+def table(found: Mapping[str, Sequence[float]]) -> Table:
+    """Microseconds of a span at each share, and their spread."""
+    summaries = {name: Summary.of(took) for name, took in found.items()}
+    rows = [(f"bare spans, {name}", one.text(1), one.spread(1)) for name, one in summaries.items()]
+    return Table(("OpenTelemetry alone", "µs a span", "spread"), rows, left=(0, 2))
 
 
 if __name__ == "__main__":
-    print(table({name: [span_us(share) for _ in range(5)] for name, share in SHARES.items()}))
+    print(table({name: [span_us(share) for _ in range(5)] for name, share in SHARES.items()}).text())

@@ -1,16 +1,16 @@
-"""Where figures are collected, and the table of medians, ratios and targets made of them."""
+"""Collects the figures of a run and judges them against the targets; builds the table of `python -m benchmarks`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, Self
 
 from benchmarks.measures import MEASURES, OURS, Target
+from benchmarks.results import Summary, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What became of a target of `measure`; `row` is whose figure it stands beside."""
+    """The result for one target of `measure`. `row`: the contender in whose row of the table it is printed."""
 
     measure: str
     target: Target
@@ -18,17 +18,22 @@ class Judgement:
     reached: float | None
 
     @property
-    def word(self) -> str:
-        """Met or missed; empty when it was not measured."""
-        return "" if self.reached is None else self.target.word(self.reached)
+    def verdict(self) -> str:
+        """Met or MISSED; empty when it was not measured."""
+        return "" if self.reached is None else self.target.verdict(self.reached)
 
 
 @dataclass(slots=True)
 class Series:
-    """The figures of one contender in one measure, one for each round, and why they are void, if they are."""
+    """The figures of one contender in one measure, one for each round. `void`: the reason why none of them counts."""
 
     values: list[float] = field(default_factory=list)
     void: str | None = None
+
+    @property
+    def summary(self) -> Summary:
+        """Raises statistics.StatisticsError when nothing was measured."""
+        return Summary.of(self.values)
 
 
 class Board:
@@ -37,18 +42,18 @@ class Board:
     def __init__(self) -> None:
         self._series: dict[str, dict[str, Series]] = {name: {} for name in MEASURES}
         self.absences: list[str] = []
-        """One line for each contender that takes no part in something, and why."""
+        """One line for each measure that a contender takes no part in, with the reason."""
 
     def add(self, measure: str, who: str, value: float) -> None:
         self._of(measure, who).values.append(value)
 
     def void(self, measure: str, who: str, why: str) -> None:
-        """Strikes the whole series: a contender that loses tasks has no speed."""
+        """Voids the whole series: a contender that loses tasks has no speed."""
         self._of(measure, who).void = why
 
     @property
     def voids(self) -> list[str]:
-        """One line for each contender and reason, led by the first of the measures that it voids."""
+        """One line for each contender and reason, which begins with the first measure that it voids."""
         first: dict[tuple[str, str], str] = {}
         for measure, by_name in self._series.items():
             for who, series in by_name.items():
@@ -61,19 +66,17 @@ class Board:
         return (self._judge(name, target) for name, measure in MEASURES.items() for target in measure.targets)
 
     def table(self) -> str:
-        """The table for people."""
-        head = ("measure", "who", "median", "rounds", "jobrunner ÷ it", "target", "")
-        rows = [head, *(row for name in MEASURES for row in self._rows(name))]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        return "\n".join(_line(row, widths) for row in rows)
+        """The table of `python -m benchmarks`."""
+        titles = ("measure", "who", "median", "rounds", "jobrunner ÷ it", "target", "")
+        return Table(titles, (row for name in MEASURES for row in self._rows(name)), left=(0, 1, 3, 6)).text()
 
     def figures(self, measure: str) -> Mapping[str, Series]:
-        """Of all contenders that took part."""
+        """The series of all contenders that took part, by name."""
         return self._series[measure]
 
     @classmethod
     def from_json(cls, measures: Mapping[str, Any]) -> Self:
-        """What `as_json` gave."""
+        """Restores a board from the result of `as_json`."""
         board = cls()
         for name, measure in measures.items():
             for who, found in measure["figures"].items():
@@ -87,7 +90,7 @@ class Board:
                 "target": ", ".join(map(str, MEASURES[name].targets)),
                 "figures": {
                     who: {
-                        "median": None if series.void else median(series.values),
+                        "median": None if series.void else series.summary.median,
                         "rounds": series.values,
                         "ratio": self._ratio(name, who),
                         "void": series.void,
@@ -103,7 +106,7 @@ class Board:
         return self._series[measure].setdefault(who, Series())
 
     def _medians(self, name: str) -> Mapping[str, float]:
-        return {who: median(series.values) for who, series in self._series[name].items() if not series.void}
+        return {who: series.summary.median for who, series in self._series[name].items() if not series.void}
 
     def _ratio(self, measure: str, who: str) -> float | None:
         medians = self._medians(measure)
@@ -120,16 +123,16 @@ class Board:
             yield (
                 title,
                 who,
-                "VOID" if series.void else measure.shown(median(series.values)),
-                " ".join(map(measure.shown, series.values)) if len(series.values) > 1 else "",
+                "VOID" if series.void else measure.format(series.summary.median),
+                " ".join(map(measure.format, series.values)) if len(series.values) > 1 else "",
                 "" if ratio is None else f"{ratio:.3g}",
                 ", ".join(str(one.target) for one in here),
-                ", ".join(filter(None, (one.word for one in here))),
+                ", ".join(filter(None, (one.verdict for one in here))),
             )
             title = ""
 
     def _judge(self, name: str, target: Target) -> Judgement:
-        """Beside jobrunner's own figure, or that of the best it is measured against."""
+        """The row is that of jobrunner, or of the best contender that the target compares it with."""
         medians = self._medians(name)
         row: str | None = target.who
         reached = medians.get(target.who)
@@ -141,12 +144,3 @@ class Board:
             row = best((who for who in target.against if who in medians), key=lambda who: medians[who], default=None)
             reached = None if row is None else self._ratio(name, row)
         return Judgement(measure=name, target=target, row=row, reached=reached)
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    left_aligned = (0, 1, 3, 6)
-    cells = [
-        cell.ljust(width) if column in left_aligned else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return "  ".join(cells).rstrip()

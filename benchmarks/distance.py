@@ -11,7 +11,6 @@ same way.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -19,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 
 from benchmarks.distance_worker import wait
+from benchmarks.results import Summary, Table, write_json
 from benchmarks.server import PrivateServer
 from jobrunner import Client
 from jobrunner.client.current import within
@@ -34,7 +33,7 @@ _TARGET = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is measured: the delay, how many queues, and what is in them."""
+    """One case: the delay, the number of queues, and their contents."""
 
     rtt_ms: float
     queues: int
@@ -43,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What each cell has to do."""
+    """The work of each cell."""
 
     tasks: int
     seconds: float
@@ -74,9 +73,9 @@ def main() -> int:
             for cell in cells if number % 2 == 0 else reversed(cells):
                 rates[cell].append(rate(server, cell, load, given.python, given.path))
                 print(f"round {number + 1}: {cell}: {rates[cell][-1]:.0f}/s", file=sys.stderr)
-    print(table(rates))
+    print(*table(rates).markdown(), sep="\n")
     if given.json:
-        given.json.write_text(json.dumps([asdict(cell) | {"rates": found} for cell, found in rates.items()], indent=1))
+        write_json(given.json, [asdict(cell) | {"rates": found} for cell, found in rates.items()])
     return 0 if all(one == one for found in rates.values() for one in found) else 1
 
 
@@ -122,17 +121,16 @@ def delayed(server: tuple[str, int], rtt_ms: float) -> Iterator[int]:
             proxy.stdin.close()
 
 
-def table(rates: dict[Cell, list[float]]) -> str:
-    """One line for each cell: the median, its ratio to one queue on the same way, and all rounds."""
-    lines = ["| round trip | queues | tasks | tasks/s | of one queue | rounds |", "|---|---|---|---|---|---|"]
+def table(rates: dict[Cell, list[float]]) -> Table:
+    """Tasks a second of each cell, the ratio to one queue with the same delay, and all rounds."""
+    rows = []
     for cell, found in rates.items():
-        alone = rates.get(Cell(cell.rtt_ms, 1))
-        ratio = median(found) / median(alone) if alone else float("nan")
-        mark = " (missed)" if ratio < _TARGET else ""
+        summary, alone = Summary.of(found), rates.get(Cell(cell.rtt_ms, 1))
+        ratio = summary.ratio(Summary.of(alone)) if alone else float("nan")
+        reached = f"{ratio:.2f}{' (missed)' if ratio < _TARGET else ''}"
         rounds = " ".join(f"{one:.0f}" for one in found)
-        what = f"{cell.rtt_ms:g} ms | {cell.queues} | {cell.scene}"
-        lines.append(f"| {what} | {median(found):.0f} | {ratio:.2f}{mark} | {rounds} |")
-    return "\n".join(lines)
+        rows.append((f"{cell.rtt_ms:g} ms", str(cell.queues), cell.scene, summary.text(), reached, rounds))
+    return Table(("round trip", "queues", "tasks", "tasks/s", "of one queue", "rounds"), rows)
 
 
 if __name__ == "__main__":

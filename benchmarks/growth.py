@@ -10,16 +10,15 @@ of the client is given beside it.
 """
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.beds import FEW, Bed, as_json
+from benchmarks.growth_points import LARGE_PAYLOAD_BATCH, GrowthPoint, as_json
+from benchmarks.results import growth_table, write_json
 from benchmarks.server import PrivateServer
 from jobrunner import Client
 from jobrunner.client.item import Item
@@ -28,27 +27,29 @@ from jobrunner.client.queue import Queue
 _TURNS = 16
 _FILLED_AT_ONCE = 2_000
 _DAY_S = 86_400
-_ROOM = 4 * 2**20
+_PAYLOAD_LIMIT = 4 * 2**20
 """Bytes that a payload may have here; the usual limit is 1 MiB with its encoding."""
 _LEAST_S = 0.2
 
 
-def beds(client: Client, most: int) -> Iterator[Bed]:
-    """Places of all sizes, filled one after the other."""
+def points(client: Client, most: int) -> Iterator[GrowthPoint]:
+    """All sizes of all series, filled one after the other. `most`: the largest number of waiting tasks."""
     for size in _powers(1_000, most):
-        yield Bed(series="waiting", size=size, queues=[_filled(client, f"waiting-{size}", size)])
+        yield GrowthPoint(series="waiting", size=size, queues=[_filled(client, f"waiting-{size}", size)])
     for size in _powers(1_000, min(most, 1_000_000)):
         queue = _filled(client, f"scheduled-{size}", size, in_=_DAY_S)
-        yield Bed(series="scheduled", size=size, queues=[queue])
+        yield GrowthPoint(series="scheduled", size=size, queues=[queue])
     for size in _powers(1, 1_000):
-        yield Bed(series="queues", size=size, queues=[_filled(client, f"many-{size}-{n}", 100) for n in range(size)])
+        many = [_filled(client, f"many-{size}-{n}", 100) for n in range(size)]
+        yield GrowthPoint(series="queues", size=size, queues=many)
     for size in (10, 100, 1_000, 10_000, 100_000, 1_000_000):
-        queue = _filled(client, f"payload-{size}", FEW)
-        yield Bed(series="bytes of payload", size=size, queues=[queue], payload=b"x" * size, batch=FEW)
+        queue = _filled(client, f"payload-{size}", LARGE_PAYLOAD_BATCH)
+        yield GrowthPoint(series="bytes of payload", size=size, queues=[queue], payload=b"x" * size,
+                          batch=LARGE_PAYLOAD_BATCH)  # fmt: skip
     for size in (1, 2, 4, 8, 16, 32, 64):
         others = [Client(client.settings.url, client.keys.prefix) for _ in range(size)]
-        yield Bed(series="clients at a time", size=size, queues=[_filled(client, f"clients-{size}", 10_000)],
-                  clients=others)  # fmt: skip
+        yield GrowthPoint(series="clients at a time", size=size, queues=[_filled(client, f"clients-{size}", 10_000)],
+                          clients=others)  # fmt: skip
     for size in (0, 1_000, 10_000, 100_000):
         queue = client.queue(f"history-{size}")
         if size:
@@ -56,7 +57,7 @@ def beds(client: Client, most: int) -> Iterator[Bed]:
             for _ in range(size // 1_000):
                 queue.push_many([b"x" * 100] * 1_000)
                 queue.commit_many(queue.reserve(1_000))
-        yield Bed(series="history kept (0: off)", size=size, queues=[queue])
+        yield GrowthPoint(series="history kept (0: off)", size=size, queues=[queue])
 
 
 def _powers(first: int, last: int) -> Iterator[int]:
@@ -71,40 +72,40 @@ def _filled(client: Client, name: str, count: int, **options: int) -> Queue:
         some = min(_FILLED_AT_ONCE, count - done)
         queue.push_many([Item(b"x" * 100, **options)] * some if options else [b"x" * 100] * some)
         if count >= 1_000_000 and done % 100_000 == 0:
-            _tell(f"{name}: {done:,} of {count:,}")
+            _progress(f"{name}: {done:,} of {count:,}")
     return queue
 
 
-def measure(server: PrivateServer, bed: Bed) -> None:
+def measure(server: PrivateServer, point: GrowthPoint) -> None:
     """Takes turns in a bed and notes what a task cost."""
     before, began, tasks = server.usage(), time.perf_counter(), 0
     while time.perf_counter() - began < _LEAST_S:
-        tasks += _beside(bed) if bed.clients else _turns(bed.queues, bed, _TURNS)
+        tasks += _turns_of_all_clients(point) if point.clients else _turns(point.queues, point, _TURNS)
     used = server.usage() - before
-    bed.server_us.append(used.script_us / tasks)
-    bed.wall_us.append((time.perf_counter() - began) / tasks * 1e6)
+    point.server_us.append(used.script_us / tasks)
+    point.wall_us.append((time.perf_counter() - began) / tasks * 1e6)
 
 
-def _turns(queues: Sequence[Queue], bed: Bed, turns: int) -> int:
+def _turns(queues: Sequence[Queue], point: GrowthPoint, turns: int) -> int:
     """Returns how many tasks came and went."""
     gone = 0
     for turn in range(turns):
         queue = queues[turn * 7919 % len(queues)]
-        queue.push_many([bed.payload] * bed.batch)
-        gone += sum(queue.commit_many(queue.reserve(bed.batch)))
+        queue.push_many([point.payload] * point.batch)
+        gone += sum(queue.commit_many(queue.reserve(point.batch)))
     return gone
 
 
-def _beside(bed: Bed) -> int:
+def _turns_of_all_clients(point: GrowthPoint) -> int:
     """The same by all clients at a time."""
     gone: list[int] = []
-    name = bed.queues[0].name
-    turns = max(_TURNS // len(bed.clients), 1)
+    name = point.queues[0].name
+    turns = max(_TURNS // len(point.clients), 1)
 
     def work(client: Client) -> None:
-        gone.append(_turns([client.queue(name)], bed, turns))
+        gone.append(_turns([client.queue(name)], point, turns))
 
-    threads = [threading.Thread(target=work, args=(client,)) for client in bed.clients]
+    threads = [threading.Thread(target=work, args=(client,)) for client in point.clients]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -112,21 +113,9 @@ def _beside(bed: Bed) -> int:
     return sum(gone)
 
 
-def _tell(line: str) -> None:
+def _progress(line: str) -> None:
     ending = "\r" if sys.stderr.isatty() else "\n"
     print(f"{line:<70}", end=ending, file=sys.stderr, flush=True)
-
-
-def table(made: Sequence[Bed]) -> Iterator[str]:
-    """A line for each size; beside the median what it is divided by that of the smallest."""
-    yield f"{'series':<24}{'size':>12}{'server, µs/task':>18}{'spread':>16}{'÷ smallest':>12}{'client, µs/task':>18}"
-    first: dict[str, float] = {}
-    for bed in made:
-        middle = statistics.median(bed.server_us)
-        smallest = first.setdefault(bed.series, middle)
-        spread = f"{min(bed.server_us):.2f}–{max(bed.server_us):.2f}"
-        wall = statistics.median(bed.wall_us)
-        yield f"{bed.series:<24}{bed.size:>12,}{middle:>18.2f}{spread:>16}{middle / smallest:>12.2f}{wall:>18.1f}"
 
 
 def main() -> int:
@@ -138,21 +127,22 @@ def main() -> int:
     asked.add_argument("--plot", type=Path, metavar="FILE", help="SVG; needs matplotlib")
     given = asked.parse_args()
     load = os.getloadavg()[0]
-    with PrivateServer() as server, Client(server.url, "growth", retry_timeout=60, payload_limit=_ROOM) as client:
+    options = {"retry_timeout": 60, "payload_limit": _PAYLOAD_LIMIT}
+    with PrivateServer() as server, Client(server.url, "growth", **options) as client:
         server.redis.config_set("hash-max-listpack-value", 512)  # as the embedded server has it
-        made = list(beds(client, given.most))
+        made = list(points(client, given.most))
         for turn in range(-1, given.rounds):
-            _tell(f"round {turn + 1} of {given.rounds}")
-            for bed in made[:: 1 if turn % 2 else -1]:
-                measure(server, bed)
+            _progress(f"round {turn + 1} of {given.rounds}")
+            for point in made[:: 1 if turn % 2 else -1]:
+                measure(server, point)
                 if turn < 0:  # a round to warm up
-                    bed.server_us.clear()
-                    bed.wall_us.clear()
-        for bed in made:
-            _close(bed.clients)
-    print(*table(made), f"load before: {load:.1f}", sep="\n")
+                    point.server_us.clear()
+                    point.wall_us.clear()
+        for point in made:
+            _close(point.clients)
+    print(growth_table(made, clock=True).text(), f"load before: {load:.1f}", sep="\n")
     if given.json:
-        given.json.write_text(json.dumps([as_json(bed) for bed in made], indent=1) + "\n")
+        write_json(given.json, [as_json(point) for point in made])
     if given.plot:
         from benchmarks import pictures  # matplotlib
 

@@ -7,12 +7,10 @@ counts are the ratios of medians. With one task in a call a tenth of the tasks i
 """
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +24,7 @@ from benchmarks.child import ChildFailed
 from benchmarks.contenders import jobrunner, jobrunner_left
 from benchmarks.drain import NotDelivered, drain
 from benchmarks.measures import OURS
+from benchmarks.results import limits_table, write_json
 from benchmarks.server import PrivateServer
 
 DRAIN, SINGLE, BULK = "drain", "enqueue one by one", "enqueue in bulk"
@@ -161,18 +160,7 @@ def _take(server: PrivateServer, row: Row, tasks: int) -> float:
     return rate
 
 
-def table(rates: Mapping[str, Mapping[str, list[float]]]) -> Iterator[str]:
-    """A line for each row, with the median and what jobrunner's is divided by it."""
-    yield f"{'what':<20}{'who':<44}{'tasks/s':>12}  {'spread':<24}{'jobrunner ÷ it':>14}"
-    for part, found in rates.items():
-        ours = statistics.median(found[OURS])
-        for name, values in found.items():
-            middle, spread = statistics.median(values), f"{min(values):,.0f}–{max(values):,.0f}"
-            ratio = "" if name == OURS else f"{ours / middle:.3g}"
-            yield f"{part:<20}{name:<44}{middle:>12,.0f}  {spread:<24}{ratio:>14}".rstrip()
-
-
-def _tell(line: str) -> None:
+def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -186,13 +174,13 @@ def main() -> int:
     load, tool = os.getloadavg()[0], server_tool.find()
     with PrivateServer() as server:
         asked = list(rows(server, tool))
-        rates = measure(server, asked, given.tasks, given.rounds, _tell)
-    print(*table(rates), sep="\n")
+        rates = measure(server, asked, given.tasks, given.rounds, _progress)
+    print(limits_table(rates).text())
     if tool is None:
         print("neither valkey-benchmark nor redis-benchmark is here: not measured")
     print(f"load before: {load:.1f}")
     if given.json:
-        given.json.write_text(json.dumps({"tasks": given.tasks, "rates": rates}, indent=1) + "\n")
+        write_json(given.json, {"tasks": given.tasks, "rates": rates})
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What is measured, in the order of the table, and what jobrunner should reach."""
+"""The measures, in the order of the table, with the targets of jobrunner."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,11 @@ OUR_THREADS = "jobrunner, threads"
 ACKNOWLEDGED = ("dramatiq", "taskiq", "rq", "celery", "arq", "saq", "streaq", "tasktiger")
 UNACKNOWLEDGED = ("huey",)
 PEERS = ("dramatiq", "taskiq", "rq", "celery", "huey", "arq", "saq", "streaq", "tasktiger")
+FEATURES = ("limits", "history", "hooks", "metrics", "tracing")
+"""The features whose price `benchmarks.prices` measures, one at a time and together."""
+PLAIN = "plain"
+EVERYTHING = "+".join(FEATURES)
+SAMPLED = f"{EVERYTHING} 1 in 100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +29,11 @@ class Target:
         return f"{'≥' if self.at_least else '≤'} {self.bound:,g}{times}"
 
     def met(self, reached: float) -> bool:
-        """Whether a ratio (with `against`) or a figure (without) is as good."""
+        """Whether a ratio (with `against`) or a figure (without it) reaches the bound."""
         return reached >= self.bound if self.at_least else reached <= self.bound
 
-    def word(self, reached: float) -> str:
-        """That, for a table."""
+    def verdict(self, reached: float) -> str:
+        """The same for a table: met or MISSED."""
         return "met" if self.met(reached) else "MISSED"
 
 
@@ -41,8 +46,8 @@ class Measure:
     targets: tuple[Target, ...] = ()
     most_is_best: bool = True
 
-    def shown(self, figure: float) -> str:
-        """A figure with this measure's digits."""
+    def format(self, figure: float) -> str:
+        """A figure with the decimals of this measure."""
         return f"{figure:,.{self.digits}f}"
 
 
@@ -52,6 +57,12 @@ def at_least(bound: float, *against: str, of: str = "", who: str = OURS) -> Targ
 
 def at_most(bound: float, *against: str, of: str = "") -> Target:
     return Target(bound=bound, at_least=False, against=against, of=of)
+
+
+GROWTH_TARGET = at_most(1.5)
+"""Of a task's cost in the largest queue, divided by that in the smallest."""
+PRICE_TARGET = at_least(0.6)
+"""Of the drain with all features, divided by the plain drain."""
 
 
 def _less(title: str, digits: int, *targets: Target) -> Measure:

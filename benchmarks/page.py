@@ -1,16 +1,23 @@
-"""What docs/performance.md shows of the figures: its tables, each between two marks that stay."""
+"""The tables of docs/performance.md. Each replaces the text between two marks, which stay in the page."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from benchmarks.beds import Bed
 from benchmarks.board import Board, Judgement, Series
-from benchmarks.measures import MEASURES, OUR_THREADS, OURS, PEERS, at_least, at_most
-from benchmarks.prices import EVERYTHING, PLAIN, SAMPLED, TARGET
+from benchmarks.growth_points import GrowthPoint
+from benchmarks.measures import (
+    EVERYTHING,
+    GROWTH_TARGET,
+    MEASURES,
+    OUR_THREADS,
+    OURS,
+    PEERS,
+    PRICE_TARGET,
+    SAMPLED,
+)  # fmt: skip
+from benchmarks.results import Table, growth_ratio, growth_table, limits_table, price_share, prices_table
 
-GROWTH = at_most(1.5)
 _COLUMNS = {
     "throughput": {
         "drain": "drain", "drain2": "by two processes", "waits": "5 ms waits", "cpu": "10 ms of CPU",
@@ -33,24 +40,24 @@ _END = "<!-- end -->"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of all programs."""
+    """The measurements of all programs."""
 
     board: Board
     about: str
-    growth: Sequence[Bed]
+    growth: Sequence[GrowthPoint]
     prices: Mapping[str, Sequence[float]]
     limits: Mapping[str, Mapping[str, Sequence[float]]]
     anatomy: Mapping[str, Sequence[str]]
-    """The lines of its tables."""
+    """The Markdown lines of its tables, by part."""
 
 
 def with_tables(page: str, figures: Figures) -> str:
-    """The page with the figures of this run. Raises SystemExit when it lacks a place for them."""
+    """The page with the tables of these figures. Raises SystemExit when the marks of a table are missing."""
     for name, lines in sections(figures).items():
         mark = _MARK.format(name)
         between = re.compile(f"({re.escape(mark)}\n).*?(?={re.escape(_END)})", re.DOTALL)
         if not between.search(page):
-            raise SystemExit(f"the page has no place for {name}: a line {mark}, and {_END} behind it")
+            raise SystemExit(f"the page has no place for {name}: add a line {mark}, and {_END} after it")
         text = "\n".join(lines)
         page = between.sub(lambda found, text=text: f"{found[1]}{text}\n", page, count=1)
     return page
@@ -59,51 +66,45 @@ def with_tables(page: str, figures: Figures) -> str:
 def sections(figures: Figures) -> dict[str, list[str]]:
     """The lines of each table by its mark."""
     return {
-        "targets": list(_targets(figures)),
-        **{name: list(_side_by_side(figures.board, columns)) for name, columns in _COLUMNS.items()},
+        "targets": list(_targets(figures).markdown()),
+        **{name: list(_side_by_side(figures.board, columns).markdown()) for name, columns in _COLUMNS.items()},
         "voids": [f"- {line}" for line in (*(f"VOID: {one}" for one in figures.board.voids), *figures.board.absences)],
-        "limits": list(_limits(figures.limits)),
-        "growth": list(_growth(figures.growth)),
-        "prices": list(_prices(figures.prices)),
+        "limits": list(limits_table(figures.limits).markdown()),
+        "growth": list(growth_table(figures.growth).markdown()),
+        "prices": list(prices_table(figures.prices).markdown()),
         **{f"anatomy of {name}": list(lines) for name, lines in figures.anatomy.items()},
         "about": [figures.about],
     }
 
 
-def _targets(figures: Figures) -> Iterator[str]:
-    yield from _head("measure", "target", "reached", "")
+def _targets(figures: Figures) -> Table:
+    rows = []
     for one in figures.board.judgements():
         if one.reached is not None:
             against = f" {one.row}" if one.target.against else ""
-            shown = _figure(one.reached)
-            yield _row(_named(one), f"{one.target}{against}", shown, one.word)
-    grown = growth_of(figures.growth, "waiting")
-    yield _row("cost of a task from the smallest to the largest queue", f"{GROWTH} ×", f"{grown:.2f}",
-               GROWTH.word(grown))  # fmt: skip
-    price = at_least(TARGET)
+            rows.append((_title(one), f"{one.target}{against}", _figure(one.reached), one.verdict))
+    grown = growth_ratio(figures.growth, "waiting")
+    rows.append(("cost of a task from the smallest to the largest queue", f"{GROWTH_TARGET} ×", f"{grown:.2f}",
+                 GROWTH_TARGET.verdict(grown)))  # fmt: skip
     for case, traced in ((EVERYTHING, "tracing"), (SAMPLED, "tracing of 1 in 100")):
-        share = median(figures.prices[case]) / median(figures.prices[PLAIN])
-        yield _row(f"the drain with limits, history, hooks, metrics and {traced}", f"{price} × plain", f"{share:.2f}",
-                   price.word(share))  # fmt: skip
+        share = price_share(figures.prices, case)
+        rows.append((f"the drain with limits, history, hooks, metrics and {traced}", f"{PRICE_TARGET} × plain",
+                     f"{share:.2f}", PRICE_TARGET.verdict(share)))  # fmt: skip
+    return Table(("measure", "target", "reached", ""), rows)
 
 
-def _named(one: Judgement) -> str:
+def _title(one: Judgement) -> str:
     title = MEASURES[one.measure].title.strip()
     return title if one.target.who == OURS else f"{title} ({one.target.who})"
 
 
-def growth_of(beds: Sequence[Bed], series: str) -> float:
-    """What a task costs in the largest of a series, divided by what it costs in the smallest."""
-    some = sorted((bed for bed in beds if bed.series == series), key=lambda bed: bed.size)
-    return median(some[-1].server_us) / median(some[0].server_us)
-
-
-def _side_by_side(board: Board, columns: Mapping[str, str]) -> Iterator[str]:
-    yield from _head("", *columns.values())
+def _side_by_side(board: Board, columns: Mapping[str, str]) -> Table:
     found = {who for name in columns for who in board.figures(name)}
+    rows = []
     for who in (*(one for one in _WHO if one in found), *sorted(found - set(_WHO))):
-        cells = [_cell(name, board.figures(name).get(who)) for name in columns]
-        yield _row(f"**{who}**" if who in (OURS, OUR_THREADS) else who, *cells)
+        cells = (_cell(name, board.figures(name).get(who)) for name in columns)
+        rows.append((f"**{who}**" if who in (OURS, OUR_THREADS) else who, *cells))
+    return Table(("", *columns.values()), rows)
 
 
 def _cell(measure: str, series: Series | None) -> str:
@@ -111,51 +112,10 @@ def _cell(measure: str, series: Series | None) -> str:
         return ""
     if series.void:
         return "void"
-    shown = MEASURES[measure].shown
-    least, most = shown(min(series.values)), shown(max(series.values))
-    return shown(median(series.values)) + (f"<br><small>{least}–{most}</small>" if least != most else "")
-
-
-def _limits(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[str]:
-    yield from _head("", "who", "tasks/s", "spread", "jobrunner ÷ it")
-    for part, found in rates.items():
-        for name, values in found.items():
-            ratio = "" if name == OURS else f"{median(found[OURS]) / median(values):.2g}"
-            yield _row(part, f"**{name}**" if name == OURS else name, *_rate(values), ratio)
-            part = ""
-
-
-def _growth(beds: Sequence[Bed]) -> Iterator[str]:
-    yield from _head("", "size", "server, µs a task", "spread", "÷ smallest")
-    first: dict[str, float] = {}
-    for bed in beds:
-        middle = median(bed.server_us)
-        title = "" if bed.series in first else bed.series
-        ratio = middle / first.setdefault(bed.series, middle)
-        spread = f"{min(bed.server_us):.1f}–{max(bed.server_us):.1f}"
-        yield _row(title, f"{bed.size:,}", f"{middle:.1f}", spread, f"{ratio:.2f}")
-
-
-def _prices(rates: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    yield from _head("with", "tasks/s", "spread", "÷ plain", "µs a task more")
-    plain = median(rates[PLAIN])
-    for name, values in rates.items():
-        middle = median(values)
-        yield _row(name, *_rate(values), f"{middle / plain:.2f}", f"{1e6 / middle - 1e6 / plain:.1f}")
-
-
-def _rate(values: Sequence[float]) -> tuple[str, str]:
-    return f"{median(values):,.0f}", f"{min(values):,.0f}–{max(values):,.0f}"
+    digits, summary = MEASURES[measure].digits, series.summary
+    least, most = MEASURES[measure].format(summary.least), MEASURES[measure].format(summary.most)
+    return summary.text(digits) + (f"<br><small>{summary.spread(digits)}</small>" if least != most else "")
 
 
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _head(*titles: str) -> Iterator[str]:
-    yield _row(*titles)
-    yield "|---|" + "---|" * (len(titles) - 1)
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"

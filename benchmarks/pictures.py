@@ -1,15 +1,15 @@
-"""The figures as pictures: SVGs that can be read on light and dark pages."""
+"""Draws the figures as SVGs whose colours work on light and dark pages."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import matplotlib as mpl
 
-from benchmarks.beds import Bed
 from benchmarks.board import Board
+from benchmarks.growth_points import GrowthPoint
 from benchmarks.measures import MEASURES, OURS, PEERS
+from benchmarks.results import Summary
 
 mpl.use("svg")
 
@@ -17,9 +17,9 @@ from matplotlib import pyplot as plt
 
 _OURS, _PEER, _LIMIT = "#0d9488", "#94a3b8", "#cbd5e1"
 _INK = "#7a8699"
-"""Of text and axes: between black and white."""
+"""Colour of text and axes: a grey between black and white."""
 _WIDE = 8
-"""Costs that differ by more are shown by their logarithm."""
+"""Costs that differ by more than this factor get a logarithmic axis."""
 _BARS = {
     "drain": "no-op tasks drained a second",
     "waits": "5 ms waits, 50 at once, a second",
@@ -35,7 +35,7 @@ _STYLE = {
 
 
 def bars(board: Board, path: Path) -> None:
-    """Medians of all contenders, the best on top; the lines tell the spread of the rounds."""
+    """Medians of all contenders, the best on top, with the spread of the rounds as error bars."""
     with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
         figure, axes = plt.subplots(2, 3, figsize=(12, 7.5), layout="constrained")
         for (name, title), axis in zip(_BARS.items(), axes.flat, strict=True):
@@ -44,49 +44,47 @@ def bars(board: Board, path: Path) -> None:
         _save(figure, path)
 
 
-def growth(beds: Sequence[Bed], path: Path) -> None:
-    """What a task costs the server in each series, by size; the band is the spread of the rounds."""
-    names = list(dict.fromkeys(bed.series for bed in beds))
+def growth(points: Sequence[GrowthPoint], path: Path) -> None:
+    """The server's time for a task in each series, by size; the band is the spread of the rounds."""
+    names = list(dict.fromkeys(point.series for point in points))
     with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
         figure, axes = plt.subplots(2, 3, figsize=(12, 6.5), layout="constrained")
         for name, axis in zip(names, axes.flat, strict=True):
-            _curve(name, [bed for bed in beds if bed.series == name], axis)
+            _curve(name, [point for point in points if point.series == name], axis)
         _save(figure, path)
 
 
 def _bars(board: Board, name: str, axis: Any) -> None:
     measure = MEASURES[name]
-    found = {who: one.values for who, one in board.figures(name).items() if one.values and not one.void}
-    ranked = sorted(found, key=lambda who: median(found[who]), reverse=not measure.most_is_best)
-    middle = [median(found[who]) for who in ranked]
-    spread = [
-        [value - min(found[who]) for who, value in zip(ranked, middle, strict=True)],
-        [max(found[who]) - value for who, value in zip(ranked, middle, strict=True)],
-    ]
+    found = {who: one.summary for who, one in board.figures(name).items() if one.values and not one.void}
+    ranked = sorted(found, key=lambda who: found[who].median, reverse=not measure.most_is_best)
+    summaries = [found[who] for who in ranked]
+    middle = [one.median for one in summaries]
+    spread = [[one.median - one.least for one in summaries], [one.most - one.median for one in summaries]]
     colours = [_OURS if who.startswith(OURS) else _PEER if who in PEERS else _LIMIT for who in ranked]
     axis.barh(ranked, middle, xerr=spread, color=colours, ecolor=_INK, error_kw={"elinewidth": 0.8})
     for place, value in enumerate(middle):
-        axis.text(value, place, f"  {measure.shown(value)}", va="bottom", fontsize=7.5)
+        axis.text(value, place, f"  {measure.format(value)}", va="bottom", fontsize=7.5)
     axis.set_xscale("log")
     axis.set_xlim(min(middle) / 2, max(middle) * 4)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
 
 
-def _curve(name: str, beds: Sequence[Bed], axis: Any) -> None:
+def _curve(name: str, points: Sequence[GrowthPoint], axis: Any) -> None:
     is_history = name.startswith("history")
-    sizes = [max(bed.size, 100) if is_history else bed.size for bed in beds]  # a logarithm has no place for "off"
-    middle = [median(bed.server_us) for bed in beds]
-    axis.fill_between(
-        sizes, [min(bed.server_us) for bed in beds], [max(bed.server_us) for bed in beds], alpha=0.2, color=_OURS
-    )
+    # "off" has size 0, which a logarithmic axis cannot show.
+    sizes = [max(point.size, 100) if is_history else point.size for point in points]
+    costs = [Summary.of(point.server_us) for point in points]
+    middle = [cost.median for cost in costs]
+    axis.fill_between(sizes, [cost.least for cost in costs], [cost.most for cost in costs], alpha=0.2, color=_OURS)
     axis.plot(sizes, middle, marker="o", color=_OURS)
     axis.set(xscale="log", ylabel="server, µs a task", ylim=(0, max(max(middle) * 1.3, 1)))
     if max(middle) > _WIDE * min(middle):
         axis.set(yscale="log", ylim=(min(middle) / 2, max(middle) * 2))
     axis.set_title(name, fontsize=10)
     if is_history:
-        axis.set_xticks(sizes, ["off", *(f"{bed.size:,}" for bed in beds[1:])])
+        axis.set_xticks(sizes, ["off", *(f"{point.size:,}" for point in points[1:])])
     axis.grid(alpha=0.3)
 
 

@@ -8,9 +8,7 @@ too, what OpenTelemetry's SDK takes for such spans alone.
 """
 
 import argparse
-import json
 import os
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -21,13 +19,10 @@ from benchmarks.child import ChildFailed
 from benchmarks.contender import Contender
 from benchmarks.contenders import jobrunner_environment, jobrunner_left
 from benchmarks.drain import NotDelivered, drain
+from benchmarks.measures import EVERYTHING, FEATURES, PLAIN, PRICE_TARGET, SAMPLED
+from benchmarks.results import price_share, prices_table, write_json
 from benchmarks.server import PrivateServer
 
-FEATURES = ("limits", "history", "hooks", "metrics", "tracing")
-TARGET = 0.6
-EVERYTHING = "+".join(FEATURES)
-SAMPLED = f"{EVERYTHING} 1 in 100"
-PLAIN = "plain"
 _CASES = (PLAIN, "nothing kept", *FEATURES, "tracing 1 in 100", EVERYTHING, SAMPLED)
 _MANY = 10**6
 _ON = "BENCHMARK_FEATURES"
@@ -117,18 +112,12 @@ def main() -> int:
     load = os.getloadavg()[0]
     with PrivateServer() as server:
         rates, bare = measure(server, given.tasks, given.rounds, lambda line: print(line, file=sys.stderr, flush=True))
-    plain = statistics.median(rates[PLAIN])
-    print(f"{'with':<42}{'tasks/s':>10}  {'spread':<18}{'÷ plain':>8}{'µs/task more':>14}")
-    for name, found in rates.items():
-        middle = statistics.median(found)
-        spread = f"{min(found):,.0f}–{max(found):,.0f}"
-        print(f"{name:<42}{middle:>10,.0f}  {spread:<18}{middle / plain:>8.2f}{(1 / middle - 1 / plain) * 1e6:>14.1f}")
-    print(bare_spans.table(bare))
-    ratio = statistics.median(rates[EVERYTHING]) / plain
-    print(f"all of them: {ratio:.2f} of plain (target {TARGET}); load before: {load:.1f}")
+    print(prices_table(rates).text(), bare_spans.table(bare).text(), sep="\n\n")
+    ratio = price_share(rates, EVERYTHING)
+    print(f"all of them: {ratio:.2f} of plain (target {PRICE_TARGET}); load before: {load:.1f}")
     if given.json:
-        given.json.write_text(json.dumps({"tasks": given.tasks, "rates": rates, "bare_us": bare}, indent=1) + "\n")
-    return 0 if ratio >= TARGET else 1
+        write_json(given.json, {"tasks": given.tasks, "rates": rates, "bare_us": bare})
+    return 0 if PRICE_TARGET.met(ratio) else 1
 
 
 if __name__ == "__main__":

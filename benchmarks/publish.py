@@ -1,9 +1,9 @@
-"""All benchmarks one after the other, and docs/performance.md from their figures.
+"""Runs all benchmarks one after the other and writes docs/performance.md from their figures.
 
     python -m benchmarks.publish FOLDER             # about two hours; the machine should have nothing else to do
-    python -m benchmarks.publish FOLDER --only-page # from the files that are there
+    python -m benchmarks.publish FOLDER --only-page # measure nothing: write the page from the files in FOLDER
 
-A program whose file is in the folder already is not run again.
+A program whose file is in FOLDER already is not run again.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import beds
+from benchmarks import growth_points
 from benchmarks.board import Board
 from benchmarks.child import ROOT
 from benchmarks.page import Figures, with_tables
@@ -30,9 +30,9 @@ PROGRAMS = {
 
 
 def main() -> int:
-    """Exit code: 0; 1 when a program left no figures."""
+    """Exit code: 0; 1 when a program wrote no figures."""
     asked = argparse.ArgumentParser(prog="python -m benchmarks.publish", description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("folder", type=Path, help="where the figures are, and go")
+    asked.add_argument("folder", type=Path, help="holds one JSON file of figures for each program")
     asked.add_argument("--only-page", action="store_true", help="measure nothing")
     given = asked.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def read(folder: Path) -> Figures:
     return Figures(
         board=board,
         about=table["about"],
-        growth=[beds.from_json(bed) for bed in of("growth")],
+        growth=[growth_points.from_json(point) for point in of("growth")],
         prices=of("prices")["rates"],
         limits=of("limits")["rates"],
         anatomy=of("anatomy"),

@@ -9,7 +9,6 @@ rates say little and these still tell what they would be. How long single comman
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.plain_reader import read_all
+from benchmarks.results import write_json
 from benchmarks.server import PrivateServer
 from benchmarks.stalls import Stall, Watch
 from jobrunner import Client
@@ -43,7 +43,7 @@ def main() -> int:
     with PrivateServer() as server:
         figures = _measure(server, given.tasks, given.rounds, given.cores)
     if given.json:
-        given.json.write_text(json.dumps(figures, indent=1, default=str))
+        write_json(given.json, figures)
     return _print(figures, given.tasks)
 
 

@@ -10,7 +10,6 @@ longest that one command held the server up.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.results import write_json
 from benchmarks.server import PrivateServer
 from benchmarks.spark_read import cpu_s
 from benchmarks.stalls import Stall, Watch
@@ -42,7 +42,7 @@ def main() -> int:
     with PrivateServer() as server:
         figures = _measure(server, given.tasks, given.rounds, given.cores)
     if given.json:
-        given.json.write_text(json.dumps(figures, indent=1, default=str))
+        write_json(given.json, figures)
     return _print(figures, given.tasks)
 
 

@@ -11,5 +11,6 @@ def test_a_span_takes_a_time(share: float) -> None:
 
 
 def test_each_share_has_a_line() -> None:
-    (line,) = bare_spans.table({"tracing": [40.0, 41.25, 50.0]}).splitlines()
-    assert line.split() == ["bare", "spans,", "tracing", "41.2", "40.0–50.0", "µs", "a", "span"]
+    title, line = bare_spans.table({"tracing": [40.0, 41.25, 50.0]}).text().splitlines()
+    assert title.split() == ["OpenTelemetry", "alone", "µs", "a", "span", "spread"]
+    assert line.split() == ["bare", "spans,", "tracing", "41.2", "40.0–50.0"]

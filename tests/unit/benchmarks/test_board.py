@@ -93,8 +93,8 @@ def test_a_target_may_be_measured_by_another_measure_of_the_same_contender() -> 
     found = {one.measure: one for one in board.judgements() if one.target.of}
 
     assert str(found["drain2"].target) == "≥ 1.4 × drain, tasks/s"
-    assert (found["drain2"].reached, found["drain2"].word) == (1.2, "MISSED")
-    assert (found["start_p99"].reached, found["start_p99"].word) == (None, "")
+    assert (found["drain2"].reached, found["drain2"].verdict) == (1.2, "MISSED")
+    assert (found["start_p99"].reached, found["start_p99"].verdict) == (None, "")
 
 
 def test_threads_have_a_target_of_their_own() -> None:

@@ -8,7 +8,8 @@ import pytest
 from benchmarks.bare_scripts import BareScripts
 from benchmarks.contenders import jobrunner_left
 from benchmarks.drain import NotDelivered
-from benchmarks.limits import Row, measure, rows, table
+from benchmarks.limits import Row, measure, rows
+from benchmarks.results import limits_table
 from benchmarks.server import PrivateServer
 
 
@@ -54,7 +55,10 @@ def test_without_the_servers_tool_the_other_rows_are_there(server: PrivateServer
 
 
 def test_the_table_says_what_jobrunner_is_of_each_limit() -> None:
-    lines = list(table({"drain": {"jobrunner": [40.0, 50.0, 60.0], "scripts": [100.0, 90.0, 110.0]}}))
+    rates = {"drain": {"jobrunner": [40.0, 50.0, 60.0], "scripts": [100.0, 90.0, 110.0]}}
+
+    lines = limits_table(rates).text().splitlines()
+
 
     assert lines[1].split() == ["drain", "jobrunner", "50", "40–60"]
     assert lines[2].split() == ["drain", "scripts", "100", "90–110", "0.5"]

@@ -2,15 +2,16 @@
 
 import pytest
 
-from benchmarks.beds import Bed
 from benchmarks.board import Board
 from benchmarks.child import ROOT
-from benchmarks.page import Figures, growth_of, sections, with_tables
-from benchmarks.prices import EVERYTHING, PLAIN, SAMPLED
+from benchmarks.growth_points import GrowthPoint
+from benchmarks.measures import EVERYTHING, PLAIN, SAMPLED
+from benchmarks.page import Figures, sections, with_tables
+from benchmarks.results import growth_ratio
 
 
-def _bed(size: int, *server_us: float, series: str = "waiting") -> Bed:
-    return Bed(series=series, size=size, queues=[], server_us=list(server_us))
+def _point(size: int, *server_us: float, series: str = "waiting") -> GrowthPoint:
+    return GrowthPoint(series=series, size=size, queues=[], server_us=list(server_us))
 
 
 def _figures() -> Figures:
@@ -24,7 +25,7 @@ def _figures() -> Figures:
     return Figures(
         board=board,
         about="here and now",
-        growth=[_bed(1_000, 4.0, 5.0, 6.0), _bed(10_000, 6.0), _bed(1, 3.0, series="queues")],
+        growth=[_point(1_000, 4.0, 5.0, 6.0), _point(10_000, 6.0), _point(1, 3.0, series="queues")],
         prices={PLAIN: [10_000.0], EVERYTHING: [5_000.0], SAMPLED: [7_000.0]},
         limits={"drain": {"jobrunner": [50.0], "scripts alone": [200.0]}},
         anatomy={"drain": ["| µs a task | jobrunner |", "|---|---|", "| Lua alone | 3.0 |"]},
@@ -57,7 +58,7 @@ def test_costs_are_beside_those_of_the_smallest_and_prices_beside_plain() -> Non
     assert told["prices"][-2].endswith("| 0.50 | 100.0 |")
     assert told["limits"][-1] == "|  | scripts alone | 200 | 200–200 | 0.25 |"
     assert told["voids"] == ["- VOID: enqueue in bulk, tasks/s, arq: 2 lost", "- waits, rq: one at a time"]
-    assert growth_of(_figures().growth, "queues") == 1
+    assert growth_ratio(_figures().growth, "queues") == 1
 
 
 def test_the_page_has_a_place_for_each_table_and_writing_twice_changes_nothing() -> None:
