@@ -39,9 +39,9 @@ def test_a_server_that_stands_still_for_a_while_costs_nothing(
             wait_for(lambda: len(started.ledger.times("start")) == 8)
             for _ in range(2):
                 os.kill(server.pid, signal.SIGSTOP)
-                time.sleep(3)
+                time.sleep(3)  # the fault: a server that is frozen for less than a lease
                 os.kill(server.pid, signal.SIGCONT)
-                time.sleep(3)
+                time.sleep(3)  # leases are renewed again before the second fault
             go.touch()
             for task in tasks:
                 task.result(timeout=20)
@@ -74,7 +74,7 @@ def test_an_idle_worker_sends_less_than_a_command_a_second(fleet: Fleet, server:
     with server.connect() as connection:
         wait_for(lambda: connection.exists(keys.leader))
         before = connection.info("commandstats")
-        time.sleep(20)
+        time.sleep(20)  # the span that is measured
         after = connection.info("commandstats")
     # Commands inside scripts are counted too, but these are sent by nobody but workers themselves.
     sent = [f"cmdstat_{name}" for name in ("evalsha", "bzpopmin", "smembers", "hgetall", "sadd", "hrandfield")]

@@ -264,7 +264,7 @@ def test_a_module_may_configure_the_client_that_the_worker_uses(jobs: Any, clien
 
     assert said.code == 0, said.talk
     with Client(client.settings.url, prefix) as own:
-        assert own.task(added).result(timeout=1) == 4
+        assert own.task(added).result(timeout=30) == 4
         assert own.queue("maths").purge("waiting") == 0
 
 

@@ -114,7 +114,7 @@ def test_callbacks_come_once_while_workers_are_killed_all_the_time(
         victim = alive.pop(random.randrange(len(alive)))
         victim.kill()
         alive.append(fleet.launch(**common))
-        time.sleep(0.25)
+        time.sleep(0.25)  # the load between two kills
     for flow in flows:
         assert flow.result(timeout=60) == [1, 2, 3, 4]
     queue = current.queue("u")

@@ -146,7 +146,7 @@ def test_producer_and_worker_do_all_their_work_and_nothing_is_refused(
     assert dead.requeue()
     queue = producer.queue("bare")
     queue.push("x", wait=1)
-    (lease,) = queue.reserve(wait=1)
+    (lease,) = queue.reserve(wait=30)
     assert lease.commit()
 
     wait_for(lambda: working.broker.run(_ticks(working)) >= 2, timeout_s=20)

@@ -63,7 +63,7 @@ def test_a_page_is_quick_and_asks_little(trouble: Any, look: Any, path: str) -> 
     tab.evaluate("document.getElementById('live-switch').click()")
     took_ms = []
     for _attempt in range(5):
-        time.sleep(1.1)  # so that the look is not shared with the one before
+        time.sleep(1.1)  # snapshots are shared for a second: this one is read anew
         took_ms.append(_answered_ms(tab, trouble.url + path))
 
     commands = _commands(trouble, lambda: _answered_ms(tab, trouble.url + path))
@@ -113,7 +113,7 @@ def _answered_ms(tab: Any, url: str) -> float:
 
 def _commands(trouble: Any, ask: Callable[[], object]) -> list[str]:
     """The commands that arrive while something is asked for."""
-    time.sleep(1.1)
+    time.sleep(1.1)  # as above: else the snapshot of the page before is shared
     with trouble.server.connect() as connection, connection.monitor() as monitor:
         ask()
         connection.connection_pool.get_connection().send_command("ECHO", "enough")

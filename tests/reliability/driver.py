@@ -63,7 +63,7 @@ def _run(client: Client, batches: Batches, lease: BatchLease, folder: Path, size
     fit = [one for one, payload in zip(members, payloads, strict=True) if payload != MISFIT]
     draft = folder / f"{lease.id}.{os.getpid()}.draft"
     draft.write_text(json.dumps(fit))
-    time.sleep(work_s)
+    time.sleep(work_s)  # the work of the batch
     lease.renew()  # another attempt may have begun: then write nothing more
     draft.rename(folder / f"{lease.id}.json")
     rows = [(one, "out", b"1", "") if payload != MISFIT else (one, "", b"it does not fit", "")

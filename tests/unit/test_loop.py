@@ -162,7 +162,7 @@ def test_a_signal_is_taken_once() -> None:
     signal = Signal()
     signal.set()
     signal.set()
-    assert signal.wait(1)
+    assert signal.wait(30)
     assert not signal.wait(0)
     assert not signal.wait(0.001)
 

@@ -183,7 +183,7 @@ def test_a_driver_that_does_not_start_stops_the_worker(current: Client, made: li
 def test_items_that_a_driver_holds_count_as_in_hand(current: Client, made: list[ByTens], start: Any) -> None:
     worker = start(queues=[BATCHES])
     made[0].ask_to_stop()
-    made[0]._thread.join(5)
+    made[0]._thread.join(30)
     made[0].in_hand = 7
 
     assert worker.in_hand == 7

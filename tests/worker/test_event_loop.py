@@ -258,7 +258,7 @@ def test_a_coroutine_that_blocks_in_c_costs_its_slot_and_nobody_else(start: Star
         assert good.enqueue(name=str(number)).result(timeout=60) == str(number)
     assert error_of(blocking.enqueue()).startswith("AttemptTimeout")
     waiting = good.enqueue(name="waiting")
-    time.sleep(0.3)
+    time.sleep(0.3)  # the span in which a free slot would begin it
     assert "waiting" not in began, "two threads are blocked, so no slot is free"
     freed.set()
     assert waiting.result(timeout=60) == "waiting"

@@ -376,7 +376,7 @@ def test_cancel_begins_no_further_step_and_completes_the_group(client: Client) -
     wait_for(lambda: name in seen)
     assert seen[name] == [((None, None), ("cancelled", "cancelled"))]
     with pytest.raises(TaskCancelled):
-        flow.result(timeout=1)
+        flow.result(timeout=30)
     assert not flow.cancel()
     assert step not in seen
 
@@ -430,7 +430,7 @@ def test_a_flow_that_was_forgotten_says_so() -> None:
     flow = chain(unserved.bind()).enqueue(ttl=0.001)
     wait_for(lambda: _is_gone(flow))
     with pytest.raises(TaskGone):
-        flow.result(timeout=1)
+        flow.result(timeout=30)
 
 
 def _is_gone(flow: FlowHandle) -> bool:

@@ -35,7 +35,7 @@ def test_it_goes_back_without_an_attempt_and_keeps_nobody_waiting(
     wait_for(lambda: current.queue("uk").counts()["scheduled"] == 300, timeout_s=60)
     assert not current.queue("uk").counts()["dead"]
     before = raw.info("commandstats")["cmdstat_evalsha"]["calls"]
-    time.sleep(2)
+    time.sleep(2)  # the span in which calls are counted
     assert raw.info("commandstats")["cmdstat_evalsha"]["calls"] - before < 500, "it does not spin"
     assert current.queue("uk").totals().get("failed", 0) == 0
     worker.stop()  # what it holds has an attempt

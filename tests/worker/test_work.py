@@ -294,7 +294,7 @@ def test_a_worker_is_stopped_from_another_thread(current: Client) -> None:
     thread.start()
     step.enqueue().result(timeout=10)
     worker.ask_to_stop()
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
 
 

@@ -99,7 +99,7 @@ class _Run:
         began = time.monotonic()
         self._await_calm(made)
         self._slowest_s = max(self._slowest_s, time.monotonic() - began)
-        time.sleep(0.1)
+        time.sleep(0.1)  # else reports of the last tasks would be measured, too
         calls, cpu = self._measured(_WINDOW_S)
         if calls >= max(self._calls, default=0):
             self._busiest = [f"{one.kind} {one.how}" for one in made]
@@ -158,7 +158,7 @@ class _Run:
     def _measured(self, seconds: float) -> tuple[float, float]:
         """Calls of scripts a second, and share of a processor that the workers use, while nobody asks for anything."""
         calls, cpu, began = self._script_calls(), self._cpu_s(), time.monotonic()
-        time.sleep(seconds)
+        time.sleep(seconds)  # the span that is measured
         took = time.monotonic() - began
         return (self._script_calls() - calls) / took, (self._cpu_s() - cpu) / took
 

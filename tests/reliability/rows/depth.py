@@ -40,7 +40,7 @@ def due(
     findings.note("s to load, by enqueue_many in two processes", round(time.monotonic() - began, 1))
     findings.note("bytes a scheduled task", round(stage.raw.info("memory")["used_memory"] / tasks))
     with stalls(stage.server, stage.raw) as idle:
-        time.sleep(2)
+        time.sleep(2)  # the stalls of an idle server, for comparison
     with stalls(stage.server, stage.raw) as found, right_of_way(stage.server.pid), rests(stage.server):
         took_s, promoted = _promote(stage, workers)
     findings.note("s to promote", round(took_s, 1))
@@ -69,7 +69,7 @@ def _load_scheduled(stage: Stage, tasks: int, together: int) -> list[Path]:
 
 def _run(stage: Stage, target: object, calls: list[tuple[object, ...]], total: int) -> None:
     for _ in run_beside(target, calls):  # type: ignore[arg-type]
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two readings of the progress
         stage.say(f"{stage.raw.dbsize():,} of {total:,} loaded")
 
 
@@ -80,7 +80,7 @@ def _promote(stage: Stage, workers: int) -> tuple[float, int]:
     stage.fleet.start(_REAL_WORKERS, concurrency=SLOTS)
     began = time.monotonic()
     for _ in run_beside(spread_upkeep, [(stage.server.url, PREFIX, QUEUE, over, said) for said in says]):
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two readings of the queue
         if not stage.raw.zcard(keys.scheduled) and not over.exists():
             took_s = time.monotonic() - began
             over.touch()

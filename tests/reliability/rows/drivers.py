@@ -85,7 +85,7 @@ class _Replicated:
         (replica,) = (one for one in self._behind.servers if one is not old)
         replica.stop_still()
         old.ask("CLIENT", "KILL", "TYPE", "replica")  # else the network hands on what was sent when it goes on
-        time.sleep(_UNREPLICATED_S)
+        time.sleep(_UNREPLICATED_S)  # the fault: the primary alone acknowledges writes
         old.kill()
         replica.go_on()
         new = self._behind.fail_over(old)
@@ -149,7 +149,7 @@ class _Fleet:
             self.start()
         elif kind == "lease":
             victim.send_signal(signal.SIGSTOP)
-            time.sleep(1.5 * LEASE_S)
+            time.sleep(1.5 * LEASE_S)  # the fault: a driver that is frozen beyond its lease
             victim.send_signal(signal.SIGCONT)
         elif kind == "restart":
             self._servers.restart()

@@ -47,9 +47,9 @@ def silent(stage: Stage, findings: Findings, tasks: int, silences: str) -> None:
         before = stage.client.queue(QUEUE).totals().get("recovered", 0)
         begun = {worker.pid: stage.ledger.count("start", worker.pid) for worker in cut}
         with stage.producing(tasks // len(spans), seconds=0.02, rate=tasks / len(spans) / (span + 2)):
-            time.sleep(1)
+            time.sleep(1)  # the load before the fault
             proxy.silence(True)
-            time.sleep(span)
+            time.sleep(span)  # the fault: silence of this length
             proxy.silence(False)
         stage.drain()
         doubled.append(stage.client.queue(QUEUE).totals().get("recovered", 0) - before)
@@ -82,7 +82,7 @@ def slow(stage: Stage, findings: Findings, tasks: int, milliseconds: str) -> Non
     proxy.latency_s = 0.0
     connections = proxy.connections
     before = stage.raw.info("stats")["total_commands_processed"]
-    time.sleep(5)
+    time.sleep(5)  # the span that is measured
     sent = stage.raw.info("stats")["total_commands_processed"] - before
 
     judge(stage, findings, more_starts=0)

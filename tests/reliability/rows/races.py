@@ -110,11 +110,11 @@ def _racer(stage: Stage, keys: int, over: str) -> "subprocess.Popen[str]":
 def _kill(stage: Stage, running: list[WorkerProcess], seconds: int, kills: int) -> None:
     """Kills a worker now and then, for so many seconds."""
     for kill in range(kills):
-        time.sleep(seconds / (kills + 1))
+        time.sleep(seconds / (kills + 1))  # the load between two kills
         running.pop(0).kill()
         running.append(stage.fleet.start_one(modules=_MODULES, concurrency=SLOTS))
         stage.say(f"kill {kill + 1} of {kills}, {stage.ended():,} done")
-    time.sleep(seconds / (kills + 1))
+    time.sleep(seconds / (kills + 1))  # and after the last one
 
 
 def _frees(stage: Stage, end: Callable[[Stage], object]) -> tuple[bool, bool]:

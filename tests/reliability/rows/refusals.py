@@ -33,7 +33,7 @@ def refusing(stage: Stage, findings: Findings, seconds: float, tasks: int) -> No
         ended = stage.ended()
         proxy.refused, proxy.error = 0, reply
         since = time.monotonic()
-        time.sleep(seconds)
+        time.sleep(seconds)  # the fault: refusals of this length, which are counted
         proxy.error = b""
         asked[name] = round(proxy.refused / (time.monotonic() - since) / _WORKERS, 1)
         back[name] = _seconds_to_go_on(stage, ended)

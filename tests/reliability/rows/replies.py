@@ -112,7 +112,7 @@ def _reserve(losing: Losing, findings: Findings) -> None:
     keepalive = 1 + losing.times * _LONGEST_OPERATION_S  # no lease ends before the last one begins
     said = losing.each("reserve", (lambda: way.reserve(1, keepalive=keepalive) for _ in range(losing.times)))
     findings.equals("reserve: said", set(said), {OutcomeUnknown.__name__})
-    time.sleep(keepalive)
+    time.sleep(keepalive)  # until the leases have ended that nothing renews
     findings.equals("reserve: back after the lease, as second attempts", _attempts(direct, losing), {2: losing.times})
 
 

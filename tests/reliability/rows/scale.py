@@ -36,9 +36,9 @@ def many_of_each(
     worker = stage.fleet.start_one(queues=["idle"])
     wait_for(lambda: stage.raw.exists(stage.client.keys.leader), timeout_s=60)
     with _watched(stage, findings, "idle leader", longest_ms):
-        time.sleep(settled_s)
+        time.sleep(settled_s)  # the reading of all drained queues is over
         before = cpu_seconds([worker.pid]) or 0.0
-        time.sleep(watched_s)
+        time.sleep(watched_s)  # the span that is measured
         used = 100 * ((cpu_seconds([worker.pid]) or 0.0) - before) / watched_s
     findings.at_most("idle leader: % of a core, with its lease keeper", round(used, 2), percent)
     stage.stop_workers()

@@ -32,7 +32,7 @@ def killed(stage: Stage, findings: Findings, restarts: int, tasks: int, workers:
         for restart in range(restarts):
             stage.watch_to((restart + 0.3) / (restarts + 1), tasks)
             stage.server.kill()
-            time.sleep(_AWAY_S)
+            time.sleep(_AWAY_S)  # the fault: a server that is away
             stage.server.start()
             pauses.append(_until_all_go_on(stage, producer, [worker.pid for worker in started]))
             stage.say(f"restart {restart + 1} of {restarts}, {stage.ended():,} of {tasks:,} done")

@@ -123,7 +123,7 @@ def one_master_dead(stage: Stage, findings: Findings, kills: int, each: int) -> 
                 dead.kill()
                 safe |= _enqueue(healthy, each)
                 _wait_all(fleet, "end", safe)
-                time.sleep(_TWO_LEASES_S)
+                time.sleep(_TWO_LEASES_S)  # the fault: the node is away beyond its leases
                 dead.start()
                 spread.wait_well()
                 wait_for(lambda: not any(_is_live(client, name) for name in _EIGHT), timeout_s=120)

@@ -85,7 +85,7 @@ def test_a_cancelled_wait_ends_and_the_next_item_goes_to_another(play: Any, raw:
         await until(lambda: raw.info("clients")["blocked_clients"] == 0)
         await queue.push("a")
         assert (await queue.counts())["pending"] == 0
-        return [lease.payload for lease in await queue.reserve(wait=5)]
+        return [lease.payload for lease in await queue.reserve(wait=30)]
 
     assert play(story) == ["a"]
 
@@ -140,7 +140,7 @@ def test_wherever_a_cancellation_comes_the_item_is_had_or_back(play: Any) -> Non
         for turns in range(60):
             taking = asyncio.create_task(queue.reserve(wait=0.01))
             for _ in range(turns):
-                await asyncio.sleep(0 if turns % 2 else 0.0001)
+                await asyncio.sleep(0 if turns % 2 else 0.0001)  # the instant of the cancellation varies
             taking.cancel()
             try:
                 (lease,) = await taking
@@ -175,7 +175,7 @@ def test_a_cancellation_stays_one_when_the_server_is_away(play: Any, monkeypatch
 
         async def fail(calls: Any) -> Any:
             started.set()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # a server that answers late, so that the cancellation comes first
             raise ServerUnavailable("no server")
 
         with monkeypatch.context() as patched:

@@ -68,7 +68,7 @@ def test_many_tabs_are_one_look_and_none_is_no_look(live, raw):
         while not live._loop.done():
             await asyncio.sleep(0.01)
         before = raw.info("stats")["total_commands_processed"]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the span in which no command must be sent: ten intervals
         return looks, raw.info("stats")["total_commands_processed"] - before
 
     looks, commands = asyncio.run(listen())

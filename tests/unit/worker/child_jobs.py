@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from jobrunner import job
 from jobrunner.attempt import Attempt
@@ -32,6 +33,13 @@ def echo(text: str) -> str:
 @job(name="child.sleep")
 def sleep() -> None:
     """Takes long."""
+    time.sleep(60)
+
+
+@job(name="child.begin_and_sleep")
+def begin_and_sleep(path: str) -> None:
+    """Creates a file, then takes long."""
+    Path(path).touch()
     time.sleep(60)
 
 

@@ -201,7 +201,7 @@ def test_what_a_worker_started_is_ended_and_nothing_else_is() -> None:
     try:
         wait_for(lambda: len(_find(name, forked=False)) == 2)
         assert end_all_of(name, 5, forked=False)
-        assert mine.wait(5) == -signal.SIGKILL
+        assert mine.wait(30) == -signal.SIGKILL
         assert apart.poll() is None
         assert other.poll() is None
     finally:

@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobrunner import Client, job
@@ -405,16 +407,18 @@ def test_a_child_that_died_before_it_read_the_attempt_costs_no_attempt(children:
     assert second != first
 
 
-def test_a_closing_slot_hands_back_what_its_child_ran(children: Any) -> None:
+def test_a_closing_slot_hands_back_what_its_child_ran(children: Any, tmp_path: Path) -> None:
     slots = children(MODULE)
     run = slots.new_run()
     run(attempt_at("child.pid"))
     outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.append(run(attempt_at("child.sleep"))))
+    began = tmp_path / "began"
+    attempt = attempt_at("child.begin_and_sleep", msgspec.json.encode({"path": str(began)}))
+    thread = threading.Thread(target=lambda: outcomes.append(run(attempt)))
     thread.start()
-    time.sleep(0.1)  # it may be anywhere between the start of the exchange and its end
+    wait_for(began.exists)
     slots.close()
-    thread.join(5)
+    thread.join(30)
     assert outcomes == [Released()]
     assert run(attempt_at("child.pid")) == Released(), "a closed slot starts nothing"
 
