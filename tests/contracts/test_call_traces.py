@@ -1,0 +1,12 @@
+"""The profiler behind the files-to-follow figures of `python -m tests.contracts.house` sees every action."""
+
+from tests.contracts.call_traces import TARGETS, trips
+
+
+def test_every_action_is_followed_from_its_entry_to_the_server() -> None:
+    found = trips(spark=False)
+
+    assert set(found) == {action for action in TARGETS if "Spark" not in action}
+    for action, files in found.items():
+        assert "broker/broker.py" in files, action
+        assert len(files) == len(set(files)) < 100, action
