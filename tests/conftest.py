@@ -1,8 +1,8 @@
-"""What every test of the queue stands on: a real server, a fresh prefix, a clock to set, a cable to cut.
+"""Fixtures of all tests: a real server, a fresh prefix, a clock to set, a connection to cut.
 
-One private server for each test process (xdist worker), on a unix socket in a short temporary folder. Every
-test has its own prefix, and the server is emptied behind it. Nothing here listens on a fixed port, and a
-server ends with the process that started it, however that ends.
+Each test process (xdist worker) has one private server on a unix socket in a short temporary folder. Every test has
+its own prefix, and the server is emptied after it. Nothing here listens on a fixed port, and a server ends with the
+process that started it, however that ends.
 """
 
 import itertools
@@ -49,17 +49,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tells all processes of the run, before the first one starts a server."""
+    """Passes the choice to all processes of the run, before the first of them starts a server."""
     os.environ[VARIABLE] = config.getoption("--server")
-    if hasattr(config, "workerinput"):  # what tests start must hear signals also when nohup or `&` started the run
+    if hasattr(config, "workerinput"):  # nohup and `&` ignore signals that processes under test must receive
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
 def _process_as_it_was() -> Iterator[None]:
-    """A command that runs within a test sets logging up, on a stream that ends with the test, answers signals, and
-    gives what it starts its name."""
+    """Undoes what a command that runs in the test process sets up: logging to a stream that ends with the test, signal
+    handlers, and the mark in the environment of child processes."""
     handlers, level = list(logging.root.handlers), logging.root.level
     yield
     structlog.reset_defaults()
@@ -71,14 +71,14 @@ def _process_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_declared() -> Iterator[None]:
-    """Jobs and pipelines of a test end with it: a periodic one would be published by the workers of all after it."""
+    """Removes jobs and pipelines after the test: workers of later tests would publish its periodic jobs."""
     with as_before():
         yield
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The server of this test process, shared by its tests; what `--server` says."""
+    """The server of this test process, shared by its tests and chosen by `--server`."""
     started = _server_of(topology_name())
     yield started
     started.remove()
@@ -100,7 +100,7 @@ def start_server() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def raw(server: Server) -> Iterator[redis.Redis]:
-    """A plain client of the server, to look at the keys themselves."""
+    """A plain client of the server, to read the keys themselves."""
     with server.connect() as connection:
         yield connection
 
@@ -114,7 +114,7 @@ def keys(raw: redis.Redis) -> Iterator[Keys]:
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock of `broker` and `client`: the server's own until the test sets it."""
+    """The clock of `broker` and `client`: the server's until the test sets it."""
     return Clock()
 
 
@@ -144,7 +144,7 @@ def current(client: Client) -> Iterator[Client]:
 def says(
     server: Any, keys: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Said]:
-    """says("status", "--json"): what the command says of the server of this test, run in this process."""
+    """says("status", "--json"): runs a command in this process on the server of this test; its output and exit code."""
     monkeypatch.setenv("JOBRUNNER_URL", server.url)
     monkeypatch.setenv("JOBRUNNER_PREFIX", keys.prefix)
     monkeypatch.chdir(tmp_path)
@@ -159,7 +159,7 @@ def says(
 
 @pytest.fixture
 def cable(server: Server) -> Iterator[FaultProxy]:
-    """A TCP way to the server that the test can cut."""
+    """A TCP proxy to the server whose connections the test can cut."""
     if topology_name() == "cluster":
         pytest.skip("a cable leads to one server")
     laid = FaultProxy(server.socket)
@@ -169,13 +169,13 @@ def cable(server: Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def wait_until() -> Callable[..., Any]:
-    """wait_until(fact, timeout_s=30): what `fact` returns as soon as that is true."""
+    """wait_until(fact, timeout_s=30): waits until `fact` returns a true value, and returns it."""
     return wait_for
 
 
 @pytest.fixture
 def audit(raw: redis.Redis, keys: Keys) -> Callable[..., dict[str, int]]:
-    """audit("mail"): recounts the queue and checks its books; returns how many tasks are in each state."""
+    """audit("mail"): recounts the queue and compares it with its counters; returns the number of tasks by state."""
 
     def recount(name: str) -> dict[str, int]:
         queue = keys.queue(name)
@@ -188,6 +188,6 @@ def audit(raw: redis.Redis, keys: Keys) -> Callable[..., dict[str, int]]:
 def _server_of(topology: str) -> Server:
     if not topology:
         return Server()
-    from tests.topologies import suite  # which stands on this module
+    from tests.topologies import suite  # imports tests.support, and is needed for these two alone
 
     return suite.Sentinel() if topology == "sentinel" else suite.Cluster()

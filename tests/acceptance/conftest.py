@@ -85,7 +85,7 @@ def fleet(server: Server, current: Client, tmp_path: Path) -> Iterator[Fleet]:
 
 @pytest.fixture
 def ledger(fleet: Fleet) -> Ledger:
-    """What the jobs of the fleet did."""
+    """The ledger of the jobs that the fleet runs."""
     return fleet.ledger
 
 

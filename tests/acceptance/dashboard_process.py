@@ -28,7 +28,7 @@ main()
 
 @dataclass(frozen=True)
 class Running:
-    """A dashboard that runs: what it said, and its process. `errors` is the file of its stderr."""
+    """A running dashboard: its process and its output. `errors` is the file of its stderr."""
 
     url: str
     said: dict[str, str]

@@ -47,7 +47,7 @@ class WorkerProcess:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """kill -9 of the worker; what it started is not touched."""
+        """SIGKILL to the worker alone; its child processes are not touched."""
         self._process.kill()
         self.wait()
 
@@ -62,7 +62,7 @@ class WorkerProcess:
         return self._process.exitcode
 
     def summary(self, timeout_s: float = 20) -> dict[str, int]:
-        """What it printed at its end."""
+        """The output of the worker at its end."""
         assert self.wait(timeout_s) == 0, self.log.read_text()
         found: dict[str, int] = json.loads(self._said.read().splitlines()[-1])
         return found

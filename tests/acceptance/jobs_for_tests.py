@@ -24,7 +24,7 @@ class Traced(Job):
         return result
 
     def act(self) -> Any:
-        """What it does in between."""
+        """The work between start and end."""
 
 
 @job(queue="t", name="Work", keepalive=2, backoff=AT_ONCE)

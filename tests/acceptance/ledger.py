@@ -1,4 +1,4 @@
-"""What jobs did, written where neither a killed worker nor a killed server can lose it.
+"""A ledger of what jobs did, written where neither a killed worker nor a killed server can lose it.
 
 One file, opened with O_APPEND; an entry is one write of one short line, which the kernel does not mix with others.
 It takes nothing of the package, so that older versions of that can run the jobs of the tests.
@@ -49,7 +49,7 @@ class Ledger:
         path.touch()
 
     def entries(self, event: str | None = None) -> list[Entry]:
-        """What happened, oldest first. A process that was killed in the middle of a word has not said it."""
+        """All entries, oldest first. An entry that a killed process wrote in part does not count."""
         found = []
         for line in self.path.read_text().splitlines():
             words = line.split(" ", 5)

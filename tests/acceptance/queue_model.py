@@ -1,4 +1,4 @@
-"""What a queue must do, as plain Python: the model beside which the real one is run.
+"""A model of a queue in plain Python, with which the real one is compared.
 
 Places in line are tuples that sort: priority, millisecond, whether scheduled for it (0) or arrived in it (1), which
 of those, id. Times are whole milliseconds, tokens exact fractions.

@@ -89,7 +89,7 @@ def serve(told: Connection, url: str, prefix: str, queues: list[str]) -> None:
 
 
 def take_turns(told: Connection, url: str, prefix: str, queues: list[str]) -> None:
-    """What a worker does with its queues, without its threads and its lease keeper, so that it starts in no time.
+    """Serves queues as a worker does, without threads and lease keeper, so that it starts at once.
 
     Until it is killed.
     """

@@ -1,4 +1,4 @@
-"""What the tests of rows about limits, histories and moves share: child processes, counts, the words of a clock."""
+"""Shared by the tests of rows about limits, histories and moves: child processes, counts, a clock's answers."""
 
 import os
 import random
@@ -19,11 +19,11 @@ Start = Callable[..., Child]
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 SLACK_S = 10.0
-"""What a busy machine may add to a span of time before it counts as broken."""
+"""Seconds that a busy machine may add to a span of time before the test fails."""
 
 
 def states(**counts: int) -> dict[str, int]:
-    """What `counts` and `audit` return when there is nothing else."""
+    """The result of `counts` and `audit`, with zeros for all states that are not passed."""
     return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0} | counts
 
 
@@ -79,7 +79,7 @@ def _report_somehow(chance: random.Random, held: list[Lease]) -> None:
 
 
 def take_on_demand(told: Connection, url: str, prefix: str, queue: str) -> None:
-    """For each (n, calls, now_ms or None) it is told, reserves n so many times and tells the ids it got."""
+    """For each (n, calls, now_ms or None) that it receives, reserves n tasks `calls` times and sends their ids back."""
     now = b""
 
     with Client(url, prefix, now_ms=lambda: now) as client:

@@ -76,7 +76,7 @@ def test_an_idle_worker_sends_less_than_a_command_a_second(fleet: Fleet, server:
         before = connection.info("commandstats")
         time.sleep(20)  # the span that is measured
         after = connection.info("commandstats")
-    # Commands inside scripts are counted too, but these are sent by nobody but workers themselves.
+    # The server also counts commands inside scripts, but no script calls these.
     sent = [f"cmdstat_{name}" for name in ("evalsha", "bzpopmin", "smembers", "hgetall", "sadd", "hrandfield")]
     calls = sum(after[name]["calls"] - before.get(name, {"calls": 0})["calls"] for name in sent if name in after)
     assert calls <= 20

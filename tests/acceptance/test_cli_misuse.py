@@ -1,4 +1,4 @@
-"""What is wrong is said in one line on stderr, with exit code 2 for misuse and 1 for no; never with a traceback.
+"""Errors are one line on stderr, with exit code 2 for misuse and 1 for a negative answer; never a traceback.
 
 Here as a shell sees it; all that can be wrong with words is in tests/unit/cli/test_misuse.py.
 """

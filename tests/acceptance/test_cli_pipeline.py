@@ -67,7 +67,7 @@ def test_it_works_until_it_is_asked_to_stop(shell: Any, client: Client) -> None:
 
 
 def test_a_pipeline_that_does_not_fit_together_is_not_run(shell: Any) -> None:
-    """Neither by itself nor beside jobs."""
+    """Neither alone nor together with jobs."""
     shell.write("shop.py", SHOP.replace('to="large"', 'to="lagre"'))
 
     for words in (["pipeline", "run", "shop", "shop"], ["work", "shop"]):

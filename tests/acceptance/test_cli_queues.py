@@ -1,4 +1,4 @@
-"""What an operator does to queues from a shell, and what workers, in processes of their own, make of it."""
+"""Commands that an operator runs on queues from a shell, and their effect on workers in other processes."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def office(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def lasting(
     office: Any, says: Says, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Any, Any]:
-    """The shell of that project on a server that keeps what it is told, and the server."""
+    """The shell of that project on a server with durable storage, and the server."""
     server = start_server(appendonly="yes", appendfsync="always")
     office.environment["JOBRUNNER_URL"] = server.url
     monkeypatch.setenv("JOBRUNNER_URL", server.url)

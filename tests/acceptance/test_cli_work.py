@@ -1,4 +1,4 @@
-"""`jobrunner work` as a process: what it runs, how it stops, what its exit code tells."""
+"""`jobrunner work` as a process: the tasks it runs, how it stops, and its exit codes."""
 
 import json
 import os

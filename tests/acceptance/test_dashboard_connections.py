@@ -1,4 +1,4 @@
-"""Who holds connections to a dashboard without asking anything keeps nobody out, and fills no disk."""
+"""Clients that hold idle connections to a dashboard neither lock other clients out nor fill a disk with logs."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""Nobody gets into a dashboard that nobody configured but by its link: not from this machine, not through a proxy."""
+"""Without configuration the dashboard's link is the only way in, also from this machine and through a proxy."""
 
 import json
 import os

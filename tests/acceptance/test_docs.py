@@ -40,7 +40,7 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
 
 
 def promised(code: str) -> list[str]:
-    """What the comments say is printed: behind `print(…)` or `asyncio.run(…)`, or on lines of their own."""
+    """The output that comments announce: after `print(…)` or `asyncio.run(…)`, or on lines of their own."""
     behind = r"^[ ]*(?:print|asyncio\.run)\(.*\)[ ]+# (.+)$"
     return [own or said for own, said in re.findall(rf"^# (.+)$|{behind}", code, re.MULTILINE)]
 

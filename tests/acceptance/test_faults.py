@@ -215,7 +215,7 @@ def test_nothing_that_a_killed_worker_started_outlives_it(fleet: Fleet, ledger: 
 
 
 def test_a_crashed_child_costs_only_its_task(fleet: Fleet, ledger: Ledger, audit: Audit) -> None:
-    """MOAB-32: os._exit and a segmentation fault, beside good tasks; the poison is dead after its attempts."""
+    """MOAB-32: os._exit and a segmentation fault, among good tasks; the poison is dead after its attempts."""
     fleet.start_one(executor="processes", concurrency=2)
     poison = [Crash(how="exit").enqueue(), Crash(how="segfault").enqueue()]
     good = Work.enqueue_many([Work(n=n, seconds=0.01) for n in range(20)])
@@ -247,7 +247,7 @@ def test_a_running_job_is_told_that_it_was_cancelled(fleet: Fleet, ledger: Ledge
 
 
 def test_a_task_acknowledged_early_does_not_come_back(fleet: Fleet, ledger: Ledger, audit: Audit) -> None:
-    """KEU-10: SIGKILL after its start; the lease is long over and nobody runs it again."""
+    """KEU-10: SIGKILL after its start; its lease ended long ago and no worker runs it again."""
     worker = fleet.start_one(concurrency=1)
     task = Early(seconds=60).enqueue()
     wait_for(lambda: ledger.times("start")[task.id] == 1)

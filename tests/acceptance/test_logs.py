@@ -1,4 +1,4 @@
-"""What a worker logs: every line with the ids of what it tells of, and no secret in any."""
+"""The log of a worker: each line has the ids of its subject, and none contains a secret."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -85,7 +85,7 @@ def connect(server: Server, keys: Any, raw: redis.Redis) -> Iterator[Callable[[s
 
 @pytest.fixture
 def refusals(raw: redis.Redis) -> Callable[[], list[str]]:
-    """What the server refused since the test began, by user and command."""
+    """The commands that the server refused since the test began, with their users."""
     raw.execute_command("ACL", "LOG", "RESET")
 
     def told() -> list[str]:
@@ -172,7 +172,7 @@ def test_a_producer_neither_sees_nor_orders_workers(connect: Callable[[str], Cli
 
 
 GUARDED = ("audit", "sessions", "{login_attempts}:x")
-"""Keys below `jobrunner/`: what guards the dashboard."""
+"""The keys below `jobrunner/`, which protect the dashboard."""
 
 
 @pytest.mark.parametrize("role", ["producer", "worker"])

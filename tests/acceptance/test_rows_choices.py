@@ -80,7 +80,7 @@ def test_order_is_priority_then_due_time_then_the_order_of_pushing(queue: Queue,
 
 
 def test_a_report_is_answered_by_what_there_is(queue: Queue, clock: Clock) -> None:
-    """D-09, D-11: ok, gone, nobody's, somebody else's; the deadline decides, whoever has looked since."""
+    """D-09, D-11: ok, gone, not leased, leased by another; the deadline decides, whatever was read since."""
     queue.push("a")
     (lease,) = queue.reserve(1, keepalive=1)
     clock.advance(1000)

@@ -131,7 +131,7 @@ def test_delays_carry_retries_events_and_recurring_items(queue: Queue, clock: Cl
 
 
 def test_an_item_travels_in_an_envelope(queue: Queue, clock: Clock, client: Client) -> None:
-    """KEU-05: what was pushed comes back bare; due time, headers and counts stand beside it."""
+    """KEU-05: a pushed payload comes back unchanged; due time, headers and counts are attributes of the lease."""
     payload = {"when": "mine", "headers": [], "id": 7}
     task = client.task(queue.push(payload, in_=5, headers={"trace": "abc"}, priority=2))
     record = task.record()
@@ -168,7 +168,7 @@ def test_what_is_due_longest_goes_first(queue: Queue, clock: Clock) -> None:
 
 
 def test_reserve_then_commit_or_rollback(queue: Queue, server: Server, keys: Keys, clock: Clock, audit: Audit) -> None:
-    """KEU-08: what one consumer gives back another gets later, and commits."""
+    """KEU-08: a task that one consumer returns reaches another one later, which commits it."""
     with Client(server.url, keys.prefix, now_ms=clock) as another:
         queue.push("x")
         first = take(queue)
@@ -241,7 +241,7 @@ def test_a_new_item_was_never_tried_and_is_not_reserved(queue: Queue, client: Cl
 
 
 def test_a_reservation_hides_an_item_for_a_time(queue: Queue, client: Client, clock: Clock) -> None:
-    """KEU-12: what comes back is how it stands after that, with its first attempt counted and the end of its time."""
+    """KEU-12: the returned lease has the new state, with its first attempt counted and the end of its time."""
     task = client.task(queue.push("x"))
     lease = take(queue, keepalive=120)
     assert (lease.attempts, lease.retry_count) == (task.attempts, task.retry_count) == (1, 0)
@@ -253,7 +253,7 @@ def test_a_reservation_hides_an_item_for_a_time(queue: Queue, client: Client, cl
 def test_a_reservation_counts_from_now_however_old_the_item_is(
     queue: Queue, clock: Clock, raw: redis.Redis, keys: Keys
 ) -> None:
-    """KEU-13: 130 s in line and reserved for 120 s, it is nobody else's for 120 s; then it is."""
+    """KEU-13: 130 s in the queue and reserved for 120 s, no other consumer gets it for 120 s; then another does."""
     queue.push("x")
     clock.advance(130_000)
     lease = take(queue, keepalive=120)
@@ -468,7 +468,7 @@ def test_history_is_never_handed_out_nor_reported_on(
 
 
 def test_history_ends_by_age(queue: Queue, clock: Clock, client: Client, raw: redis.Redis, keys: Keys) -> None:
-    """KEU-22: two seconds after it was processed, index and record together; also when nobody looks."""
+    """KEU-22: two seconds after it was processed, index and record together; also when nothing reads them."""
     queue.configure(history=2)
     first = client.task(queue.push("first"))
     finish(queue, "commit")
@@ -610,7 +610,7 @@ def test_a_move_that_is_cut_off_neither_loses_nor_doubles(
 def test_a_move_is_one_step_whoever_is_killed(
     client: Client, start: Start, server: Server, keys: Keys, audit: Audit, moves: int, kills: int
 ) -> None:
-    """KEU-29: movers are killed at random points; whoever looks at both queues at once sees each item in one."""
+    """KEU-29: movers are killed at random points; a reader of both queues in one step sees each item in one."""
     a, b = client.queue("p/a"), client.queue("p/b")
     a.configure(max_attempts=0)
     push_many(a, moves)
@@ -820,7 +820,7 @@ def test_a_move_may_change_the_payload(line: list[Queue], clock: Clock) -> None:
 
 
 def test_a_commit_may_leave_a_result(queue: Queue, clock: Clock, client: Client) -> None:
-    """KEU-36: history shows it beside the payload, every falsy value but None as it is given; without history it is
+    """KEU-36: history shows it with the payload, every falsy value but None unchanged; without history it is
     nowhere."""
     queue.configure(history=60)
     for value in ({"n": [1, 2]}, "done", 7, 0, "", False, []):

@@ -1,4 +1,4 @@
-"""Rows KEU-25 to KEU-38 with stations: what users of pipelines rely on, run by real workers.
+"""Rows KEU-25 to KEU-38 with stations: the guarantees for users of pipelines, with real workers.
 
 The same rows for bare queues are in test_rows_keu.py.
 """
@@ -50,7 +50,7 @@ def run(line: Pipeline, current: Client) -> Run:
 
 
 def payloads(line: Pipeline, queue: str) -> list[Any]:
-    """What stands in a queue, taken out."""
+    """Takes all items out of a queue and returns them."""
     taken = line.queue(queue)
     return [item.payload for batch in iter(lambda: taken.pop(1000), []) for item in batch]
 
@@ -129,8 +129,8 @@ def test_a_topology_may_fork_and_join(line: Pipeline, run: Run, audit: Audit) ->
 
 
 def test_a_list_is_one_item_and_only_a_fan_out_makes_several(line: Pipeline, run: Run, audit: Audit) -> None:
-    """KEU-27: of one item become none, one or many, in one step; each goes where it is told, with ids of its own that
-    are the same whenever they are made, and with the headers of its parent."""
+    """KEU-27: one item becomes none, one or many, in one step; each goes to the queue named for it, with an id of its
+    own that repetitions keep, and with the headers of its parent."""
     line.station("list", to="end")(lambda item: [item.payload, [2, 3]])
 
     @line.station("fan", to=("end", "other"), fan_out=True)
@@ -158,7 +158,7 @@ def test_a_list_is_one_item_and_only_a_fan_out_makes_several(line: Pipeline, run
 def test_an_item_is_in_one_queue_whichever_worker_is_killed(
     current: Client, start: Start, server: Server, keys: Keys, audit: Audit, moves: int, kills: int
 ) -> None:
-    """KEU-29: workers are killed at random points; whoever looks at both queues at once finds each item in one."""
+    """KEU-29: workers are killed at random points; a reader of both queues in one step finds each item in one."""
     pair = row_pipelines.pair
     pair.apply(current)
     for first in range(0, moves, 1000):
@@ -237,7 +237,7 @@ def test_a_station_begins_with_the_first_attempt(line: Pipeline, run: Run, curre
 
 
 def test_a_station_may_delay_an_item_and_a_paused_queue_takes_it(line: Pipeline, run: Run) -> None:
-    """KEU-34: what goes on later is scheduled, with its priority; what is paused stores and hands nothing out."""
+    """KEU-34: a delayed item is scheduled, with its priority; a paused queue stores items and hands none out."""
 
     @line.station("a", to=("later", "paused"))
     def delay(item: Any) -> To:
@@ -321,7 +321,7 @@ def test_every_falsy_payload_arrives_as_it_was_given(line: Pipeline, run: Run, v
 
 
 def test_the_result_of_a_sink_is_in_its_history(line: Pipeline, run: Run, current: Client) -> None:
-    """KEU-36: beside the payload; without history nothing is left of the item."""
+    """KEU-36: together with the payload; without history nothing is left of the item."""
     line.sink("kept", history=60)(lambda item: {"stored": item.payload})
     line.sink("gone")(lambda item: "stored")
     kept, gone = line.push("kept", 0), line.push("gone", 0)
@@ -358,7 +358,7 @@ def test_a_moved_item_is_taken_on_at_once(line: Pipeline, current: Client) -> No
 
 
 def test_id_and_headers_survive_the_whole_way(line: Pipeline, run: Run) -> None:
-    """KEU-38: with the time of the push; what a station adds comes to them, or in their place."""
+    """KEU-38: with the time of the push; a station can add headers, or replace them."""
     seen: list[tuple[str, dict[str, str], Any]] = []
     line.station("a", to="b")(lambda item: To("b", headers={"by": "a", "step": "1"}))
     line.station("b", to="c")(lambda item: {"new": True})
@@ -375,7 +375,7 @@ def test_id_and_headers_survive_the_whole_way(line: Pipeline, run: Run) -> None:
 
 
 def test_a_dead_item_can_be_put_back_into_the_same_station(line: Pipeline, run: Run) -> None:
-    """KEU-33: mended or as it is; it begins anew there, and goes on from there."""
+    """KEU-33: changed or unchanged; its attempts start again there, and it goes on from there."""
     line.station("a", to="end", max_attempts=1)(lambda item: 100 // item.payload)
     line.declare("end")
     line.push_many("a", [0, 5])

@@ -490,7 +490,7 @@ def test_a_rate_is_shared_by_all_workers(still: Queue, clock: Clock, start: Star
 
 
 def test_only_the_sum_over_all_workers_is_promised(still: Queue, clock: Clock, client: Client, server: Server) -> None:
-    """MDQ-21: one worker may get all and another nothing; whoever asks first, the sum is the same."""
+    """MDQ-21: one worker may get all and another none; in any order the sum is the same."""
     still.configure(rate=RateLimit(max_tokens=10, interval=1))
     fill(still, 100)
     with Client(server.url, client.keys.prefix, now_ms=clock) as another:
@@ -530,7 +530,7 @@ def test_a_pause_stops_handing_out_and_nothing_else(still: Queue, clock: Clock, 
 def test_a_paused_queue_answers_like_an_empty_one(
     queue: Queue, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MDQ-23: at once, or when the wait is over; who waits when the queue is resumed has the task soon after."""
+    """MDQ-23: at once, or when the wait is over; a consumer that waits when the queue is resumed gets the task soon."""
     queue.pause()
     queue.push("x")
     began = time.monotonic()
@@ -572,7 +572,7 @@ def test_a_pause_is_a_switch_that_outlives_everything(shell: Any, start_server: 
 
 
 def test_a_pause_may_have_an_end(still: Queue, clock: Clock, client: Client) -> None:
-    """MDQ-24: nobody needs to be there to resume; the last word counts, whoever said it."""
+    """MDQ-24: resuming needs no running process; the last call counts, whichever process made it."""
     still.push("x")
     still.pause(for_=5)
     clock.advance(4_999.999)

@@ -56,7 +56,7 @@ YEAR_MS = 365.25 * 86_400_000
 
 
 def states(**counts: int) -> dict[str, int]:
-    """What `counts` and `audit` return when there is nothing else."""
+    """The result of `counts` and `audit`, with zeros for all states that are not passed."""
     return {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0} | counts
 
 
@@ -106,7 +106,7 @@ OPAQUE = [os.urandom(4096), b'{"a":[],"n":130775545883395173}', b"[]", {"a": [],
 
 
 def follow(client: Client, clock: Clock, payload: object) -> Iterator[object]:
-    """What the payload is at its first attempt, after a failed one, and after a move."""
+    """The payload at the first attempt, after a failed attempt, and after a move."""
     clock.set()
     raw_queue = client.queue("line/raw")
     raw_queue.push(payload)
@@ -210,7 +210,7 @@ def test_what_was_acknowledged_survives_the_server(start_server: Callable[..., S
 
 
 def test_a_worker_refuses_a_server_that_may_evict_tasks(start_server: Callable[..., Server]) -> None:
-    """MOAB-07: unless it is told that this is wanted."""
+    """MOAB-07: unless it is explicitly allowed."""
     server = start_server(maxmemory="50mb", maxmemory_policy="allkeys-lru")
     with Client(server.url, "evicted") as client:
         with pytest.raises(UnsafeServer, match=r"'allkeys-lru'.*noeviction"):
@@ -233,7 +233,7 @@ BAD_ITEMS = [
 def test_one_bad_item_refuses_the_whole_batch(
     queue: Queue, raw: redis.Redis, bad: Callable[[], Item], error: type[Exception], position: int
 ) -> None:
-    """MOAB-08: 99 good ones beside it, and nothing was written."""
+    """MOAB-08: together with 99 good ones, and nothing was written."""
     batch: list[Any] = list(range(99))
     batch.insert(position, bad())
     with pytest.raises(error):
@@ -344,7 +344,7 @@ def test_five_hundred_tasks_may_share_one_due_time(queue: Queue, clock: Clock, a
 def test_now_is_the_time_of_the_server(
     queue: Queue, raw: redis.Redis, audit: Audit, monkeypatch: pytest.MonkeyPatch, off_s: int
 ) -> None:
-    """MOAB-13: the clock of the producer is an hour wrong; what it delays by a second is delayed by a second."""
+    """MOAB-13: the clock of the producer is an hour wrong; a delay of a second lasts a second."""
     true_ns, true_s = time.time_ns, time.time
     with monkeypatch.context() as patched:
         patched.setattr(time, "time_ns", lambda: true_ns() + off_s * 10**9)
@@ -529,7 +529,7 @@ def test_attempts_count_the_times_a_task_was_picked_up(queue: Queue, clock: Cloc
 
 
 def test_a_task_changes_its_index_in_one_step(queue: Queue, server: Server, keys: Keys, audit: Audit) -> None:
-    """MOAB-22: whoever looks while 2 000 tasks are reserved sees each in exactly one place."""
+    """MOAB-22: a reader sees each of 2 000 tasks in exactly one state while they are reserved."""
     queue.push_many(range(2000))
     own, seen, done = keys.queue("q"), list[tuple[int, int]](), threading.Event()
 
@@ -641,7 +641,7 @@ def test_a_report_that_is_none_is_refused_before_it_is_sent(queue: Queue, raw: r
 
 
 def test_a_report_made_twice_finds_the_task_gone(queue: Queue, audit: Audit) -> None:
-    """MOAB-26: and one on a task that nobody holds is refused."""
+    """MOAB-26: and a report on a task without a lease is refused."""
     done, unheld = queue.push_many(["done", "unheld"])
     (lease,) = queue.reserve()
     assert lease.commit() is True

@@ -1,6 +1,6 @@
 """Rows MOABX-01 to MOABX-09 from Moab's other pages, as far as they are met; the others and why: decision 5.
 
-What stands in place of a row that is not met as written is shown as well.
+Where a row is not met as written, the test shows the behaviour that replaces it.
 """
 
 
@@ -187,7 +187,7 @@ def test_a_task_that_expired_is_never_returned(queue: Queue, clock: Clock, curre
 
 
 def test_lengths_sizes_and_names_are_checked(queue: Queue, client: Client) -> None:
-    """In place of MOABX-06: a keepalive of anything above 0, batches of any size, names with dots and colons too."""
+    """Instead of MOABX-06: any keepalive above 0, batches of any size, names with dots and colons too."""
     for wrong in (0, -5, float("nan"), "5", True):
         with pytest.raises(InvalidOption, match="keepalive"):
             queue.configure(keepalive=wrong)
@@ -281,8 +281,8 @@ def test_a_second_task_for_a_key_may_overwrite_the_first(queue: Queue, clock: Cl
 def test_a_tick_becomes_a_task_when_it_is_there_and_names_its_exact_time(
     queue: Queue, clock: Clock, broker: Broker, keys: Keys
 ) -> None:
-    """In place of MOABX-08: the leader wakes at the tick by the server's clock and not every so often; one that comes
-    late makes one task for the last tick, whose id tells the tick to the millisecond."""
+    """Instead of MOABX-08: the leader wakes at the tick by the server's clock, not at intervals; a leader that is late
+    makes one task for the last tick, whose id contains the tick's time in milliseconds."""
     schedule = Cron("* * * * *", "Europe/Madrid")
     definition = PeriodicDefinition(name="minutely", queue="q", schedule=schedule.spec(), payload=b"{}",
                                     catch_up="last", overlap="allow", jitter=0.0)  # fmt: skip
@@ -313,7 +313,7 @@ def test_a_tick_becomes_a_task_when_it_is_there_and_names_its_exact_time(
 
 
 def test_configure_changes_what_it_names_and_none_takes_it_away(queue: Queue, clock: Clock) -> None:
-    """In place of MOABX-09: settings are changed one by one, without a version; what is not named stays."""
+    """Instead of MOABX-09: settings are changed one by one, without a version; settings that are not named stay."""
     queue.push_many(range(30))
     queue.configure(rate=RateLimit(max_tokens=3), max_inflight=20, keepalive=9)
     assert len(queue.reserve(30)) == 3
@@ -326,7 +326,7 @@ def test_configure_changes_what_it_names_and_none_takes_it_away(queue: Queue, cl
 
 
 def test_a_dead_task_that_is_gone_says_so(queue: Queue, client: Client) -> None:
-    """MOABX-03: whoever asks for it later is told that it is no longer kept."""
+    """MOABX-03: a later request for the result fails with the reason that it is no longer kept."""
     queue.configure(max_attempts=1, dead_ttl=0)
     task = client.task(queue.push("x"))
     take(queue).rollback()

@@ -39,7 +39,7 @@ EMPTY = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 JOBS = "tests.acceptance.rows_jobs"
 HOUR_MS = 3_600_000
 SLACK_S = 20.0
-"""What a busy machine may add to a span of time before it counts as broken."""
+"""Seconds that a busy machine may add to a span of time before the test fails."""
 PERIODIC = """
 import time
 from datetime import timedelta
@@ -64,7 +64,7 @@ def queue(client: Client, clock: Clock) -> Queue:
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """What jobs did, in this process and in others."""
+    """The ledger of jobs, in this process and in others."""
     kept = Ledger(tmp_path / "ledger")
     monkeypatch.setenv(VARIABLE, str(kept.path))
     return kept
@@ -550,7 +550,7 @@ def test_a_task_begins_by_one_move_from_waiting_to_pending(
 def test_an_id_without_a_hash_is_dropped_and_counted(
     queue: Queue, clock: Clock, raw: redis.Redis, keys: Keys, work: Work, ledger: Ledger, current: Client
 ) -> None:
-    """MOSQ-17: found in waiting, in scheduled when due, in pending when its lease ends; the task behind it runs."""
+    """MOSQ-17: found in waiting, in scheduled when due, in pending when its lease ends; the next task runs."""
     names = keys.queue("t")
     lost = queue.push("lost")
     behind = queue.push("behind")
@@ -693,8 +693,8 @@ def leader_of(fleet: Fleet, raw: redis.Redis, keys: Keys) -> WorkerProcess | Non
 def test_one_of_many_runners_promotes_and_another_follows_it(
     fleet: Fleet, ledger: Ledger, client: Client, raw: redis.Redis, keys: Keys, audit: Audit
 ) -> None:
-    """MOSQ-23: 200 tasks due at one instant run once each; a queue that nobody serves is looked after by the leader,
-    and after kill -9 of it by another one, within the time of its lock."""
+    """MOSQ-23: 200 tasks due at one instant run once each; the leader maintains a queue that no worker serves, and
+    after kill -9 of the leader another one does, within the time of its lock."""
     unserved = keys.queue("u")
     client.queue("u").push("registers the queue")
     fleet.start(3, modules=[JOBS], leader_ttl=1.0, sweep=0.3, concurrency=4)
@@ -755,7 +755,7 @@ def test_a_promoted_task_goes_before_what_was_enqueued_after_it_was_due(queue: Q
 
 
 def test_no_task_overtakes_overdue_ones_that_wait_for_their_slice(queue: Queue, clock: Clock) -> None:
-    """MOSQ-25: 600 overdue tasks are more than one slice; one that was enqueued later stays behind all of them."""
+    """MOSQ-25: 600 overdue tasks are more than one slice; a task that was enqueued later runs after all of them."""
     queue.push_many([Item(number, in_=1) for number in range(600)])
     clock.advance(5000)
     queue.push("later")
@@ -860,7 +860,7 @@ def test_each_tick_of_a_periodic_job_is_one_run(
 def test_a_periodic_job_that_is_slow_does_not_pile_up(
     declare: Callable[..., None], work: Work, ledger: Ledger, client: Client, raw: redis.Redis, keys: Keys
 ) -> None:
-    """MOSQ-28: a run takes three intervals; there is never a second one beside it or behind it."""
+    """MOSQ-28: a run takes three intervals; a second run never overlaps it nor queues up after it."""
     declare("RowsSlow", every=0.25, then="time.sleep(0.8)")
     worker = work(leader_ttl=1.0, concurrency=4)
     most = 0
@@ -1002,7 +1002,7 @@ def test_a_task_runs_as_often_as_it_may_and_is_dead_then(
 def test_dead_tasks_go_after_their_time(
     work: Work, queue: Queue, client: Client, clock: Clock, raw: redis.Redis, keys: Keys
 ) -> None:
-    """MOSQ-33: id and hash together; also in a queue that nobody touches, as long as there is any worker."""
+    """MOSQ-33: id and hash together; also in a queue without traffic, as long as any worker runs."""
     names = keys.queue("t")
     queue.configure(dead_ttl=2)
     task_id = queue.push("x", max_attempts=1)

@@ -40,7 +40,7 @@ from tests.support.waiting import wait_for
 Audit = Callable[..., dict[str, int]]
 LEASE_S = 1.0
 SLACK_S = 20.0
-"""What a busy machine may add to a span of time before it counts as broken."""
+"""Seconds that a busy machine may add to a span of time before the test fails."""
 EMPTY = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 
@@ -355,7 +355,7 @@ def test_push_adds_a_job(queue: Queue, client: Client) -> None:
 
 
 def test_dequeue_has_two_steps(queue: Queue, clock: Clock) -> None:
-    """TITAN-03: reserved it is still there, for a timeout or a retry by somebody else; deleted it is gone."""
+    """TITAN-03: a reserved task is still there, for a timeout or a retry by another worker; a deleted one is gone."""
     queue.push("X")
     (first,) = queue.reserve(keepalive=LEASE_S)
     assert queue.counts() == EMPTY | {"pending": 1}

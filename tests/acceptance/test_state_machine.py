@@ -1,4 +1,4 @@
-"""Every operation in any order, on a real server beside a model in plain Python; I-1 to I-12 hold after each step.
+"""Every operation in any order, on a real server and on a model in plain Python; I-1 to I-12 hold after each step.
 
 `pytest -m slow tests/acceptance/test_state_machine.py` runs 10 000 examples of it.
 """
@@ -203,7 +203,7 @@ class Queues(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        """Titan's: whoever holds it, and no token."""
+        """Titan's way: any holder, without a token."""
         name, lease = self._lease(data)
         task = self.tasks.get(lease.id)
         if task is None or task.state == "done":

@@ -1,9 +1,9 @@
-"""What is wrong with a page for people who do not see it as its maker does.
+"""Accessibility checks of a page.
 
-Asked are the rules of axe-core (https://github.com/dequelabs/axe-core), all but those of minor and moderate impact.
-What they leave open is looked at here: names and roles as Chromium computes them for assistive software; the size of
-what is to be hit; whether the page is wider than its screen; contrasts by WCAG 2.2 (1.4.3: 4.5, of large text 3) from
-the colours that are painted, in drawings too.
+The rules of axe-core (https://github.com/dequelabs/axe-core) of serious and critical impact run in the browser. Further
+checks cover what they leave out: names and roles as Chromium computes them for assistive software, the size of click
+targets, pages that are wider than the screen, and contrasts by WCAG 2.2 (1.4.3: 4.5, large text 3) from the colours
+that are painted, in drawings too.
 """
 
 from typing import Any

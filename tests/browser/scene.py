@@ -1,6 +1,6 @@
-"""What the dashboard is shown with: a shop that sends mail, bills, resizes pictures and loads orders.
+"""The data of the dashboard's screenshots: a shop that sends mail, bills, resizes pictures and loads orders.
 
-All of it is real: tasks are enqueued and run by a worker; only the figures of the past hour are written beforehand.
+A worker runs real tasks; only the statistics of the past hour are written beforehand.
 """
 
 import math
@@ -18,7 +18,7 @@ PREFIX = "shop"
 MINUTE_MS = 60_000
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
 gate = threading.Event()
-"""What tasks that are to be seen running wait for."""
+"""Tasks that the screenshots show as running wait for this event."""
 orders = Pipeline("orders")
 STATIONS = ("raw", "odd", "checked", "priced")
 
@@ -108,7 +108,7 @@ def settle(client: Client) -> None:
 
 
 def leave_some(client: Client) -> None:
-    """Tasks that wait, that are due later, and of a queue that nobody serves."""
+    """Tasks that wait, tasks that are due later, and a queue without a worker."""
     resize.enqueue_many([resize.bind(picture=f"cat-{n}.png", width=640) for n in range(37)])
     for minutes in (5, 30, 90):
         send_mail.using(in_=timedelta(minutes=minutes)).enqueue(to="later@example.com", template="reminder")

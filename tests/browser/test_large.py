@@ -1,6 +1,6 @@
-"""The dashboard of somebody with trouble: 1 000 000 tasks, 50 000 of them dead, 200 queues, and workers at work.
+"""The dashboard during an incident: 1 000 000 tasks, 50 000 of them dead, 200 queues, and workers that run.
 
-Times are of the answer as the browser gets it; commands are those that arrive at the server, by its monitor.
+Times are those of the response in the browser; commands are counted by MONITOR on the server.
 """
 
 import time

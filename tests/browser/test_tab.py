@@ -1,4 +1,4 @@
-"""What a tab does by itself: it follows what happens, says when it cannot, and obeys the keyboard."""
+"""An open tab follows the live stream, reports when the stream is interrupted, and can be used by keyboard."""
 
 from typing import Any
 
@@ -151,7 +151,7 @@ NOT_REACHED = """() => [...document.querySelectorAll("a[href], button, select, i
 
 
 def walk(tab: Any) -> list[dict[str, Any]]:
-    """Presses Tab from the top until it comes round; what was in focus, in order."""
+    """Presses Tab from the top until the focus returns there; returns the elements that had the focus, in order."""
     reached = []
     while True:
         tab.keyboard.press("Tab")

@@ -1,4 +1,4 @@
-"""What `pyproject.toml` installs: a light core, and extras and licences that docs/start/install.md lists."""
+"""`pyproject.toml` installs a light core; its extras and their licences are those of docs/start/install.md."""
 
 import re
 import tomllib

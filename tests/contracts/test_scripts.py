@@ -22,7 +22,7 @@ KEYWORDS = frozenset(
 ) | {"until", "while"}
 # Of Lua's own and the server's names only these: the rest is not everywhere.
 GLOBALS = {"redis", "KEYS", "ARGV", "tonumber", "math", "string", "table", "unpack", "ipairs", "pairs"}
-# cjson damages [] and large numbers: it reads what goes beside a row, and writes headers, which hold strings only.
+# cjson damages [] and large numbers: it reads only fields of the dashboard, and writes headers, which hold strings.
 READERS_OF_JSON = {"more": {"cjson", "pcall"}}
 
 
@@ -76,7 +76,7 @@ def names_declared(text: str) -> set[str]:
 
 
 def names_offered(lib: str) -> set[str]:
-    """What a file of the library declares at its outermost level."""
+    """The names that a library file declares at its outermost level."""
     return set(re.findall(r"^local (?:function )?(\w+)", library(lib), re.MULTILINE))
 
 
@@ -97,7 +97,7 @@ def section(name: str, title: str) -> str:
 
 
 def names_described(text: str) -> list[str]:
-    """Of `a, b: what · c · then for each: …` a, b and c."""
+    """Reads a, b and c out of `a, b: text · c · then for each: …`."""
     fixed = re.split(r"\bthen\b", text)[0]
     return [name for item in fixed.split("·") for name in re.split(r", ", item.split(":")[0].strip()) if name]
 

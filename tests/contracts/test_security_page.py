@@ -38,7 +38,7 @@ def _matches(begin: str, sentence: str) -> bool:
 
 
 def _section(page: str, title: str) -> str:
-    """What stands below a heading of the second rank."""
+    """The text of a section with a heading of the second level."""
     return (ROOT / "docs" / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 

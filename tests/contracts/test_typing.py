@@ -105,7 +105,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def complaints(command: list[str], folder: Path, kept: Path) -> str:
-    """What a type checker prints about the files of a folder."""
+    """The output of a type checker for the files of a folder."""
     root = Path(__file__).parents[2]
     words = [word.format(kept=kept) for word in command]
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""announce: a sign of life of a worker, with what it says of itself."""
+"""announce: the heartbeat of a worker, with its own description."""
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls.bulk_counts import list_workers

@@ -1,4 +1,4 @@
-"""await_capacity.lua: somebody waits for room in a full queue; and who takes tasks out tells him."""
+"""await_capacity: a producer waits for capacity in a full queue; scripts that remove tasks notify it."""
 
 import pytest
 

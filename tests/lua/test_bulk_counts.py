@@ -1,4 +1,4 @@
-"""bulk_counts: how many queues stand, in one call; list_workers: what all workers say, in one call."""
+"""bulk_counts: the counts of many queues in one call; list_workers: the heartbeats of all workers in one call."""
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues

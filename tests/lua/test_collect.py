@@ -1,4 +1,4 @@
-"""collect: what members of a large join brought is put together in slices, whoever asks for them and however often."""
+"""collect: the results of a large join are assembled in slices, by any caller and however often it is called."""
 
 import json
 
@@ -36,7 +36,7 @@ def numbered(total):
 
 
 def received(mail):
-    """What the task finds: results and outcomes."""
+    """The results and outcomes that the task reads."""
     results, outcomes = receive(mail.broker, mail.keys, "then-j")
     return results, json.loads(outcomes)
 
@@ -173,7 +173,7 @@ def test_a_large_group_is_passed_on_in_parts(mail):
 
 
 def test_large_groups_beside_small_members_keep_their_order(mail):
-    """Also a group in a group: what it passes on comes in pieces, and is passed on in parts."""
+    """Also a group in a group: it receives results in pieces, and passes them on in parts."""
     prepare(mail, "outer", total=5, rule="pass", task=False, onward=FAR)
     prepare(mail, total=2)
     wholes = [large_group(mail, "one"), large_group(mail, "two", members=9)]

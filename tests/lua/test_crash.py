@@ -1,4 +1,4 @@
-"""crash: what had begun when its worker died goes back to its place; its attempt stays spent."""
+"""crash: tasks that had begun when their worker died go back to their places; their attempts count."""
 
 from jobrunner.broker.calls import leases
 

@@ -1,4 +1,4 @@
-"""delete_archived: deletes a bounded slice of what stands in a set since before an instant, index and hash together."""
+"""delete_archived: deletes a bounded slice of the tasks that are older than an instant, index and hash together."""
 
 from jobrunner.broker.calls import archives
 

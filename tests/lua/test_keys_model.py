@@ -1,5 +1,5 @@
-"""Any order of operations on a queue that goes by key: nothing that may run is overlooked, no key has more than it may,
-and within a key and a priority the order is that of the line."""
+"""Any order of operations on a partitioned queue: no runnable task is overlooked, no partition exceeds its limits, and
+tasks of one partition and priority keep their order."""
 
 import itertools
 from collections import Counter

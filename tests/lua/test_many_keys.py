@@ -1,4 +1,7 @@
-"""Many keys at their limits, and long backlogs of one key: what may run is found at once. R40 runs it with 100 000."""
+"""Runnable tasks are found at once behind many partitions at their limits and behind a long backlog of one partition.
+
+Row R40 runs it with 100 000.
+"""
 
 import pytest
 

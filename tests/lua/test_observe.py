@@ -1,4 +1,4 @@
-"""observe, sample, figures: what was counted and measured, by minute, by hour, and since the prefix exists."""
+"""observe, sample, stats: counts and measurements by minute, by hour, and since the prefix exists."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tasks that are over without a word of it in their hash: its end of life tells it."""
+"""Finished tasks whose hash has no field for it: the time of their end follows from the hash's time to live."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A task of a flow leaves word of its end in the outbox, in the very step that ends it; another task leaves none."""
+"""The script that ends a task of a flow writes the outcome to the outbox in the same step; other tasks write none."""
 
 import pytest
 
@@ -161,7 +161,7 @@ def test_an_outbox_is_read_and_emptied_by_entry(mail, keys: Keys):
 
 
 def test_an_outbox_is_read_a_mib_at_a_time(mail, keys):
-    """Any entries, but at least one: what is larger than that alone is read, too."""
+    """As many entries as fit, but at least one: an entry that is larger alone is read, too."""
     for n in range(12):
         mail.raw.hset(mail.keys.outbox, f"succeeded:{n}", b"x" * (300_000 if n else 3_000_000))
     found = set()

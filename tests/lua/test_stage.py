@@ -1,4 +1,4 @@
-"""stage: rows for a list of a batch that nobody sees before the batch is decided."""
+"""stage: rows for the list of a batch, which stay invisible until the batch is decided."""
 
 import pytest
 

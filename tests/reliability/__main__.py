@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def play(one: Scenario, sizes: Sizes) -> tuple[Findings, Sizes, float]:
-    """Plays one row on a stage of its own; what the harness trips over is a finding as well."""
+    """Plays one row on a stage of its own; an error of the harness is a finding as well."""
     findings, began = Findings(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="jr-") as folder:
         stage = Stage(Path(folder), _say, **one.server)

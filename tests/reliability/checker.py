@@ -1,4 +1,4 @@
-"""The verdict on a run, from the ledger, what was acknowledged, and the books of the server."""
+"""The verdict on a run, from the ledger, the acknowledged tasks, and the server's counters."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from tests.support.books import census, problems, strays
 def judge(
     stage: Stage, findings: Findings, *, more_starts: int, queue: str = QUEUE, dead: int = 0, again: int = 0
 ) -> None:
-    """Checks a queue that was drained: nothing lost, nothing doubled beyond `more_starts`, books that are right.
+    """Checks a queue that was drained: nothing lost, nothing doubled beyond `more_starts`, counters that agree.
 
     `more_starts` is how many attempts may have begun beyond one for each task; `dead` how many tasks must be dead;
     `again` how many attempts may have begun twice under one number, as they do when the server forgets the first.
@@ -33,6 +33,6 @@ def judge(
 
 
 def outside(stage: Stage) -> list[str]:
-    """Keys of the server that are not below the prefix; the audit log stands behind a slash, out of workers' reach."""
+    """Keys that are not below the prefix. The audit log is below `prefix/`, where workers cannot write."""
     root = (f"{PREFIX}:".encode(), f"{PREFIX}/".encode())
     return [repr(key) for key in stage.raw.scan_iter(count=1000) if not key.startswith(root)]

@@ -1,4 +1,4 @@
-"""The doors through which input comes: API, command line, dashboard. Each draws one call with nasty input."""
+"""The entry points for input: API, command line, dashboard. Each draws one call with hostile input."""
 
 import io
 import re
@@ -27,7 +27,7 @@ from tests.reliability.nasty import Nasty, shown
 from tests.unit.web.conftest import Browser
 
 Asked = tuple[str, Callable[[], object]]
-"""What is asked, in words, and how."""
+"""A call: its description, and the function that makes it."""
 
 _WEB = Path(jobrunner.web.__file__).parent
 _READ = sorted(
@@ -38,7 +38,7 @@ _READ = sorted(
     }
     | {"limit", "page", "count", "days", "size"}
 )
-"""Names of all parameters that some page or action reads, and usual ones."""
+"""Names of all parameters that a page or action reads, and usual names."""
 _ITEM = [name for name in Item.__slots__ if name != "payload"]
 _PERIODIC = ("every", "cron", "tz", "catch_up", "overlap", "jitter", "no_such_option")
 _FACTS = re.compile(r"Traceback|was not foreseen")
@@ -63,7 +63,7 @@ _COMMANDS = (
 
 
 class Doors:
-    """All doors to one server. `each` names them; a call through one raises what the caller would see."""
+    """All entry points to one server. `each` names them; a call raises the error that its caller would get."""
 
     def __init__(self, client: Client, rng: Nasty) -> None:
         self.client = client
@@ -231,7 +231,7 @@ class Doors:
         return f"{self._word(left)}/{self._word(right)}" if sign and left in "NT" else word
 
     def command(self, words: list[str]) -> int:
-        """Runs a command in this process. Raises what a person should not see."""
+        """Runs a command in this process. Raises errors that must not reach a user."""
         out = io.TextIOWrapper(io.BytesIO(), "utf-8")
         talk = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")
         places = {"--url": self.client.settings.url, "--prefix": self.client.settings.prefix}

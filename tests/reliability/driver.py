@@ -23,7 +23,7 @@ BAD, MISFIT = "bad", "misfit"
 
 
 def written(folder: Path) -> list[str]:
-    """The ids of all items in the sink. What was written under the id of a whole does not count once a half wrote."""
+    """The ids of all items in the sink. The file of a whole batch does not count once one of its halves wrote."""
     names = sorted(path.stem for path in folder.glob("*.json"))
     whole = {name for name, behind in pairwise(names) if behind.startswith(f"{name}.")}
     return [one for name in names if name not in whole for one in json.loads((folder / f"{name}.json").read_text())]

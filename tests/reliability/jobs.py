@@ -1,4 +1,4 @@
-"""Jobs of the scenarios, beside those of the acceptance tests. They leave no `end`, so no verdict counts them."""
+"""Further jobs of the scenarios. They write no `end` to the ledger, so no verdict counts them."""
 
 import os
 import random
@@ -54,7 +54,7 @@ class Tenant(Traced):
 
 @job(queue="t", name="Pay", keepalive=2, max_attempts=1)
 class Pay(Job):
-    """Leaves what it was asked for, and with how many headers."""
+    """Records its parameters and the number of its headers."""
 
     SIGN: ClassVar = ""
     to: str
@@ -87,16 +87,16 @@ class Bulky(Job):
     """A step whose result is large: three of them are more than is handed on in one piece."""
 
     def run(self) -> tuple[int, str]:
-        """What the step before brought, and 400 KB."""
+        """The result of the step before, and 400 KB."""
         return sum(self.task.results), "x" * 400_000
 
 
 @job(queue="t", name="Adds", keepalive=2, backoff=AT_ONCE)
 class Adds(Job):
-    """A step behind a group of those."""
+    """A step after a group of those."""
 
     def run(self) -> int:
-        """The sum of the numbers that they brought."""
+        """The sum of the numbers in their results."""
         return sum(number for number, _ in self.task.results)
 
 
@@ -176,7 +176,7 @@ KINDS_OF_UNIQUE: tuple[type[Race], ...] = (KeepsFirst, Refuses, Replaces, PutsOf
 
 @job(queue="ends", name="OnlyOne", unique=Unique(ttl=600), max_attempts=2, max_stalled=1, keepalive=1, backoff=AT_ONCE)
 class OnlyOne(Job):
-    """Ends as it is told."""
+    """Ends in the way that its parameter names."""
 
     way: str
     path: str = ""

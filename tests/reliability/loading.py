@@ -16,7 +16,7 @@ BATCH = 1000
 
 
 def load_scheduled(url: str, prefix: str, loader: int, file: Path, dues: "range | list[int]", now_ms: int) -> None:
-    """Enqueues a task of the job `Work` for each due time, by a clock that stands at `now_ms`: to it all is ahead."""
+    """Enqueues a task of the job `Work` for each due time, by a clock stopped at `now_ms`, before all of them."""
     with Client(url, prefix, now_ms=lambda: b"%d" % now_ms) as client, file.open("w") as said:
         for first in range(0, len(dues), BATCH):
             some = dues[first : first + BATCH]
@@ -41,10 +41,10 @@ def load_waiting(url: str, prefix: str, loader: int, file: Path, names: list[str
 
 
 def spread_upkeep(url: str, prefix: str, queue: str, until: Path, said: Path) -> None:
-    """Promotes until a file appears, as a leader's upkeep does, and says how many it moved."""
+    """Promotes until a file appears, as the leader's maintenance does, and reports how many tasks it moved."""
     from jobrunner.broker.calls import queues
 
-    os.nice(5)  # the test's own load is not to be what holds the server up
+    os.nice(5)  # the load of the test itself must not hold the server up
     moved = 0
     with Client(url, prefix) as client:
         while not until.exists():

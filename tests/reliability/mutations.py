@@ -17,7 +17,7 @@ WORDS = (
     b"{bad json", b"null", b"[]", b'{"a":1}', b'"\xff"', b"true", b"1,5", b" 7 ", b"\x00" * 64, b"z" * 20_000,
     "\N{SNOWMAN}".encode(), b"a\tb\nc", b"*", b"{/}", b"1.5",
 )  # fmt: skip
-"""What no field should hold, or not that one."""
+"""Values that no field, or only another field, should hold."""
 TASK_FIELDS = (
     "id", "type", "queue", "payload", "encoding", "headers", "enqueue_time", "retry_count", "expiries", "max_attempts",
     "max_stalled", "keepalive_ms", "priority", "expires_in_ms", "key", "place", "error", "died_at", "failures",
@@ -55,7 +55,7 @@ def _names(name: str, prefix: str) -> re.Pattern[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One mutation that was made: of what, how, and the way back (None: what is damaged stays so)."""
+    """One mutation: its key, its kind, and the way back (None: the damage stays)."""
 
     kind: str
     how: str
@@ -127,7 +127,7 @@ class Damager:
 
         def repair() -> None:
             if self._raw.type(key).decode() not in (other, "none"):
-                return  # whoever needs it has made it anew
+                return  # a process that needs the key has created it again
             pipeline = self._raw.pipeline(transaction=True)
             pipeline.delete(key)
             if kept is not None:
@@ -203,4 +203,4 @@ class Damager:
 
 
 def _ignore(_: object) -> None:
-    """What a repair found does not matter."""
+    """Ignores errors of a repair."""

@@ -1,4 +1,4 @@
-"""Input of those who mean harm, or mistype: seeded, so that a run can be repeated."""
+"""Hostile and mistyped input, from a seeded generator, so that a run can be repeated."""
 
 import random
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Nasty(random.Random):
         return choices[self.randrange(len(choices))]
 
     def text(self) -> str:
-        """A text: a known nasty one, two in one, or any characters."""
+        """A text: a known hostile one, two of them joined, or any characters."""
         kind = self.random()
         if kind < 0.5:
             return self.pick(TEXTS)
@@ -65,11 +65,11 @@ class Nasty(random.Random):
         return "".join(chr(self.randint(0, highest)) for _ in range(self.pick((2, 3, 20, 200))))
 
     def name(self) -> Any:
-        """What may be given as a name: mostly a text, sometimes a good one."""
+        """A value for a name: mostly a hostile text, sometimes a valid name."""
         return self.pick((self.text, self.text, self.text, lambda: self.pick(FINE), lambda: self.pick(ODD)))()
 
     def number(self) -> Any:
-        """What may be given as a number or a duration."""
+        """A value for a number or a duration."""
         return self.pick((lambda: self.pick(NUMBERS), lambda: self.uniform(-1e10, 1e10), lambda: self.pick(FINE)))()
 
     def anything(self) -> Any:
@@ -77,7 +77,7 @@ class Nasty(random.Random):
         return self.pick((self.text, self.number, self.number, lambda: self.pick(ODD), lambda: self.pick(FINE)))()
 
     def refused_duration(self) -> Any:
-        """A duration that nobody can wait for."""
+        """A duration that no test can wait for."""
         return self.pick((float("nan"), float("inf"), 1e300, -1, "1", 10**400, timedelta.max, True, object()))
 
     def cron(self) -> str:

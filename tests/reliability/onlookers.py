@@ -1,4 +1,4 @@
-"""People who look on meanwhile: every command that reads, and every page of the dashboard, in this process."""
+"""Readers during a scenario: every read-only command, and every page of the dashboard, in this process."""
 
 import io
 import os
@@ -27,14 +27,14 @@ _QUESTIONS = ("/queues/t?state=scheduled", "/queues/t?state=dead", "/tasks?queue
 
 
 class Onlookers:
-    """Ask one after the other; what nobody foresaw is kept. `answers` are exit codes and statuses with how many."""
+    """Calls them one after the other and keeps unexpected errors. `answers` counts exit codes and HTTP statuses."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.unforeseen: list[str] = []
         self.answers: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        """Pages that could not be shown, with why."""
+        """Pages that could not be rendered, with the reason."""
         app = create_app(client, auth=Loopback())
         self._browser = TestClient(
             app, base_url="http://127.0.0.1", client=("127.0.0.1", 50000), follow_redirects=False,

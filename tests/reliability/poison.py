@@ -30,7 +30,7 @@ def _eat() -> None:
 
 
 WAYS: dict[str, Callable[[], object]] = {
-    "segfault": lambda: ctypes.string_at(0),  # here: one that is sent may come when the task has ended
+    "segfault": lambda: ctypes.string_at(0),  # a signal that another process sends may arrive after the task
     "exit": lambda: os._exit(3),
     "recursion": _overflow,
     "memory": _eat,  # up to the limit of its process

@@ -1,4 +1,4 @@
-"""A TCP way to a server that can break, lose chosen replies, or answer with errors itself."""
+"""A TCP proxy that can break connections, lose chosen replies, or answer with errors itself."""
 
 import socket
 import threading
@@ -23,7 +23,7 @@ class Proxy(FaultProxy):
         self.refused = 0
         self.lost: Counter[str] = Counter()
         self.before_loss: Callable[[], object] = lambda: None
-        """Done when the reply is there and before the connection breaks in its place."""
+        """Called when the reply has arrived, before the connection breaks."""
         self._losing: dict[bytes, tuple[str, int, int]] = {}
         self._seen: Counter[str] = Counter()
         self._doomed: dict[socket.socket, str] = {}
@@ -32,7 +32,7 @@ class Proxy(FaultProxy):
         super().__init__(target)
 
     def lose_replies(self, script: str, *, times: int = 1, every: int = 1) -> None:
-        """The connection breaks in place of the reply to every so many-th call of a script, which was applied."""
+        """Breaks the connection instead of sending the reply to every nth call of a script, which was applied."""
         with self._lock:
             self._losing[load(script).sha] = (script, times, every)
 
@@ -83,7 +83,7 @@ class _Commands:
 
     def __init__(self) -> None:
         self.rest = b""
-        """What is not complete yet."""
+        """The bytes of a command that is not complete yet."""
 
     def read(self, data: bytes) -> int:
         """How many commands are complete with this piece; these are forgotten."""

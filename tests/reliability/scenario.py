@@ -1,4 +1,4 @@
-"""A row of the reliability table as a function of its size; what it must hold are checks kept with their figures."""
+"""A row of the reliability table as a function of its size; its guarantees are checks, which keep their figures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Sizes = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must hold: what, the figure found, its bound in words, and whether it holds."""
+    """One guarantee: its name, the figure found, its bound as text, and whether it holds."""
 
     name: str
     value: Any
@@ -23,7 +23,7 @@ class Check:
 
 @dataclass(slots=True)
 class Findings:
-    """What a run found: checks, and figures that have no bound."""
+    """The results of a run: checks, and figures without a bound."""
 
     checks: list[Check] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Findings:
 
     @property
     def broken(self) -> list[Check]:
-        """What does not hold."""
+        """The checks that failed."""
         return [check for check in self.checks if not check.holds]
 
 
@@ -65,16 +65,16 @@ class Scenario:
 
     @property
     def title(self) -> str:
-        """What happens in it."""
+        """The events of the scenario, in a sentence."""
         return (getdoc(self.run) or "").partition("\n")[0].rstrip(".")
 
     @property
     def promise(self) -> str:
-        """What must hold."""
+        """The guarantees under test."""
         return " ".join((getdoc(self.run) or "").partition("\n")[2].split())
 
     def play(self, stage: Stage, findings: Findings, sizes: Sizes) -> None:
-        """Runs it; raises what the harness itself trips over."""
+        """Runs it. Raises errors of the harness itself."""
         self.run(stage, findings, **sizes)
 
 

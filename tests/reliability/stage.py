@@ -1,4 +1,4 @@
-"""Where a scenario is played: a server, a producer, worker processes, and a ledger outside of all that may fail."""
+"""The environment of a scenario: a server, a producer, worker processes, and a ledger that no fault reaches."""
 
 import math
 import os
@@ -55,7 +55,7 @@ class Producer:
 
 
 class Stage:
-    """Everything a scenario uses; what it started ends with it. `say` hears what a person would like to see."""
+    """Everything that a scenario uses; its processes end with it. `say` receives lines of progress."""
 
     def __init__(
         self, folder: Path, say: Callable[[str], None] = lambda _line: None, *, give_up_s: float = 60, **options: str
@@ -73,23 +73,23 @@ class Stage:
 
     @property
     def ledger(self) -> Ledger:
-        """What jobs did."""
+        """The ledger of jobs."""
         return self.fleet.ledger
 
     def tamper(self, **tampering: str) -> dict[str, str]:
-        """The environment of a worker that dies at a point (`crash`), is of a broken build (`fault`), or is told the
-        time wrong (`wall_clock`, `server_clock`)."""
+        """The environment of a worker that dies at a point (`crash`), has a known bug (`fault`), or has a wrong clock
+        (`wall_clock`, `server_clock`)."""
         path = os.pathsep.join([str(SITE), self.fleet.environment["PYTHONPATH"]])
         asked = {f"{TAMPER}{name.upper()}": value for name, value in tampering.items() if value}
         return {"PYTHONPATH": path, FRESH: "1", **asked}
 
     def crash_at(self, point: str) -> tuple[dict[str, str], Path]:
-        """The environment of a worker that dies at that point once, and the file that says that it did."""
+        """The environment of a worker that dies at that point once, and the file that it creates then."""
         crashed = self.folder / f"crashed-at-{point}"
         return self.tamper(crash=point, crashed=str(crashed)), crashed
 
     def proxy(self) -> Proxy:
-        """A way to the server that can fail."""
+        """A proxy to the server that can fail."""
         self._proxies.append(Proxy(self.server.socket))
         return self._proxies[-1]
 
@@ -100,16 +100,16 @@ class Stage:
         return ids
 
     def produce_through(self, proxy: Proxy) -> None:
-        """From now on tasks are enqueued on that way."""
+        """From now on tasks are enqueued through that proxy."""
         self._ended_with.enter_context(pinned(self.client_through(proxy)))
 
     def client_through(self, proxy: Proxy) -> Client:
-        """A client on that way."""
+        """A client that connects through that proxy."""
         return self._ended_with.enter_context(Client(proxy.url, PREFIX, retry_timeout=30))
 
     @contextmanager
     def producing(self, total: int, *, batch: int = 20, seconds: float = 0.0, rate: float = 0.0) -> Iterator[Producer]:
-        """Enqueues tasks beside the body, at most `rate` a second; ends when all are acknowledged."""
+        """Enqueues tasks while the body runs, at most `rate` a second; ends when all are acknowledged."""
         producer = Producer(lambda: self.enqueue(batch, seconds=seconds), math.ceil(total / batch), rate / batch)
         thread = threading.Thread(target=producer.run)
         thread.start()
@@ -137,7 +137,7 @@ class Stage:
     def drain(self, queue: str = QUEUE) -> float:
         """Returns when nothing waits, is due or runs any more, and how many seconds that took.
 
-        Gives up when nothing ran to its end for `give_up_s`: what is left is for the checker to find.
+        Gives up when no task ended for `give_up_s`: the checker then reports the tasks that are left.
         """
         began = moved_at = time.monotonic()
         ended = -1

@@ -1,4 +1,4 @@
-"""How long a server holds up whoever asks, told apart from how long the machine it shares does.
+"""Measures how long a server delays its clients, apart from the delays of the machine that it shares.
 
 A process of its own asks the server about every millisecond and takes the time. The kernel says how much of that the
 server had a processor for: that is the stall which the server makes, and a machine busy with other things cannot add
@@ -38,7 +38,7 @@ class Stalls:
     """The longest ones, in milliseconds."""
 
     server_ms: float = 0.0
-    """That the server ran while somebody waited for its answer."""
+    """CPU time of the server while a client waited for its answer."""
     answer_ms: float = 0.0
     """Until an answer came."""
     machine_ms: float = 0.0
@@ -55,7 +55,7 @@ class Stalls:
 
 @contextmanager
 def stalls(server: Server, raw: redis.Redis) -> Iterator[Stalls]:
-    """Measures while the body runs; the figures are there behind it."""
+    """Measures while the body runs; the figures are complete after it."""
     found, over, said = Stalls(), server.folder / "over", server.folder / "stalls"
     over.unlink(missing_ok=True)
     said.unlink(missing_ok=True)
@@ -79,8 +79,8 @@ def stalls(server: Server, raw: redis.Redis) -> Iterator[Stalls]:
 
 @contextmanager
 def right_of_way(pid: int) -> Iterator[None]:
-    """This thread and that process go before all others of the machine, where that is allowed: what is measured then is
-    theirs. Only for bodies that wait most of the time."""
+    """Gives this thread and that process real-time priority, where that is allowed, so that delays are their own. Only
+    for bodies that wait most of the time."""
     threads = (0, pid)
     with suppress(PermissionError):
         for thread in threads:
@@ -133,7 +133,7 @@ def _touching(memory: "_Fresh", seconds: float) -> Iterator[float]:
 
 
 class _Fresh:
-    """Memory that nobody has touched yet."""
+    """Memory that no process has touched yet."""
 
     def __init__(self) -> None:
         self._pages = mmap.mmap(-1, _PAGES * mmap.PAGESIZE)

@@ -1,4 +1,4 @@
-"""`jobrunner work --processes N` on a stage, as a person or systemd runs it."""
+"""`jobrunner work --processes N` on a stage, as an operator or systemd runs it."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ _LONGEST_S = 120.0
 
 
 class Supervised:
-    """A supervisor and its worker processes; as a context, what is left of it is killed at the end."""
+    """A supervisor and its worker processes; as a context manager it kills the remaining processes at the end."""
 
     def __init__(self, stage: Stage, processes: int, **options: object) -> None:
         self._log = stage.folder / "supervisor.log"
@@ -37,11 +37,11 @@ class Supervised:
         self._process.wait()
 
     def pids(self) -> list[int]:
-        """Of the worker processes, those on their way in or out as well."""
+        """The ids of the worker processes, including those that start or end."""
         return children_of(self._process.pid)
 
     def logged(self, event: str) -> int:
-        """How often that was logged, by the supervisor and its processes."""
+        """The number of log lines with that event, of the supervisor and its processes."""
         return self._log.read_text().count(f'"event": "{event}"')
 
     def left_with(self) -> list[int]:

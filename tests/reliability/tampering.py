@@ -7,7 +7,7 @@ says that it did, so that a keeper which is started again lives.
 
 The scripts that processes send can be traced, to know that there is a point for each.
 
-Clocks are told wrong in the same way: the machine's wall clock by seconds, the server's by the seconds in a file,
+Clocks are made wrong in the same way: the machine's wall clock by seconds, the server's by the seconds in a file,
 which may change at any time.
 """
 
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 TAMPER = "JOBRUNNER_TEST_TAMPER_"
-"""What the variables begin with, in `site` too."""
+"""The prefix of the environment variables, in `site` too."""
 EXIT_CODE = 137
 _ROLES = {"keeper": "jobrunner.worker.lease_keeper.keeper_process", "child": "jobrunner.worker.run.executors.child"}
 
 FAULTS = {
     # The text of a script, and what this build has in its place. That calls no function of a library: a script that
     # loads a library only when it needs it does not have the name, and a build that fails at once loses nothing.
-    "loses": (  # what a killed worker held, and books it as deleted by a person
+    "loses": (  # the tasks that a killed worker held, and counts them as deleted by a user
         "line_up(waiting, {number(task[4]) or now, id}, defaults.by_key)",
         "redis.call('UNLINK', key) redis.call('HINCRBY', counters, 'purged', 1)",
     ),
@@ -41,11 +41,11 @@ FAULTS = {
         "call_sliced('ZREM', pending, over)",
         "for _, id in ipairs(over) do redis.call('ZADD', pending, 9e15, id) end",
     ),
-    "hoards": ("if redis.call('PEXPIRE', key, keep_ms) == 0", "if redis.call('EXISTS', key) == 0"),  # what is finished
+    "hoards": ("if redis.call('PEXPIRE', key, keep_ms) == 0", "if redis.call('EXISTS', key) == 0"),  # finished tasks
 }
 
 CARELESS = ("spends", "spares")
-"""What a lease keeper of such a build does after the death of its worker: it reports every task as begun, or lets
+"""Faults of a lease keeper after the death of its worker: it reports every task as begun, or lets
 processes that jobs started run on."""
 
 
@@ -144,7 +144,7 @@ def _shift_server_clock(file: Path) -> None:
 
 
 def stepped(file: Path) -> bytes:
-    """The time as a server says it whose clock is off by what stands in the file."""
+    """The time of a server whose clock is wrong by the seconds in the file."""
     return repr((time.time() + float(file.read_text() or 0)) * 1000).encode()
 
 

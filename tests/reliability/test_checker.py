@@ -14,7 +14,7 @@ from tests.reliability.stage import Stage
 from tests.reliability.tampering import FAULTS
 from tests.security.conftest import KEY
 
-# What is hoarded is for the soak to find: tests/acceptance/test_soak.py.
+# A build that hoards is found by the soak: tests/acceptance/test_soak.py.
 CAUGHT_BY = {
     "loses": "acknowledged tasks lost",
     "doubles": "attempts beyond one for each task",

@@ -1,4 +1,4 @@
-"""The page with the figures of full runs tells of every row, and is written without a loss."""
+"""The page with the figures of full runs has every row, and writing new figures loses none of the others."""
 
 from tests.reliability.document import PAGE, with_figures
 from tests.reliability.rows.every import SCENARIOS

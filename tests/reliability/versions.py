@@ -1,4 +1,4 @@
-"""Another version of the package, beside the one that is tested: the first one with the same format of keys."""
+"""Another version of the package next to the one under test: the first version with the same format of keys."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from tests.acceptance.fleet import ROOT
 
 _KEYS = "jobrunner/broker/keys.py"
 _SINCE = "{/}:workers"
-"""What the names of keys have had since the format has its number for good. Before, nobody relied on it."""
+"""The part of all key names since the format number is final. Earlier formats were never released."""
 
 
 class OtherVersion:

@@ -1,4 +1,4 @@
-"""What an attacker without a key writes to the server: fields of tasks, values for them, tasks under other ids."""
+"""The writes of an attacker without a key: fields of tasks, values for them, tasks under other ids."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """Which tests attack which sentence of docs/security.md: the beginning of the sentence → `file::test`, below tests/.
 
-An entry fits the sentences that begin with it. `NOTHING_TO_ATTACK` has those that promise nothing: advice, headings,
-what the page says that jobrunner does not do.
+An entry fits the sentences that begin with it. `NOTHING_TO_ATTACK` lists those that promise nothing: advice, headings,
+and statements of what jobrunner does not do.
 """
 
 _SEALS = "security/test_seals.py::"

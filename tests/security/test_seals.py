@@ -1,6 +1,6 @@
-"""Whoever can write to the server but has no key: nothing runs but what was enqueued, as it was enqueued.
+"""An attacker who can write to the server but has no key: only tasks that were enqueued run, as they were enqueued.
 
-Each attack is tried beside healthy neighbours, which must run, on tasks that are encrypted and on such that are signed.
+Each attack runs next to healthy tasks, which must succeed, and on encrypted as well as on signed tasks.
 """
 
 import asyncio
@@ -353,7 +353,7 @@ def test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run(
 
 
 def opened(client: Client, task_id: str) -> bytes:
-    """What a step is given, read with the keys."""
+    """The results that a step receives, decrypted."""
     from jobrunner.client.flow_results import opened_results, receive
 
     received = receive(client.broker, client.keys.queue("vault"), task_id)

@@ -1,4 +1,4 @@
-"""What a viewer sees: no secret on any page, in HTML or JSON, wherever a task has one, and no error on odd data."""
+"""Pages that a viewer may read contain no secret, in HTML or JSON, wherever a task has one; odd data is no error."""
 
 import asyncio
 import base64
@@ -107,7 +107,7 @@ def test_no_page_tells_a_viewer_a_secret(
 
 
 def decoded(text: str) -> list[str]:
-    """What stands in a page as base64."""
+    """The decoded text of every base64 string in a page."""
     found = []
     for word in re.findall(r"[A-Za-z0-9+/]{16,}={0,2}", text):
         try:

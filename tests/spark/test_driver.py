@@ -1,4 +1,4 @@
-"""Stations and sinks on Spark: what becomes of the items, batch by batch."""
+"""Stations and sinks on Spark: the outcomes of items, batch by batch."""
 
 import json
 from datetime import UTC, datetime

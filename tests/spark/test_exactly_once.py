@@ -1,4 +1,4 @@
-"""What sinks write with `write_batch`: each row once, also when batches fail behind their writes and are halved."""
+"""Sinks that use `write_batch` write each row once, also when batches fail after their writes and are halved."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who looks on while Spark writes hears of rows as soon as a task has written them."""
+"""Progress reports count rows as soon as a Spark task has written them."""
 
 from pathlib import Path
 from time import monotonic, sleep

@@ -33,7 +33,7 @@ def load(spark, server, keys):
 
 @pytest.fixture
 def reader(spark, server, keys):
-    """reader(queue="mail"): what Spark makes of a read, without a job."""
+    """reader(queue="mail"): the reader that Spark builds from the options, without a Spark job."""
 
     def made(*, schema=None, **options):
         settled = batch_options({"url": server.url, "prefix": keys.prefix} | options)

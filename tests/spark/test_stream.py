@@ -38,7 +38,7 @@ def finish(queue, *ids):
 
 @pytest.fixture
 def stream(spark, server, keys):
-    """stream(history="orders"): what Spark makes of a streaming read, without a query."""
+    """stream(history="orders"): the stream reader that Spark builds from the options, without a query."""
 
     def made(**options):
         settled = stream_options({"url": server.url, "prefix": keys.prefix} | options)

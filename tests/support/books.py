@@ -1,4 +1,4 @@
-"""Recounts a queue from what is stored and says what does not fit. At rest or not: each look is one transaction."""
+"""Recounts a queue from its keys and lists inconsistencies. Each reading is one transaction, so workers may run."""
 
 from collections.abc import Iterable, Iterator
 
@@ -21,7 +21,7 @@ def census(raw: redis.Redis, queue: QueueKeys) -> dict[str, list[str]]:
 
 
 def problems(raw: redis.Redis, queue: QueueKeys) -> list[str]:
-    """What is wrong with the books of a queue at rest; empty when they are right.
+    """The inconsistencies of a queue at rest; empty when there are none.
 
     No id is in two sets, every member has a hash, every hash of a task that is not finished is in one set, only
     pending tasks have leases, and the totals agree: enqueued + moved in = out of the queue + still there.
@@ -49,8 +49,10 @@ def problems(raw: redis.Redis, queue: QueueKeys) -> list[str]:
 
 
 def strays(raw: redis.Redis, queue: QueueKeys) -> list[str]:
-    """Keys of the queue's hash tag that are of no known kind, and locks that nothing would ever undo (one that expires
-    meanwhile is none)."""
+    """Keys of the queue's hash tag that are of no known kind, and locks without a time to live, which stay for ever.
+
+    A lock that expires during the scan does not count.
+    """
     own = queue.waiting[: -len(b"waiting")]
     found = []
     for key in raw.scan_iter(match=_escaped(queue.base) + b"*", count=1000):

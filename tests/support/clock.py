@@ -1,4 +1,4 @@
-"""The clock that scripts take their present from, as tests set it."""
+"""The clock of scripts, set by tests."""
 
 _STARTED_MS = 1_700_000_000_000
 

@@ -1,6 +1,6 @@
-"""What is stored, to show that nothing changed.
+"""Reads everything below a prefix, to prove that nothing changed.
 
-Not by DUMP: its bytes follow the order in which the server's tables lie just now, and that changes by reading them.
+DUMP would not do: its bytes follow the order of the server's hash tables, which reading changes.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ import redis
 
 
 def contents(raw: redis.Redis, prefix: str) -> dict[bytes, Any]:
-    """Every key below the prefix with what it holds."""
+    """Every key below the prefix with its value."""
     return {key: content(raw, key) for key in raw.scan_iter(match=f"{prefix}:*", count=1000)}
 
 

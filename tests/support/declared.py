@@ -1,4 +1,4 @@
-"""What a test declares ends with it: jobs, stations, drivers and pipelines of this process are as they were before."""
+"""Restores the registries of jobs, stations, drivers and pipelines after a test."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _JOBS, _STATIONS, _DRIVERS, _PIPELINES = (
 
 
 def forget_pipelines() -> None:
-    """Until the test ends there are none but its own."""
+    """Empties the registry of pipelines until the test ends."""
     for name in list(_PIPELINES):
         pipeline.forget_pipeline(name)
 
@@ -25,8 +25,8 @@ def forget_pipelines() -> None:
 def as_before() -> Iterator[None]:
     """Restores the registries when the block ends.
 
-    What a module of the project declares that was first imported in the block stays: nothing would declare it a second
-    time. A module that a test wrote ends with it.
+    Declarations of a project module that was first imported in the block stay, as it is not imported a second time.
+    Those of a module that a test wrote end with the test.
     """
     modules = set(sys.modules)
     registries: tuple[dict[str, Any], ...] = (_JOBS, _STATIONS, _DRIVERS, _PIPELINES)
@@ -46,7 +46,7 @@ def _of_project(names: set[str]) -> set[str]:
 
 
 def _of_modules(new: set[str]) -> tuple[dict[str, Any], ...]:
-    """What was declared by these, per registry."""
+    """The declarations of these modules, per registry."""
 
     def is_new(origin: str) -> bool:
         return origin.partition(":")[0] in new

@@ -1,4 +1,4 @@
-"""What a command of `jobrunner` said, in a process of its own or in this one."""
+"""The result of a `jobrunner` command, run in a process of its own or in this one."""
 
 import json
 from dataclasses import dataclass
@@ -20,6 +20,6 @@ class Said:
 
     @property
     def line(self) -> str:
-        """The only line of stderr, of a command that must say no more."""
+        """The line on stderr; fails unless it is the only one."""
         assert self.talk.count("\n") == 1, self.talk
         return self.talk.strip()

@@ -1,4 +1,4 @@
-"""A real server of its own for tests, on a unix socket in a short temporary folder. It ends with its process."""
+"""A private server for tests on a unix socket in a short temporary folder. It ends with the process that started it."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from jobrunner.broker.embedded.process import find_binary
 from tests.support.waiting import wait_for
 
 VARIABLE = "JOBRUNNER_TEST_SERVER"
-"""In the environment: what the option --server says."""
+"""The environment variable that carries the option --server to all test processes."""
 
 
 def server_binary() -> Path:
@@ -64,7 +64,7 @@ class Server:
         return redis.Redis(unix_socket_path=str(self.socket), protocol=2, **options)
 
     def kill(self) -> None:
-        """SIGKILL; what it has on disk stays."""
+        """SIGKILL; its files stay."""
         self._process.communicate()
         self.socket.unlink(missing_ok=True)
 

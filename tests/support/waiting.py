@@ -1,4 +1,4 @@
-"""Waiting for facts, in place of sleeping."""
+"""Waits for facts instead of sleeping."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def wait_for(fact: Callable[[], Any], *, timeout_s: float = 30.0) -> Any:
-    """What `fact` returns as soon as that is true; fails the test when it does not become so."""
+    """Calls `fact` until it returns a true value, and returns that; fails the test after `timeout_s`."""
     ends = time.monotonic() + timeout_s
     while not (found := fact()):
         assert time.monotonic() < ends, f"waited {timeout_s:g} s in vain"

@@ -6,7 +6,7 @@ import pytest
 
 
 class Watch:
-    """In place of `monotonic`: it stands until the test changes `now`."""
+    """Replaces `monotonic`: it returns the same time until the test changes `now`."""
 
     now = 1000.0
 
@@ -15,7 +15,7 @@ class Watch:
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Watch:
-    """Has these modules read a clock that stands; it is the same for all of them."""
+    """Makes all of these modules read one clock that only the test moves."""
     made = Watch()
     for module in modules:
         monkeypatch.setattr(module, "monotonic", made)

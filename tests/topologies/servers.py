@@ -231,7 +231,7 @@ class Spread:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on, as the one 10 000 above it (the bus of a cluster)."""
+    """A free port of loopback whose number plus 10 000 (the cluster bus) is free, too."""
     while True:
         port = 20_000 + next(_ports) % 20_000
         if _is_free(port) and _is_free(port + 10_000):

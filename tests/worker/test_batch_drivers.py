@@ -1,4 +1,4 @@
-"""Queues that a driver serves in place of the worker's own loop, with one in plain Python; settings of stations."""
+"""Queues that a batch driver serves instead of the fetcher, with a driver in plain Python; settings of stations."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The stream of events: who writes what, and how it is read."""
+"""The event stream: the writer of each event, and how the stream is read."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What a worker says of what it runs, and how it does what it is told."""
+"""The heartbeat of a worker lists its running tasks, and a worker carries out commands that are sent to it."""
 
 import threading
 from collections.abc import Iterator

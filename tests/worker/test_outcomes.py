@@ -1,4 +1,4 @@
-"""What becomes of a task, seen from its handle: one worker serves all the tests of this file."""
+"""The outcome of a task as its handle reports it. One worker serves all tests of this file."""
 
 import asyncio
 import sys
@@ -186,7 +186,7 @@ def test_a_result_that_cannot_be_stored_is_dead_with_the_reason(result: Any) -> 
 
 
 def test_an_error_text_that_is_no_utf8_is_reported() -> None:
-    """It would block every report behind it."""
+    """Otherwise it would block every later report."""
     task = enqueue("surrogate", throw(Fail("\udcff", retry=False)))
     with pytest.raises(TaskFailed, match="udcff"):
         task.result(timeout=10)
@@ -352,7 +352,7 @@ def plain() -> None:
 
 
 def test_a_job_without_a_backoff_of_its_own_has_that_of_its_queue(client: Client) -> None:
-    """What the worker read of the queue before is believed for a moment."""
+    """The worker may use the queue's previous settings for a moment."""
     queue = client.queue("outcomes")
     queue.configure(backoff=Backoff(base=3600, cap=3600, jitter=0))
     acts["plain"] = throw(ValueError("always"))

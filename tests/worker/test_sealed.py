@@ -1,5 +1,5 @@
-"""Encrypted and signed tasks through workers, clients, pipelines, flows and pages: nobody without a key reads, swaps or
-changes one, and what cannot be opened is dead with the reason and loses nothing."""
+"""Encrypted and signed tasks through workers, clients, pipelines, flows and pages: without a key they can be neither
+read nor swapped nor changed, and a task that cannot be decrypted is dead with the reason and loses nothing."""
 
 import asyncio
 import base64

@@ -20,7 +20,7 @@ Act = Callable[[Attempt], Any]
 
 
 class Item:
-    """What runs one attempt."""
+    """Runs one attempt."""
 
     def __init__(self, act: Act, attempt: Attempt) -> None:
         self._act, self._attempt = act, attempt
@@ -31,7 +31,7 @@ class Item:
 
 @pytest.fixture
 def station() -> Iterator[Callable[..., None]]:
-    """station(queue, act, …): what becomes of the items of a queue."""
+    """station(queue, act, …): declares a station with this function for the items of a queue."""
     declared: list[str] = []
 
     def declare(queue: str, act: Act, **settings: Any) -> None:

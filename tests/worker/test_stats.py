@@ -1,4 +1,4 @@
-"""Figures over time: what workers counted, as it is read."""
+"""Statistics over time: the counts of workers as the inspector reads them."""
 
 import time
 from datetime import timedelta

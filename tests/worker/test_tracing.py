@@ -30,7 +30,7 @@ FAST = Backoff(base=0.01, factor=1)
 
 
 class Recorder:
-    """What was exported, in the order in which spans ended."""
+    """The exported spans, in the order of their ends."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -51,7 +51,7 @@ class Recorder:
 
 @pytest.fixture
 def spans() -> Iterator[Recorder]:
-    """Everything is traced; what was recorded."""
+    """Traces everything; the recorded spans."""
     recorder = Recorder()
     instrument(recorder.provider)
     yield recorder

@@ -1,4 +1,4 @@
-"""Rolling deploys, and services that share a queue: a worker hands back what it does not know."""
+"""Rolling deploys, and services that share a queue: a worker defers tasks of jobs that it does not know."""
 
 import time
 from collections.abc import Callable

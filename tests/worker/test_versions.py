@@ -1,6 +1,6 @@
-"""Two versions of jobrunner on one prefix: what a newer one adds is left alone, what it changes ends the older one.
+"""Two versions of jobrunner on one prefix: the older leaves additions of the newer alone, and ends at its changes.
 
-The newer version is what it would have written: fields, words and keys that this one does not know.
+The newer version is simulated by its writes: fields, states and keys that this version does not know.
 """
 
 from typing import Any

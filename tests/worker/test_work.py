@@ -165,7 +165,7 @@ def test_a_resumed_queue_is_served_at_once(start: Start, current: Client) -> Non
 def test_a_hint_that_a_busy_worker_took_goes_to_an_idle_one(
     start: Start, current: Client, raw: redis.Redis, keys: Keys
 ) -> None:
-    """The busy one listens still, as it did when it was idle; what it hears it cannot use."""
+    """The busy worker still listens, as it did when it was idle, and cannot use the notification."""
     busy = start(queues=["w"], concurrency=1, poll=60)
     wait_for(lambda: busy._wakeup.is_armed)
     gated.enqueue("long")
@@ -179,7 +179,7 @@ def test_a_hint_that_a_busy_worker_took_goes_to_an_idle_one(
 
 
 def test_a_long_task_keeps_no_short_one_waiting(start: Start, current: Client) -> None:
-    """Short tasks make a worker fetch ahead; then long ones take its slots: what it holds ahead goes to another."""
+    """Short tasks make a worker prefetch; when long tasks take its slots, its prefetched tasks go to another worker."""
     first = start(queues=["w"], concurrency=2, poll=60)
     for task in step.enqueue_many([step.bind("warm") for _ in range(2000)]):
         task.result(timeout=10)
