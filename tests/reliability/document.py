@@ -1,7 +1,8 @@
 """Writes the figures of full runs into docs/reliability.md: ``python -m tests.reliability.document FILE.json …``.
 
-A file is what ``python -m tests.reliability ROW … --full --json FILE.json`` has written; of a row that is in several,
-the last one counts, and one that is in none keeps what the page says of it.
+``python -m tests.reliability ROW … --full --json FILE.json`` writes such a file. Of a row that is in several files the
+last one counts; a row in none keeps its figures. Titles and promises are always those of the scenarios, so without a
+file the command only renews these.
 """
 
 import json
@@ -27,7 +28,7 @@ Played = dict[str, Any]
 
 
 def main() -> int:
-    """Takes the place of the figures that are there."""
+    """Rewrites the page. Exit code: 0."""
     played: dict[str, Played] = {}
     for name in sys.argv[1:]:
         played |= json.loads(Path(name).read_text("utf-8"))
@@ -37,22 +38,38 @@ def main() -> int:
 
 
 def with_figures(page: str, played: dict[str, Played]) -> str:
-    """The page with a line for each row, and behind it every figure."""
+    """The page with a line for each row, and after it every figure."""
     found = _BETWEEN.search(page)
     if found is None:
         raise SystemExit(f"{PAGE} has no figures between <!-- figures --> and <!-- end -->")
     table = found[0].partition("<details")[0]
-    lines = {one[1]: one[0] for one in _LINE.finditer(table) if one[1] in SCENARIOS}
-    details = {one[1]: one[0] for one in _DETAILS.finditer(found[0])}
+    lines = {one[1]: _with_title(one[0], one[1]) for one in _LINE.finditer(table) if one[1] in SCENARIOS}
+    details = {one[1]: _with_promise(one[0], one[1]) for one in _DETAILS.finditer(found[0]) if one[1] in SCENARIOS}
     for row, result in played.items():
         lines[row], details[row] = _line(SCENARIOS[row], result), _details(SCENARIOS[row], result)
-    rows = sorted(lines, key=_place)
-    shown = [_HEAD, "|---|---|---|---|---|---|", *(lines[row] for row in rows)]
-    text = "\n".join([*shown, "", *(details[row] for row in rows)])
+    rows = sorted(lines, key=_order)
+    table = "\n".join([_HEAD, "|---|---|---|---|---|---|", *(lines[row] for row in rows)])
+    text = "\n".join([table, "", *(details[row] for row in rows)])
     return page[: found.start()] + found[1] + text + found[2] + page[found.end() :]
 
 
-def _place(row: str) -> tuple[bool, int, str]:
+def _with_title(line: str, row: str) -> str:
+    """The line of a row that was not played again, with the title that the scenario has now."""
+    _, _, rest = line.removeprefix(f"| {row} | ").partition(" | ")
+    return f"| {row} | {SCENARIOS[row].title} | {rest}"
+
+
+def _with_promise(details: str, row: str) -> str:
+    """The figures of a row that was not played again, under the promise that the scenario has now."""
+    _, _, figures = details.partition("</summary>")
+    return f'<details markdown="1">{_summary(SCENARIOS[row])}{figures}'
+
+
+def _summary(one: Scenario) -> str:
+    return f"<summary>{one.row}: {escape(one.promise)}</summary>"
+
+
+def _order(row: str) -> tuple[bool, int, str]:
     number = row[1:].rstrip("sw")
     return (not number.isdigit(), int(number) if number.isdigit() else 0, row)
 
@@ -67,8 +84,7 @@ def _line(one: Scenario, result: Played) -> str:
 
 
 def _details(one: Scenario, result: Played) -> str:
-    summary = f"<summary>{one.row}: {escape(one.promise)}</summary>"
-    lines = [f'<details markdown="1">{summary}', "", "| | found | bound |", "|---|---|---|"]
+    lines = [f'<details markdown="1">{_summary(one)}', "", "| | found | bound |", "|---|---|---|"]
     for name, value, bound, holds in result["checks"]:
         broken = "" if holds else " **broken**"
         lines.append(f"| {_cell(name)} | {_cell(value)}{broken} | {_cell(bound)} |")

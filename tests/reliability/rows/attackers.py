@@ -28,9 +28,9 @@ _SPARED = 3
 def attacked(stage: Stage, findings: Findings, tasks: int, rounds: int) -> None:
     """An attacker with a producer's password swaps, multiplies, replays, downgrades, cuts and edits encrypted tasks.
 
-    Nothing runs but tasks that were enqueued, as the jobs and with the parameters and headers that they were enqueued
-    with; a task put in line again under its own id may run again, and counts as a replay. Those that were not attacked
-    run once.
+    Only tasks that a producer enqueued run, as the jobs and with the parameters and headers that they were enqueued
+    with. A task that the attacker enqueues again under its own id may run again, and counts as a replay. Tasks that
+    were not attacked run once.
     """
     grant(stage.raw, PREFIX)
     stage.give_up_s = 3.0  # an edited task may be due in years
@@ -60,7 +60,7 @@ def attacked(stage: Stage, findings: Findings, tasks: int, rounds: int) -> None:
 
 
 class _Attacker:
-    """Reads and writes what a producer may. `enqueued` are all honest tasks, with what each leaves in the ledger."""
+    """Has the permissions of a producer. `enqueued` are all honest tasks, with the ledger entry of each."""
 
     def __init__(self, stage: Stage, raw: redis.Redis) -> None:
         self.enqueued: dict[str, str] = {}
@@ -78,7 +78,7 @@ class _Attacker:
         }  # fmt: skip
 
     def play(self, tasks: int) -> None:
-        """Honest producers enqueue; what they enqueued is attacked while it waits; workers run what is left."""
+        """Honest producers enqueue tasks, the attacker changes them while they wait, and workers run the rest."""
         queue = self._stage.client.queue(QUEUE)
         queue.pause()
         ids = [*self._enqueue(tasks, **_SEALED), *self._enqueue(tasks // 10, **_SEALED, payload_encryption="sign")]
@@ -124,7 +124,7 @@ class _Attacker:
         return f"forged-{self._rng.getrandbits(64):x}"
 
     def _swap(self, task_id: str, fields: Fields) -> None:
-        """Takes some of what makes another task, of the same job or not."""
+        """Copies some fields of another task, of the same job or not."""
         _, other = self._rng.choice(self._now)
         names = self._rng.choice([(b"payload",), (b"payload", b"encoding"), (b"payload", b"encoding", b"type")])
         self._write(task_id, {name: other[name] for name in names})
@@ -141,23 +141,23 @@ class _Attacker:
         line_up(self._raw, self._keys, old_id, old)
 
     def _revive(self, task_id: str, fields: Fields) -> None:
-        """An earlier task under a new id, and in place of one that waits."""
+        """An earlier task under a new id, and instead of a waiting task."""
         _, old = self._rng.choice(self._old or self._now)
         line_up(self._raw, self._keys, self._new_id(), old)
         self._write(task_id, {**old, b"id": task_id.encode()})
 
     def _downgrade(self, task_id: str, fields: Fields) -> None:
-        """Plain text, text that is signed for another task, or a seal by another key in place of the ciphertext."""
+        """Plain text, text signed for another task, or text encrypted with another key instead of the ciphertext."""
         weaker = self._rng.choice(self._weaker)
         self._write(task_id, {name: weaker.get(name, b"") for name in (b"payload", b"encoding")})
 
     def _cut(self, task_id: str, fields: Fields) -> None:
-        """The first bytes of the payload, or of what says how it is sealed."""
+        """The first bytes of the payload, or of the field that describes its encryption."""
         name = self._rng.choice((b"payload", b"encoding"))
         self._write(task_id, {name: fields[name][: self._rng.randrange(len(fields[name]))]})
 
     def _edit(self, task_id: str, fields: Fields) -> None:
-        """Any field: what a script would try, or what another task has there. Then the same under a further id."""
+        """Any field: values that a script would try, or the value of another task. Then the same under a further id."""
         name = self._rng.choice(FIELDS).encode()
         _, other = self._rng.choice(self._now)
         changed = {name: self._rng.choice([*NASTY, other.get(name, b"")])}

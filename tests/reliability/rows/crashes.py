@@ -1,4 +1,4 @@
-"""What the lease keeper does when a worker dies: R34, R37, R38."""
+"""The lease keeper's work after the death of a worker: R34, R37, R38."""
 
 import math
 import signal
@@ -36,12 +36,12 @@ _TAKING = [JOBS, "tests.reliability.taking"]
 def survived_by_keepers(
     stage: Stage, findings: Findings, kills: int, orphaned: int, median_s: float = 1.0, running: int = 50
 ) -> None:
-    """kill -9 of a worker with 50 running tasks and more in hand, beside another one; the keeper lives.
+    """kill -9 of a worker with 50 running tasks and more in hand, while another worker runs; the lease keeper lives.
 
-    Running tasks run again ≤ 0.2 s later (median; CI: 1 s), ≤ keepalive + 1 s always; no attempt is spent on a task
-    that no thread of the worker had taken up, by a ledger entry from before the worker's own mark; loss 0. Of a worker
-    with child processes (`orphaned` kills more), neither these nor processes that its jobs started run on when the task
-    has begun elsewhere.
+    Running tasks run again ≤ 0.2 s later (median; CI: 1 s), ≤ keepalive + 1 s always. A task that no thread of the
+    worker had started costs no attempt, by a ledger entry from before the worker's own mark. Loss 0. For a worker with
+    child processes (`orphaned` further kills), neither these nor the processes of its jobs run on when the task has
+    begun elsewhere.
     """
     options: dict[str, Any] = {"concurrency": 2 * running, "modules": _TAKING}
     fleet = stage.fleet.start(2, **options)
@@ -86,7 +86,7 @@ def _starts(stage: Stage) -> dict[str, list[Entry]]:
 
 
 def _waits(stage: Stage, killed_at: dict[int, float]) -> Iterator[float]:
-    """From each kill to the next start of each task that ran then."""
+    """Seconds from each kill to the next start of each task that ran at that time."""
     for starts in _starts(stage).values():
         for before, after in pairwise(starts):
             if before.pid in killed_at:
@@ -94,7 +94,7 @@ def _waits(stage: Stage, killed_at: dict[int, float]) -> Iterator[float]:
 
 
 def _stop_with_more_in_hand(stage: Stage, worker: WorkerProcess) -> int:
-    """Suspends the worker at an instant at which it holds tasks that no thread has taken up; returns how many."""
+    """Suspends the worker at an instant at which it holds tasks that no thread has started; returns their number."""
     keys = stage.client.keys.queue(QUEUE)
     ends = time.monotonic() + _RUNS_S / 2
     while True:
@@ -111,7 +111,7 @@ def _stop_with_more_in_hand(stage: Stage, worker: WorkerProcess) -> int:
 
 
 def _spent_unbegun(stage: Stage) -> int:
-    """Attempts that were counted, as a later one has a higher number, though no thread had taken them up."""
+    """Attempts that were counted, as a later one has a higher number, although no thread had started them."""
     taken = _taken(stage)
     return sum(
         (task, number) not in taken
@@ -121,7 +121,7 @@ def _spent_unbegun(stage: Stage) -> int:
 
 
 def _taken(stage: Stage) -> set[tuple[str, int]]:
-    """The task and number of each attempt that an executor took up (tests/reliability/taking.py)."""
+    """The task and number of each attempt that an executor started (tests/reliability/taking.py)."""
     return {(entry.task, entry.attempt) for entry in stage.ledger.entries("taken")}
 
 
@@ -169,7 +169,7 @@ def _overlaps(stage: Stage) -> int:
 def last_attempts(stage: Stage, findings: Findings, tasks: int, kills: int) -> None:
     """kill -9 of workers whose tasks of 2 ms may be tried once (max_attempts=1).
 
-    Only tasks that a thread of the worker had taken up are dead, by a ledger entry from before the worker's own mark;
+    Only tasks that a thread of the worker had started are dead, by a ledger entry from before the worker's own mark;
     loss 0, none runs twice.
     """
     fleet = stage.fleet.start(2, concurrency=10, modules=_TAKING)
@@ -198,9 +198,9 @@ def last_attempts(stage: Stage, findings: Findings, tasks: int, kills: int) -> N
 def beside_a_poison(stage: Stage, findings: Findings, times: int, good: int = 9) -> None:
     """One task that ends its process among 9 good ones, in two supervised processes of ten threads or five children.
 
-    It does so by os._exit, a segfault or SIGKILL as for memory, in turn, `times` times for each executor. All good ones
-    finish: on threads with one attempt more at most, in child processes with none. The poison is dead after its
-    attempts, and nothing else is.
+    It ends its process by os._exit, a segfault or SIGKILL (as the kernel does out of memory), in turn, `times` times
+    for each executor. All good tasks finish: on threads with at most one attempt more, in child processes with none.
+    The poison is dead after its attempts, and no other task is.
     """
     poisons, attempts, begun, unfinished = set[str](), dict[str, int](), set[int](), 0
     for executor, slots in (("threads", good + 1), ("processes", (good + 1) // 2)):

@@ -1,4 +1,4 @@
-"""Data that somebody damaged: R20."""
+"""Damaged data on the server: R20."""
 
 import os
 import time
@@ -32,8 +32,8 @@ _WINDOW_S = 0.4
 def damaged(stage: Stage, findings: Findings, mutations: int, together: int, looks: int, seed: int = 20) -> None:
     """Keys of every kind, and tasks, are damaged: fields, types, members, texts, numbers.
 
-    No worker, command or page fails in a way that was not foreseen; none is busier than before; a damaged task ends;
-    what was not damaged is done, at once in other queues; what is repaired works again.
+    Workers, commands and pages fail only with errors of the package; none is busier than before. A damaged task ends;
+    undamaged tasks are done, at once in other queues; repaired keys work again.
     """
     run = _Run(stage, findings, seed)
     while len(run.made) < mutations:
@@ -68,7 +68,7 @@ class _Run:
         self._quiet_calls, self._quiet_cpu = self._measured(1.0)
 
     def _fill(self) -> None:
-        """Has keys of as many kinds as can be had by using the package."""
+        """Creates keys of as many kinds as the package's operations create."""
         client = self.stage.client
         client.queue(QUEUE).configure(history=3600, history_max=50, max_attempts=3)
         client.queue("turns").configure(
@@ -88,7 +88,7 @@ class _Run:
         wait_for(lambda: self.stage.client.queue(QUEUE).counts()["done"] >= 5, timeout_s=30)
 
     def strike(self, count: int, looks: int) -> None:
-        """So many mutations at once, all that has to go on meanwhile, and the repair."""
+        """Makes `count` mutations at once, checks the rest meanwhile, and repairs them."""
         victims = self._new_victims()
         made = [self._damager.mutate([self._hash(one) for one in victims]) for _ in range(count)]
         self.made += made
@@ -139,7 +139,7 @@ class _Run:
                 self._refused += 1
 
     def _enqueue_misfit(self) -> None:
-        """A task of a job that nobody knows, or with parameters that the job does not take; it is to die of that."""
+        """A task of an unknown job, or with parameters that its job does not take; it must end dead for that reason."""
         type_, payload = _MISFITS[len(self._misfits) % len(_MISFITS)]
         task = Task(id=new_id(QUEUE), queue=QUEUE, type=type_, payload=payload, max_attempts=1)
         with suppress(JobrunnerError):
@@ -156,7 +156,7 @@ class _Run:
             self.findings.equals(f"queue {_CALM} goes on after {[(one.kind, one.how) for one in made]}", False, True)
 
     def _measured(self, seconds: float) -> tuple[float, float]:
-        """Calls of scripts a second, and share of a processor that the workers use, while nobody asks for anything."""
+        """Calls of scripts a second, and share of a processor that the workers use, without any load."""
         calls, cpu, began = self._script_calls(), self._cpu_s(), time.monotonic()
         time.sleep(seconds)  # the span that is measured
         took = time.monotonic() - began
@@ -171,7 +171,7 @@ class _Run:
         return sum(map(_cpu_s, pids))
 
     def end(self) -> None:
-        """What is left is repaired and done: the last step of every row."""
+        """Repairs and finishes everything that is left: the last step of the row."""
         self.stage.client.queue(QUEUE).resume()
         for queue in (QUEUE, _CALM):
             self._enqueue(queue, 20)
@@ -182,7 +182,7 @@ class _Run:
         return self._neighbours - self.stage.ledger.times("end").keys()
 
     def _left(self) -> list[str]:
-        """Tasks of the damaged queue that are neither over nor due at a time that damage has put far off."""
+        """Tasks of the damaged queue that have not ended and are not due in a far future that the damage set."""
         keys, raw = self.stage.client.keys.queue(QUEUE), self.stage.raw
         ids = [*raw.zrange(keys.waiting, 0, -1), *raw.zrange(keys.pending, 0, -1)]
         soon = (time.time() + 3600) * 1000

@@ -30,10 +30,10 @@ _AT_ONCE = 10_000
 def due(
     stage: Stage, findings: Findings, tasks: int, together: int, longest_ms: float, workers: int = 10
 ) -> None:  # fmt: skip
-    """So many scheduled tasks, a fifth of them for one instant, are all due at once; ten workers promote them.
+    """Scheduled tasks, a fifth of them for one instant, are all due at once; ten workers promote them.
 
-    None is lost, none is handed out twice, their order is kept; no command stalls the server for longer than 20 ms
-    (in the short run, beside other tests, 1 000) and what a bare loop beside it was held up by the machine.
+    None is lost, none is handed out twice, their order is kept. No command stalls the server for longer than 20 ms
+    (1 000 in the short run, which shares the machine with other tests) plus the stall of a bare loop at the same time.
     """
     began = time.monotonic()
     files = _load_scheduled(stage, tasks, together)
@@ -53,7 +53,7 @@ def due(
 
 
 def _load_scheduled(stage: Stage, tasks: int, together: int) -> list[Path]:
-    """By a clock that stands an hour and more back: to those who come later all of it is overdue."""
+    """By a clock that is more than an hour back, so that everything is overdue for later callers."""
     now_ms = int(time.time() * 1000) - _DAY_MS
     spread, shared = (tasks - together) // _LOADERS, together // _LOADERS
     calls = []
@@ -74,7 +74,7 @@ def _run(stage: Stage, target: object, calls: list[tuple[object, ...]], total: i
 
 
 def _promote(stage: Stage, workers: int) -> tuple[float, int]:
-    """Seconds until nothing is due any more, and how many the callers of upkeep say they moved."""
+    """Seconds until no task is due any more, and the number of tasks that the callers of maintenance moved."""
     over, keys = stage.folder / "promoted", stage.client.keys.queue(QUEUE)
     says = [stage.folder / f"moved-{n}" for n in range(workers - _REAL_WORKERS)]
     stage.fleet.start(_REAL_WORKERS, concurrency=SLOTS)
@@ -91,7 +91,7 @@ def _promote(stage: Stage, workers: int) -> tuple[float, int]:
 
 
 def _judge_line(stage: Stage, findings: Findings, files: list[Path], tasks: int) -> None:
-    """The line behind what ran must be what was loaded, in the order of due times, and of calls within one."""
+    """The tasks that are left must be those loaded, in the order of due times, and of calls at one due time."""
     places: dict[str, tuple[int, int, int]] = {}
     for line, words in enumerate(chain.from_iterable(file.open() for file in files)):
         due_ms, loader, task = words.split()
@@ -133,7 +133,7 @@ def _due(stage: Stage, line: bytes) -> float:
 
 
 def _note_stalls(findings: Findings, found: Stalls, idle: Stalls) -> None:
-    """By the clock, so with what else the machine did."""
+    """By the clock, which includes delays of the machine."""
     findings.note("ms of the longest answer (idle before)", f"{found.answer_ms} ({idle.answer_ms})")
     findings.note("ms the machine held a bare loop up (idle before)", f"{found.machine_ms} ({idle.machine_ms})")
     findings.note("answers", found.asked)
@@ -144,10 +144,10 @@ def _note_stalls(findings: Findings, found: Stalls, idle: Stalls) -> None:
     full={"tasks": 10_000_000, "queues": 1_000, "reserves": 50_000, "most_ms": 2},
 )  # fmt: skip
 def deep(stage: Stage, findings: Findings, tasks: int, queues: int, reserves: int, most_ms: float) -> None:
-    """So many tasks of 100 B wait in 1 000 queues.
+    """Tasks of 100 B wait in 1 000 queues.
 
-    99 of 100 reserves are ≤ 2 ms (in the short run 30) of work for server and caller; a task takes ≤ 600 B beside its
-    payload; all are there.
+    99 of 100 reserves cost server and caller ≤ 2 ms of CPU time (30 in the short run); a task takes ≤ 600 B in
+    addition to its payload; all are there.
     """
     names = [f"q{n}" for n in range(queues)]
     before, began = stage.raw.info("memory")["used_memory"], time.monotonic()

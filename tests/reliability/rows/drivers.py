@@ -23,8 +23,8 @@ from tests.support.waiting import wait_for
 from tests.topologies.servers import Behind
 
 FAULTS = ("bad", "misfit", "kill", "lease", "restart", "failover")
-"""A record that raises; one that does not fit; kill -9 of a driver; SIGSTOP for longer than a lease; kill -9 of the
-server; kill -9 of the primary, whose replica takes over without the last writes."""
+"""A record that raises; a record that does not fit the schema; kill -9 of a driver; SIGSTOP for longer than a lease;
+kill -9 of the server; kill -9 of the primary, whose replica takes over without the last writes."""
 _PAIRS = [f"{one}+{other}" for one, other in itertools.combinations(FAULTS, 2)]
 _SAVED = {"appendonly": "yes", "appendfsync": "always"}
 _RECORDS = 3
@@ -33,7 +33,7 @@ _WORK_S = 0.05
 _LASTS_S = 2.0
 """Shortest run of all batches together, so that both faults of a pair happen."""
 _UNREPLICATED_S = 0.3
-"""How much of the primary's last work the replica that takes over has not got."""
+"""Seconds of the primary's last writes that the new primary lacks."""
 
 
 class _Alone:
@@ -79,8 +79,8 @@ class _Replicated:
         self._wait_confirming()
 
     def fail_over(self) -> None:
-        """The replica stands still and is cut off while the primary goes on, and takes over without what that wrote
-        and acknowledged meanwhile. The old primary comes back as its replica."""
+        """Freezes and disconnects the replica while the primary goes on, and makes it take over without the writes that
+        the primary acknowledged meanwhile. The old primary comes back as its replica."""
         old = self._behind.primary()
         (replica,) = (one for one in self._behind.servers if one is not old)
         replica.stop_still()
@@ -116,8 +116,8 @@ _Servers = _Alone | _Replicated
 def drivers_and_faults(stage: Stage, findings: Findings, items: int, batch: int, drivers: int, pairs: str) -> None:
     """Two faults at once hit two drivers of one queue: bad records, misfits, kill -9, lost leases, restarts, failovers.
 
-    Every item ends once, where it should: good ones in the sink and in the next queue, the others dead. Nothing is
-    left over, neither in pending nor of any batch. Where the primary fails over, with durability="replicated".
+    Every item ends once, in the right place: good items in the sink and in the next queue, the others dead. Nothing is
+    left over, neither in pending nor of any batch. With failovers of the primary, durability is "replicated".
     """
     for pair in pairs.split():
         servers = _Replicated() if "failover" in pair.split("+") else _Alone(stage)

@@ -1,4 +1,4 @@
-"""Input that means harm, through every door: R33."""
+"""Hostile input through every entry point: R33."""
 
 import logging
 import subprocess
@@ -30,7 +30,7 @@ _NEIGHBOURS = 50
 
 @dataclass(slots=True)
 class Heard:
-    """What came of the inputs of one door. Times in ms."""
+    """The results of the inputs to one entry point. Times in ms."""
 
     answers: Counter[str] = field(default_factory=Counter)
     times: list[float] = field(default_factory=list)
@@ -43,8 +43,8 @@ class Heard:
 def hostile(stage: Stage, findings: Findings, inputs: int, processes: int, seed: int, longest_ms: int) -> None:
     """Cron fuzz, names with {}, :, NUL, CRLF or 10 kB, pages of a billion, odd numbers: API, commands, dashboard.
 
-    Refused with an error of its kind, or answered, each ≤ 50 ms (the fastest of five tries); no key outside the prefix,
-    no traceback, no 500; the books stay right and neighbours are served.
+    Each input is refused with a typed error, or answered, in ≤ 50 ms (the fastest of five tries). No key outside the
+    prefix, no traceback, no HTTP 500; counters stay right and other queues are served.
     """
     rng = Nasty(seed)
     doors = Doors(stage.client, rng)
@@ -82,11 +82,11 @@ def hostile(stage: Stage, findings: Findings, inputs: int, processes: int, seed:
 
 
 _COARSE = ("command line", "pages", "actions")
-"""Doors whose refusals are answers: exit codes and statuses."""
+"""Entry points whose refusals are answers: exit codes and HTTP statuses."""
 
 
 def _answer(call: Callable[[], object]) -> tuple[str, float]:
-    """What came of it in a word, and how many ms it took."""
+    """The result as a word, and the time that it took, in ms."""
     began = time.perf_counter()
     try:
         call()
@@ -99,7 +99,7 @@ def _answer(call: Callable[[], object]) -> tuple[str, float]:
 
 
 def _fill(stage: Stage) -> None:
-    """Queues with something in every state, so that there is something to show and to damage."""
+    """Fills queues with tasks in every state, so that there is something to read and to damage."""
     mail = stage.client.queue("mail")
     mail.configure(history=3600, max_attempts=1)
     mail.push_many(range(2_000))
@@ -113,7 +113,7 @@ def _fill(stage: Stage) -> None:
 
 @contextmanager
 def _log_lines() -> Iterator[list[str]]:
-    """What is logged as an error within."""
+    """The errors that are logged in the block."""
     lines: list[str] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: lines.append(record.getMessage()[:200])  # type: ignore[method-assign]
@@ -125,7 +125,7 @@ def _log_lines() -> Iterator[list[str]]:
 
 
 def _in_processes(stage: Stage, rng: Nasty, processes: int) -> Iterator[str]:
-    """Commands as a shell runs them; tells what a person should not see."""
+    """Runs commands as a shell does; returns output that no user should see."""
     words = [text for text in TEXTS if "\0" not in text and "\ud800" not in text]
     for number in range(processes):
         given = [*rng.pick(_COMMANDS), rng.pick(words)]
@@ -151,7 +151,7 @@ def _judge_server(stage: Stage, findings: Findings) -> None:
 
 
 def _empty(queue: Queue) -> dict[str, int]:
-    """Deletes what `jobrunner enqueue` put there, which had nothing wrong: the ledger does not know it."""
+    """Deletes the tasks of valid `jobrunner enqueue` commands, which the ledger does not know."""
     return {state: queue.purge(state) for state in ("waiting", "scheduled", "dead")}
 
 

@@ -1,4 +1,4 @@
-"""What a worker does when its lease keeper is stopped or killed: R36."""
+"""A worker whose lease keeper is stopped or killed: R36."""
 
 import itertools
 import os
@@ -32,11 +32,11 @@ _LOOK_S = 0.01
 def faults_of_keepers(
     stage: Stage, findings: Findings, faults: int, tasks: int, replaced_s: float, beyond_s: float
 ) -> None:
-    """SIGSTOP and kill of the lease keeper, and of its successor as that starts, beside tasks longer than the lease.
+    """SIGSTOP and kill of the lease keeper, and of its successor as that starts, during tasks longer than the lease.
 
-    No lease is lost: another keeper is there ≤ 2 s later (short run: 10) and renews what is held. SIGTERM ends the
-    worker within its grace; tasks that go on get all of it, and the worker ends ≤ 0.5 s after it (short run: 5). Both
-    hold while every keeper is stopped.
+    No lease is lost: another keeper runs ≤ 2 s later (short run: 10) and renews all leases. SIGTERM ends the worker
+    within its grace; tasks that go on get all of it, and the worker ends ≤ 0.5 s after it (short run: 5). Both hold
+    while every keeper is stopped.
     """
     worker = stage.fleet.start_one(concurrency=2 * _HELD, grace=_GRACE_S)
     go = stage.folder / "go"
@@ -90,7 +90,7 @@ def _strike(worker: WorkerProcess, kind: str) -> int:
 
 
 def _keepers(worker: WorkerProcess) -> list[int]:
-    """The processes that run the keeper's program. One that does not yet is the worker still, which waits for it."""
+    """The processes that run the keeper's program. Before its exec a new keeper is still a fork of the worker."""
     found = []
     for child in worker.children():
         with suppress(OSError):

@@ -26,7 +26,7 @@ _DELAY_S = 0.5
 def leaderless(stage: Stage, findings: Findings, schedules: int, faults: int) -> None:
     """The leader is killed or suspended in turn, with schedules of 1 s.
 
-    Each tick is exactly one task; another worker leads ≤ the length of the lock (2 s) and a second later.
+    Each tick is exactly one task; another worker leads within the length of the lock (2 s) plus a second.
     """
     options = {"modules": [declare_ticks(stage, schedules)], "leader_ttl": _TTL_S, "concurrency": SLOTS}
     stage.fleet.start(3, **options)
@@ -65,7 +65,7 @@ def _leader(stage: Stage) -> WorkerProcess | None:
 def clocks(stage: Stage, findings: Findings, tasks: int, steps: int) -> None:
     """Clocks of workers a day ahead and a day behind, and a clock of the server that steps back 5 s.
 
-    What is delayed begins by the server's clock; order is kept; no tick is doubled or omitted.
+    Delayed tasks begin by the server's clock; order is kept; no tick is doubled or omitted.
     """
     offset = stage.folder / "server-clock"
     _step(offset, 0)
@@ -118,7 +118,7 @@ def _enqueue_in_line(stage: Stage, count: int) -> list[str]:
 
 
 def _step(offset: Path, seconds: float) -> None:
-    """In one step: whoever reads finds the one offset or the other."""
+    """In one step: a reader finds either the old offset or the new one."""
     new = offset.with_suffix(".new")
     new.write_text(str(seconds))
     new.replace(offset)

@@ -1,4 +1,4 @@
-"""Limits of a queue while those who hold its places are killed: R27."""
+"""Limits of a queue while the workers that use them are killed: R27."""
 
 import threading
 import time
@@ -16,9 +16,10 @@ _RATE = RateLimit(max_tokens=40, interval=1, interval_unit="SECONDS")
 
 @scenario("R27", short={"workers": 4, "kills": 3, "tasks": 300}, full={"workers": 16, "kills": 40, "tasks": 6_000})
 def limited(stage: Stage, findings: Findings, workers: int, kills: int, tasks: int) -> None:
-    """max_inflight 5 and a token bucket of 40 a second; whoever holds a place is killed.
+    """max_inflight 5 and a token bucket of 40 a second; workers with leases are killed.
 
-    Never more than 5 in hand; a killed worker's places are free after its lease; the bucket never gives more.
+    Never more than 5 tasks in flight; the places of a killed worker are free after its leases; the bucket never gives
+    more than its rate.
     """
     stage.client.queue(QUEUE).configure(max_inflight=_PLACES, rate=_RATE)
     began = time.monotonic()
@@ -41,7 +42,7 @@ def limited(stage: Stage, findings: Findings, workers: int, kills: int, tasks: i
 
 
 def _sample(stage: Stage, over: threading.Event, most: list[int]) -> None:
-    """Looks as often as it can."""
+    """Reads the queue as often as it can."""
     pending = stage.client.keys.queue(QUEUE).pending
     with stage.server.connect() as connection:
         while not over.is_set():
@@ -49,7 +50,7 @@ def _sample(stage: Stage, over: threading.Event, most: list[int]) -> None:
 
 
 def _kill_a_holder(stage: Stage, running: list) -> float:  # type: ignore[type-arg]
-    """Kills a worker that runs something; returns the seconds until what it held is not pending under its lease."""
+    """Kills a worker that runs a task; returns the seconds until none of its tasks is pending under its leases."""
     started = stage.ledger.count("start")
     wait_for(lambda: stage.ledger.count("start") > started, timeout_s=60)
     last = stage.ledger.entries("start")[-1]
@@ -71,7 +72,7 @@ def _is_over(stage: Stage, task: str, attempt: int) -> bool:
 
 
 def _beyond_bucket(stage: Stage, began: float) -> float:
-    """By how much the starts up to any moment exceed a full bucket and what flowed in since."""
+    """The number of starts, up to any moment, beyond a full bucket and the tokens that were added since."""
     starts = sorted(entry.at for entry in stage.ledger.entries("start"))
     per_second = _RATE.max_tokens / _RATE.seconds
     return max(round(n + 1 - _RATE.max_tokens - per_second * (at - began), 2) for n, at in enumerate(starts))

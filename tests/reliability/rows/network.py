@@ -1,4 +1,4 @@
-"""The way to the server that breaks, falls silent, or is slow: R9, R11, R12, R39."""
+"""A network to the server that breaks, falls silent, or is slow: R9, R11, R12, R39."""
 
 import threading
 import time
@@ -34,9 +34,9 @@ def broken(stage: Stage, findings: Findings, tasks: int, seconds: int) -> None:
 
 @scenario("R11", short=None, full={"tasks": 20_000, "silences": "1 5 20 120"})
 def silent(stage: Stage, findings: Findings, tasks: int, silences: str) -> None:
-    """The way of half the workers falls silent for some seconds.
+    """The network of half the workers drops everything for some seconds.
 
-    Loss 0; nothing runs twice when that is shorter than the lease, and else only what those workers held.
+    Loss 0; nothing runs twice when the silence is shorter than the lease, otherwise only the tasks of those workers.
     """
     proxy = stage.proxy()
     stage.fleet.start(2, concurrency=SLOTS)
@@ -70,7 +70,7 @@ def _begun(stage: Stage, before: dict[int, int]) -> int:
 def slow(stage: Stage, findings: Findings, tasks: int, milliseconds: str) -> None:
     """Every round trip takes 1, 10, 100, 1 000 ms longer.
 
-    No lease is lost, also none of tasks that run longer than it; nothing rushes when the way is fast again.
+    No lease is lost, not even of tasks that run longer than it; no burst of commands when the network is fast again.
     """
     proxy = stage.proxy()
     stage.fleet.start(2, url=proxy.url, concurrency=SLOTS)
@@ -98,10 +98,10 @@ def slow(stage: Stage, findings: Findings, tasks: int, milliseconds: str) -> Non
 def many(
     stage: Stage, findings: Findings, tasks: int, queues: int, milliseconds: float, rounds: int, share: float
 ) -> None:
-    """A worker of so many queues, all but one empty, behind so long a round trip, beside a worker of that one queue.
+    """A worker of many queues, all but one empty, with long round trips, compared with a worker of that one queue.
 
-    It runs tasks of 5 ms at least 0.8 times as fast (CI: 0.5, as other tests run beside it). The better of their rounds
-    are compared, which take turns, as a machine that has other things to do slows down whoever runs at the moment.
+    It runs tasks of 5 ms at least 0.8 times as fast (CI: 0.5, as other tests run at the same time). The best rounds of
+    both are compared, which take turns, as a busy machine slows down the worker that runs at that moment.
     """
     proxy = stage.proxy()
     proxy.latency_s = milliseconds / 2000

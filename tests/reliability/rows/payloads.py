@@ -18,9 +18,9 @@ _LIMIT = 1024 * 1024
 _JSON = len(b'{"load":""}')
 _MB = 1024 * 1024
 _WORKERS_OWN = 150
-"""MiB that a worker may take beside payloads."""
+"""MiB of memory of a worker without payloads, at most."""
 _IN_HAND = 64
-"""Payloads that a worker has at a time, at most, in MiB of the usual limit: what it holds ahead is bounded in time."""
+"""MiB of payloads that a worker holds at a time with the default limit, at most: prefetch is bounded in time."""
 
 
 @scenario(
@@ -31,7 +31,8 @@ _IN_HAND = 64
 def sizes(stage: Stage, findings: Findings, largest_mb: int, tasks: int, raised_mb: int, raised_tasks: int) -> None:
     """Payloads from 0 B to 64 MB, with the usual limit of 1 MiB and with a raised one.
 
-    PayloadTooLarge at every way in, nothing written; what fits is done; the memory of a worker stays bounded.
+    PayloadTooLarge at every entry point, nothing written; payloads within the limit are processed; the memory of a
+    worker stays bounded.
     """
     too_large = [_LIMIT + 1, 2 * _LIMIT, largest_mb * _MB]
     refused = {name: [_refusal(send, size) for size in too_large] for name, send in _ways(stage.client).items()}
@@ -64,7 +65,7 @@ def sizes(stage: Stage, findings: Findings, largest_mb: int, tasks: int, raised_
 
 
 def _ways(client: Client) -> dict[str, Callable[[int], object]]:
-    """Every way in, as a function of the size."""
+    """Every entry point, as a function of the size."""
     queue, many = client.queue(QUEUE), [Item(b"fits") for _ in range(3)]
 
     def task(size: int) -> Task:

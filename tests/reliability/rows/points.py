@@ -1,4 +1,4 @@
-"""Processes that die right before, or right after, a call of a script: one by one, for every script they send."""
+"""Processes that die right before, or right after, a call of a script: one by one, for every script they call."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ SCRIPTS = {
                "reclaim", "register", "release", "reserve", "sample", "spread", "take_leadership", "upkeep"),
     "keeper": ("extend",),
 }  # fmt: skip
-"""What a worker with all kinds of work sends, its leader's chores too, and its keeper."""
+"""The scripts that a worker with all kinds of tasks calls, with those of its leader and its lease keeper."""
 POINTS = [
     f"{role}:{when}:{script}" for role, scripts in SCRIPTS.items() for script in scripts for when in ("before", "after")
 ]
@@ -73,7 +73,7 @@ def enqueue_of_all_kinds(stage: Stage, number: int) -> Any:
     stage.enqueue(2, seconds=_LONGER_THAN_A_RENEWAL_S)
     stage.acknowledged.update((Twice().enqueue().id, Always().enqueue().id))
     Rests(path=str(stage.folder / f"rested{number}")).enqueue()
-    stage.client.queue("idle").push(number, in_=0.2)  # nobody serves it: its upkeep is the leader's
+    stage.client.queue("idle").push(number, in_=0.2)  # no worker serves it, so the leader maintains it
     parts.push("whole", str(number))
     # Three results are collected in slices, and taken in parts to the two steps behind the group.
     return chain(Step(), Step(), group(Bulky(), Bulky(), Bulky()), group(Adds(), Adds())).enqueue()

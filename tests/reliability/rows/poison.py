@@ -1,4 +1,4 @@
-"""Jobs that take their process down, among good ones: R18."""
+"""Jobs that end their process, among good ones: R18."""
 
 import os
 import random
@@ -32,8 +32,8 @@ _IN_WORKERS = ("segfault", "exit", "recursion", "out of memory")
 def poisoned(stage: Stage, findings: Findings, poison: int, good: int, poison_of_threads: int) -> None:
     """Tasks that end their process (segfault, os._exit, endless recursion, memory), in children and in threads.
 
-    Each is dead after its attempts and all good tasks are done. In child processes a crash costs no other task
-    anything; in threads (under the supervisor) it costs what the process had in hand an attempt.
+    Each is dead after its attempts and all good tasks are done. In child processes a crash costs no other task an
+    attempt; in threads (under the supervisor) it costs the running tasks of the process an attempt.
     """
     stage.give_up_s = 150  # the supervisor's pauses grow
     stage.client.queue(QUEUE).configure(max_attempts=0)  # of the good tasks; poison has its own
@@ -101,7 +101,7 @@ def supervised(stage: Stage, *options: str) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _crashes(stage: Stage) -> int:
-    """How many workers on threads the supervisor saw crash."""
+    """The number of crashes of thread workers that the supervisor logged."""
     return (stage.folder / "supervisor-threads.log").read_text().count("worker crashed")
 
 

@@ -22,7 +22,7 @@ _ENDS = "ends"
 
 
 class Watch:
-    """Looks, in one transaction each time, how many live tasks there are for each key, and at the lock."""
+    """Reads the number of live tasks of each key, and the lock, in one transaction each time."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -33,7 +33,7 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Looks no more."""
+        """Ends the reading."""
         self._over.set()
         self._thread.join()
 
@@ -71,7 +71,7 @@ def races(stage: Stage, findings: Findings, processes: int, keys: int, seconds: 
     """Processes enqueue unique tasks of one key, or a few, as fast as they can, while workers are killed.
 
     At most one live task of a kind and key at any time; the lock ends with the task in every way in which a task can
-    end, and always has an end of its own.
+    end, and always has a time to live.
     """
     running = stage.fleet.start(2, modules=_MODULES, concurrency=SLOTS)
     over = stage.folder / "over"

@@ -23,7 +23,7 @@ _ERRORS = {
 def refusing(stage: Stage, findings: Findings, seconds: float, tasks: int) -> None:
     """Every command is answered with READONLY, LOADING, MASTERDOWN, BUSY, CLUSTERDOWN, NOAUTH.
 
-    No worker exits; they ask ever more rarely, say so once in 10 s, and go on ≤ 5 s after the last refusal; loss 0.
+    No worker exits; they retry ever more rarely, log it once in 10 s, and go on ≤ 5 s after the last refusal; loss 0.
     """
     proxy = stage.proxy()
     workers = stage.fleet.start(_WORKERS, url=proxy.url, concurrency=SLOTS)
@@ -51,7 +51,7 @@ def refusing(stage: Stage, findings: Findings, seconds: float, tasks: int) -> No
 
 
 def _seconds_to_go_on(stage: Stage, ended: int) -> float:
-    """Until more has ended than was in the workers' hands before."""
+    """Seconds until more tasks have ended than the workers held before."""
     began = time.monotonic()
     wanted = min(ended + _WORKERS * (SLOTS + PREFETCH) + 1, len(stage.acknowledged))
     while stage.ended() < wanted and time.monotonic() < began + 60:

@@ -26,7 +26,7 @@ _LONG_TASK_S = 2.5
 
 
 class Losing:
-    """Runs operations on a way that loses the reply to one call of a script each time."""
+    """Runs operations through a proxy that loses the reply to one call of a script each time."""
 
     def __init__(self, stage: Stage, findings: Findings, times: int) -> None:
         self.proxy = stage.proxy()
@@ -36,7 +36,7 @@ class Losing:
         self._findings = findings
 
     def each(self, script: str, operations: Iterator[Callable[[], Any]]) -> list[Any]:
-        """What the operations returned, or the types of their errors; one reply is lost in each."""
+        """The results of the operations, or the types of their errors; one reply is lost in each."""
         said: list[Any] = []
         for operation in operations:
             lost = self.proxy.lost[script]
@@ -49,7 +49,7 @@ class Losing:
         return said
 
     def queue(self, name: str, filled: int = 0) -> tuple[Queue, Queue]:
-        """A queue of its own, as the server shows it and on the way that loses."""
+        """A queue of its own, through a direct connection and through the proxy."""
         direct = self.stage.client.queue(name)
         if filled:
             direct.push_many(range(filled))
@@ -196,8 +196,8 @@ _OPERATIONS: tuple[Lost, ...] = (
 def operations(stage: Stage, findings: Findings, times: int) -> None:
     """The reply to an operation is lost after it was applied, for each of eleven operations.
 
-    A push makes one task, also when that is finished before the push is repeated; what a reserve took is back after its
-    lease; a report counts once, and its repetition is told so; to extend twice is harmless.
+    A push makes one task, also when that is finished before the push is repeated. Reserved tasks come back after their
+    lease. A report counts once, and its repetition returns that. Extending twice is harmless.
     """
     each = Findings()
     losing = Losing(stage, each, times)

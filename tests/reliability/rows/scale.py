@@ -1,4 +1,4 @@
-"""Very many drained queues, keys at their limit, and members of one group: R40."""
+"""Very many drained queues, partitions at their limit, and members of one group: R40."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.reliability.stalls import right_of_way, stalls
 from tests.support.waiting import wait_for
 
 _FREE = 200
-"""Tasks with a key that is free, one after the other."""
+"""The number of tasks with a free partition, one after the other."""
 
 
 @scenario(
@@ -26,11 +26,11 @@ def many_of_each(
     stage: Stage, findings: Findings, count: int, settled_s: int, watched_s: int, starts_ms: int, longest_ms: int,
     percent: float,
 ) -> None:  # fmt: skip
-    """An idle leader of very many drained queues, a worker of as many keys at their limit, a group of as many tasks.
+    """An idle leader of very many drained queues, as many partitions at their limit, and a group of as many tasks.
 
-    The leader takes ≤ 2 % of a core; a task with a free key starts ≤ 50 ms after its enqueue call began; no command
-    stalls the server for longer than 20 ms and what a bare loop beside it was held up by the machine. (The short run,
-    beside other tests, looks for other orders of magnitude: 10 %, 1.5 s, 1 s.)
+    The leader takes ≤ 2 % of a core. A task with a free partition starts ≤ 50 ms after its enqueue call began. No
+    command stalls the server for longer than 20 ms plus the stall of a bare loop at the same time. (The short run
+    shares the machine with other tests and checks orders of magnitude: 10 %, 1.5 s, 1 s.)
     """
     drain_queues(stage.client, count)
     worker = stage.fleet.start_one(queues=["idle"])
@@ -61,7 +61,7 @@ def many_of_each(
 
 
 def _free_key_ms(stage: Stage, number: int) -> float:
-    """From the call that enqueues a task with a key of its own to the first statement of the task."""
+    """Seconds from the call that enqueues a task with a partition of its own to the first statement of the task."""
     began = time.monotonic()
     task = Tenant(tenant=f"free{number}").enqueue()
     wait_for(lambda: stage.ledger.count("end") > number, timeout_s=60)

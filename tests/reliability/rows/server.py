@@ -24,7 +24,7 @@ _POLICIES = ("allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "vo
 def killed(stage: Stage, findings: Findings, restarts: int, tasks: int, workers: int = 2) -> None:
     """kill -9 of the server and restart, AOF always, under load.
 
-    Loss 0 of acknowledged; producer and workers go on ≤ 5 s after it is back, by themselves; no worker exits.
+    No acknowledged task is lost; producer and workers go on ≤ 5 s after it is back, without help; no worker exits.
     """
     started = stage.fleet.start(workers, concurrency=SLOTS)
     pauses = []
@@ -45,7 +45,7 @@ def killed(stage: Stage, findings: Findings, restarts: int, tasks: int, workers:
 
 
 def _until_all_go_on(stage: Stage, producer: Producer, pids: list[int]) -> float:
-    """Seconds until the producer was acknowledged something again, and each worker began something."""
+    """Seconds until the server acknowledged a task of the producer again, and each worker began a task."""
     back_at = time.monotonic()
     begun = {pid: stage.ledger.count("start", pid) for pid in pids}
     acknowledged = len(producer.acknowledged_at)
@@ -58,7 +58,7 @@ def _until_all_go_on(stage: Stage, producer: Producer, pids: list[int]) -> float
 def restored(stage: Stage, findings: Findings, tasks: int) -> None:
     """Restart of the server with an older file (RDB).
 
-    No worker exits; what was done since runs again; nothing is stuck in pending, and the books are right.
+    No worker exits; tasks that ended since that file run again; nothing is stuck in pending, and counters are right.
     """
     started = stage.fleet.start(2, concurrency=SLOTS)
     stage.enqueue(tasks, seconds=0.002)
@@ -81,7 +81,7 @@ def full(stage: Stage, findings: Findings, megabytes: int) -> None:
     """maxmemory is reached, with noeviction.
 
     enqueue raises ServerFull before its first write; commit, extend and rollback still work, a worker can start, and
-    all that was acknowledged is done.
+    all acknowledged tasks are done.
     """
     stage.client.queue(QUEUE).pause()
     held = stage.client.queue("held")
@@ -96,7 +96,7 @@ def full(stage: Stage, findings: Findings, megabytes: int) -> None:
     stage.fleet.start_one(concurrency=SLOTS)
     stage.drain()
 
-    stage.raw.config_set("maxmemory", 0)  # what is finished is kept for a while, so there is little room yet
+    stage.raw.config_set("maxmemory", 0)  # finished tasks are kept for a while, so memory is still short
     stage.enqueue(SLOTS)
     stage.drain()
 
@@ -129,9 +129,9 @@ def _attempted(*operations: object) -> list[object]:
 
 @scenario("R15", short={}, full={})
 def unsafe(stage: Stage, findings: Findings) -> None:
-    """A server that may delete keys to make room.
+    """A server that may evict keys.
 
-    No worker starts, whatever the policy, unless it was told to explicitly.
+    No worker starts, whatever the policy, unless that is explicitly allowed.
     """
     refused, allowed = [], []
     for policy in _POLICIES:

@@ -1,4 +1,4 @@
-"""Several processes below one supervisor, that are replaced and killed: R3s."""
+"""Several processes under one supervisor that are replaced and killed: R3s."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_for
 def rolled(
     stage: Stage, findings: Findings, tasks: int, rolls: int, kills: int, processes: int = 2, seconds: float = 0.15
 ) -> None:
-    """Rolls by SIGHUP and recycling after so many tasks below a supervisor, then kill -9 of its processes during rolls.
+    """Rolling restarts by SIGHUP and recycling after N tasks under a supervisor, then kill -9 during rolling restarts.
 
     Loss 0; by rolls and recycling duplicates 0, no attempt spent, never fewer workers than processes; by kills extra
     starts ≤ kills × (slots + prefetch); exit code 0.

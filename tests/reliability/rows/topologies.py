@@ -1,5 +1,7 @@
-"""Several servers that stand for one: a primary behind Sentinel that dies, a cluster whose slots move or one of whose
-masters dies: R21, R22, R35."""
+"""Servers in topologies: a primary behind Sentinel that dies, a cluster whose slots move or whose master dies.
+
+Rows R21, R22, R35.
+"""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -32,7 +34,7 @@ _SHARED = [slot_of(key) for key in (Keys("load").leader, Keys("load").stats_tota
 def failed_over(stage: Stage, findings: Findings, failovers: int) -> None:
     """The primary behind Sentinel is killed under load and comes back as a replica, again and again.
 
-    Producers and workers go on by themselves ≤ 5 s after the failover; with durability="replicated" loss 0.
+    Producers and workers go on without help ≤ 5 s after the failover; with durability="replicated" loss 0.
     """
     with _ending(Behind(replicas=2)) as behind:
         load = Load(behind.url, _folder(stage, "failing-over"), ["t"], durability="replicated")
@@ -60,7 +62,7 @@ def failed_over(stage: Stage, findings: Findings, failovers: int) -> None:
 def resharded(stage: Stage, findings: Findings, rounds: int, kills: int) -> None:
     """On a cluster of three with twelve queues under load all their slots move from node to node; then primaries die.
 
-    Never a CROSSSLOT; loss 0; after a replica took over work goes on ≤ 5 s later.
+    Never a CROSSSLOT; loss 0; tasks run again ≤ 5 s after a replica took over.
     """
     with _ending(Spread()) as spread, closing(Load(spread.url, _folder(stage, "moving"), _QUEUES)) as load:
         for number in range(rounds):
@@ -104,7 +106,7 @@ def _kill_primary(spread: Spread, load: Load, slot: int) -> float:
 def one_master_dead(stage: Stage, findings: Findings, kills: int, each: int) -> None:
     """kill -9 of one of three masters, with tasks longer than two leases in eight queues over all of them.
 
-    Tasks on the healthy masters run exactly once, those too that are enqueued meanwhile; those of the dead one run
+    Tasks on the healthy masters run exactly once, also tasks that are enqueued meanwhile; tasks of the dead master run
     again when it is back with its append-only file. Loss 0.
     """
     saved: dict[str, Any] = {"cluster-require-full-coverage": "no", "appendonly": "yes", "appendfsync": "always"}

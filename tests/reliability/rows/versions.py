@@ -22,7 +22,7 @@ from tests.reliability.versions import OtherVersion, first_of_format
 from tests.support.waiting import wait_for
 
 _FIELD, _VALUE = "shade", b"\xffblue"
-"""What only a newer version would know."""
+"""Fields that only a newer version knows."""
 _PRODUCER = """
 import json, sys
 from jobrunner import configure
@@ -36,10 +36,10 @@ print(json.dumps({"from": jobrunner.__file__, "ids": [task.id for task in tasks]
 
 @scenario("R30", short={"tasks": 600, "rolls": 1}, full={"tasks": 20_000, "rolls": 5})
 def mixed(stage: Stage, findings: Findings, tasks: int, rolls: int) -> None:
-    """Producers and workers of an older version of the same format beside this one, and of a newer format.
+    """Producers and workers of an older version with the same format next to this one, and of a newer format.
 
-    What a newer version adds survives retry, release, expiry, move, death and requeueing; rolling deploys old, new, old
-    lose nothing and double nothing; a newer format is refused, and nothing is touched.
+    Fields of a newer version survive retry, release, expiry, move, death and requeueing; rolling deploys old, new, old
+    lose nothing and double nothing; a newer format is refused, and nothing is changed.
     """
     _fields(stage, findings)
     older = first_of_format(stage.folder / "older")

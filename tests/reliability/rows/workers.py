@@ -19,7 +19,7 @@ PREFETCH = 40
 def killed(stage: Stage, findings: Findings, tasks: int, kills: int, workers: int = 4) -> None:
     """kill -9 of workers.
 
-    Loss 0; extra starts ≤ kills × (slots + prefetch); what a killed worker held restarts within its lease and a second.
+    Loss 0; extra starts ≤ kills × (slots + prefetch); tasks of a killed worker restart within its lease plus a second.
     """
     running = stage.fleet.start(workers, concurrency=SLOTS)
     killed_at: dict[int, float] = {}
@@ -68,7 +68,7 @@ def _longest_orphaned_s(stage: Stage, killed_at: dict[int, float]) -> float:
 def restarted(stage: Stage, findings: Findings, tasks: int, restarts: int, workers: int = 3, grace: float = 10) -> None:
     """Rolling restarts with SIGTERM.
 
-    Loss 0, duplicates 0, exit ≤ grace + 2 s, unfinished tasks handed back without spending an attempt.
+    Loss 0, duplicates 0, exit ≤ grace + 2 s, unfinished tasks are released without spending an attempt.
     """
     running = stage.fleet.start(workers, concurrency=SLOTS, grace=grace)
     stage.enqueue(tasks, seconds=0.005)
@@ -121,7 +121,7 @@ def suspended(stage: Stage, findings: Findings, tasks: int, pauses: int) -> None
 
 @scenario("R5", short={"tasks": 2, "seconds": 2.5}, full={"tasks": 20, "seconds": 10.0})
 def blocked(stage: Stage, findings: Findings, tasks: int, seconds: float) -> None:
-    """Jobs that keep the interpreter, or the event loop, for longer than the lease.
+    """Jobs that block the interpreter, or the event loop, for longer than the lease.
 
     No lease is lost: renewal depends neither on the job's thread nor on the event loop.
     """
