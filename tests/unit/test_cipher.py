@@ -1,4 +1,4 @@
-"""The seal itself: what it opens, what it refuses, and which key it takes."""
+"""Encryption and signatures: payloads that it decrypts or refuses, and the choice of the key."""
 
 import base64
 import os

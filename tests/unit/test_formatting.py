@@ -1,4 +1,4 @@
-"""How a value that somebody gave is named in an error, whatever it is."""
+"""The description of any value in an error text."""
 
 import pytest
 

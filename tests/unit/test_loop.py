@@ -22,7 +22,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 class Step:
-    """Fails while it is told to."""
+    """Fails while the test sets it to."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

@@ -69,7 +69,7 @@ def _carry_out(call: Callable[[], Any]) -> None:
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """What the error says behind the semicolon."""
+    """The remedy in the error text, after the semicolon."""
     with pytest.raises(UnknownOption) as refused:
         _carry_out(call)
     assert refused.value.__suppress_context__, "Python's own error adds nothing"

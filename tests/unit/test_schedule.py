@@ -52,7 +52,7 @@ def local_ticks(expression: str, zone: str, after: str, count: int) -> list[str]
 
 
 def cpu_ms(call: Callable[[], object]) -> float:
-    """The least CPU time of three calls: what it costs when nothing else disturbs it."""
+    """The least CPU time of three calls, in ms: the cost without disturbance by other processes."""
     times = []
     for _ in range(3):
         start = time.process_time()

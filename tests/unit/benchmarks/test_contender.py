@@ -1,4 +1,4 @@
-"""Who takes part in what, and what `--only` makes of its words."""
+"""Each contender takes part in the measures it supports, and `--only` selects measures and contenders."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""What the benchmarks make of delays and of MONITOR."""
+"""Percentiles of delays, and commands counted by MONITOR."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""jobrunner beside its limits: bare scripts that leave what they should, and the table."""
+"""Comparison with bare scripts: they leave the right number of tasks on the server, and the table has the ratios."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the producers of the open loop are told."""
+"""The schedules of the producers of the open loop."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What the page on speed shows of the figures."""
+"""The tables of docs/performance.md."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a run makes of turns that go wrong, and of peers that cannot be installed."""
+"""A run with turns that fail, and with peers that cannot be installed."""
 
 import sys
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What one script takes at once is bounded by bytes and by number."""
+"""The arguments of one script call are bounded in bytes and in number."""
 
 from jobrunner.broker.chunks import SLICE_BYTES, sliced
 

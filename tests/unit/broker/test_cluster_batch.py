@@ -1,4 +1,4 @@
-"""A batch on its way to the nodes of a cluster, without a server: what goes where, what goes again, what came of it."""
+"""Routes a batch over the nodes of a cluster, without a server: destinations, repetitions, and results."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ AWAY = ResponseError("Script attempted to access a non local key in a cluster no
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Two nodes that share the slots; nobody is asked."""
+    """Two nodes that share the slots; no node receives a command."""
     topology = topology_of("redis+cluster://h:1,h:2")
     assert topology is not None
     made = Cluster(topology, open_at=lambda _: pytest.fail("nobody is to be asked"))

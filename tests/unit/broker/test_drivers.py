@@ -1,4 +1,4 @@
-"""Both drivers, for threads and for asyncio, through one suite: what they promise in good times and in bad."""
+"""One suite for both drivers, threads and asyncio: their guarantees with and without faults."""
 
 import asyncio
 import multiprocessing

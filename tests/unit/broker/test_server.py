@@ -1,4 +1,4 @@
-"""The life of an embedded server: who starts it, keeps it and stops it, whoever of them is killed.
+"""The life cycle of an embedded server: processes start, share and stop it, and any of them may be killed.
 
 Every test has a real server; processes are real and are killed with SIGKILL.
 """

@@ -1,4 +1,4 @@
-"""What commands are asked about."""
+"""Queues and tasks for the tests of commands."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `jobrunner bench` says of its figures."""
+"""The advice that `jobrunner bench` prints with its figures."""
 
 from dataclasses import replace
 

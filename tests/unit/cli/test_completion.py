@@ -1,4 +1,4 @@
-"""What a shell completes: commands, options, and names of what there is."""
+"""Shell completion: commands, options, and names of existing queues, jobs and tasks."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ def not_a_job(): ...
 
 @pytest.fixture
 def offers(says: Callable[..., Any]) -> Callable[..., list[str]]:
-    """offers("queues", "pause", "m"): what is offered for the last word."""
+    """offers("queues", "pause", "m"): the completions of the last word."""
 
     def complete(*words: str) -> list[str]:
         *before, incomplete = words

@@ -1,4 +1,4 @@
-"""What every command owes: JSON on stdout, talk on stderr, 0 done, 1 no, 2 misuse, and an example that is its own."""
+"""Rules for every command: JSON on stdout, messages on stderr, exit codes 0 done, 1 no, 2 misuse, an own example."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +64,7 @@ ANSWERS = {
     "bench": ["--tasks", "100"],
     "doctor": [],
 }
-"""What is asked of a server that has what is asked for."""
+"""Arguments for each command, on a server that has the named objects."""
 NEEDS_NO_SERVER = {"pipeline diagram": ["shop"], "completion": ["bash"]}
 TESTED_ELSEWHERE = {
     "work": "tests/acceptance/test_cli_work.py",

@@ -1,4 +1,4 @@
-"""`jobrunner dead` where it picks among the dead, mends them, and brings them back slowly."""
+"""`jobrunner dead` selects dead tasks, changes their payloads, and requeues them at a limited rate."""
 
 import sys
 from collections.abc import Callable

@@ -15,7 +15,7 @@ from jobrunner.errors import JavaMissing
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Stands in for the demos; holds what was loaded, and how it was called."""
+    """Replaces the demos; records the loaded module and the arguments."""
     seen: dict[str, Any] = {"modules": [], "missing": None}
 
     def load(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What all commands have in common."""
+"""Behaviour that all commands share."""
 
 from collections.abc import Iterator
 

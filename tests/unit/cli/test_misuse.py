@@ -1,4 +1,4 @@
-"""What is wrong is said in one line on stderr, with exit code 2, and leaves nothing behind."""
+"""Misuse is reported in one line on stderr, with exit code 2, and changes nothing."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from jobrunner.inspector.audit import entries
 
 @pytest.fixture
 def shown(says: Callable[..., Any], client: Client, raw: redis.Redis, keys: Keys) -> Callable[[], str]:
-    """What `tasks show` prints of a task with an IBAN in its parameters and in its progress."""
+    """The output of `tasks show` for a task with an IBAN in its parameters and in its progress."""
     client.queue("mail").push({"iban": "DE-1"}, id="a")
     raw.hset(keys.queue("mail").task("a"), "progress", '{"done": 1, "total": 2, "note": "iban=DE-2", "iban": "DE-3"}')
     words = ("tasks", "show", "a", "--queue", "mail")

@@ -1,4 +1,4 @@
-"""`jobrunner soak`: what it refuses before anything starts. That it works is in tests/acceptance/test_soak.py."""
+"""`jobrunner soak` refuses wrong options before anything starts. tests/acceptance/test_soak.py runs it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -16,7 +16,7 @@ from jobrunner.task import TaskState
 
 @pytest.fixture
 def dead_id(client: Client) -> str:
-    """A task that was given up."""
+    """A dead task."""
     queue = client.queue("mail")
     task_id = queue.push({"to": "ada"}, max_attempts=1)
     queue.reserve()[0].rollback(error="no such address\ntraceback")

@@ -1,4 +1,4 @@
-"""Both clients with one face: what is tested through `way` is tested for threads and for asyncio."""
+"""Both clients behind one interface: a test through `way` runs for threads and for asyncio."""
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
@@ -16,7 +16,7 @@ _PROPERTIES = {"paused": "is_paused", "settings": "settings"}
 
 
 class Awaited:
-    """Something of asyncio's with the face of its twin: what it returns is awaited on the test's event loop."""
+    """Gives an asyncio object the interface of its blocking twin: results are awaited on the test's event loop."""
 
     def __init__(self, real: Any, on_loop: Run) -> None:
         self.real = real

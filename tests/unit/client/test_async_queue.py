@@ -1,4 +1,4 @@
-"""What is asyncio's own: many coroutines at once, and cancellation at any moment."""
+"""Behaviour of asyncio alone: many coroutines at once, and cancellation at any moment."""
 
 import asyncio
 import inspect

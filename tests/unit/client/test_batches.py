@@ -1,4 +1,4 @@
-"""What a driver holds of a queue: taken, staged, decided, rolled forward; and what becomes of it when somebody dies."""
+"""Batches of a driver: taken, staged, decided, rolled forward; and recovery after the death of a driver."""
 
 import itertools
 import time

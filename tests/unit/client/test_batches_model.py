@@ -1,6 +1,6 @@
-"""Batches in any order of steps, beside a model: drivers that die, sleep beyond their lease, or ask twice.
+"""Batches in any order of steps, compared with a model: drivers that die, sleep beyond their lease, or repeat calls.
 
-What holds after each step: every item is in one place, and no other queue has an item that was not decided to go there.
+Invariant after each step: every item is in one place, and no other queue has an item without a decision to move it.
 At the end everything is drained: each item is where the decision sent it, once, and no key of a batch is left.
 `pytest -m slow tests/unit/client/test_batches_model.py` runs many more examples.
 """
@@ -36,7 +36,7 @@ fates = st.sampled_from(["b", "b", "c", "", None])
 
 @dataclass
 class ModelBatch:
-    """What a batch should be."""
+    """The expected state of a batch."""
 
     members: list[str]
     epoch: int = 1
@@ -307,7 +307,7 @@ class Drivers(RuleBasedStateMachine):
                 self.fate[one] = "dead" if rest == "dead" else "gone"
 
     def reconcile(self) -> None:
-        """What a take found out of leases that ended: batches that were halved, or their last member given up."""
+        """Ended leases that a take found: batches that were halved, or whose last member is dead."""
         for batch_id, batch in list(self.model.items()):
             state = (self.raw.hget(self.keys.batch + batch_id.encode(), "state") or b"").decode()
             if batch.state == "open" and state in ("split", "committed"):

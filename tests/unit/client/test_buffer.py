@@ -1,4 +1,4 @@
-"""The producer's buffer: what it takes while the server is away, how it is sent, and what is said of the rest."""
+"""The producer's buffer: it accepts tasks while the server is away, sends them later, and reports those it refuses."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ def once() -> None:
 
 @pytest.fixture
 def own(start_server: Callable[..., Server]) -> Server:
-    """A server that the test may kill; what is on its disk comes back."""
+    """A server that the test may kill; its data on disk survives."""
     return start_server(appendonly="yes", appendfsync="always")
 
 

@@ -31,7 +31,7 @@ def full(client: Client) -> Any:
 
 
 def is_waited_for(raw: redis.Redis, keys: Keys) -> Callable[[], bool]:
-    """Whether somebody blocks on the hint of room."""
+    """Whether a client blocks on the notification of capacity."""
     return lambda: any(one["cmd"] == "bzpopmin" for one in raw.client_list()) and raw.hexists(
         keys.queue("mail").settings, "capacity_wanted"
     )

@@ -234,7 +234,7 @@ def test_the_leader_forgets_what_was_unused_for_a_week(
 def test_a_queue_that_was_about_to_leave_is_looked_after(
     broker: Broker, client: Client, clock: Clock, raw: redis.Redis, keys: Keys
 ) -> None:
-    """Who deleted it was killed behind the step that takes it out of the registry, and another wrote meanwhile."""
+    """The deleting process was killed after it removed the queue from the registry, and another process wrote since."""
     now_ms = clock.set()
     client.queue("mail").push("x")
     broker.run(queues.leaving(keys, ["mail"], now_ms))

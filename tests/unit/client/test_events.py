@@ -1,4 +1,4 @@
-"""Who did what an event tells of."""
+"""The actor that an event names."""
 
 import multiprocessing
 import os

@@ -184,7 +184,7 @@ def test_a_join_of_thousands(flow: Flow, broker: Broker, keys: Keys, raw: redis.
 def test_a_relay_killed_while_it_collects_keeps_the_word(
     stop: int, flow: Flow, broker: Broker, keys: Keys, raw: redis.Redis
 ) -> None:
-    """Whoever is next goes on where it stopped; two that collect at once do so together."""
+    """The next collector goes on where the last one stopped; two collectors at once share the work."""
     flow.join("j", "c", total=2500)
     fill(raw, keys, 2500)
     last = Ended("a", "succeeded", to(("c", "j", 2499)), b"2499")
@@ -208,7 +208,7 @@ def test_a_relay_killed_while_it_collects_keeps_the_word(
 
 
 def passing(flow: Flow, broker: Broker, keys: Keys, raw: redis.Redis) -> Ended:
-    """A group of six, all but the last of which have arrived, and whose results are 1.5 MiB; behind it two joins in
+    """A group of six members with results of 1.5 MiB, all but the last of which have arrived; after it two joins in
     queues of other tags. Returns the end of the last one, which is in the outbox."""
     for name, queue in (("left", "c"), ("right", "d")):
         task = Task(id=f"task-{name}", queue=queue, payload=b"{}", type="t")

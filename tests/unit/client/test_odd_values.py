@@ -1,4 +1,4 @@
-"""Values that nobody should give are refused with an error of their kind, before anything is sent."""
+"""Wrong values are refused with a typed error before anything is sent."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

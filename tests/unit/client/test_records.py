@@ -1,4 +1,4 @@
-"""What a client reads of workers, periodic jobs and counts."""
+"""The records of workers, periodic jobs and counts that a client reads."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +28,7 @@ def publish(client: Client, name: str, schedule: dict[str, Any]) -> PeriodicDefi
 
 @pytest.fixture
 def state(client: Client, raw: Any) -> Any:
-    """state(last=…, fired=…): what is remembered of the job `beat`."""
+    """state(last=…, fired=…): writes the stored state of the job `beat`."""
 
     def remember(**fields: Any) -> None:
         raw.hset(client.keys.queue("beats").periodic("beat"), mapping=fields)

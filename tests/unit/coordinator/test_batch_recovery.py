@@ -1,4 +1,4 @@
-"""The leader's look after batches that were decided and whose driver is gone. Each turn is one `step()`."""
+"""The leader finishes decided batches whose driver is gone. Each turn is one `step()`."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def decided(broker: Broker, keys: Keys, clock: Clock) -> "Looked":
 
 
 class Looked:
-    """The chore, after a look each."""
+    """Runs the maintenance task after a scan."""
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
         self._chore = BatchRecovery(broker, keys)

@@ -1,4 +1,4 @@
-"""Who leads, for how long, and by whose clock."""
+"""Election, expiry and handover of leadership, by the server's clock."""
 
 from collections.abc import Callable
 
@@ -88,7 +88,7 @@ def test_leading_on_needs_a_renewal(elect: Elect, raw: redis.Redis, keys: Keys) 
 def test_the_servers_clock_decides_what_is_due(
     broker: Broker, elect: Elect, client: Client, clock: Clock, keys: Keys, days: int
 ) -> None:
-    """MOAB-13, MOSQ-28: the clock of this machine is a day ahead of the server's, or behind it."""
+    """MOAB-13, MOSQ-28: the clock of this machine is a day fast or slow, compared with the server's."""
     started = clock.set(unix_ms() - days * 86_400_000)
     publish(broker, keys, "hourly")
     leader = elect("a")

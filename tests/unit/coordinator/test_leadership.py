@@ -1,4 +1,4 @@
-"""The lock of a leader is renewed however long its chores take, but not for one whose chores hang for a minute."""
+"""A leader's lock is renewed however long its maintenance takes, unless that hangs for a minute."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def elect(broker: Broker, keys: Keys) -> Callable[[str], Coordinator]:
 
 
 def in_a_chore(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
-    """What happens while the first chore of a turn is at it."""
+    """Called while the first maintenance task of a turn runs."""
     step = LeaderScan.step
 
     def busy(look: LeaderScan) -> float:
@@ -157,14 +157,14 @@ def test_two_threads_that_find_it_due_ask_once(
 
 
 class Stuck:
-    """The chores of the first worker that leads stand still until they are released."""
+    """Blocks the maintenance of the first leader until it is released."""
 
     def __init__(self) -> None:
         self.begun, self.released = threading.Event(), threading.Event()
         self._victim: LeaderScan | None = None
 
     def stand(self, look: LeaderScan) -> None:
-        """To be called at the begin of its chores."""
+        """Called at the beginning of its maintenance."""
         self._victim = self._victim or look
         if look is self._victim:
             self.begun.set()

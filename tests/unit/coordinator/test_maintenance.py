@@ -1,4 +1,4 @@
-"""The leader's look after queues that no worker serves. Each turn is one `step()`."""
+"""The leader maintains queues that no worker serves. Each turn is one `step()`."""
 
 import pytest
 import redis
@@ -13,7 +13,7 @@ from tests.support.clock import Clock
 
 
 class Swept:
-    """The chore, after a look each."""
+    """Runs the maintenance task after a scan."""
 
     def __init__(self, broker: Broker, keys: Keys, clock: Clock) -> None:
         self._sweep = QueueMaintenance(broker, keys, every_s=5.0, served=["served"], now_ms=lambda: clock.ms or 0)
@@ -105,7 +105,7 @@ def test_more_work_than_one_slice_is_done_slice_by_slice(sweep: Swept, client: C
 def test_queues_that_are_always_due_leave_the_others_their_turn(
     sweep: Swept, client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queues with more due than a slice fill a turn; one stands behind them in the alphabet."""
+    """Queues with more due tasks than a slice fill a turn; another queue follows them in the alphabet."""
     monkeypatch.setattr("jobrunner.coordinator.maintenance._AT_ONCE", 2)
     for name in ("a", "b"):
         client.queue(name).push_many([Item("x", in_=1) for _ in range(1001)])

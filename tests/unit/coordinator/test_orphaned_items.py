@@ -1,4 +1,4 @@
-"""The leader puts items back in line that stand in pending for a batch that no longer exists."""
+"""The leader returns items to waiting that are pending for a batch that no longer exists."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What workers publish of their periodic jobs."""
+"""The definitions of periodic jobs that workers publish."""
 
 from datetime import timedelta
 

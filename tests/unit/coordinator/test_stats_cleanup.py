@@ -26,7 +26,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 @pytest.fixture
 def trim(broker: Broker, keys: Keys, watch: Watch) -> StatsCleanup:
-    """A chore that may spend what it likes."""
+    """The maintenance task with an unlimited budget."""
     return StatsCleanup(broker, keys, ScanBudget(share=float("inf")))
 
 

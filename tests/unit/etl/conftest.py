@@ -27,7 +27,7 @@ def orders() -> Pipeline:
 
 @pytest.fixture
 def visit(current: Any) -> Callable[..., Any]:
-    """visit("orders/raw", payload): what becomes of an item with that payload at that station."""
+    """visit("orders/raw", payload): the outcome of an item with that payload at that station."""
 
     def run(queue: str, payload: Any = None, **fields: Any) -> Any:
         definition = station_of(queue)

@@ -1,4 +1,4 @@
-"""What a station returns, and what becomes of its item."""
+"""The outcome of an item for each return value of a station."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the doctor says of what it finds."""
+"""The findings of the doctor and their texts."""
 
 from importlib import metadata
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who holds a task, from a real server on which workers only said that they live."""
+"""The worker that holds a task, found on a real server with heartbeats of workers that do not run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is not shown of parameters, headers and results."""
+"""Redaction of parameters, headers and results."""
 
 import pytest
 

@@ -86,7 +86,7 @@ def test_tasks_that_went_meanwhile_are_left_out(client: Client) -> None:
 
 
 def test_many_queues_are_read_in_portions_in_order(client: Client, raw: Any) -> None:
-    """Of all at once the server could serve nobody else meanwhile, and neither side would read what the other wrote."""
+    """One request for all queues would block the server, and both sides would wait for the other to read."""
     for number in range(1201):
         raw.sadd(client.keys.queues, f"q{number:04}")
     raw.zadd(client.keys.queue("q0777").dead, {"a": 1, "b": 2})

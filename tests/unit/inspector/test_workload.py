@@ -1,4 +1,4 @@
-"""What the doctor says of the work: nobody does it, nobody leads, or two set-ups miss each other."""
+"""The doctor's findings on the workload: queues without workers, no leader, or two set-ups with different prefixes."""
 
 from collections.abc import Callable
 from dataclasses import replace

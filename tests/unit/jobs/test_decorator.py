@@ -1,4 +1,4 @@
-"""@job settles its options at declaration: what it does not know, or cannot keep, is an error there and then."""
+"""@job validates its options at declaration: unknown and impossible options raise there."""
 
 from datetime import timedelta
 from typing import Any

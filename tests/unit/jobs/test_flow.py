@@ -1,4 +1,4 @@
-"""chain and group: what is sent, and what is refused before anything is."""
+"""chain and group: the commands that they send, and the errors before they send any."""
 
 from contextlib import suppress
 from typing import Any
@@ -69,7 +69,7 @@ def test_each_task_tells_the_join_behind_it_and_the_tally() -> None:
 
 
 def test_a_task_of_a_join_is_made_by_its_id_alone() -> None:
-    """The id is in the join: whoever fires it and however often, it is that one task."""
+    """The id is in the join: whichever process fires it and however often, it is that one task."""
     flow = laid(chain(add.bind(1), add.bind(2)))
     assert len({task.id for join in flow.joins if (task := join.task)} | {task.id for task in flow.heads}) == 2
     assert len({join.id for join in flow.joins}) == 2
@@ -241,7 +241,7 @@ def test_every_join_expires(current: Client, raw: redis.Redis) -> None:
 
 @pytest.mark.parametrize("stop", range(8))
 def test_a_flow_enqueued_half_way_fires_nothing(stop: int, client: Client) -> None:
-    """The process dies after so many round trips; what was sent of two tasks in two queues is purged then."""
+    """The process dies after N round trips; then the part of two tasks in two queues that was sent is purged."""
     flow = laid(group(add.bind(1), other.bind(), on_success=Thing(), on_complete=Thing()))
     steps: Any = send(flow, client.keys, 1000)
     replies: list[Any] | None = None

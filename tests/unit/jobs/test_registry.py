@@ -1,4 +1,4 @@
-"""What this process can run, by name and by queue."""
+"""The registry of jobs of this process, by name and by queue."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a job sees of its own run."""
+"""The attributes of a running task that its job can read."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The endpoint of a worker: what it tells, and to whom."""
+"""The metrics endpoint of a worker: its answers, and its access control."""
 
 import base64
 import http.client
@@ -15,7 +15,7 @@ Ask = Callable[..., http.client.HTTPResponse]
 
 @pytest.fixture
 def ask(client: Client) -> Iterator[Callable[..., Ask]]:
-    """ask(token="…")("GET", "/metrics", authorization="…"): what an endpoint answers."""
+    """ask(token="…")("GET", "/metrics", authorization="…"): the answer of an endpoint."""
     made: list[Any] = []
 
     def serve(token: str = "") -> Ask:

@@ -1,4 +1,4 @@
-"""The text that Prometheus reads, and the health beside it."""
+"""The text that Prometheus scrapes, and the health endpoint."""
 
 import asyncio
 import json

@@ -53,7 +53,7 @@ def test_as_many_as_there_may_be_have_no_others(client: Client, monkeypatch: pyt
 
 
 class Slow:
-    """Stands in for the reading, and for the clock that it takes time of."""
+    """Replaces the reader and the clock that measures its duration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.takes_s, self.count = 100.0, 1.0, 0

@@ -1,4 +1,4 @@
-"""What the ledger adds up to: what is lost, and what began again without a reason."""
+"""The summary of the ledger: lost tasks, and repeated starts without a reason."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What a person sees of a soak: lines, a plot."""
+"""The output of a soak: lines and a plot."""
 
 from xml.etree import ElementTree as ET
 

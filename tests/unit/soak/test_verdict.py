@@ -1,4 +1,4 @@
-"""What counts as growing."""
+"""The rule by which a series counts as growing."""
 
 from random import Random
 

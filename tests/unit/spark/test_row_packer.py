@@ -1,4 +1,4 @@
-"""Rows of a station as words to stage, and what is said of rows that cannot be."""
+"""Rows of a station as arguments to stage, and the errors for rows that cannot be packed."""
 
 import json
 

@@ -10,7 +10,7 @@ from jobrunner.spark.rows.scan import ScanRange, SetScan
 
 
 class Members:
-    """A sorted set of a server, that somebody changes between any two commands."""
+    """A sorted set of a server that changes between any two commands."""
 
     def __init__(self, scores, changes=()):
         self.line = sorted((float(score), b"%d" % n) for n, score in enumerate(scores))

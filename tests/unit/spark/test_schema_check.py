@@ -1,4 +1,4 @@
-"""Whether a payload fits a schema, and what is said of one that does not."""
+"""Checks of payloads against a schema, and the errors for those that do not fit."""
 
 import pytest
 from pyspark.sql import types as spark

@@ -1,4 +1,4 @@
-"""Writing rows into a queue, step by step: what Spark does with a writer, without Spark."""
+"""Writes rows into a queue step by step, as Spark uses a writer, without Spark."""
 
 import copy
 import pickle

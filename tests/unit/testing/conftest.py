@@ -41,7 +41,7 @@ Suite = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
-    """suite(source, "-x", passed=3): runs the tests in `source` beside a module `jobs_here`, and expects outcomes."""
+    """suite(source, "-x", passed=3): runs the tests in `source` with a module `jobs_here`, and expects outcomes."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("JOBRUNNER_URL", raising=False)
     pytester.makepyfile(jobs_here=JOBS)

@@ -1,4 +1,4 @@
-"""The recorder: what would have been sent."""
+"""The recorder of tasks that would have been enqueued."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Who may do what: every route for every role, from the table of routes; and what each action does."""
+"""Permissions of every role on every route of the table of routes, and the effect of each action."""
 
 import re
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def admin(browse: Callable[..., Any]) -> Any:
 
 
 def do(browser: Any, path: str, **fields: Any) -> Any:
-    """What an action says to a program that has a form's token."""
+    """The answer of an action to a program that has a form's token."""
     return browser.post_form(path, fields, headers=JSON)
 
 
@@ -71,7 +71,7 @@ def test_each_role_may_do_what_its_role_says(browse: Callable[..., Any], action:
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=lambda one: one.name)
 def test_no_action_is_done_without_a_proof_that_it_was_meant(browse: Callable[..., Any], action: Any) -> None:
-    """CVE-2022-51020: a page of somebody else's site could change things."""
+    """CVE-2022-51020: a page of another site could change data."""
     browser = browse(auth=as_role(Role.ADMIN), name="ann")
     path, token = path_of(action), browser.token(browser.dashboard)
 

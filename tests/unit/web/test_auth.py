@@ -1,4 +1,4 @@
-"""Who is let in, and as what."""
+"""Authentication, and the role of each identity."""
 
 import base64
 from collections.abc import Callable

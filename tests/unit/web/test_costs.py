@@ -1,4 +1,4 @@
-"""What a page costs the server: few commands, however many queues and tasks there are."""
+"""The number of commands of a page stays small, however many queues and tasks there are."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The look that all tabs share: fresh, read once for all, and not at all while nobody looks."""
+"""The snapshot that all tabs share: fresh, read once for all of them, and not read while no tab is open."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The dashboard that nobody configured: a link lets in one browser, and nothing else lets in anybody."""
+"""The dashboard without configuration: its link lets in one browser, and is the only way in."""
 
 import re
 from collections.abc import Callable

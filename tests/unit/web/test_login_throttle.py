@@ -1,4 +1,4 @@
-"""Nobody may guess for long, and nobody may be kept out by somebody who does."""
+"""Guesses of passwords are throttled, and guesses of one client do not lock out others."""
 
 import base64
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whoever writes to the server may give things any name. No page falls over it, and what is odd can be deleted."""
+"""Writers to the server may use any name. Every page renders it, and objects with odd names can be deleted."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def plant(raw: redis.Redis, keys: Keys, task_id: str, state: str) -> None:
 
 @pytest.fixture
 def neighbour(client: Client) -> str:
-    """A healthy dead task beside the odd ones."""
+    """A healthy dead task among the odd ones."""
     client.enqueue(Task(id="good", queue="mail", type="Send", payload=b"{}", max_attempts=1))
     client.queue("mail").reserve()[0].rollback(error="broken")
     return "good"

@@ -1,4 +1,4 @@
-"""What others had advisories for, and what every answer carries."""
+"""Attacks that were advisories of other dashboards, and the headers of every answer."""
 
 import re
 import tracemalloc
@@ -51,7 +51,7 @@ def test_parameters_out_of_all_bounds_cost_nothing(browse: Callable[..., Any], p
 
 @pytest.mark.parametrize("path", [*PLAIN, "/no-such-page", "/queues/none", "/tasks/none"])
 def test_no_filter_is_reflected_as_markup(browse: Callable[..., Any], path: str) -> None:
-    """CVE-2023-1892, CVE-2024-32887: what was typed into a filter came back as a script."""
+    """CVE-2023-1892, CVE-2024-32887: the text of a filter came back as a script."""
     text = browse().get(path, params=dict.fromkeys({"type", "error", "id", "param", *READ}, NASTY)).text
 
     assert "<script>alert" not in text

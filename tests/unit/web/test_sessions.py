@@ -33,7 +33,7 @@ def logged_in(browse: Browse, name: str, **options: Any) -> Any:
 
 
 def copied(browse: Browse, browser: Any) -> Any:
-    """Somebody with a copy of the browser's cookies."""
+    """A client with a copy of the browser's cookies."""
     thief = browse(auth=NAMED, name=browser._name)
     thief.cookies.update(browser.cookies)
     return thief

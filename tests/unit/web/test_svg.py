@@ -1,4 +1,4 @@
-"""Charts: what is drawn follows from the values, and nothing that comes from outside can break out of the SVG."""
+"""Charts: the drawing follows from the values, and no input can break out of the SVG."""
 
 import re
 import xml.etree.ElementTree as ET

@@ -26,7 +26,7 @@ def pid() -> int:
 
 @job(name="child.echo")
 def echo(text: str) -> str:
-    """What it was given."""
+    """Returns its parameter."""
     return text
 
 
@@ -45,7 +45,7 @@ def begin_and_sleep(path: str) -> None:
 
 @job(name="child.terminate")
 def terminate() -> int:
-    """Starts a process, ends it with SIGTERM, and says how it ended."""
+    """Starts a process, ends it with SIGTERM, and returns its exit code."""
     process = subprocess.Popen(["sleep", "60"])
     process.terminate()
     return process.wait(10)
@@ -80,7 +80,7 @@ def _forked(how: str) -> int:
 
 @job(name="child.forking", max_attempts=1)
 def forking(how: str) -> int:
-    """Leaves nobody behind."""
+    """Leaves no process behind."""
     return _forked(how)
 
 

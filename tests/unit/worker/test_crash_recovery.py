@@ -1,4 +1,4 @@
-"""What the keeper does for a dead worker, without the processes: marks in, hand-backs out."""
+"""The lease keeper's recovery of a dead worker, without processes: lease states in, reports out."""
 
 import os
 import signal

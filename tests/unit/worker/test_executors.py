@@ -1,4 +1,4 @@
-"""Slots on threads, coroutines and processes: all that is submitted is run once, nobody waits behind a long one."""
+"""Slots on threads, coroutines and processes: each submitted attempt runs once, and none waits behind a long one."""
 
 import asyncio
 import os

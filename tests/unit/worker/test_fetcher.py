@@ -56,7 +56,7 @@ class Shelf:
 
 
 class Held:
-    """In the place of the lease keeper: knows what it was told."""
+    """Replaces the lease keeper and records its calls."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, float] = {}
@@ -244,7 +244,7 @@ def test_what_is_handed_back_is_no_finished_task(bench: Bench, client: Client) -
 
 
 def test_a_report_whose_reply_was_lost_is_sent_again(broker: Broker, keys: Keys, client: Client) -> None:
-    """MOSQ-02, R10: the second one is told that the task is gone, and that is all."""
+    """MOSQ-02, R10: the second report returns that the task is gone, and changes nothing."""
     way = Unreachable(broker)
     bench = Bench(way, keys)
     push(client, 1)
@@ -271,7 +271,7 @@ class Refusing(Unreachable):
 
 
 def test_what_was_reserved_beside_a_refused_report_is_taken_in(broker: Broker, keys: Keys, client: Client) -> None:
-    """Else its attempt would be spent and nobody would run it until its lease ends."""
+    """Otherwise its attempt would be spent, and no worker would run it until its lease ends."""
     way = Refusing(broker)
     bench = Bench(way, keys)
     push(client, 6)
@@ -446,7 +446,7 @@ def test_what_a_reserve_brings_after_the_stop_is_handed_back_unbegun(
 
 
 def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broker, keys: Keys, client: Client) -> None:
-    """A job held the interpreter meanwhile: the tasks are somebody else's by now."""
+    """A job blocked the interpreter meanwhile: other workers hold the tasks by now."""
 
     class Late(Unreachable):
         def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
@@ -528,7 +528,7 @@ def test_a_scheduled_task_is_looked_for_when_it_is_due(bench: Bench, client: Cli
 
 
 def test_a_backlog_that_stands_still_goes_back(bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long tasks took all slots; what waits behind them is for others."""
+    """Long tasks took all slots; the tasks that wait for them go to other workers."""
     monkeypatch.setattr("jobrunner.worker.fetch.prefetch._STUCK_S", 0.0)
     bench.stock._rate = 1000.0
     push(client, 20)
@@ -754,7 +754,7 @@ def test_what_was_brought_is_held_since_the_server_handed_it_out(
 def test_what_was_brought_too_long_ago_is_not_begun(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a worker that was suspended: its lease has ended, and the task is somebody else's."""
+    """As after a worker was suspended: its lease has ended, and another worker holds the task."""
     bring_old(bench, client, monkeypatch, age_ms=31_000)
 
     assert bench.begun() == []

@@ -122,7 +122,7 @@ def test_short_leases_wait_for_a_keeper_that_is_still_starting(server: Server, k
 def test_a_keeper_that_is_still_starting_does_not_stop_its_worker(
     server: Server, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MDQ-04: more is told than a pipe takes, and nobody reads it."""
+    """MDQ-04: more messages than a pipe holds, and no reader."""
     never_ready = tmp_path / "python"
     never_ready.write_text("#!/bin/sh\nexec sleep 60\n")
     never_ready.chmod(0o755)
@@ -154,7 +154,7 @@ def test_a_keeper_is_told_what_was_held_before_it_was_ready(
 
 
 def test_only_short_leases_and_a_full_pipe_ring(held: KeeperClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To wake the keeper for each task would make each wait; what is long it hears of within a second."""
+    """Waking the keeper for each task would delay each; it learns of long tasks within a second."""
     rings: list[int] = []
     real = held._ring
     monkeypatch.setattr(held, "_ring", lambda: (rings.append(1), real()))
@@ -197,7 +197,7 @@ def test_a_keeper_that_is_stopped_while_it_starts_is_replaced(held: KeeperClient
 def test_a_keeper_that_does_not_read_holds_nobody_up(
     held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C13: more is told than the pipe takes, while nobody looks for signs of life."""
+    """C13: more messages than the pipe holds, while nothing checks that the keeper lives."""
     monkeypatch.setattr(leases_module._KeeperHealth, "is_lost", lambda *_: False)
     (kept,) = reserve(client, broker, keys, 1, keepalive_s=20)
     held.hold([kept], monotonic())

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 
 
 class Heard(list[str | None]):
-    """What the thread told: hints, and in `brought` what came along."""
+    """Records the thread's calls: notifications, and in `brought` the tasks that came with them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ def test_what_the_server_refuses_comes_as_an_error(
 def test_calls_are_sent_once(
     wakeup: Notifier, cable: FaultProxy, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
 ) -> None:
-    """Who has lost the answer does not know what they did."""
+    """The client that lost the answer does not know the effect of its commands."""
     client.queue("a").reserve()
     wakeup.arm(lambda: reserve(keys, "mine"))
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)

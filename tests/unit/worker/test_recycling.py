@@ -13,7 +13,7 @@ MB = 2**20
 
 
 class Process:
-    """What the wear sees of this process: the time, and its memory."""
+    """The time and memory of this process as recycling reads them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -23,11 +23,11 @@ class Process:
         monkeypatch.setattr(recycling, "resident_bytes", lambda: self.memory)
 
     def alone(self, **settings: Any) -> Recycling:
-        """Its wear when nobody replaces it."""
+        """Recycling without a supervisor that replaces the process."""
         return self._begun(Recycling(WorkerSettings(**settings)))
 
     def supervised(self, **settings: Any) -> Recycling:
-        """Its wear when somebody does."""
+        """Recycling with a supervisor that replaces the process."""
         return self._begun(Recycling(WorkerSettings(**settings), self.said.append))
 
     def _begun(self, begun: Recycling) -> Recycling:

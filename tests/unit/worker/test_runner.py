@@ -1,4 +1,4 @@
-"""From an attempt to its outcome: steering, errors, hooks. No server: what a job does is all that counts here."""
+"""From an attempt to its outcome: control flow, errors, hooks. Without a server, as only the job matters here."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ calls: list[str] = []
 
 
 class NoServer:
-    """In the place of a broker: fails the test that talks to it, unless it was told what to answer."""
+    """Replaces the broker: fails a test that calls it, unless the test sets an answer."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
@@ -239,7 +239,7 @@ def test_a_result_has_a_limit_and_work_that_is_done_is_not_done_again(server: No
 
 
 def test_an_unknown_job_is_tried_again_elsewhere(runner: Runner) -> None:
-    """MOSQ-09: another worker may know it; the reason is told."""
+    """MOSQ-09: another worker may know it; the outcome has the reason."""
     outcome = runner.run(attempt_at("runner.nobody"))
     assert isinstance(outcome, Unknown)
     assert "knows no job 'runner.nobody'" in outcome.error
@@ -296,7 +296,7 @@ def test_an_error_that_cannot_be_shown_is_still_a_failed_attempt(runner: Runner)
 
 
 def test_an_error_text_can_always_be_sent(runner: Runner) -> None:
-    """A lone surrogate has no UTF-8; a report that cannot be packed would block all reports behind it."""
+    """A lone surrogate has no UTF-8; a report that cannot be packed would block all later reports."""
     outcome = outcome_of(runner, throw(ValueError("broken \ud800 name")))
     assert isinstance(outcome, Failed)
     assert "broken \\ud800 name" in outcome.error.encode().decode()

@@ -26,7 +26,7 @@ MOVED = Moved(queue="runner/clean", payload=b"0")
 
 
 class Item:
-    """What runs one attempt."""
+    """Runs one attempt."""
 
     def __init__(self, act: Callable[[Attempt, JobRun], Any], attempt: Attempt, run: JobRun) -> None:
         self._act, self._attempt, self._run = act, attempt, run

@@ -62,14 +62,14 @@ def a_worker(folder: Path, act: str) -> list[str]:
 
 
 class Signals:
-    """Stands in for the signals that the supervisor listens for."""
+    """Replaces the signals that the supervisor handles."""
 
     def __init__(self) -> None:
         self._known: queue.SimpleQueue[tuple[Callable[[], object], Callable[[], object]]] = queue.SimpleQueue()
         self._actions: tuple[Callable[[], object], Callable[[], object]] | None = None
 
     def listen(self, stop: Callable[[], object], renew: Callable[[], object]) -> None:
-        """In place of `on_signals`."""
+        """Replaces `on_signals`."""
         self._known.put((stop, renew))
 
     def send_stop(self) -> None:

@@ -15,7 +15,7 @@ from tests.unit.cli.supervisor.processes_for_tests import Signals, a_worker
 
 @pytest.fixture(autouse=True)
 def signals(monkeypatch: pytest.MonkeyPatch) -> Signals:
-    """In place of those of the process. Nothing pauses for long."""
+    """Replaces the signals of the process. No pause is long."""
     stand_in = Signals()
     monkeypatch.setattr(supervisor, "on_signals", stand_in.listen)
     monkeypatch.setattr(supervisor, "_FIRST_PAUSE_S", 0.001)

@@ -1,4 +1,4 @@
-"""What a terminal sends for keys."""
+"""The byte sequences that terminals send for keys."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the live view asks of the server, and what it is told when that fails."""
+"""The polling of the live view, and the error that it displays when a poll fails."""
 
 from collections.abc import Callable, Iterator
 

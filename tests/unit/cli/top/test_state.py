@@ -1,4 +1,4 @@
-"""What a key changes."""
+"""The effect of each key on the state of the view."""
 
 from dataclasses import replace
 

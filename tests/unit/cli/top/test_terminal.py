@@ -16,7 +16,7 @@ from jobrunner.cli.top.terminal import taken_over
 
 @dataclass
 class Line:
-    """Both ends of a terminal: what is typed into `near` is read from `far`."""
+    """Both ends of a terminal: input typed into `near` is read from `far`."""
 
     near: int
     far: int

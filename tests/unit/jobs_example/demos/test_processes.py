@@ -43,7 +43,7 @@ def test_what_still_runs_is_killed_and_a_number_that_another_has_now_is_not(
         return next((one for one in descendants(child.pid) if one.command.endswith("grandchild")), None)
 
     grandchild = wait_until(found)
-    kill_all([Process(pid=child.pid, parent=1, command="what had this number before"), grandchild])
+    kill_all([Process(pid=child.pid, parent=1, command="the former process of this id"), grandchild])
 
     wait_until(lambda: not descendants(child.pid))
     assert child.wait(10) == 0

@@ -1,4 +1,4 @@
-"""How a demo shows itself: lines where nobody looks, a picture on a terminal."""
+"""The output of a demo: lines without a terminal, a live picture on a terminal."""
 
 import io
 from dataclasses import dataclass

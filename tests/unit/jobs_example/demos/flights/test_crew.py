@@ -1,4 +1,4 @@
-"""Who is who among the processes, and the end of one of them."""
+"""The roles of the demo's processes, and the end of one of them."""
 
 import subprocess
 import sys

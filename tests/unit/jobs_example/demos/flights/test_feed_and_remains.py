@@ -1,4 +1,4 @@
-"""What enters the pipeline, and what is left of it, on a real server."""
+"""Items enter the pipeline, and the rest is counted, on a real server."""
 
 from itertools import islice
 
@@ -18,7 +18,7 @@ FLIGHTS = 2_500
 
 @pytest.fixture
 def pipeline(client: Client) -> Pipeline:
-    """A pipeline with one station, which nobody serves."""
+    """A pipeline with one station, which no worker serves."""
     made = Pipeline("fed", client)
     made.sink("raw")(lambda item: item.payload)
     return made

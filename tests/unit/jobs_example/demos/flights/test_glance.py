@@ -1,4 +1,4 @@
-"""What people see of the demo of the pipeline."""
+"""The display of the pipeline demo."""
 
 import io
 

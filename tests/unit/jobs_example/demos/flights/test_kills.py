@@ -21,7 +21,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def damage(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Kills:
-    """Kills nobody in earnest, and gives the executor no rest."""
+    """Kills no real process, without pauses between kills of the executor."""
 
     def pretend(role: str, crew: Crew) -> int | None:
         return max(crew.of(role), default=None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the log of the workers tells, read while it is written."""
+"""Reads the workers' log while it is written."""
 
 import json
 from pathlib import Path

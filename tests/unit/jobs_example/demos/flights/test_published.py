@@ -1,4 +1,4 @@
-"""What must come out of the pipeline, by plain Python."""
+"""The expected output of the pipeline, computed in plain Python."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from jobs_example.demos.flights.published import YEAR, Expected, Figures, Notes
 
 @pytest.fixture(scope="module")
 def january() -> Expected:
-    """What must come out when the flights of January enter."""
+    """The expected output for the flights of January."""
     notes = Notes()
     for row in dataset.raw_flights(month=1):
         notes.add(row)

@@ -1,4 +1,4 @@
-"""What the tables hold, read by another program than the one that writes them."""
+"""The contents of the tables, read by another program than their writer."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a glance tells."""
+"""A snapshot of the demo."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What people see of the demo of jobs."""
+"""The display of the demo of jobs."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""How the demo ends: what it returns, prints and leaves behind. The demo itself runs in tests/acceptance."""
+"""The end of the demo: exit code, output and remaining files. The demo itself runs in tests/acceptance."""
 
 import io
 import json

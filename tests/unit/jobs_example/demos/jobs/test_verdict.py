@@ -125,7 +125,7 @@ def test_an_interval_beside_its_mean_differs(tmp_path: Path, monkeypatch: pytest
 
 
 def files_of_a_small_year(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the jobs would leave behind if two flights were all the year had."""
+    """The results of the jobs for a year with two flights."""
     monkeypatch.setattr(verdict, "FLIGHTS", 2)
     monkeypatch.setattr(verdict, "CARRIERS", 1)
     monkeypatch.setattr(verdict, "DAYS_OF_WEATHER", 3)

@@ -1,4 +1,4 @@
-"""What the demo sees on a real server."""
+"""The demo's readings of a real server."""
 
 import json
 from collections.abc import Callable
