@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: one run, one table. What it does and how to read it is in README.md."""
+"""`python -m benchmarks`: one run, one table. README.md describes the measures and how to read them."""
 
 import argparse
 import importlib.util
@@ -10,17 +10,17 @@ from pathlib import Path
 from benchmarks.measures import OURS, PEERS
 from benchmarks.peers.venvs import DEFAULT_FOLDER
 from benchmarks.results import write_json
-from benchmarks.run import WHAT, WHO, Run
+from benchmarks.run import CONTENDERS, MEASURED, Run
 from benchmarks.server import PrivateServer
 
-_NAMES = (*WHAT, "peers", *WHO)
+_NAMES = (*MEASURED, "peers", *CONTENDERS)
 
 
 def main() -> int:
     """Exit code: 0 every delivery verified, 1 some figure is void, 2 misuse."""
     options = _options()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends the workers too
-    what, who = chosen(options.only, WHAT), chosen(options.only, WHO)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the end of this process ends the workers, too
+    what, who = chosen(options.only, MEASURED), chosen(options.only, CONTENDERS)
     if OURS in who and importlib.util.find_spec("jobrunner") is None:
         print("no jobrunner here: run from the repository's root, or --only peers,yardstick", file=sys.stderr)
         return 2
@@ -46,7 +46,7 @@ def _options() -> argparse.Namespace:
 
 
 def words(text: str) -> list[str]:
-    """The names in `text`, `peers` replaced by theirs. Raises ArgumentTypeError for one that nothing has."""
+    """The names in `text`, with `peers` replaced by all peers. Raises ArgumentTypeError for an unknown name."""
     named = [word.strip() for word in text.split(",")]
     unknown = sorted(set(named) - set(_NAMES))
     if unknown:
@@ -64,7 +64,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def chosen(only: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `known` that are named; all of them when none is."""
+    """The names of `known` that are in `only`; all of them when none is."""
     return tuple(word for word in known if word in only) or known
 
 

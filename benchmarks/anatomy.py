@@ -1,8 +1,8 @@
-"""Where the time and the memory go: what docs/performance.md says stands in the way can be looked at with this.
+"""Takes the time and the memory of jobrunner apart, for the section on bottlenecks in docs/performance.md.
 
     python -m benchmarks.anatomy            # all of it, five rounds each, a few minutes
-    python -m benchmarks.anatomy drain      # time in commands and CPU of a drain, beside the prototype loop
-    python -m benchmarks.anatomy start      # the way of a lone task to an idle worker, in steps
+    python -m benchmarks.anatomy drain      # time in commands and CPU of a drain, compared with the prototype loop
+    python -m benchmarks.anatomy start      # the start of a lone task on an idle worker, in steps
     python -m benchmarks.anatomy memory     # what an idle process has in memory, import by import
     python -m benchmarks.anatomy --json anatomy.json
 
@@ -38,7 +38,7 @@ STARTS = 100
 _MARKS = "BENCHMARK_MARKS"
 _IMPORTS = ("msgspec", "asyncio", "redis", "jobrunner.worker.worker", "jobrunner.cli")
 _OPTIONAL = ("opentelemetry", "rich")
-"""What redis-py and structlog import where it is installed, which jobrunner does not ask for."""
+"""Packages that redis-py and structlog import where they are installed. jobrunner does not depend on them."""
 Marks = Mapping[str, Sequence[int]]
 
 
@@ -124,16 +124,16 @@ def _scripts(server: PrivateServer) -> dict[str, float]:
 
 
 def steps(marks: Marks) -> dict[str, float]:
-    """From each step to the next, µs: of each task the first mark of its kind behind the one before."""
-    told = {
+    """From each step to the next, µs. The mark of a step is the first one of its kind after that of the step before."""
+    step_titles = {
         "sent": "from the call of enqueue until the command is with the system",
-        "heard": "until the worker's thread has read task and hint: two processes woken, two scripts",
-        "begun": "until the task begins in that thread: decoded, told to the lease keeper, listened for the next",
+        "heard": "until the worker's thread has read task and notification: two processes woken, two scripts",
+        "begun": "until the task begins in that thread: decoded, lease keeper notified, wait for the next one sent",
     }
-    gaps: dict[str, list[float]] = {text: [] for text in told.values()}
+    gaps: dict[str, list[float]] = {text: [] for text in step_titles.values()}
     for called in marks["called"]:
         at = called
-        for name, text in told.items():
+        for name, text in step_titles.items():
             later = next((mark for mark in marks[name] if mark >= at), None)
             if later is None:
                 break
@@ -163,7 +163,7 @@ def produce(arguments: Sequence[str]) -> None:
 
 
 def work() -> None:
-    """The worker, with marks where a thread has heard of a task and where that begins."""
+    """The worker, with marks where a thread receives a task and where the task begins."""
     from jobrunner import Worker
     from jobrunner.worker.fetch import fetcher
     from jobrunner.worker.run.executors import threads
@@ -196,7 +196,7 @@ def _keep(name: str, marks: Marks) -> None:
 
 
 def memory() -> Table:
-    """Resident MB behind each import, in a process that does nothing else."""
+    """Resident MB after each import, in a process that does nothing else."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for without in ((), _OPTIONAL):
         code = [
@@ -206,8 +206,8 @@ def memory() -> Table:
             "print('an interpreter', resident())",
             *(f"importlib.import_module({name!r}); print('with {name}', resident())" for name in _IMPORTS),
         ]
-        told = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True)
-        for line in told.stdout.splitlines():
+        done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=True)
+        for line in done.stdout.splitlines():
             name, _, resident = line.rpartition(" ")
             found[name]["without opentelemetry and rich" if without else "as installed here"].append(float(resident))
     return anatomy_table("MB", ("as installed here", "without opentelemetry and rich"), found)
@@ -230,10 +230,10 @@ def main(asked: Sequence[str]) -> int:
         return 0
     options = argparse.ArgumentParser(prog="python -m benchmarks.anatomy", description=(__doc__ or "").splitlines()[0])
     options.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; all when none is named")
-    options.add_argument("--json", type=Path, help="writes the lines of the tables there")
+    options.add_argument("--json", type=Path, help="write the lines of the tables to this file")
     given = options.parse_args(asked)
     if unknown := set(given.parts) - set(PARTS):
-        options.error(f"unknown: {', '.join(sorted(unknown))}; say {', '.join(PARTS)}, or nothing for all")
+        options.error(f"unknown: {', '.join(sorted(unknown))}; choose of {', '.join(PARTS)}, or none for all")
     tables = {}
     with PrivateServer() as server:
         for name in given.parts or PARTS:

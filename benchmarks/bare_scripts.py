@@ -1,7 +1,7 @@
 """jobrunner's own scripts with the words that its workers and producers send, from clients that do nothing else.
 
 `in_python` packs each command when it is its turn and reads the replies; no task is run. `packed` has all bytes ready
-before its clock starts and keeps the next command under way while it waits for a reply: what the server can do.
+before its clock starts and keeps the next command under way while it waits for a reply: the limit of the server.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""What OpenTelemetry's own SDK takes for a span like that of an attempt, without jobrunner around it.
+"""The time of OpenTelemetry's own SDK for a span like that of an attempt, without jobrunner.
 
     python -m benchmarks.bare_spans
 """

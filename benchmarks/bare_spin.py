@@ -1,4 +1,4 @@
-"""Two processes that compute side by side and do nothing else: what CPU-bound tasks could reach on this machine, now.
+"""Two processes that only compute, at the same time: the limit of CPU-bound tasks on this machine at this time.
 
 They take their tasks from one pipe, a read for each, so that neither has some left when the other has none. The
 server only keeps their number until they are done.

@@ -15,7 +15,7 @@ _GRACE_S = 8.0
 
 
 class ChildFailed(Exception):
-    """A process of a contender ended when or how it should not; the message ends with its last words."""
+    """A process of a contender ended too early or with an error; the message ends with its last lines of output."""
 
 
 class Child:

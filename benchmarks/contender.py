@@ -1,4 +1,4 @@
-"""Who takes part, as the measures see it: commands to start, and what the server holds of its tasks."""
+"""A contender as the measures use it: commands to start, and the number of its tasks on the server."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from benchmarks.server import PrivateServer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """Somebody who enqueues tasks and works on them, in processes of its own."""
+    """A system that enqueues tasks and runs them, in processes of its own."""
 
     name: str
     produce: Sequence[str]

@@ -1,4 +1,4 @@
-"""Who takes part, beside the peers: jobrunner, the prototype loop of yardstick.py, the bare pop and spin."""
+"""The contenders other than the peers: jobrunner, the prototype loop of yardstick.py, the bare pop and spin."""
 
 import sys
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def bare_spin() -> Contender:
 
 
 def jobrunner_environment(server: PrivateServer) -> dict[str, str]:
-    """What makes a process of jobrunner use that server."""
+    """The environment that makes a process of jobrunner use that server."""
     return {"JOBRUNNER_URL": server.url, URL: server.url}
 
 

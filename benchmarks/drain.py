@@ -1,8 +1,8 @@
 """The drain: a queue filled beforehand, worker processes, and the time until every task is acknowledged.
 
 The clock runs from the first task that ran to the moment the server holds neither a waiting nor an
-unacknowledged task. Both are seen from outside, and the server is asked nothing before the last task ran:
-neither the start of an interpreter nor the harness's own questions are in anybody's figure.
+unacknowledged task. Both are observed from outside, and the harness sends the server nothing before the last task
+ran: no figure contains the start of an interpreter or the harness's own commands.
 """
 
 import time
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from benchmarks.child import ChildFailed, run_to_end
 from benchmarks.contender import Contender
-from benchmarks.crew import crew, wait_until
 from benchmarks.server import PrivateServer, Usage
+from benchmarks.worker_processes import running_workers, wait_until
 
 
 class NotDelivered(Exception):
-    """Tasks are missing, doubled or left over: the figure counts for nothing."""
+    """Tasks are missing, doubled or left over: the figure is void."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ def check_arrived(server: PrivateServer, contender: Contender, tasks: int) -> No
 def drain(
     server: PrivateServer, contender: Contender, tasks: int, *, task: str = "noop", count: int = 1, warm_up: int = 0
 ) -> Drain:
-    """Fills the queue, drains it with `count` processes and checks the delivery. The clock runs from the task behind
-    the first `warm_up` on, and what is returned counts from there. Raises NotDelivered, ChildFailed."""
+    """Fills the queue, drains it with `count` processes and checks the delivery. The clock and all figures start after
+    the first `warm_up` tasks. Raises NotDelivered, ChildFailed."""
     return drain_filled(
         server, contender, tasks, fill(server, contender, tasks, task), task=task, count=count, warm_up=warm_up
     )
@@ -61,7 +61,7 @@ def drain_filled(
 ) -> Drain:  # fmt: skip
     """The same with a queue that is filled already, in that environment."""
     before = server.usage()
-    with crew(contender, environment, room=2 * tasks, task=task, count=count) as workers:
+    with running_workers(contender, environment, capacity=2 * tasks, task=task, count=count) as workers:
         workers.wait_for_entries(1 + warm_up)
         started, spent_before = time.perf_counter(), workers.cpu_seconds()
         workers.wait_for_entries(tasks)
@@ -82,7 +82,7 @@ def ready(server: PrivateServer, contender: Contender) -> float:
     """Milliseconds from the start of the worker process to the first of ten tasks that wait. Raises as `drain`."""
     environment = fill(server, contender, 10)
     started = time.perf_counter()
-    with crew(contender, environment, room=100) as workers:
-        if not workers.wait_for_entries(1, glance_s=0.001):
+    with running_workers(contender, environment, capacity=100) as workers:
+        if not workers.wait_for_entries(1, poll_s=0.001):
             raise ChildFailed("the worker ran nothing")
         return 1000 * (time.perf_counter() - started)

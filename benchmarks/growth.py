@@ -1,12 +1,11 @@
-"""What a task costs as everything around it grows: flat, or growing with the logarithm, or not.
+"""The cost of a task while queues, payloads, clients or history grow: flat, logarithmic, or worse.
 
     python -m benchmarks.growth                                  # up to a million waiting; some minutes
     python -m benchmarks.growth --most 10000000 --json growth.json --plot growth.svg
 
-A turn pushes a batch, reserves it and commits it, so that what is there stays as it is. The cost of a task is the time
-that the server's scripts took, by its own count, divided by the tasks of the turns. All sizes of a series stand beside
-each other on one server and take turns in rounds: what else the machine does falls on all of them alike. The wall clock
-of the client is given beside it.
+A turn pushes a batch, reserves it and commits it, so the queue keeps its size. The cost of a task is the time of the
+server's scripts, by its own count, divided by the tasks of the turns. All sizes of a series share one server and take
+turns in rounds, so that other load of the machine affects all of them alike. The table also has the client's time.
 """
 
 import argparse
@@ -28,7 +27,7 @@ _TURNS = 16
 _FILLED_AT_ONCE = 2_000
 _DAY_S = 86_400
 _PAYLOAD_LIMIT = 4 * 2**20
-"""Bytes that a payload may have here; the usual limit is 1 MiB with its encoding."""
+"""Bytes of a payload here, at most; the default limit is 1 MiB with its encoding."""
 _LEAST_S = 0.2
 
 
@@ -77,7 +76,7 @@ def _filled(client: Client, name: str, count: int, **options: int) -> Queue:
 
 
 def measure(server: PrivateServer, point: GrowthPoint) -> None:
-    """Takes turns in a bed and notes what a task cost."""
+    """Takes turns at one size and adds the cost of a task."""
     before, began, tasks = server.usage(), time.perf_counter(), 0
     while time.perf_counter() - began < _LEAST_S:
         tasks += _turns_of_all_clients(point) if point.clients else _turns(point.queues, point, _TURNS)
@@ -87,7 +86,7 @@ def measure(server: PrivateServer, point: GrowthPoint) -> None:
 
 
 def _turns(queues: Sequence[Queue], point: GrowthPoint, turns: int) -> int:
-    """Returns how many tasks came and went."""
+    """Returns how many tasks were pushed and committed."""
     gone = 0
     for turn in range(turns):
         queue = queues[turn * 7919 % len(queues)]

@@ -1,4 +1,4 @@
-"""One measured size of `benchmarks.growth`: what fills the server there, and the costs that were found."""
+"""One measured size of `benchmarks.growth`: the queues that fill the server, and the measured costs."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any

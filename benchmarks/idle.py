@@ -1,4 +1,4 @@
-"""A worker with nothing to do: what it costs, and how soon it starts what comes."""
+"""An idle worker: its cost, and the delay until it starts a task."""
 
 import socket
 import time
@@ -10,8 +10,8 @@ from statistics import quantiles
 
 from benchmarks.child import ChildFailed, run_to_end
 from benchmarks.contender import Contender
-from benchmarks.crew import Crew, crew
 from benchmarks.server import PrivateServer
+from benchmarks.worker_processes import Workers, running_workers
 
 WARM_UP = 20
 SETTLE_S = 3.0
@@ -36,7 +36,7 @@ class Delays:
 
 
 def idle(server: PrivateServer, contender: Contender, seconds: float) -> Idle:
-    """What an idle worker costs, after it has run a few tasks. Raises ChildFailed."""
+    """The cost of an idle worker after it has run a few tasks. Raises ChildFailed."""
     with warm_worker(server, contender) as worker:
         time.sleep(SETTLE_S)
         before = worker.cpu_seconds()
@@ -58,9 +58,9 @@ def latency(server: PrivateServer, contender: Contender, tasks: int) -> Delays:
         return percentiles(check_starts(worker, warm, tasks))
 
 
-def check_starts(worker: Crew, warm: Counter[int], tasks: int) -> list[float]:
-    """The delays (ms) of so many tasks that are in the ledger beside the `warm` ones. Raises ChildFailed."""
-    time.sleep(0.2)  # a task that runs twice shows itself a little later
+def check_starts(worker: Workers, warm: Counter[int], tasks: int) -> list[float]:
+    """The delays (ms) of `tasks` tasks in the ledger, without the `warm` ones. Raises ChildFailed."""
+    time.sleep(0.2)  # a second start of a task would come a little later
     delays = list((Counter(worker.ledger.numbers()) - warm).elements())
     if len(delays) != tasks:
         raise ChildFailed(f"{len(delays)} starts of {tasks} tasks")
@@ -74,11 +74,11 @@ def percentiles(delays: Sequence[float]) -> Delays:
 
 
 @contextmanager
-def warm_worker(server: PrivateServer, contender: Contender, room: int = 10_000) -> Iterator[Crew]:
-    """A worker that ran a few tasks and has nothing to do, with `room` in its ledger. Raises ChildFailed."""
+def warm_worker(server: PrivateServer, contender: Contender, capacity: int = 10_000) -> Iterator[Workers]:
+    """An idle worker that ran a few tasks, with `capacity` entries in its ledger. Raises ChildFailed."""
     server.clear()
     environment = contender.environment(server)
-    with crew(contender, environment, room=room, task="stamp") as worker:
+    with running_workers(contender, environment, capacity=capacity, task="stamp") as worker:
         run_to_end([*contender.produce, "paced", "stamp", str(WARM_UP)], environment)
         worker.must_run(WARM_UP)
         yield worker

@@ -1,4 +1,4 @@
-"""What a program waits for before its first line of its own: the import of what it enqueues with."""
+"""The import time of a producer: of the modules that a program needs to enqueue tasks."""
 
 import time
 from statistics import median

@@ -1,4 +1,4 @@
-"""What workers ran, written where nothing can lose it: files mapped into memory, one entry for each call.
+"""The ledger of the tasks that workers ran: files mapped into memory, one entry for each call.
 
 An entry costs a job a fraction of a microsecond and the server nothing, so every contender can afford it. It
 is visible to the harness at once, survives any end of the worker, and shows a task that ran twice as two
@@ -26,15 +26,15 @@ def recorder() -> Callable[[int], None]:
 
     Numbers are 0 or more. Where the environment names no ledger, entering a number is an error.
     """
-    told = os.environ.get(VARIABLE)
-    if told is None:
+    setting = os.environ.get(VARIABLE)
+    if setting is None:
         return _refuse
-    pages, offsets = _own_pages(told), itertools.count(0, _ENTRY.size)
+    pages, offsets = _own_pages(setting), itertools.count(0, _ENTRY.size)
     pack_into = _ENTRY.pack_into
 
     def renew() -> None:
         nonlocal pages, offsets
-        pages, offsets = _own_pages(told), itertools.count(0, _ENTRY.size)
+        pages, offsets = _own_pages(setting), itertools.count(0, _ENTRY.size)
 
     def record(number: int) -> None:
         # next() is atomic under the interpreter's lock: two threads never share an entry. 0 means empty.
@@ -44,17 +44,17 @@ def recorder() -> Callable[[int], None]:
     return record
 
 
-def _own_pages(told: str) -> mmap.mmap:
-    file, _ = mkstemp(dir=_folder(told))
+def _own_pages(setting: str) -> mmap.mmap:
+    file, _ = mkstemp(dir=_folder(setting))
     try:
-        os.ftruncate(file, int(told.partition(":")[0]) * _ENTRY.size)
+        os.ftruncate(file, int(setting.partition(":")[0]) * _ENTRY.size)
         return mmap.mmap(file, 0)
     finally:
         os.close(file)
 
 
-def _folder(told: str) -> str:
-    return told.partition(":")[2]
+def _folder(setting: str) -> str:
+    return setting.partition(":")[2]
 
 
 def _refuse(number: int) -> None:
@@ -62,22 +62,22 @@ def _refuse(number: int) -> None:
 
 
 class Ledger:
-    """The harness's side: an empty folder, with room for `room` entries of each process. Its owner removes it."""
+    """The harness's side: an empty folder, with space for `capacity` entries of each process. Its owner removes it."""
 
-    def __init__(self, folder: Path, room: int) -> None:
+    def __init__(self, folder: Path, capacity: int) -> None:
         folder.mkdir()
         self._folder = folder
         self._maps: dict[str, mmap.mmap] = {}
-        self.environment = {VARIABLE: f"{room}:{folder}"}
+        self.environment = {VARIABLE: f"{capacity}:{folder}"}
 
     def __len__(self) -> int:
         """Number of entries so far; threads that are just writing may be missing."""
-        self.look()
+        self.scan()
         return sum(map(_filled, self._maps.values()))
 
     def numbers(self) -> list[int]:
         """All numbers entered; those of one process oldest first."""
-        self.look()
+        self.scan()
         return [entry - 1 for pages in self._maps.values() for (entry,) in _ENTRY.iter_unpack(pages[:]) if entry]
 
     def complaint(self, tasks: int) -> str | None:
@@ -90,8 +90,8 @@ class Ledger:
             return None
         return f"{lost} lost, {doubled} doubled, {strange} never enqueued, of {tasks}"
 
-    def look(self) -> None:
-        """Takes notice of the files there are; what was seen once stays readable without the folder."""
+    def scan(self) -> None:
+        """Maps the files that are there; a mapped file stays readable after the folder is deleted."""
         with suppress(FileNotFoundError):
             for found in os.scandir(self._folder):
                 if found.name not in self._maps and found.stat().st_size:

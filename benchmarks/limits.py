@@ -1,9 +1,9 @@
-"""How far from its limits jobrunner is: beside its own scripts without anything around them, and Python without them.
+"""jobrunner compared with its limits: its own scripts without the package, and Python without the scripts.
 
     python -m benchmarks.limits --tasks 100000 --rounds 5 --json limits.json
 
-Of a drain and of enqueueing. All take turns in every round, in another order each time, on one private server; what
-counts are the ratios of medians. With one task in a call a tenth of the tasks is enough.
+It measures a drain and enqueueing. All clients take turns in every round, in another order each time, on one private
+server; the results are the ratios of medians. With one task in a call a tenth of the tasks is enough.
 """
 
 import argparse
@@ -31,7 +31,7 @@ DRAIN, SINGLE, BULK = "drain", "enqueue one by one", "enqueue in bulk"
 _BATCHES = (1, 50, 500)
 _CLIENTS = 50
 _STRAYS = 0.001
-"""The server's tool makes ids by chance, some of them twice."""
+"""The share of tasks that may be missing: the server's tool draws ids at random, some of them twice."""
 Rates = dict[str, dict[str, list[float]]]
 
 
@@ -48,7 +48,7 @@ class Row:
 
 
 class Payload(msgspec.Struct):
-    """What a no-op task says."""
+    """The parameters of a no-op task."""
 
     n: int
 
@@ -135,7 +135,9 @@ def _encode(tasks: int) -> float:
     return tasks / (time.perf_counter() - began)
 
 
-def measure(server: PrivateServer, asked: Sequence[Row], tasks: int, rounds: int, tell: Callable[[str], None]) -> Rates:
+def measure(
+    server: PrivateServer, asked: Sequence[Row], tasks: int, rounds: int, report: Callable[[str], None]
+) -> Rates:
     """Tasks a second in each round, by part and name. Raises SystemExit when a delivery is not complete."""
     rates: Rates = {row.part: {} for row in asked}
     for row in asked:
@@ -143,7 +145,7 @@ def measure(server: PrivateServer, asked: Sequence[Row], tasks: int, rounds: int
     for turn in range(rounds):
         first = turn * len(asked) // rounds
         for row in (*asked[first:], *asked[:first]):
-            tell(f"round {turn + 1} of {rounds}: {row.part}, {row.name}")
+            report(f"round {turn + 1} of {rounds}: {row.part}, {row.name}")
             try:
                 rates[row.part][row.name].append(_take(server, row, int(tasks * row.share)))
             except (NotDelivered, ChildFailed) as failed:

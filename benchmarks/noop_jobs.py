@@ -1,4 +1,4 @@
-"""jobrunner's jobs for the benchmarks, declared with default options: what a user gets without asking."""
+"""jobrunner's jobs for the benchmarks, declared with default options."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The open loop: tasks that are due at a constant rate by the clock, whatever becomes of them, and how late they start.
+"""The open loop: tasks are due at a constant rate by the clock, independent of the system; the delay of their starts.
 
 A producer waits for nothing but its own call of enqueue; when it is behind, it sends at once. Delays count from the
 instant at which a task was due, so a producer that was held up shows in them: nothing is omitted because the system
@@ -23,7 +23,7 @@ _LEAST = 0.95
 
 
 class TooSlow(Exception):
-    """The producers do not keep up with the rate, so the delays would be of another load than was asked for."""
+    """The producers do not keep up with the rate, so the delays would be those of a lower load."""
 
 
 def open_loop(server: PrivateServer, contender: Contender, rate: int, seconds: float = SECONDS) -> Delays:
@@ -31,7 +31,7 @@ def open_loop(server: PrivateServer, contender: Contender, rate: int, seconds: f
 
     Raises TooSlow, and ChildFailed when not every task started once."""
     tasks = int(rate * seconds)
-    with warm_worker(server, contender, room=2 * tasks) as worker:
+    with warm_worker(server, contender, capacity=2 * tasks) as worker:
         warm = Counter(worker.ledger.numbers())
         commands = [[*contender.produce, *words] for words in schedules(rate, tasks, time.time_ns())]
         environment = contender.environment(server)
@@ -44,7 +44,7 @@ def open_loop(server: PrivateServer, contender: Contender, rate: int, seconds: f
 
 
 def schedules(rate: int, tasks: int, now_ns: int) -> Sequence[Sequence[str]]:
-    """What each producer is told: `due stamp N FIRST_NS GAP_NS`. They take turns, and begin when all have started."""
+    """The arguments of each producer, `due stamp N FIRST_NS GAP_NS`. They alternate, and begin when all run."""
     producers = 1 if rate <= _PER_PRODUCER else _MANY
     first, gap = now_ns + int(_START_S * 1e9), 10**9 // rate
     return [

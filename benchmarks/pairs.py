@@ -1,4 +1,4 @@
-"""This checkout beside another one, in turns: what an enqueue, a push, a drain and the start of a lone task cost.
+"""Compares this checkout with another one, in turns: the cost of an enqueue, a push, a drain and a lone task's start.
 
     python -m benchmarks.pairs --against CHECKOUT                     # about five minutes
     python -m benchmarks.pairs --against CHECKOUT --only push,start --pairs 20
@@ -56,7 +56,7 @@ class Side:
             text=True,
         )
 
-    def tell(self, line: str) -> str:
+    def send(self, line: str) -> str:
         """Its answer. Raises ChildProcessError when it ended."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
@@ -64,7 +64,7 @@ class Side:
         return self.next_line()
 
     def next_line(self) -> str:
-        """What it says next, without the log of its worker. Raises ChildProcessError when it ended."""
+        """Its next answer, without the log of its worker. Raises ChildProcessError when it ended."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("= "):
@@ -74,9 +74,9 @@ class Side:
     def turn(self, measure: str) -> tuple[float, ...]:
         """The figures of one turn, µs of each task or call."""
         self._server.clear()
-        self.tell(f"{measure} 0")
+        self.send(f"{measure} 0")
         count, before = _COUNTS[measure], self._server.usage().cpu_us
-        clock, spent = map(float, self.tell(f"{measure} {count}").split())
+        clock, spent = map(float, self.send(f"{measure} {count}").split())
         used = self._server.usage().cpu_us - before
         return 1e6 * spent / count, used / count, 1e6 * clock / count
 
@@ -115,7 +115,7 @@ def starts(sides: Sequence[Side], workers: Sequence[Side], pairs: int) -> Iterat
         for start in range(_STARTS):
             for one in _order(start):
                 time.sleep(chance.uniform(*_PAUSE_S))
-                sides[one].tell("stamp 1")
+                sides[one].send("stamp 1")
                 found[one].append(float(workers[one].next_line()) / 1000)
         if number >= 0:
             yield (median(found[0]),), (median(found[1]),)
@@ -161,7 +161,7 @@ def main() -> int:
                         for prefix, checkout in zip(("other", "this-"), checkouts, strict=True)
                     ]
                     for worker in workers:
-                        worker.tell("work 1")
+                        worker.send("work 1")
                     found, names = list(starts(sides, workers, given.pairs)), _FIGURES[2:]
             print(*rows(measure, names, found), sep="\n", flush=True)
     return 0

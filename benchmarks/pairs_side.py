@@ -38,7 +38,7 @@ class Stamp(Job):
 
 
 class Measures:
-    """What is measured, a method each."""
+    """The measures, one method each."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -88,7 +88,7 @@ class Measures:
 
 
 def main() -> None:
-    """Does what it is told."""
+    """Reads commands from stdin and runs them."""
     client = Client(*sys.argv[1:])
     with client, within(client):
         measures = Measures(client)

@@ -1,4 +1,4 @@
-"""The best reader of tasks that plain Python is capable of: what the data source is measured against.
+"""The fastest reader of tasks in plain Python, with which the data source is compared.
 
 As many processes as cores, each with one connection, commands packed by hand into one write of a thousand, hiredis as
 the parser, and the next write sent before the replies of the last are unpacked. Every field that the data source has a

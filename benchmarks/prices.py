@@ -1,10 +1,10 @@
-"""What each feature costs: the same drain with one of them on, and with all.
+"""The price of each feature: the same drain with one of them on, and with all.
 
     python -m benchmarks.prices --tasks 100000 --rounds 5 --json prices.json
 
 Plain is a job with default options, as in `python -m benchmarks`; its finished tasks stay readable for a minute. Every
-feature takes its turn in every round, deliveries are verified, the price is by the medians. Beside them, in each round
-too, what OpenTelemetry's SDK takes for such spans alone.
+feature takes its turn in every round, deliveries are verified, and the price follows from the medians. Each round also
+measures OpenTelemetry's SDK alone with the same spans.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _ON = "BENCHMARK_FEATURES"
 
 
 def fill(features: Sequence[str], tasks: int) -> None:
-    """Enqueues what is drained, in a queue that is set up so."""
+    """Enqueues the tasks of the drain, in a queue with these features."""
     from benchmarks import noop_jobs
     from jobrunner import Client, RateLimit
 
@@ -44,7 +44,7 @@ def fill(features: Sequence[str], tasks: int) -> None:
 
 
 def work(features: Sequence[str]) -> None:
-    """Works as `jobrunner work --concurrency 10` does with these features."""
+    """Runs a worker as `jobrunner work --concurrency 10` does, with these features."""
     from jobrunner import Worker
 
     worker = Worker(modules=["benchmarks.noop_jobs"], concurrency=10, executor="threads")
@@ -75,7 +75,7 @@ def _case(name: str) -> Contender:
 
 
 def measure(
-    server: PrivateServer, tasks: int, rounds: int, tell: Callable[[str], None]
+    server: PrivateServer, tasks: int, rounds: int, report: Callable[[str], None]
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """In each round: tasks a second of each case, µs of each bare span. Raises SystemExit when a delivery is not
     complete."""
@@ -86,7 +86,7 @@ def measure(
             bare[name].append(bare_spans.span_us(share))
         first = turn % len(_CASES)
         for name in _CASES[first:] + _CASES[:first]:
-            tell(f"round {turn + 1} of {rounds}: {name}")
+            report(f"round {turn + 1} of {rounds}: {name}")
             server.renew()
             try:
                 done = drain(server, _case(name), tasks)

@@ -1,7 +1,7 @@
-"""What the processes of a contender cost, its children's children included: CPU time and memory, read from /proc.
+"""CPU time and memory of a contender's processes and all their descendants, read from /proc.
 
 A contender's worker is the leader of a session, and all that descends from it stays in that session, also those
-that make a process group of their own. Only Linux tells this; elsewhere the figures are unknown.
+that make a process group of their own. Only Linux has /proc; elsewhere the figures are unknown.
 """
 
 import os
@@ -50,7 +50,7 @@ def cpu_seconds(sessions: Iterable[int]) -> float | None:
 
 
 def memory_mb(sessions: Iterable[int]) -> float | None:
-    """Resident memory of all processes of these sessions, in MB of 2^20 bytes; what forks share counts for each."""
+    """Resident memory of all processes of these sessions, in MB of 2^20 bytes. Shared pages of forks count for each."""
     if sys.platform != "linux":
         return None
     return sum(map(_resident_bytes, members(sessions))) / 2**20

@@ -72,7 +72,7 @@ async def serve_async(
 def so_many_at_once(
     send: Callable[[str, int], Coroutine[Any, Any, object]], width: int
 ) -> Callable[[str, Sequence[int]], Awaitable[object]]:
-    """The bulk way of a client that has none: so many calls at once."""
+    """Bulk enqueueing for an asyncio client without a bulk call: `width` calls at once."""
 
     async def send_many(task: str, numbers: Sequence[int]) -> None:
         for start in range(0, len(numbers), width):
@@ -82,7 +82,7 @@ def so_many_at_once(
 
 
 def one_after_another(send: Callable[[str, int], object]) -> Callable[[str, Sequence[int]], object]:
-    """The bulk way of a client that blocks and has none."""
+    """Bulk enqueueing for a blocking client without a bulk call."""
 
     def send_many(task: str, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -92,9 +92,9 @@ def one_after_another(send: Callable[[str, int], object]) -> Callable[[str, Sequ
 
 
 def due_instants(count: int, first_ns: int, gap_ns: int) -> Iterator[int]:
-    """Each instant when it has come; one that has passed comes at once, none after the time for all is over.
+    """Yields each instant when it has come; a past instant at once, and none after the time for all is over.
 
-    It sleeps also in a client of asyncio: uvloop's own sleep knows only whole milliseconds, and nothing else is to do.
+    It blocks also in an asyncio client: uvloop's own sleep is precise to whole milliseconds, and no other task runs.
     """
     end = first_ns + count * gap_ns
     for due in range(first_ns, end, gap_ns):

@@ -1,4 +1,4 @@
-"""One run: rounds, in which the contenders take turns at every measure."""
+"""One run: in each round the contenders take turns at every measure."""
 
 import os
 import platform
@@ -23,8 +23,10 @@ from benchmarks.server import PrivateServer
 from benchmarks.turns import TURNS
 
 ENQUEUEING = ("enqueue", "bulk")
-WHAT = ("drain", "drain2", "waits", "cpu", "enqueue", "bulk", "latency", "open1", "open5", "import", "ready", "idle")
-WHO = ("jobrunner", "yardstick", *PEERS)
+MEASURED = (
+    "drain", "drain2", "waits", "cpu", "enqueue", "bulk", "latency", "open1", "open5", "import", "ready", "idle",
+)  # fmt: skip
+CONTENDERS = ("jobrunner", "yardstick", *PEERS)
 
 
 class Run:
@@ -52,7 +54,7 @@ class Run:
 
     def _turn(self, server: PrivateServer, what: str, number: int) -> None:
         for contender in _in_turn([one for one in self._contenders() if self._takes_part(one, what)], number):
-            with self._told(number, what, contender.name):
+            with self._progress(number, what, contender.name):
                 self._take(server, what, contender, number)
 
     def _takes_part(self, contender: Contender, what: str) -> bool:
@@ -82,12 +84,12 @@ class Run:
         tasks = self._tasks // 10 if way == "enqueue" else self._tasks
         who = self._enqueuers(number)
         if who:
-            with self._told(number, way, " and ".join(who)):
+            with self._progress(number, way, " and ".join(who)):
                 server.renew()
                 for name, outcome in enqueue.measure(server, way, tasks, who).items():
                     self._note(way, name, outcome)
         for peer in _in_turn([peer for peer in self._peers if peer.takes_part(way)], number):
-            with self._told(number, way, peer.name):
+            with self._progress(number, way, peer.name):
                 server.renew()
                 self._note(way, peer.name, enqueue.measure_peer(server, way, peer.tasks(tasks), peer))
 
@@ -123,7 +125,7 @@ class Run:
                     self.board.absences.append(f"everything, {name}: {failed}")
 
     @contextmanager
-    def _told(self, number: int, what: str, who: str) -> Iterator[None]:
+    def _progress(self, number: int, what: str, who: str) -> Iterator[None]:
         print(f"round {number + 1}/{self._rounds}, {what}, {who} ...", end=" ", flush=True, file=sys.stderr)
         started = time.monotonic()
         yield
@@ -131,6 +133,6 @@ class Run:
 
 
 def _in_turn(contenders: list[Contender], number: int) -> list[Contender]:
-    """Another order in each round: nobody always comes first, or after the same one."""
+    """Another order in each round: no contender always runs first, or always after the same one."""
     first = number % max(len(contenders), 1)
     return contenders[first:] + contenders[:first]

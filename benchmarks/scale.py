@@ -1,12 +1,12 @@
-"""What many queues, many keys at their limit, and a large group cost.
+"""The cost of many queues, of many partitions at their limit, and of a large group.
 
 Row R40 of docs/reliability.md (tests/reliability/rows/scale.py) fills its server by the same functions.
 
     python -m benchmarks.scale                                  # 100 000 of each; about six minutes
     python -m benchmarks.scale --count 10000 --only keys,groups # smaller, some parts
 
-Each part runs on a server of its own. A stall is the longest single command by the server's clock; beside it stands
-how long the machine kept a process waiting that only sleeps, because on a shared machine the first includes the second.
+Each part runs on a server of its own. A stall is the longest single command by the server's clock. The next row is the
+longest delay of a process that only sleeps, because on a shared machine a stall includes such delays.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def member(n: int) -> str:
 
 @job(queue="callback")
 def callback() -> int:
-    """What the group calls when all its members ended."""
+    """The callback of the group, which runs when all its members ended."""
     return 0
 
 
@@ -74,7 +74,7 @@ def drain_queues(client: Client, count: int) -> None:
 
 
 def block_keys(queue: Queue, count: int) -> None:
-    """Makes `count` keys without a token, each with a task that waits."""
+    """Makes `count` partitions without a token, each with a waiting task."""
     queue.configure(rate_per_partition=RateLimit(max_tokens=1, interval=3600))
     _push_keys(queue, count)
     while held := queue.reserve(500):
@@ -96,7 +96,7 @@ def run_group(client: Client, count: int) -> tuple[int, int]:
 
 
 def queues(server: PrivateServer, count: int, settle_s: float) -> list[Row]:
-    """An idle worker that leads, beside `count` queues that had work once and are drained."""
+    """An idle leader, on a server with `count` drained queues."""
     with Client(server.url) as client:
         drain_queues(client, count)
     words = [sys.executable, "-m", "jobrunner", "work", "benchmarks.scale", "-q", "callback", "--url", server.url]
@@ -119,7 +119,7 @@ def queues(server: PrivateServer, count: int, settle_s: float) -> list[Row]:
 
 
 def keys(server: PrivateServer, count: int) -> list[Row]:
-    """`count` keys without a token, each with a task that waits, and one key that is free, again and again."""
+    """`count` partitions without a token, each with a waiting task, and a task of a free partition, again and again."""
     with Client(server.url) as client:
         queue = client.queue("tenants")
         block_keys(queue, count)
@@ -155,7 +155,7 @@ def members(server: PrivateServer, count: int) -> list[Row]:
 
 
 def groups(server: PrivateServer, count: int) -> list[Row]:
-    """A group of `count` members and a group of ten behind it, each of which is given all that the members brought."""
+    """A group of `count` members, then a group of ten, each member of which receives all results."""
     with Client(server.url) as client, within(client):
         behind = group(*(following.bind() for _ in range(10)))
         flow = chain(group(*(member.bind(n) for n in range(count))), behind).enqueue()
@@ -167,8 +167,8 @@ def groups(server: PrivateServer, count: int) -> list[Row]:
 
 
 def relayed(server: PrivateServer, count: int) -> list[Row]:
-    """What the same costs the server's main thread for each exchange of the relay, which is one script: processor time,
-    so that a machine that is busy with something else does not count."""
+    """The cost of the same for the server's main thread, for each exchange of the relay, which is one script. It is
+    processor time, which other load of the machine does not increase."""
     with Client(server.url) as client:
         broker, keys, week_ms = client.broker, client.keys, 604_800_000
         task = Task(id="behind", queue="callback", payload=b"{}", type="following")

@@ -1,4 +1,4 @@
-"""The server that all contenders share: a private Valkey on a free port of the loopback, and what it counts.
+"""The server that all contenders share: a private Valkey on a free port of the loopback, with its counters.
 
 It is the embedded server in all that costs time: the append-only file is on and synced every second, and the
 allocator has the larger cache. The file is never rewritten during a run, as that would fall into one contender's time
@@ -20,7 +20,7 @@ _HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What the server did: totals since its start, or the difference of two totals."""
+    """Work of the server: totals since its start, or the difference of two totals."""
 
     round_trips: int = 0
     """At most this many: each takes the server one read and one write or more; this is the smaller number."""
@@ -32,7 +32,7 @@ class Usage:
     """Time in plain commands, those that scripts call included, by INFO commandstats; microseconds as all times."""
     bytes_in: int = 0
     bytes_out: int = 0
-    """What clients sent and were sent."""
+    """Bytes from clients and to clients."""
     cpu_us: float = 0.0
     """All threads of the server, in user and kernel mode: also reading, replying and the file."""
 
@@ -74,7 +74,7 @@ class PrivateServer:
         self._process.stop()
 
     def renew(self) -> None:
-        """Another server at the same address, so that what many turns did to the memory of one is nobody's time."""
+        """Starts another server at the same address: fragmented memory of the old one would slow later turns down."""
         self.__exit__()
         self._process = _server(self.address[1])
         self._process.start()
@@ -85,7 +85,7 @@ class PrivateServer:
         return f"Valkey {about.get('valkey_version', about['redis_version'])}"
 
     def clear(self) -> None:
-        """Deletes everything before it returns, so that nobody pays for freeing what another left."""
+        """Deletes everything before it returns, so that no contender pays for freeing the keys of another."""
         self.redis.execute_command("FLUSHALL", "SYNC")
 
     def usage(self) -> Usage:

@@ -1,4 +1,4 @@
-"""The server's own benchmark tool with one of jobrunner's scripts: what the server does for a client written in C.
+"""The server's own benchmark tool with one of jobrunner's scripts: the limit for a client written in C.
 
 It sends the same words over and over, with random numbers where they are asked for. So it can enqueue and reserve, but
 not commit: that needs the ids that a reserve brought.
@@ -23,7 +23,7 @@ _RATE = re.compile(r"([\d.]+) requests per second")
 
 
 def find() -> str | None:
-    """The path of the tool: beside the server that is used here, or on PATH."""
+    """The path of the tool: in the folder of the server that is used here, or on PATH."""
     beside = str(Path(find_binary()).parent)
     names = ("valkey-benchmark", "redis-benchmark")
     return next((found for path in (beside, None) for name in names if (found := shutil.which(name, path=path))), None)
@@ -45,9 +45,9 @@ def reserve(tool: str, server: PrivateServer, count: int, *, batch: int) -> floa
 def _calls(tool: str, server: PrivateServer, words: Sequence[Arg], count: int, clients: int) -> float:
     host, port = server.address
     command = [tool, "-h", host, "-p", str(port), "-q", "-c", str(clients), "-n", str(count), "-r", str(_OF)]
-    said = [word.decode() if isinstance(word, bytes) else str(word) for word in words]
-    done = subprocess.run([*command, *said], capture_output=True, text=True, check=True)
+    arguments = [word.decode() if isinstance(word, bytes) else str(word) for word in words]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
     rates = _RATE.findall(done.stdout)
     if not rates:
-        raise ValueError(f"{tool} said no rate: {done.stdout[-200:]} {done.stderr[-200:]}")
+        raise ValueError(f"{tool} printed no rate: {done.stdout[-200:]} {done.stderr[-200:]}")
     return float(rates[-1])

@@ -1,11 +1,11 @@
-"""How fast Spark reads a queue through the data source, beside the best plain Python reader of the same data.
+"""Compares Spark's reads through the data source with the fastest plain Python reader of the same data.
 
     python -m benchmarks.spark_read --tasks 1000000 --rounds 3
 
 Three contenders take turns: the plain reader (plain_reader.py), the data source with all columns into a sink that
-keeps nothing ("noop"), and the same into Parquet. The figures are medians; the ratio is of the medians. Beside the
-rates stand processor times for each row, of server, Python and Java together: on a machine with other things to do the
-rates say little and these still tell what they would be. How long single commands held the server up is in stalls.py.
+keeps nothing ("noop"), and the same into Parquet. The figures are medians; the ratio is of the medians. The table also
+has processor times for each row, of server, Python and Java together: these mean something on a busy machine, too,
+where rates do not. stalls.py measures how long single commands held the server up.
 """
 
 import argparse

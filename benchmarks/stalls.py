@@ -1,4 +1,4 @@
-"""How long single commands held the server up, beside how long the machine held any process up meanwhile.
+"""The longest stalls of the server by single commands, and the longest delays of any process by the machine.
 
 The server's own clock runs on while another process has its core, so on a shared machine its slowest command of a
 run says more of the machine than of the command. Three figures tell them apart: the slowest command, by name; the time
@@ -63,16 +63,16 @@ class Watch:
         )
 
     def stop(self) -> Stall:
-        """What was seen."""
-        said, _ = self._sleeper.communicate()
+        """The result since the watch began."""
+        written, _ = self._sleeper.communicate()
         slow = [one for one in self._redis.slowlog_get(20_000) if not one["command"].startswith(_HARNESS)]
         slowest = max(slow, key=lambda one: one["duration"], default=None)
         kinds = self._redis.info("latencystats")
         usual = max((kinds.get(f"latency_percentiles_usec_{kind}", {}).get("p99.9", 0.0)
                      for kind in ("evalsha", "eval")), default=0.0)  # fmt: skip
         if slowest is None:
-            return Stall(usual_ms=usual / 1000, pause_ms=float(said))
-        return Stall(slowest["duration"] / 1000, _name(slowest["command"]), usual / 1000, float(said))
+            return Stall(usual_ms=usual / 1000, pause_ms=float(written))
+        return Stall(slowest["duration"] / 1000, _name(slowest["command"]), usual / 1000, float(written))
 
 
 def _name(command: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What can be asked of every contender: one turn of one measure, and the figures of the board that it gives."""
+"""The measures that every contender supports: one turn of each, and the figures that it adds to the board."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ STARTS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """`take(server, contender, tasks)` gives the figures; what it raises voids `measures`."""
+    """`take(server, contender, tasks)` returns the figures; its errors void `measures`."""
 
     take: Callable[[PrivateServer, Contender, int], Mapping[str, float | None]]
     measures: tuple[str, ...]
     part: float = 1.0
-    """The part of --tasks that it takes."""
+    """The share of --tasks that it uses."""
     every_round: bool = True
     """False: it is counted, not clocked, and once is enough."""
 

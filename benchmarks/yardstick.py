@@ -1,4 +1,4 @@
-"""What the server and this interpreter can do without features: the yardsticks beside jobrunner's figures.
+"""The limits of the server and this interpreter without features: the yardsticks for jobrunner's figures.
 
 - The bare enqueue: one task is one script call of one HSET and one ZADD, through redis-py's ordinary client.
 - The bare bulk enqueue: the same in one script call for a thousand tasks.

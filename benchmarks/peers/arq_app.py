@@ -37,7 +37,7 @@ async def stamp(_context: dict[str, Any], n: int) -> None:
 
 
 class WorkerSettings:
-    """What `arq` runs."""
+    """The settings of the `arq` worker."""
 
     functions = (noop, wait, spin, stamp)
     redis_settings = redis_settings

@@ -35,5 +35,5 @@ def _work(program: str, task: str, count: int) -> list[list[str]]:
 
 
 def _left(server: PrivateServer) -> int:
-    # A message's record goes when it is acknowledged; one that is given up moves to the XQ hash.
+    # The record of a message is deleted when it is acknowledged; a dead message moves to the XQ hash.
     return sum(int(server.redis.hlen(f"dramatiq:bench{part}.msgs")) for part in ("", ".DQ", ".XQ"))

@@ -1,4 +1,4 @@
-"""What each peer is installed from, with the oldest versions its settings were tried with. The only place."""
+"""The requirements of each peer, with the oldest versions that its settings were tried with."""
 
 REQUIREMENTS = {
     "dramatiq": ("dramatiq[redis]>=2.0,<3", "hiredis>=3"),

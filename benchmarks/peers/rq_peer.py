@@ -31,6 +31,6 @@ def rq(venvs: Path) -> Contender:
 
 
 def _left(server: PrivateServer) -> int:
-    # What is given up is in the failed registry, what runs in the registry of work in progress.
+    # Dead tasks are in the failed registry, running ones in the registry of work in progress.
     waiting = server.redis.llen("rq:queue:bench")
     return int(waiting + sum(server.redis.zcard(f"rq:{kind}:bench") for kind in ("wip", "failed")))

@@ -1,7 +1,7 @@
 """Child processes for the rows of the queue's semantics: plain users of the queue API, and jobs for real workers.
 
-A child is forked from a clean server process, so that dozens of them cost little. Its function gets a connection
-to the test first, and tells over it what it did; what it told before a SIGKILL arrives.
+A child is forked from a clean server process, so that dozens of them cost little. Its function gets a connection to
+the test as its first argument and reports over it; reports from before a SIGKILL arrive.
 """
 
 import os
@@ -84,7 +84,7 @@ def take_until_empty(told: Connection, url: str, prefix: str, queue: str, n: int
 
 
 def take_and_commit(told: Connection, url: str, prefix: str, queue: str) -> None:
-    """Tells (id, attempts) of each lease, then commits it, until it is told anything."""
+    """Sends (id, attempts) of each lease, then commits it, until it receives any message."""
     with Client(url, prefix) as client:
         source = client.queue(queue)
         while not told.poll():

@@ -42,7 +42,7 @@ def server_ms(raw: redis.Redis) -> float:
 def crowd(told: Connection, url: str, prefix: str, queue: str, seed: int) -> None:
     """Connects, says so, waits for a word; then reserves by threes, renews, reports and forgets at random.
 
-    The next word ends that; it tells how many it got. What it forgets has a short lease.
+    The next message ends that; it then sends the number of leases. Leases that it does not report are short.
     """
     chance = random.Random(seed)
     held: list[Lease] = []

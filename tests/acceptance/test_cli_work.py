@@ -212,7 +212,7 @@ def test_a_worker_that_was_told_to_stop_is_not_started_again_and_the_others_are_
     wait_until(lambda: [one.id for one in client.workers()] == [third.id], timeout_s=30)
 
     tell_to_stop(third.id)
-    assert supervisor.wait(30) == 0, "the last one was told to stop"
+    assert supervisor.wait(30) == 0, "the last worker was asked to stop"
 
 
 def test_workers_do_not_outlive_their_supervisor(jobs: Any, client: Client, wait_until: Callable[..., Any]) -> None:

@@ -176,5 +176,5 @@ def test_one_site_cannot_take_the_room_of_others() -> None:
     others = [One() for _ in range(12)]
     for n, one in enumerate(others):
         connections.opened(one, f"10.0.1.{n}")  # type: ignore[arg-type]
-    assert not strangers[3].aborted, "what is being answered is never closed"
+    assert not strangers[3].aborted, "a connection with a request in progress is never closed"
     assert neighbour.aborted, "of the others the longest silent ones are"

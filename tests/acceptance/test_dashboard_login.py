@@ -180,7 +180,7 @@ def test_a_link_is_neither_in_logs_nor_in_ps(dashboard: Running) -> None:
     person = Person()
     assert len(secret) == 43
     assert person.get(link)[0] == 200
-    assert person.get(link + "x")[0] == 200, "who has a session goes on"
+    assert person.get(link + "x")[0] == 200, "a browser with a session is redirected to the pages"
     assert Person().get(link)[0] == 403
 
     arguments = Path(f"/proc/{dashboard.process.pid}/cmdline").read_bytes()

@@ -120,7 +120,7 @@ def test_keys_show_help_search_and_move(shop: Any, tab: Any) -> None:
 
 def test_every_action_is_reached_with_tab_and_seen_when_it_is(shop: Any, look: Any) -> None:
     tab = look()
-    tab.add_init_script("sessionStorage.setItem('live', 'off')")  # what is walked through stays as it is
+    tab.add_init_script("sessionStorage.setItem('live', 'off')")  # the page must not change under the keyboard
     unseen, missed = {}, {}
     for path in ("/", "/queues", "/queues/mail", "/tasks?state=dead", "/workers", "/periodic", "/pipelines/orders",
                  "/history", "/redis", "/audit"):  # fmt: skip

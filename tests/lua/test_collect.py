@@ -201,7 +201,7 @@ def test_pieces_are_taken_only_as_long_as_they_are_needed(mail):
     prepare(mail, total=2)
     assert bring("j") == bring("j") == "taken"
     arrive(mail, (0, "dead"))
-    assert bring("j") == "taken"  # what died may be put back, and succeed
+    assert bring("j") == "taken"  # a dead member may be requeued, and succeed
     arrive(mail, (0, "succeeded", b"1"))
     assert bring("j") == "noted"
     arrive(mail, (1, "succeeded", b"2"))

@@ -53,7 +53,7 @@ def test_within_a_key_the_order_is_that_of_the_line(mail, add, clock):
     add("b0")
     assert taken(mail, 2) == ["a0", "b0"]
     clock.advance(1000)
-    assert taken(mail, 9) == ["a0", "b0", "a1", "a2", "a9"], "what comes back has its place, and its key its turn"
+    assert taken(mail, 9) == ["a0", "b0", "a1", "a2", "a9"], "a returned task has its place, and its partition its turn"
 
 
 def test_a_higher_priority_goes_before_every_turn(mail, add):

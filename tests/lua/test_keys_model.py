@@ -80,7 +80,7 @@ class Checked:
             assert times <= rooms[key], f"{key!r} has got more than it may"
             assert [one for one in ids if self.key_of[one] == key] == [one for _, _, one in line[key]][:times]
         runnable = sum(min(rooms[key], len(waiting)) for key, waiting in line.items())
-        assert len(ids) == min(count, runnable), "what may run was overlooked"
+        assert len(ids) == min(count, runnable), "a runnable task was overlooked"
         if not by_key:
             everything = sorted(itertools.chain.from_iterable(line.values()))
             assert ids == [one for _, _, one in everything][:count], "not the order of the line"

@@ -199,7 +199,7 @@ def test_a_full_queue_refuses_the_whole_batch(mail, clock):
     assert mail.snapshot() == before
 
     assert mail.enqueue("x") == [True]
-    assert mail.enqueue("x") == [False], "what is there already needs no room"
+    assert mail.enqueue("x") == [False], "a task that is there already needs no capacity"
     with pytest.raises(QueueFull):
         mail.enqueue("late", delay_ms=1000)
     mail.reserve(1)

@@ -136,7 +136,7 @@ def test_a_ring_with_blocked_keys_of_an_older_version_is_cleared(mail, blocked):
     looks = 0
     while not (found := mail.ask()).attempts:
         looks += 1
-        assert found.next_event_ms == found.now_ms, "who was not served looks again at once"
+        assert found.next_event_ms == found.now_ms, "a caller without a task polls again at once"
         assert looks < 20
     assert ids(found.attempts) == ["new-0"]
 
@@ -185,7 +185,7 @@ def test_switched_off_old_and_new_keep_the_order_of_the_line(mail):
         taken += ids(found)
         if len(taken) < MANY:
             add(mail, f"n-{len(taken)}")
-    assert taken[: MANY - 2] == [*(f"a-{n:04}" for n in range(3, MANY)), "b-0"], "steady load starves nobody"
+    assert taken[: MANY - 2] == [*(f"a-{n:04}" for n in range(3, MANY)), "b-0"], "steady load starves no partition"
     left = {key.rpartition(b":mail:")[2] for key in mail.raw.scan_iter(match=mail.keys.base + b"mail:*")}
     assert not [key for key in left if key.startswith((b"partition:", b"rotation:", b"blocked"))], "none is left behind"
 

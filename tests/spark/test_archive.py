@@ -66,7 +66,7 @@ def test_who_looks_sees_the_rows_as_they_are_written(
 
     archive(spark, client, path, lag_s=0, watch=watch)
 
-    assert seen.index(-1) == len(seen) - 1, "nobody is told when it is over"
+    assert seen.index(-1) == len(seen) - 1, "the end is not reported"
     assert seen[:-1] == sorted(seen[:-1])
     assert seen[0] == 0
     assert set(seen[:-1]) - {0} <= {20, 30, 50}

@@ -40,7 +40,7 @@ OWN_SESSION = """
 
     spark.conf.unset(pushdown)
     assert spark_session() is not None
-    assert find(spark).count() == 3, "spark_session() mends a session that runs"
+    assert find(spark).count() == 3, "spark_session() corrects the settings of a session that runs"
     spark.conf.set(pushdown, "false")
     register(spark)
     assert spark.conf.get(pushdown) == "false", "the user's own"

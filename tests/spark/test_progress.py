@@ -20,7 +20,7 @@ def test_rows_of_a_task_are_told_while_others_still_write(spark: Any, tmp_path: 
         for batch in batches:
             ends = monotonic() + 60
             while batch.column("id")[0].as_py() >= 5 and not flag.exists():
-                assert monotonic() < ends, "nobody was told"
+                assert monotonic() < ends, "no progress was reported"
                 sleep(0.05)
             yield batch
 

@@ -189,7 +189,7 @@ class Spread:
         for first, last, (_, port, *_), *_ in asked.ask("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(one for one in self.nodes if one.port == port)
-        raise AssertionError(f"nobody serves slot {slot}")
+        raise AssertionError(f"no node serves slot {slot}")
 
     def move(self, slot: int, target: Node, *, at_once: int = 10) -> None:
         """Moves a slot key by key while it is in use, as `redis-cli --cluster reshard` does."""

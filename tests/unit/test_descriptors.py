@@ -31,5 +31,5 @@ def test_a_canary_is_missed_until_it_is_closed_by_its_owner() -> None:
         taken = file.fileno() == canary._descriptor
         assert lost_descriptors() == ["all"]
         canary.close()
-        assert not taken or os.fstat(file.fileno()), "what has the number now is left open"
+        assert not taken or os.fstat(file.fileno()), "the file that has the number now stays open"
     assert lost_descriptors() == []

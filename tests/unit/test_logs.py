@@ -22,7 +22,7 @@ def test_a_log_that_cannot_be_written_ends_no_work(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stderr", stream)
     log_to_stderr("console")
     stream.close()
-    structlog.get_logger().warning("nobody reads this")
+    structlog.get_logger().warning("no reader")
 
 
 class BrokenSlots:

@@ -295,6 +295,6 @@ def test_one_that_is_handed_over_as_it_stops_ends_all_the_same() -> None:
     loop = Loop("l", step)
     loop.start()
     (go_on,) = wait_for(lambda: given)
-    assert not loop.stop(0.01), "nobody has taken it over yet"
+    assert not loop.stop(0.01), "no thread has taken it over yet"
     go_on()
     assert loop.stop()

@@ -64,6 +64,6 @@ def test_what_was_enqueued_together_shares_what_was_read() -> None:
 
 def test_nothing_is_made_for_a_span_that_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Attempt("mail", "1", "1", 0.0, 0.0, "greet", None, 1, 0, 0.0, 0, None)
-    monkeypatch.setattr(spans, "name_of", lambda *_: pytest.fail("nobody will read it"))
+    monkeypatch.setattr(spans, "name_of", lambda *_: pytest.fail("the name is not needed"))
 
     spans.end(NonRecordingSpan(INVALID_SPAN_CONTEXT), attempt, Succeeded())

@@ -200,7 +200,7 @@ def test_settings_of_a_station_are_written_when_a_worker_that_serves_it_starts(
 
     settings = queue.settings
     assert (settings.max_size, settings.keepalive, settings.dead_letter_queue) == (7, 12, "driven/dead")
-    assert settings.max_attempts == 9, "what was not given stays as it is"
+    assert settings.max_attempts == 9, "a setting that was not passed stays"
 
 
 def test_settings_of_a_station_that_is_not_served_are_left_alone(current: Client, plain: Any, start: Any) -> None:

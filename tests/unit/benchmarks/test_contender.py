@@ -9,7 +9,7 @@ from benchmarks.contender import Contender
 from benchmarks.measures import PEERS
 from benchmarks.peers.requirements import REQUIREMENTS
 from benchmarks.peers.roster import ROSTER
-from benchmarks.run import WHAT, WHO
+from benchmarks.run import CONTENDERS, MEASURED
 
 
 def _contender(**more: object) -> Contender:
@@ -43,13 +43,13 @@ def test_every_peer_has_an_adapter_and_requirements() -> None:
 def test_words_choose_measures_and_contenders() -> None:
     asked = words("drain, rq,celery")
 
-    assert chosen(asked, WHAT) == ("drain",)
-    assert chosen(asked, WHO) == ("rq", "celery")
+    assert chosen(asked, MEASURED) == ("drain",)
+    assert chosen(asked, CONTENDERS) == ("rq", "celery")
 
 
 def test_peers_are_all_peers_and_no_word_is_everything() -> None:
-    assert chosen(words("peers"), WHO) == PEERS
-    assert chosen((), WHO) == WHO
+    assert chosen(words("peers"), CONTENDERS) == PEERS
+    assert chosen((), CONTENDERS) == CONTENDERS
 
 
 def test_an_unknown_word_is_refused_with_those_that_exist() -> None:

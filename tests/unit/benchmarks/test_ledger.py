@@ -11,7 +11,7 @@ from benchmarks.ledger import VARIABLE, Ledger, recorder
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    ledger = Ledger(tmp_path / "ledger", room=100)
+    ledger = Ledger(tmp_path / "ledger", capacity=100)
     monkeypatch.setenv(VARIABLE, ledger.environment[VARIABLE])
     return ledger
 

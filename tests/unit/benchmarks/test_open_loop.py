@@ -18,10 +18,10 @@ def test_one_producer_sends_a_thousand_tasks_a_second() -> None:
 
 
 def test_several_producers_together_are_due_at_a_constant_rate() -> None:
-    told = schedules(5_000, 1_000, now_ns=0)
+    arguments = schedules(5_000, 1_000, now_ns=0)
 
-    due = sorted(instant for words in told for instant in _instants(tuple(words)))
+    due = sorted(instant for words in arguments for instant in _instants(tuple(words)))
     gaps = {late - early for early, late in itertools.pairwise(due)}
-    assert len(told) > 1
+    assert len(arguments) > 1
     assert len(due) == 1_000
     assert gaps == {200_000}

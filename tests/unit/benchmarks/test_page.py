@@ -33,14 +33,14 @@ def _figures() -> Figures:
 
 
 def test_every_target_that_was_measured_is_told_with_what_was_reached() -> None:
-    told = sections(_figures())["targets"]
+    tables = sections(_figures())["targets"]
 
-    assert "| drain, tasks/s | ≥ 8 × rq | 107 | met |" in told
-    assert "| drain, tasks/s | ≥ 0.6 × prototype loop | 0.5 | MISSED |" in told
-    assert "| cost of a task from the smallest to the largest queue | ≤ 1.5 × | 1.20 | met |" in told
-    assert told[-2].endswith("and tracing | ≥ 0.6 × plain | 0.50 | MISSED |")
-    assert told[-1].endswith("and tracing of 1 in 100 | ≥ 0.6 × plain | 0.70 | met |")
-    assert not any("idle" in line for line in told)
+    assert "| drain, tasks/s | ≥ 8 × rq | 107 | met |" in tables
+    assert "| drain, tasks/s | ≥ 0.6 × prototype loop | 0.5 | MISSED |" in tables
+    assert "| cost of a task from the smallest to the largest queue | ≤ 1.5 × | 1.20 | met |" in tables
+    assert tables[-2].endswith("and tracing | ≥ 0.6 × plain | 0.50 | MISSED |")
+    assert tables[-1].endswith("and tracing of 1 in 100 | ≥ 0.6 × plain | 0.70 | met |")
+    assert not any("idle" in line for line in tables)
 
 
 def test_a_cell_is_the_median_with_the_spread_and_a_void_one_says_so() -> None:
@@ -52,12 +52,12 @@ def test_a_cell_is_the_median_with_the_spread_and_a_void_one_says_so() -> None:
 
 
 def test_costs_are_beside_those_of_the_smallest_and_prices_beside_plain() -> None:
-    told = sections(_figures())
+    tables = sections(_figures())
 
-    assert told["growth"][3] == "|  | 10,000 | 6.0 | 6.0–6.0 | 1.20 |"
-    assert told["prices"][-2].endswith("| 0.50 | 100.0 |")
-    assert told["limits"][-1] == "|  | scripts alone | 200 | 200–200 | 0.25 |"
-    assert told["voids"] == ["- VOID: enqueue in bulk, tasks/s, arq: 2 lost", "- waits, rq: one at a time"]
+    assert tables["growth"][3] == "|  | 10,000 | 6.0 | 6.0–6.0 | 1.20 |"
+    assert tables["prices"][-2].endswith("| 0.50 | 100.0 |")
+    assert tables["limits"][-1] == "|  | scripts alone | 200 | 200–200 | 0.25 |"
+    assert tables["voids"] == ["- VOID: enqueue in bulk, tasks/s, arq: 2 lost", "- waits, rq: one at a time"]
     assert growth_ratio(_figures().growth, "queues") == 1
 
 

@@ -26,7 +26,7 @@ def cluster() -> Cluster:
     """Two nodes that share the slots; no node receives a command."""
     topology = topology_of("redis+cluster://h:1,h:2")
     assert topology is not None
-    made = Cluster(topology, open_at=lambda _: pytest.fail("nobody is to be asked"))
+    made = Cluster(topology, open_at=lambda _: pytest.fail("no node may receive a command"))
     made._take([[0, 8191, [b"h", 1, b"a"]], [8192, 16383, [b"", 2, b"b"]]], LEFT)
     return made
 

@@ -21,7 +21,7 @@ def test_no_slice_of_a_batch_of_a_hundred_thousand_holds_the_server_for_long(
 ) -> None:
     """As SLOWLOG says. One call in a hundred may be longer: the server's process may lose its core within it."""
     if os.getloadavg()[0] > (os.cpu_count() or 1):
-        pytest.skip("the machine is busy: what the server waits for its core would be measured")
+        pytest.skip("the machine is busy: the server's wait for its core would be measured")
     for _ in range(MEMBERS // 1000):
         client.queue("o/a").push_many([{"carrier": "UA", "dep_delay": 2.0, "origin": "EWR"}] * 1000)
     raw.config_set("slowlog-max-len", 5000)

@@ -165,7 +165,7 @@ def test_two_drivers_with_poison_a_death_and_a_lost_lease_end_each_item_once(
     while True:
         turn += 1
         lease = (raw_orders if turn % 2 else other).take(100, lease_s=LEASE_S)
-        assert lease is None or lease.state == "open", "a good item is given up"
+        assert lease is None or lease.state == "open", "a good item became dead"
         if lease is None and not late:
             break
         if lease is None or turn % 11 == 0:  # it hangs: its lease ends, and another driver has the batch meanwhile

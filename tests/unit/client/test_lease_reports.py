@@ -156,4 +156,4 @@ def test_nothing_is_reserved_when_a_commit_with_it_is_refused(queue: Any, clock:
     assert caught.value.verdicts[0] is True
     assert isinstance(caught.value.verdicts[1], NotReserved)
     assert (queue.ids("waiting"), queue.counts()["pending"]) == (ids[1:], 0)
-    assert [lease.attempts for lease in queue.reserve(2)] == [2, 1], "what was handed out went back unspent"
+    assert [lease.attempts for lease in queue.reserve(2)] == [2, 1], "a returned item costs no attempt"

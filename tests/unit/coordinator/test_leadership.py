@@ -71,7 +71,7 @@ def test_who_comes_back_from_a_hang_after_another_one_took_over_leads_no_more(
 
     watch.now += HANGS_S
     first.renew()
-    assert not first.leads, "its lock may have ended, as nobody renewed it"
+    assert not first.leads, "its lock may have ended, as nothing renewed it"
     raw.delete(keys.leader)  # it has
     second.step()
     assert second.leads

@@ -40,7 +40,7 @@ def test_a_task_may_be_finished_before_it_is_acknowledged() -> None:
 
 def test_an_acknowledged_task_that_did_not_finish_is_open() -> None:
     assert list(tally_of(*ENQUEUED, "3 start a 5").open) == ["a"]
-    assert not tally_of("1 offer a 1 Short 0").open, "nobody was promised it"
+    assert not tally_of("1 offer a 1 Short 0").open, "it was not acknowledged"
 
 
 def test_a_task_that_fails_on_purpose_begins_again_as_it_must() -> None:

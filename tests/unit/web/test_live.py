@@ -53,7 +53,7 @@ def test_a_tab_is_told_how_the_queues_stand(live, client):
 
     assert name == "event: tick"
     assert data["queues"] == {"mail": [2, 0, 0, 0, 0, False]}
-    assert data["warnings"] == 1 + 1  # nobody serves it, and this server has no append-only file
+    assert data["warnings"] == 1 + 1  # no worker serves it, and this server has no append-only file
 
 
 @pytest.mark.usefixtures("quick")
@@ -128,4 +128,4 @@ def test_a_look_that_takes_long_holds_for_four_times_as_long(live, monkeypatch):
     assert live.glance() is first
     now[0] += 0.01
     assert live.glance() is not first
-    assert live.glance(fresh=True) is not live.glance(fresh=True), "who asks for this moment gets it"
+    assert live.glance(fresh=True) is not live.glance(fresh=True), "fresh=True reads again"

@@ -66,7 +66,7 @@ def test_a_link_lets_in_one_browser_as_an_admin(browse: Browse, client: Client, 
 
     assert eve.get(given).status_code == 403, "a link that was used"
     assert eve.get("/", headers=JSON).status_code == 401
-    assert ann.get(given).status_code == 303, "who has a session goes on to the pages"
+    assert ann.get(given).status_code == 303, "a browser with a session is redirected to the pages"
 
 
 def test_what_looks_at_a_link_without_a_click_does_not_use_it_up(browse: Browse, links: LoginLinks) -> None:

@@ -179,7 +179,7 @@ def test_an_address_that_a_proxy_names_counts_only_if_the_proxy_is_trusted(brows
 
     direct = browse(auth=USERS, peer="11.0.0.1", trusted_proxies=["10.0.0.0/8"])
     found = [direct.get("/", headers=at(f"9.9.9.{n}", "wrong")).status_code for n in range(MOST)]
-    assert found[-1] == 429, "what anybody may write changes nothing"
+    assert found[-1] == 429, "a header that every client can write changes nothing"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Timeouts of jobs on threads: the error falls into the job it is meant for, and into nothing else."""
+"""Timeouts of jobs on threads: the error is raised in the late job, and nowhere else."""
 
 import math
 import threading

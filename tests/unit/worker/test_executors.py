@@ -292,7 +292,7 @@ def test_as_many_coroutines_run_at_a_time_as_asked_for(finished: FinishedAttempt
     assert executor.backlog == 3
     executor.close()
     assert not executor._loops[0].is_alive
-    assert finished.drain() == [], "what close() cancels is handed back, not reported"
+    assert finished.drain() == [], "attempts that close() cancels are released, not reported"
 
 
 def test_an_unforeseen_error_in_a_coroutine_is_reported(finished: FinishedAttempts) -> None:

@@ -207,7 +207,7 @@ def test_while_slots_are_free_it_listens_for_what_comes_as_its_tasks_are_about_t
     assert bench.step() == 0.005
     assert bench.shelf.backlog == count
     assert bench.ear.is_armed is listens
-    assert bench.finished.notify_at == 256, "what ends is reported together all the same"
+    assert bench.finished.notify_at == 256, "outcomes are reported together all the same"
 
 
 def test_each_outcome_ends_where_it_should(bench: Bench, client: Client) -> None:
@@ -228,7 +228,7 @@ def test_what_was_acknowledged_early_is_not_reported_again(bench: Bench, client:
     (attempt,) = bench.begun()
     bench.finished.add(attempt, Acknowledged())
     bench.step()
-    assert client.queue("q").counts()["pending"] == 1, "nobody told the server anything"
+    assert client.queue("q").counts()["pending"] == 1, "no report was sent"
     assert bench.held.tokens == {}
     assert (bench.fetcher.in_hand, bench.fetcher.finished_total) == (0, 1)
 

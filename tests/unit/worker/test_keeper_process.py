@@ -202,7 +202,7 @@ def test_a_queue_that_fails_costs_no_other_queue_a_lease(
     first = {name: raw.zrange(keys.queue(name).pending, 0, 0, withscores=True)[0][1] for name in names}
     for turn in range(1, 4):
         watch.ahead = turn * 0.8
-        assert keeper.step() <= 1.0, "what failed is tried again soon"
+        assert keeper.step() <= 1.0, "a failed call is retried soon"
         ends = {name: raw.zrange(keys.queue(name).pending, 0, 0, withscores=True)[0][1] for name in names}
         assert all(ends[name] > first[name] for name in names), turn
         first = ends

@@ -25,7 +25,7 @@ def changed(client: Client) -> Iterator[Callable[[], Screen]]:
     server.stop()
 
 
-@pytest.mark.parametrize("error", [ServerUnavailable("no server"), ValueError("damage that nobody thought of")])
+@pytest.mark.parametrize("error", [ServerUnavailable("no server"), ValueError("an unexpected error")])
 def test_a_look_that_fails_says_so_and_the_next_one_is_taken(
     changed: Callable[[], Screen], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

@@ -1,4 +1,4 @@
-"""The worker processes of a contender while a measure watches them, and the ledger they write."""
+"""The worker processes of a contender during a measure, and the ledger that they write."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +12,11 @@ from benchmarks.contender import Contender
 from benchmarks.ledger import Ledger
 
 STALLED_S = 20.0
-_GLANCE_S = 0.005
+_POLL_S = 0.005
 
 
-class Crew:
-    """Worker processes that run."""
+class Workers:
+    """Running worker processes."""
 
     def __init__(self, children: list[Child], ledger: Ledger) -> None:
         self._children = children
@@ -28,8 +28,8 @@ class Crew:
     def memory_mb(self) -> float | None:
         return processes.memory_mb(child.pid for child in self._children)
 
-    def wait_for_entries(self, wanted: int, glance_s: float = _GLANCE_S) -> bool:
-        """True when the ledger has them, False when nothing came for too long. Raises ChildFailed when one ended."""
+    def wait_for_entries(self, wanted: int, poll_s: float = _POLL_S) -> bool:
+        """True when the ledger has `wanted` entries, False after a stall. Raises ChildFailed when a process ended."""
         seen, since = 0, time.monotonic()
         while (entries := len(self.ledger)) < wanted:
             for child in self._children:
@@ -38,34 +38,34 @@ class Crew:
                 seen, since = entries, time.monotonic()
             if time.monotonic() - since > STALLED_S:
                 return False
-            time.sleep(glance_s)
+            time.sleep(poll_s)
         return True
 
     def must_run(self, wanted: int) -> None:
-        """Returns when the ledger has so many entries. Raises ChildFailed when they do not come."""
+        """Returns when the ledger has `wanted` entries. Raises ChildFailed when they do not come."""
         if not self.wait_for_entries(wanted):
             words = " / ".join(child.words() for child in self._children)
             raise ChildFailed(f"the worker did not run its tasks within {STALLED_S:g} s: {words}")
 
 
 @contextmanager
-def crew(
-    contender: Contender, environment: Mapping[str, str], *, room: int, task: str = "noop", count: int = 1
-) -> Iterator[Crew]:
+def running_workers(
+    contender: Contender, environment: Mapping[str, str], *, capacity: int, task: str = "noop", count: int = 1
+) -> Iterator[Workers]:
     """Starts `count` worker processes of a contender. They end with the block, after which the ledger is complete."""
     with TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
-        ledger = Ledger(folder / "ledger", room)
-        told = {**environment, **ledger.environment, waits.VARIABLE: task}
+        ledger = Ledger(folder / "ledger", capacity)
+        variables = {**environment, **ledger.environment, waits.VARIABLE: task}
         commands = contender.work(task, count)
         with ExitStack() as running:
-            children = [Child(command, told, folder / f"log{number}") for number, command in enumerate(commands)]
-            yield Crew([running.enter_context(child) for child in children], ledger)
-        ledger.look()
+            children = [Child(command, variables, folder / f"log{number}") for number, command in enumerate(commands)]
+            yield Workers([running.enter_context(child) for child in children], ledger)
+        ledger.scan()
 
 
 def wait_until(fact: Callable[[], bool]) -> None:
-    """Returns when it is so, or after too long: the check that follows will then tell."""
+    """Returns when `fact` is true, or after STALLED_S: the caller's check then finds the error."""
     deadline = time.monotonic() + STALLED_S
     while not fact() and time.monotonic() < deadline:
-        time.sleep(_GLANCE_S)
+        time.sleep(_POLL_S)
