@@ -19,6 +19,7 @@ from jobrunner import Client
 from jobrunner.broker.call import Arg, pack, resp_args
 from jobrunner.broker.calls import leases, tasks
 from jobrunner.broker.scripts import load
+from jobrunner.client.internals import keys_of
 from jobrunner.jobs.options import DEFAULT_KEEP_S
 from jobrunner.task import Task
 
@@ -33,7 +34,7 @@ class Words:
 
     def __init__(self, server: PrivateServer) -> None:
         with Client(url=server.url) as client:
-            keys = client.keys.queue(QUEUE)
+            keys = keys_of(client).queue(QUEUE)
         model = Task(id="", queue=QUEUE, payload=b"", type=TYPE, is_kept=True)
         self._enqueue = resp_args(tasks.enqueue(keys, [model]), b"")[:-3]
         self._reserve = resp_args(leases.reserve(keys, 0, token=0), b"")[:-4]

@@ -20,6 +20,7 @@ from benchmarks.growth_points import LARGE_PAYLOAD_BATCH, GrowthPoint, as_json
 from benchmarks.results import growth_table, write_json
 from benchmarks.server import PrivateServer
 from jobrunner import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
 
@@ -46,7 +47,7 @@ def points(client: Client, most: int) -> Iterator[GrowthPoint]:
         yield GrowthPoint(series="bytes of payload", size=size, queues=[queue], payload=b"x" * size,
                           batch=LARGE_PAYLOAD_BATCH)  # fmt: skip
     for size in (1, 2, 4, 8, 16, 32, 64):
-        others = [Client(client.settings.url, client.keys.prefix) for _ in range(size)]
+        others = [Client(client.settings.url, keys_of(client).prefix) for _ in range(size)]
         yield GrowthPoint(series="clients at a time", size=size, queues=[_filled(client, f"clients-{size}", 10_000)],
                           clients=others)  # fmt: skip
     for size in (0, 1_000, 10_000, 100_000):

@@ -27,6 +27,7 @@ from benchmarks.stalls import Stall, Watch
 from jobrunner import Client, Item, Queue, RateLimit, Worker, chain, group, job
 from jobrunner.broker.calls import flows
 from jobrunner.client.current import within
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import EachReply
 from jobrunner.join import Arrival, Ended, Join, write_onward
@@ -170,7 +171,7 @@ def relayed(server: PrivateServer, count: int) -> list[Row]:
     """The cost of the same for the server's main thread, for each exchange of the relay, which is one script. It is
     processor time, which other load of the machine does not increase."""
     with Client(server.url) as client:
-        broker, keys, week_ms = client.broker, client.keys, 604_800_000
+        broker, keys, week_ms = broker_of(client), keys_of(client), 604_800_000
         task = Task(id="behind", queue="callback", payload=b"{}", type="following")
         after = Join(id="after", queue="callback", rule="success", total=1, ttl_ms=week_ms, task=task, results=b"*")
         onward = write_onward([Arrival("callback", "after", 0)])

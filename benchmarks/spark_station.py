@@ -22,6 +22,7 @@ from benchmarks.stalls import Stall, Watch
 from jobrunner.broker.calls import leases, queues
 from jobrunner.client.call_ids import new_token
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.driver import build_driver
@@ -110,17 +111,17 @@ def plain(server: PrivateServer, items: int) -> tuple[float, Stall]:
     """Seconds of the loop, and how it held the server up."""
     client, _ = emptied(server)
     push(client, "flights/clean_by_hand", items)
-    keys, to = client.keys.queue("flights/clean_by_hand"), client.keys.queue("flights/enriched")
+    keys, to = keys_of(client).queue("flights/clean_by_hand"), keys_of(client).queue("flights/enriched")
     decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
     watch, began, moved = Watch(server.redis), time.perf_counter(), 0
     while moved < items:
-        attempts = client.broker.run(leases.reserve(keys, AT_ONCE, token=new_token())).attempts
+        attempts = broker_of(client).run(leases.reserve(keys, AT_ONCE, token=new_token())).attempts
         reports = []
         for attempt in attempts:
             payload = decode(attempt.payload)
             payload["late"] = payload["dep_delay"] > 15
             reports.append((attempt.id, attempt.token, "", 0, ("payload", encode(payload), "encoding", "json")))
-        moved += client.broker.run(leases.move(keys, to, reports)).count("ok")
+        moved += broker_of(client).run(leases.move(keys, to, reports)).count("ok")
     seconds, stall = time.perf_counter() - began, watch.stop()
     check(client, items)
     return seconds, stall
@@ -148,7 +149,7 @@ def on_spark(server: PrivateServer, items: int, size: int) -> tuple[float, Stall
 
 def check(client: Client, items: int) -> None:
     """Every item is in the next queue."""
-    found = client.broker.run(queues.counts(client.keys.queue("flights/enriched"))).waiting
+    found = broker_of(client).run(queues.counts(keys_of(client).queue("flights/enriched"))).waiting
     if found != items:
         raise SystemExit(f"VOID: {found} of {items} items arrived")
     client.close()

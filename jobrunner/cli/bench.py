@@ -18,6 +18,7 @@ from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.progress_bar import rising
 from jobrunner.client.client import Client
+from jobrunner.client.internals import endpoint_of, keys_of
 from jobrunner.errors import PayloadTooLarge, UsageError
 from jobrunner.inspector.doctor.server import check_server
 from jobrunner.inspector.doctor.setup import parser_check
@@ -57,7 +58,7 @@ def bench(shared: CommonOptions, tasks: int, payload: BinaryIO | None, concurren
     warnings_to_stderr()
     brought = _json(payload)
     with connected(shared) as settled:
-        prefix = throw_away_prefix(settled.keys.prefix)
+        prefix = throw_away_prefix(keys_of(settled).prefix)
         if len(brought) > settled.settings.payload_limit:
             limit = settled.settings.payload_limit
             raise PayloadTooLarge(f"--payload: {len(brought)} bytes, the limit is {limit}; raise payload_limit")
@@ -100,7 +101,7 @@ def _measured(bench: Bench, tasks: int, payload_bytes: int) -> BenchFigures:
         idle_latency_ms=_watched(_LATENCIES, "Waiting", lambda tell: bench.idle_latency(_LATENCIES, tell)),
         payload_bytes=payload_bytes,
         cores=os.cpu_count() or 1,
-        is_local=client.endpoint.embedded is not None or _LOCAL.search(client.settings.url or "") is not None,
+        is_local=endpoint_of(client).embedded is not None or _LOCAL.search(client.settings.url or "") is not None,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from jobrunner.broker.calls.server import ping, processor_time
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of
 from jobrunner.clock import perf_counter, process_time, sleep
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
@@ -78,8 +79,8 @@ class Bench:
 
     def round_trips(self, count: int) -> Percentiles:
         """How long a question and its answer take."""
-        self.client.broker.run(ping())
-        return spread([_timed(lambda: self.client.broker.run(ping())) for _ in range(count)])
+        broker_of(self.client).run(ping())
+        return spread([_timed(lambda: broker_of(self.client).run(ping())) for _ in range(count)])
 
     def one_by_one(self, count: int, tell: Tell) -> float:
         """Tasks enqueued a second, each in a round trip of its own."""
@@ -104,14 +105,14 @@ class Bench:
         self._runs = _Runs()
         with self.working():
             self._runs.had_one.wait(_PATIENT_S)
-            own_s, servers_s = process_time(), self.client.broker.run(processor_time())
+            own_s, servers_s = process_time(), broker_of(self.client).run(processor_time())
             while left := self._left():
                 if tell is not None:
                     tell(count - left)
                 sleep(_LOOK_S)
             took_s = max(perf_counter() - (self._runs.first_s or 0.0), 0.001)
             own_s = process_time() - own_s
-            servers_s = self.client.broker.run(processor_time()) - servers_s
+            servers_s = broker_of(self.client).run(processor_time()) - servers_s
         return Drained(
             per_s=count / took_s, worker_share=own_s / took_s, worker_us=own_s / count * 1e6,
             server_share=servers_s / took_s, server_us=servers_s / count * 1e6,

@@ -10,6 +10,7 @@ from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import answer_json, counted, echo, table, talk
 from jobrunner.cli.suggestions import queue_names
+from jobrunner.client.internals import endpoint_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import TaskGone
 
@@ -92,7 +93,7 @@ def _replay_selected(
             _tell_count(shared, spark_replay.count(selected))
             return
         talk(f"replay {name}; after a crash run it again with --replay-id {name}")
-        where_to = spark_replay.Replay(name=name, url=client.endpoint.shared_url(), prefix=client.settings.prefix)
+        where_to = spark_replay.Replay(name=name, url=endpoint_of(client).shared_url(), prefix=client.settings.prefix)
         done = spark_replay.replay(selected, where_to)
     if shared.as_json:
         answer_json({"replay_id": name, "queues": done})

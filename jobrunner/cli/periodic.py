@@ -11,6 +11,7 @@ from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.status import periodic_table
 from jobrunner.cli.suggestions import periodic_names
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import published
 from jobrunner.errors import UnknownJob
@@ -94,8 +95,8 @@ def _switch(shared: CommonOptions, name: str, *, enabled: bool) -> None:
 
 def _task(client: Client, name: str, modules: tuple[str, ...]) -> Task:
     try:
-        definition = run_operation(client.broker, published(client.keys, name))
-        return definition.task(_id_for(definition), client.keys.seal)
+        definition = run_operation(broker_of(client), published(keys_of(client), name))
+        return definition.task(_id_for(definition), keys_of(client).seal)
     except UnknownJob as error:
         load_modules(modules_or_configured(modules))
         job = find(name)

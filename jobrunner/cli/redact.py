@@ -8,6 +8,7 @@ from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.group import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import answer_json, echo, table
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.redaction import DEFAULT
 
 _EXAMPLES = """\b
@@ -28,7 +29,7 @@ def redact() -> None:
 def list_(shared: CommonOptions) -> None:
     """Shows the names: the usual ones, those configured here, and those that the server keeps."""
     with connected(shared) as client:
-        kept = client.broker.run(redacted_names(client.keys))
+        kept = broker_of(client).run(redacted_names(keys_of(client)))
         found = {"usual": list(DEFAULT), "here": sorted(client.settings.redact), "server": kept}
     if shared.as_json:
         answer_json(found)
@@ -53,11 +54,11 @@ def add(shared: CommonOptions, names: tuple[str, ...]) -> None:
 def remove(shared: CommonOptions, names: tuple[str, ...]) -> None:
     """Takes names off the server's list. A worker that is configured to hide one puts it there again."""
     with connected(shared) as client:
-        kept = client.broker.run(redacted_names(client.keys))
+        kept = broker_of(client).run(redacted_names(keys_of(client)))
         if unknown := [name for name in names if name not in kept]:
             known = f"it keeps {', '.join(kept)}" if kept else "it keeps none"
             raise Refusal(f"the server does not keep {unknown[0]!r}: {known}")
-        client.broker.run(remove_redacted_names(client.keys, names))
+        broker_of(client).run(remove_redacted_names(keys_of(client), names))
         note(client, "redact.remove", " ".join(names), "no longer hidden")
     _answer(shared, names, "no longer hidden by the server's list")
 

@@ -21,6 +21,7 @@ from jobrunner.cli.error_boundary import DONE, NO
 from jobrunner.cli.options import duration
 from jobrunner.cli.output import talk
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import UnsafeServer
 from jobrunner.inspector.snapshot import shown_url
 from jobrunner.log_setup import warnings_to_stderr
@@ -113,7 +114,7 @@ def _wish(length_s: float, seed: int, options: dict[str, Any]) -> SoakOptions:
 def _check_server(url: str) -> None:
     """Raises ServerError when it is away, UnsafeServer when it may delete tasks."""
     with Client(url, retry_timeout=0.5) as client:
-        told = client.broker.run(facts())
+        told = broker_of(client).run(facts())
     if told.evicts:
         raise UnsafeServer(
             f"the server may delete tasks to make room (maxmemory-policy {told.maxmemory_policy}): "
@@ -145,8 +146,9 @@ def _beginning(soak: Soak) -> str:
     wish = soak.wish
     struck = ", ".join(wish.kinds) or "none"
     return (
-        f"{wish.rate:g} tasks/s for {wish.length_s:g} s on {shown_url(soak.client)} below {soak.client.keys.prefix}:, "
-        f"{wish.workers} workers; faults: {struck}; seed {wish.seed}, {len(soak.plan)} planned"
+        f"{wish.rate:g} tasks/s for {wish.length_s:g} s on {shown_url(soak.client)} "
+        f"below {keys_of(soak.client).prefix}:, {wish.workers} workers; faults: {struck}; "
+        f"seed {wish.seed}, {len(soak.plan)} planned"
     )
 
 

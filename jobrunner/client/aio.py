@@ -47,16 +47,16 @@ class AsyncClient:
         **options: Any,
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
-        self.keys = Keys(self.settings.prefix, seal_of(self.settings))
-        self.endpoint = Endpoint(self.settings.url)
-        self.broker = AsyncBroker(
-            self.endpoint,
+        self._keys = Keys(self.settings.prefix, seal_of(self.settings))
+        self._endpoint = Endpoint(self.settings.url)
+        self._broker = AsyncBroker(
+            self._endpoint,
             retry_timeout_s=self.settings.retry_timeout,
             now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
-            greeting=server_calls.check_format(self.keys),
+            greeting=server_calls.check_format(self._keys),
         )
-        self._buffer = buffer_of(self.settings, self.keys, self.endpoint, now_ms)
+        self._buffer = buffer_of(self.settings, self._keys, self._endpoint, now_ms)
         self._registered: set[str] = set()
         self._redaction = SharedRedaction(self.settings.redact)
 
@@ -66,7 +66,7 @@ class AsyncClient:
         return cls(**asdict(settings))
 
     def __repr__(self) -> str:
-        return f"AsyncClient({str(self.endpoint)!r}, prefix={self.settings.prefix!r})"
+        return f"AsyncClient({str(self._endpoint)!r}, prefix={self.settings.prefix!r})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,50 +78,50 @@ class AsyncClient:
         """Ends the connections; use after that raises ClientClosed."""
         if self._buffer is not None:
             await asyncio.to_thread(self._buffer.close)
-        await self.broker.close()
-        await asyncio.to_thread(self.endpoint.release)
+        await self._broker.close()
+        await asyncio.to_thread(self._endpoint.release)
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""
         limits = self.settings
-        return AsyncQueue(self.broker, self.keys, name, limits.payload_limit, self._buffer, limits.result_limit)
+        return AsyncQueue(self._broker, self._keys, name, limits.payload_limit, self._buffer, limits.result_limit)
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
         check_place(task_id, queue)
-        return AsyncTaskHandle(self.broker, self.keys, task_id, queue)
+        return AsyncTaskHandle(self._broker, self._keys, task_id, queue)
 
     async def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
-        return await run_operation_async(self.broker, queue_names(self.keys))
+        return await run_operation_async(self._broker, queue_names(self._keys))
 
     def events(self, after: str | None = None, *, follow: bool = False) -> AsyncIterator[Event]:
         """As Client.events."""
-        return read_events_async(self.broker, self.keys, after, follow=follow)
+        return read_events_async(self._broker, self._keys, after, follow=follow)
 
     async def workers(self) -> list[WorkerRecord]:
         """As Client.workers."""
-        return await run_operation_async(self.broker, read_workers(self.keys))
+        return await run_operation_async(self._broker, read_workers(self._keys))
 
     async def periodics(self) -> list[PeriodicRecord]:
         """As Client.periodics."""
-        return await run_operation_async(self.broker, read_periodics(self.keys))
+        return await run_operation_async(self._broker, read_periodics(self._keys))
 
     async def enable_periodic(self, name: str) -> None:
         """As Client.enable_periodic."""
-        await run_operation_async(self.broker, switch(self.keys, name, enabled=True))
+        await run_operation_async(self._broker, switch(self._keys, name, enabled=True))
 
     async def disable_periodic(self, name: str) -> None:
         """As Client.disable_periodic."""
-        await run_operation_async(self.broker, switch(self.keys, name, enabled=False))
+        await run_operation_async(self._broker, switch(self._keys, name, enabled=False))
 
     async def stats(self) -> dict[str, QueueCounts]:
         """As Client.stats."""
-        return await run_operation_async(self.broker, read_stats(self.keys))
+        return await run_operation_async(self._broker, read_stats(self._keys))
 
     async def redaction(self) -> Redaction:
         """As Client.redaction."""
-        return await run_operation_async(self.broker, self._redaction.now(self.keys))
+        return await run_operation_async(self._broker, self._redaction.now(self._keys))
 
     def hide(self, names: Iterable[str]) -> None:
         """As Client.hide."""
@@ -131,7 +131,7 @@ class AsyncClient:
         """As Client.redact."""
         self._redaction.add(names)
         if names:
-            await self.broker.run(add_redacted_names(self.keys, names))
+            await self._broker.run(add_redacted_names(self._keys, names))
 
     async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:
         """As Client.enqueue."""
@@ -142,10 +142,10 @@ class AsyncClient:
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit):
             with sending(tasks_of_batch) as traced:
-                batch = EnqueueBatch(self.keys, traced, self.settings.payload_limit, self._registered)
+                batch = EnqueueBatch(self._keys, traced, self.settings.payload_limit, self._registered)
                 found, durability = await self._write(batch, traced, wait)
             handles += [
-                AsyncTaskHandle(self.broker, self.keys, task_id, task.queue, durability=durability, is_new=is_new)
+                AsyncTaskHandle(self._broker, self._keys, task_id, task.queue, durability=durability, is_new=is_new)
                 for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)
             ]
         return handles
@@ -157,7 +157,7 @@ class AsyncClient:
 
         async def send() -> list[Any]:
             try:
-                return await run_operation_async(self.broker, write(batch, self.keys, wait))
+                return await run_operation_async(self._broker, write(batch, self._keys, wait))
             except OutcomeUnknown:
                 remember_unknown(tasks)
                 raise

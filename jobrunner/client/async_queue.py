@@ -50,8 +50,8 @@ class AsyncQueue:
         result_limit: int = DEFAULT_RESULT_LIMIT,
     ) -> None:
         self.name = name
-        self.broker = broker
-        self.keys = keys.queue(name)
+        self._broker = broker
+        self._keys = keys.queue(name)
         self._buffer = buffer
         self._line = QueueRef(keys, name, payload_limit, result_limit)
 
@@ -91,7 +91,7 @@ class AsyncQueue:
     ) -> list[AsyncLease]:
         """As Queue.reserve. When it is cancelled, what the server had handed out goes back to its place first."""
         taken = await self._run(lease_operations.reserve(self._line, n, keepalive, wait, committing))
-        return [AsyncLease(self.broker, self._line, attempt) for attempt in taken]
+        return [AsyncLease(self._broker, self._line, attempt) for attempt in taken]
 
     async def commit_many(self, leases: Iterable[AsyncLease], results: Iterable[Any] | None = None) -> list[bool]:
         """As Queue.commit_many."""
@@ -176,4 +176,4 @@ class AsyncQueue:
         return await self._run(queue_operations.purge(self._line, state, progress))
 
     async def _run(self, steps: Operation[T]) -> T:
-        return await run_operation_async(self.broker, steps)
+        return await run_operation_async(self._broker, steps)

@@ -52,22 +52,22 @@ class Client:
         **options: Any,
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
-        self.keys = Keys(self.settings.prefix, seal_of(self.settings))
-        self.endpoint = Endpoint(self.settings.url)
-        self.broker = Broker(
-            self.endpoint,
+        self._keys = Keys(self.settings.prefix, seal_of(self.settings))
+        self._endpoint = Endpoint(self.settings.url)
+        self._broker = Broker(
+            self._endpoint,
             retry_timeout_s=self.settings.retry_timeout,
             now_ms=now_ms,
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
-            greeting=server_calls.check_format(self.keys),
+            greeting=server_calls.check_format(self._keys),
         )
-        self._buffer = buffer_of(self.settings, self.keys, self.endpoint, now_ms)
+        self._buffer = buffer_of(self.settings, self._keys, self._endpoint, now_ms)
         self._registered: set[str] = set()
         self._redaction = SharedRedaction(self.settings.redact)
         atexit.register(self.close)
 
     def __repr__(self) -> str:
-        return f"Client({str(self.endpoint)!r}, prefix={self.settings.prefix!r})"
+        return f"Client({str(self._endpoint)!r}, prefix={self.settings.prefix!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -80,54 +80,54 @@ class Client:
         atexit.unregister(self.close)
         if self._buffer is not None:
             self._buffer.close()
-        self.broker.close()
-        self.endpoint.release()
+        self._broker.close()
+        self._endpoint.release()
 
     def queue(self, name: str) -> Queue:
         """The queue of that name. Raises InvalidName."""
         limits = self.settings
-        return Queue(self.broker, self.keys, name, limits.payload_limit, self._buffer, limits.result_limit)
+        return Queue(self._broker, self._keys, name, limits.payload_limit, self._buffer, limits.result_limit)
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
         check_place(task_id, queue)
-        return TaskHandle(self.broker, self.keys, task_id, queue)
+        return TaskHandle(self._broker, self._keys, task_id, queue)
 
     def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
-        return run_operation(self.broker, queue_names(self.keys))
+        return run_operation(self._broker, queue_names(self._keys))
 
     def events(self, after: str | None = None, *, follow: bool = False) -> Iterator[Event]:
         """What happened, oldest first, from behind the event with the id `after` on; with `follow` for ever.
 
         The last 10 000 or so are kept (see jobrunner.events). Raises InvalidOption, ServerError.
         """
-        return read_events(self.broker, self.keys, after, follow=follow)
+        return read_events(self._broker, self._keys, after, follow=follow)
 
     def workers(self) -> list[WorkerRecord]:
         """The workers that gave a sign of life lately, by id; what each says of itself is some seconds old."""
-        return run_operation(self.broker, read_workers(self.keys))
+        return run_operation(self._broker, read_workers(self._keys))
 
     def periodics(self) -> list[PeriodicRecord]:
         """The periodic jobs that workers published, by name, with their last and next ticks."""
-        return run_operation(self.broker, read_periodics(self.keys))
+        return run_operation(self._broker, read_periodics(self._keys))
 
     def enable_periodic(self, name: str) -> None:
         """Has the ticks of a periodic job fire again. Those that passed are not made up for. Raises UnknownJob."""
-        run_operation(self.broker, switch(self.keys, name, enabled=True))
+        run_operation(self._broker, switch(self._keys, name, enabled=True))
 
     def disable_periodic(self, name: str) -> None:
         """Has the ticks of a periodic job pass by, whatever workers publish, until it is enabled. Raises UnknownJob."""
-        run_operation(self.broker, switch(self.keys, name, enabled=False))
+        run_operation(self._broker, switch(self._keys, name, enabled=False))
 
     def stats(self) -> dict[str, QueueCounts]:
         """Counts and totals of every queue, by name; one round trip for all of them."""
-        return run_operation(self.broker, read_stats(self.keys))
+        return run_operation(self._broker, read_stats(self._keys))
 
     @property
     def redaction(self) -> Redaction:
         """What is hidden of tasks, here and by whoever published names. Raises ServerError."""
-        return run_operation(self.broker, self._redaction.now(self.keys))
+        return run_operation(self._broker, self._redaction.now(self._keys))
 
     def hide(self, names: Iterable[str]) -> None:
         """Hides parameters with these names wherever this client is asked. Raises InvalidOption."""
@@ -138,11 +138,11 @@ class Client:
         server keeps the names. Raises InvalidOption."""
         self._redaction.add(names)
         if names:
-            self.broker.run(add_redacted_names(self.keys, names))
+            self._broker.run(add_redacted_names(self._keys, names))
 
     def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:
         """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
-        if wait or self._buffer is not None or (task.lock is not None and self.keys.seal is not None):
+        if wait or self._buffer is not None or (task.lock is not None and self._keys.seal is not None):
             return self.enqueue_many([task], wait=wait)[0]
         if TRACEPOINT.tracer is None:
             return self._send(task)
@@ -159,10 +159,10 @@ class Client:
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit):
             with sending(tasks_of_batch) as traced:
-                batch = EnqueueBatch(self.keys, traced, self.settings.payload_limit, self._registered)
+                batch = EnqueueBatch(self._keys, traced, self.settings.payload_limit, self._registered)
                 found, durability = self._write(batch, traced, wait)
             handles += [
-                TaskHandle(self.broker, self.keys, task_id, task.queue, durability=durability, is_new=is_new)
+                TaskHandle(self._broker, self._keys, task_id, task.queue, durability=durability, is_new=is_new)
                 for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)
             ]
         return handles
@@ -174,7 +174,7 @@ class Client:
 
         def send() -> list[Any]:
             try:
-                return run_operation(self.broker, write(batch, self.keys, wait))
+                return run_operation(self._broker, write(batch, self._keys, wait))
             except OutcomeUnknown:
                 remember_unknown(tasks)
                 raise
@@ -186,18 +186,18 @@ class Client:
         return batch.placed(replies), self.settings.durability
 
     def _send(self, task: Task) -> TaskHandle[Any]:
-        call = enqueue_call(self.keys, [task], self.settings.payload_limit)
+        call = enqueue_call(self._keys, [task], self.settings.payload_limit)
         is_known = task.queue in self._registered
         if not is_known:
-            self.broker.run_many(queues.register(self.keys, [task.queue]))  # refused: nothing is enqueued
+            self._broker.run_many(queues.register(self._keys, [task.queue]))  # refused: nothing is enqueued
             self._registered.add(task.queue)
         try:
-            (reply,) = self.broker.write([call])
+            (reply,) = self._broker.write([call])
         except OutcomeUnknown:
             remember_unknown([task])
             raise
         if is_known and reply.is_first:
-            self.broker.run_many(registering_again([self.keys.queue(task.queue)], [reply]))
+            self._broker.run_many(registering_again([self._keys.queue(task.queue)], [reply]))
         task_id, is_new = placed(task, reply)
         reached = self.settings.durability
-        return TaskHandle(self.broker, self.keys, task_id, task.queue, durability=reached, is_new=is_new)
+        return TaskHandle(self._broker, self._keys, task_id, task.queue, durability=reached, is_new=is_new)

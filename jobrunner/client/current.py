@@ -10,6 +10,7 @@ from typing import Any
 
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of
 
 _lock = threading.RLock()
 _state: dict[str, Client] = {}
@@ -82,7 +83,7 @@ def current_async_client() -> AsyncClient:
     client = _async_clients.get(loop)
     if client is None or client.settings != current.settings:
         client = _async_clients[loop] = AsyncClient.like(current.settings)
-    client.broker.now_ms = current.broker.now_ms
+    broker_of(client).now_ms = broker_of(current).now_ms
     return client
 
 

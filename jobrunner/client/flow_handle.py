@@ -5,6 +5,7 @@ from typing import Any
 
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations import flow as operations
 from jobrunner.client.operations.flow import Flow, FlowProgress
 from jobrunner.client.operations.operation import run_operation, run_operation_async
@@ -21,9 +22,9 @@ class FlowHandle:
 
     def __init__(self, client: Client, flow: Flow) -> None:
         self.id = flow.id
-        self.tasks = [TaskHandle[Any](client.broker, client.keys, task.id, task.queue) for task in flow.heads]
-        self._broker = client.broker
-        self._keys = client.keys
+        self.tasks = [TaskHandle[Any](broker_of(client), keys_of(client), task.id, task.queue) for task in flow.heads]
+        self._broker = broker_of(client)
+        self._keys = keys_of(client)
         self._flow = flow
 
     def __repr__(self) -> str:
@@ -54,9 +55,9 @@ class AsyncFlowHandle:
 
     def __init__(self, client: AsyncClient, flow: Flow) -> None:
         self.id = flow.id
-        self.tasks = [AsyncTaskHandle[Any](client.broker, client.keys, task.id, task.queue) for task in flow.heads]
-        self._broker = client.broker
-        self._keys = client.keys
+        self._broker = broker_of(client)
+        self._keys = keys_of(client)
+        self.tasks = [AsyncTaskHandle[Any](self._broker, self._keys, task.id, task.queue) for task in flow.heads]
         self._flow = flow
 
     def __repr__(self) -> str:
@@ -81,7 +82,7 @@ def send(client: Client, flow: Flow) -> FlowHandle:
     try:
         with sending(flow.prepared) as tasks:
             traced = flow.with_tasks(tasks)
-            run_operation(client.broker, operations.send(traced, client.keys, client.settings.payload_limit))
+            run_operation(broker_of(client), operations.send(traced, keys_of(client), client.settings.payload_limit))
     except QueueFull:
         with suppress(ServerError):
             handle.cancel()
@@ -96,7 +97,7 @@ async def send_async(client: AsyncClient, flow: Flow) -> AsyncFlowHandle:
         with sending(flow.prepared) as tasks:
             traced = flow.with_tasks(tasks)
             await run_operation_async(
-                client.broker, operations.send(traced, client.keys, client.settings.payload_limit)
+                broker_of(client), operations.send(traced, keys_of(client), client.settings.payload_limit)
             )
     except QueueFull:
         with suppress(ServerError):

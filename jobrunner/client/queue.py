@@ -51,8 +51,8 @@ class Queue:
         result_limit: int = DEFAULT_RESULT_LIMIT,
     ) -> None:
         self.name = name
-        self.broker = broker
-        self.keys = keys.queue(name)
+        self._broker = broker
+        self._keys = keys.queue(name)
         self._buffer = buffer
         self._line = QueueRef(keys, name, payload_limit, result_limit)
 
@@ -87,7 +87,7 @@ class Queue:
         `commit_many` does, and nothing is reserved.
         """
         taken = self._run(lease_operations.reserve(self._line, n, keepalive, wait, committing))
-        return [Lease(self.broker, self._line, attempt) for attempt in taken]
+        return [Lease(self._broker, self._line, attempt) for attempt in taken]
 
     def commit_many(self, leases: Iterable[Lease], results: Iterable[Any] | None = None) -> list[bool]:
         """Commits leases of this queue in one round trip; `results` are beside them.
@@ -220,4 +220,4 @@ class Queue:
             raise
 
     def _run(self, steps: Operation[T]) -> T:
-        return run_operation(self.broker, steps)
+        return run_operation(self._broker, steps)

@@ -8,6 +8,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import check_name
 from jobrunner.client.client import Client
 from jobrunner.client.current import current_client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item import item_of
 from jobrunner.client.operations.queue import OnClash
 from jobrunner.client.queue import Queue
@@ -176,11 +177,12 @@ class Pipeline:
         client = client or self.client
         names = [node.queue for node in self.graph.nodes]
         calls = [
-            queues.configure(client.keys.queue(name), write_settings(settings, name))
+            queues.configure(keys_of(client).queue(name), write_settings(settings, name))
             for name, settings in self._settings.items()
             if settings
         ]
-        client.broker.run_many([*queues.register(client.keys, names), publish(client.keys, self.graph), *calls])
+        keys = keys_of(client)
+        broker_of(client).run_many([*queues.register(keys, names), publish(keys, self.graph), *calls])
 
     def _apply_once(self) -> None:
         client = self.client

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.etl.graph import Graph, QueueNode
 from jobrunner.inspector.growth import CAME, ENDED, LEFT, Growth
@@ -94,8 +95,8 @@ class Progress:
 
     def _counts(self) -> Counts:
         names = [node.queue for node in self._graph.nodes]
-        keys = self._client.keys
-        found = self._client.broker.run_many([queues.counts(keys.queue(name)) for name in names])
+        keys = keys_of(self._client)
+        found = broker_of(self._client).run_many([queues.counts(keys.queue(name)) for name in names])
         return dict(zip(names, found, strict=True))
 
     def _station(self, node: QueueNode, now: Counts) -> StationView:
@@ -131,13 +132,13 @@ class Emptied:
 
     def __init__(self, client: Client, graph: Graph, *, also_scheduled: bool) -> None:
         self._client = client
-        self._keys = [client.keys.queue(node.queue) for node in graph.nodes if node.is_served]
+        self._keys = [keys_of(client).queue(node.queue) for node in graph.nodes if node.is_served]
         self._also_scheduled = also_scheduled
         self._before: list[Mapping[str, int]] | None = None
 
     def __call__(self) -> bool:
         """Counts once. Raises ServerError."""
-        found = self._client.broker.run_many([queues.counts(keys) for keys in self._keys])
+        found = broker_of(self._client).run_many([queues.counts(keys) for keys in self._keys])
         if any(self._left(one) for one in found):
             self._before = None
             return False

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.queue_settings import write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.station_outcome import Link
@@ -79,7 +80,7 @@ def driver_of(declared: SparkStation) -> MakeDriver:
     def make(client: Client, seen: Seen) -> Driver:
         if declared.settings:
             written = write_settings(declared.settings, declared.queue)
-            client.broker.run(queues.configure(client.keys.queue(declared.queue), written))
+            broker_of(client).run(queues.configure(keys_of(client).queue(declared.queue), written))
         driver: Driver = import_module(ENGINE).build_driver(declared, client, seen)
         return driver
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import from_ms
 from jobrunner.errors import JobrunnerError
 
@@ -49,8 +50,8 @@ def write(client: Client, *, in_stream: bool = True, **fields: str) -> bool:
         return True
     words = [word for pair in entry.items() for word in pair]
     try:
-        client.broker.run(
-            command("XADD", client.keys.audit, "MAXLEN", "~", _KEPT, "*", *words, read=bytes, repeatable=False)
+        broker_of(client).run(
+            command("XADD", keys_of(client).audit, "MAXLEN", "~", _KEPT, "*", *words, read=bytes, repeatable=False)
         )
     except JobrunnerError as error:
         _log.warning("the audit log on the server has no entry of the last action: %s", error)
@@ -71,7 +72,8 @@ def operator() -> tuple[str, str]:
 def entries(client: Client, *, before: str = "", limit: int = 100) -> list[AuditEntry]:
     """What was done, the latest first, at most `limit`; `before` is the id of the last entry of the page before."""
     newest = f"({before}" if before else "+"
-    return client.broker.run(command("XREVRANGE", client.keys.audit, newest, "-", "COUNT", limit, read=_entries))
+    call = command("XREVRANGE", keys_of(client).audit, newest, "-", "COUNT", limit, read=_entries)
+    return broker_of(client).run(call)
 
 
 def _on_one_line(text: str) -> str:

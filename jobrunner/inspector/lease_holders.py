@@ -6,6 +6,7 @@ from datetime import datetime
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.records import RunningAttempt, WorkerRecord
 from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.lease_number import mark_in, mark_of, number_from
@@ -29,8 +30,8 @@ def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord
     """Who holds this task, with one command; None when it is not pending. Raises ServerError."""
     if record.state is not TaskState.PENDING:
         return None
-    found = command("ZSCORE", client.keys.queue(record.queue).leases, record.id, read=lambda raw: float(raw or 0))
-    number = client.broker.run(found)
+    found = command("ZSCORE", keys_of(client).queue(record.queue).leases, record.id, read=lambda raw: float(raw or 0))
+    number = broker_of(client).run(found)
     mark = mark_of(number)
     if not mark:
         return _of_batch(number, record.queue, workers)

@@ -5,6 +5,7 @@ from itertools import islice
 
 from jobrunner.broker.calls import tasks
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import JobrunnerError
 from jobrunner.task import TaskRecord
 
@@ -28,7 +29,7 @@ def read_tasks(client: Client, queue: str, ids: list[str]) -> list[TaskRecord]:
     """The records of these tasks in one round trip, without those that are gone."""
     if not ids:
         return []
-    found = client.broker.run_each([tasks.show(client.keys, task_id, queue=queue) for task_id in ids])
+    found = broker_of(client).run_each([tasks.show(keys_of(client), task_id, queue=queue) for task_id in ids])
     return [record for record in found if record is not None and not isinstance(record, JobrunnerError)]
 
 

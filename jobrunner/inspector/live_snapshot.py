@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.server import ServerFacts, facts, server_time
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
@@ -81,7 +82,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     took_ms = latency_ms(client)
     workers = client.workers()
     seen = queue_views(client, workers)
-    server, now_ms, leads, *found = client.broker.run_each(
+    server, now_ms, leads, *found = broker_of(client).run_each(
         [facts(), server_time(), leader_call(client), *_some_lines(client, seen, workers)]
     )
     if isinstance(now_ms, JobrunnerError):
@@ -91,7 +92,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         at_s=monotonic(),
         now=from_ms(now_ms),
         url=shown_url(client),
-        prefix=client.keys.prefix,
+        prefix=keys_of(client).prefix,
         server=None if isinstance(server, JobrunnerError) else server,
         latency_ms=took_ms,
         leader=None if isinstance(leads, JobrunnerError) else leads,

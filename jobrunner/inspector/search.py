@@ -14,6 +14,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.calls.bulk_counts import QueueSummary, bulk_counts
 from jobrunner.broker.calls.search import LONGEST_PAYLOAD, SearchChunk, search_state
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import perf_counter
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector.task_rows import TaskPosition, TaskRow, line_of
@@ -120,12 +121,12 @@ def _lines(client: Client, wanted: Filter) -> list[_TaskFields]:
     """What is to be looked through, in order."""
     names = [wanted.queue] if wanted.queue else client.queues()
     states = [wanted.state] if wanted.state else list(_USUAL_STATES)
-    keys = [client.keys.queue(name) for name in names]
+    keys = [keys_of(client).queue(name) for name in names]
     if len(keys) * len(states) <= _FEW:
         calls = [command("ZCARD", getattr(one, state), read=int) for state in states for one in keys]
-        sizes = client.broker.run_many(calls)
+        sizes = broker_of(client).run_many(calls)
     else:
-        stands = [stand for some in client.broker.run_many(bulk_counts(keys)) for stand in some]
+        stands = [stand for some in broker_of(client).run_many(bulk_counts(keys)) for stand in some]
         sizes = [_size(stand, state) for state in states for stand in stands]
     pairs = [(state, name) for state in states for name in names]
     return [_TaskFields(name, state, size) for (state, name), size in zip(pairs, sizes, strict=True) if size]
@@ -148,7 +149,7 @@ def _sift(
     client: Client, wanted: Filter, line: _TaskFields, rank: int, most: int, *, newest: bool | None = None
 ) -> SearchChunk:
     call = search_state(
-        client.keys.queue(line.queue),
+        keys_of(client).queue(line.queue),
         line.state,
         start=rank,
         count=_AT_ONCE,
@@ -159,7 +160,7 @@ def _sift(
         error_part=wanted.error,
         payload_part=_parts(wanted.param),
     )
-    return client.broker.run(call)
+    return broker_of(client).run(call)
 
 
 def _shown(sifted: SearchChunk, wanted: Filter, redaction: Redaction | None) -> SearchChunk:

@@ -9,6 +9,7 @@ from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.bulk_counts import QueueSummary, bulk_counts
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.clock import from_ms, perf_counter
@@ -65,7 +66,7 @@ def overview(client: Client) -> Snapshot:
     workers = client.workers()
     return Snapshot(
         url=shown_url(client),
-        prefix=client.keys.prefix,
+        prefix=keys_of(client).prefix,
         server=server_facts(client),
         latency_ms=latency_ms(client),
         queues=queue_views(client, workers),
@@ -77,13 +78,13 @@ def overview(client: Client) -> Snapshot:
 
 def shown_url(client: Client) -> str:
     """The URL without its password; for the embedded server with the folder it stands for."""
-    return str(client.endpoint) if client.endpoint.embedded is None else client.endpoint.shared_url()
+    return str(endpoint_of(client)) if endpoint_of(client).embedded is None else endpoint_of(client).shared_url()
 
 
 def server_facts(client: Client) -> ServerFacts | None:
     """What the server says of itself; None when this user may not ask."""
     try:
-        return client.broker.run(facts())
+        return broker_of(client).run(facts())
     except ServerRefused:
         return None
 
@@ -91,18 +92,18 @@ def server_facts(client: Client) -> ServerFacts | None:
 def latency_ms(client: Client) -> float:
     """How long a question and its answer take, on a connection that is open."""
     began = perf_counter()
-    client.broker.run(ping())
+    broker_of(client).run(ping())
     return (perf_counter() - began) * 1000
 
 
 def leader(client: Client) -> str | None:
     """Id of the worker that coordinates now."""
-    return client.broker.run(leader_call(client))
+    return broker_of(client).run(leader_call(client))
 
 
 def leader_call(client: Client) -> Call[str | None]:
     """What asks for it; damage is nobody."""
-    return command("HGET", client.keys.leader, "worker", read=_text, may_fail=True)
+    return command("HGET", keys_of(client).leader, "worker", read=_text, may_fail=True)
 
 
 def _text(reply: bytes | None) -> str | None:
@@ -117,9 +118,9 @@ def queue_views(
     names = client.queues() if names is None else names
     serving = Counter(queue for worker in workers for queue in set(worker.queues))
     views: list[QueueView] = []
-    calls = bulk_counts([client.keys.queue(name) for name in names])
+    calls = bulk_counts([keys_of(client).queue(name) for name in names])
     for at in range(0, len(calls), _CALLS_AT_ONCE):
-        now_ms, *slices = client.broker.run_many([server_time(), *calls[at : at + _CALLS_AT_ONCE]])
+        now_ms, *slices = broker_of(client).run_many([server_time(), *calls[at : at + _CALLS_AT_ONCE]])
         for found in chain.from_iterable(slices):
             name = names[len(views)]
             views.append(_view(name, found, now_ms, serving[name]))

@@ -9,6 +9,7 @@ from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, is_of_attempts, parts_of
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import unix_ms
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector.stats_types import Depth, Timings, Unit
@@ -33,11 +34,11 @@ def read_window(client: Client, since: timedelta, unit: Unit, queue: str | None,
         raise InvalidOption(f"since={since!r}, step={unit!r}: give a time above zero, and minute or hour")
     step_ms, kept = (MINUTE_MS, stats_calls.MINUTES_KEPT) if unit == "minute" else (HOUR_MS, stats_calls.HOURS_KEPT)
     count = min(-(-round(since.total_seconds() * 1000) // step_ms), kept)
-    given = client.broker.now_ms()
+    given = broker_of(client).now_ms()
     here = int((float(given) if given else unix_ms()) // step_ms)
     first = here - count + 1 - _MARGIN
-    hashes = [_key(client.keys, unit, number) for number in range(first, here + _MARGIN + 1)]
-    now_ms, *replies = client.broker.run_many([server_time(), *stats_calls.read(hashes, queue or "", type_ or "")])
+    hashes = [_key(keys_of(client), unit, number) for number in range(first, here + _MARGIN + 1)]
+    now_ms, *replies = broker_of(client).run_many([server_time(), *stats_calls.read(hashes, queue or "", type_ or "")])
     found = [one for reply in replies for one in reply]
     there = here if given else min(max(int(now_ms // step_ms), here - _MARGIN), here + _MARGIN)
     begin, end = there - count + 1 - first, there + 1 - first

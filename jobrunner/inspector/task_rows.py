@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.search import SearchChunk, search_state
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.clock import from_ms
 
 
@@ -53,7 +54,7 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
             for task_id, score, fields in sifted.tasks
         ]
 
-    found = search_state(client.keys.queue(queue), state, start=0, count=count, most=count, newest=newest)
+    found = search_state(keys_of(client).queue(queue), state, start=0, count=count, most=count, newest=newest)
     return replace(found, read=lambda reply: read(found.read(reply)))  # type: ignore[arg-type]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.logs import SafeLogger
 from jobrunner.metrics.exposition import CONTENT_TYPE, Scrapes
@@ -75,7 +76,7 @@ class MetricsEndpoint:
         if status != 200:
             return status, kind, body
         try:
-            self._client.broker.run(ping())
+            broker_of(self._client).run(ping())
         except JobrunnerError as error:
             return 503, _JSON, _json({"status": "no server", "error": str(error)})
         return 200, kind, body

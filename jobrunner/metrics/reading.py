@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
 from jobrunner.inspector.stats_types import Timings
@@ -74,7 +75,7 @@ def take(client: Client) -> MetricsReading:
 
 
 def _typed(client: Client, names: list[str]) -> list[dict[str, str]]:
-    return client.broker.run_many([stats_calls.by_type(client.keys.queue(name)) for name in names])
+    return broker_of(client).run_many([stats_calls.by_type(keys_of(client).queue(name)) for name in names])
 
 
 def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:
@@ -82,7 +83,7 @@ def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     cursor = 0
     while True:
-        cursor, some = client.broker.run(stats_calls.some_totals(client.keys, cursor))
+        cursor, some = broker_of(client).run(stats_calls.some_totals(keys_of(client), cursor))
         found.update((field, by) for field, by in some.items() if field.partition(" ")[0] not in left_out)
         if not cursor:
             return found

@@ -8,6 +8,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 
 STATES = ("waiting", "scheduled", "pending", "dead")
 WAYS_OUT = ("succeeded", "cancelled", "dropped", "orphaned", "purged", "trimmed", "moved_out")
@@ -24,15 +25,15 @@ _DELETED_AT_ONCE = 1000
 
 def all_keys(client: Client) -> Iterator[bytes]:
     """Every key below the prefix of the client. It looks through the whole key space of the server."""
-    for node in client.broker.nodes():
-        yield from _keys_of(node, client.keys.prefix)
+    for node in broker_of(client).nodes():
+        yield from _keys_of(node, keys_of(client).prefix)
 
 
 def delete_all(client: Client) -> int:
     """Deletes every key below the prefix of the client; returns how many."""
     gone = 0
     for some in in_pieces(all_keys(client), _DELETED_AT_ONCE):
-        gone += sum(client.broker.run_many([command("UNLINK", key, read=int) for key in some]))
+        gone += sum(broker_of(client).run_many([command("UNLINK", key, read=int) for key in some]))
     return gone
 
 
@@ -42,7 +43,7 @@ def problems(client: Client, queue: str) -> list[str]:
     No id is in two sets, every member has a hash, only pending tasks have leases, and the totals agree: enqueued and
     moved in = out of the queue and still there.
     """
-    keys = client.keys.queue(queue)
+    keys = keys_of(client).queue(queue)
     sets = {state: _members(client, getattr(keys, state)) for state in STATES}
     ids = [task for members in sets.values() for task in members]
     found = []
@@ -65,16 +66,16 @@ def strays(client: Client, queues: Iterable[str], *, kept: Iterable[str]) -> lis
 
     Keys that end by themselves are known by that.
     """
-    known, tasks = set(kept), {client.keys.queue(name).tasks for name in queues}
-    own = {name: client.keys.queue(name).waiting.removesuffix(b"waiting") for name in queues}
-    bases = {client.keys.queue(name).base for name in queues}
+    known, tasks = set(kept), {keys_of(client).queue(name).tasks for name in queues}
+    own = {name: keys_of(client).queue(name).waiting.removesuffix(b"waiting") for name in queues}
+    bases = {keys_of(client).queue(name).base for name in queues}
     found = []
     for key in all_keys(client):
         if any(key.startswith(base) for base in tasks):
             is_known = key.rpartition(b"task:")[2].decode() in known
         else:
-            is_known = _is_known(key, client.keys.prefix, own.values(), bases)
-        if not is_known and client.broker.run(command("PTTL", key, read=int)) in (-1,):
+            is_known = _is_known(key, keys_of(client).prefix, own.values(), bases)
+        if not is_known and broker_of(client).run(command("PTTL", key, read=int)) in (-1,):
             found.append(key.decode(errors="backslashreplace"))
     return found
 
@@ -106,13 +107,13 @@ def _scan(prefix: str, cursor: bytes) -> Call[tuple[bytes, list[bytes]]]:
 
 
 def _members(client: Client, key: bytes) -> list[str]:
-    return client.broker.run(command("ZRANGE", key, 0, -1, read=lambda reply: [one.decode() for one in reply]))
+    return broker_of(client).run(command("ZRANGE", key, 0, -1, read=lambda reply: [one.decode() for one in reply]))
 
 
 def _without_hash(client: Client, keys: QueueKeys, ids: list[str]) -> list[str]:
     found: list[str] = []
     for some in in_pieces(ids, _PIECE):
-        there = client.broker.run_many([command("EXISTS", keys.task(task), read=int) for task in some])
+        there = broker_of(client).run_many([command("EXISTS", keys.task(task), read=int) for task in some])
         found += [task for task, is_there in zip(some, there, strict=True) if not is_there]
     return found
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.soak.audit import all_keys, problems, strays
 from jobrunner.soak.jobs import DOOMED, QUEUES, TICK_S, TICKS
 from jobrunner.soak.ledger_summary import LedgerSummary
@@ -75,8 +76,8 @@ def of_ticks(client: Client, tally: LedgerSummary, worked_s: float) -> list[Soak
     for name, every_s in TICK_S.items():
         ran = tally.ticks.get(name, set())
         instants = [_tick_s(task) for task in ran]
-        fired = client.broker.run(
-            command("HGET", client.keys.queue(TICKS).periodic(name), "fired", read=lambda reply: int(reply or 0))
+        fired = broker_of(client).run(
+            command("HGET", keys_of(client).queue(TICKS).periodic(name), "fired", read=lambda reply: int(reply or 0))
         )
         wanted = (max(instants) - min(instants)) // every_s + 1 if instants else 0
         omitted += wanted - len(set(instants))
@@ -110,7 +111,7 @@ def of_growth(samples: Sequence[SoakSample], elder: str, *, is_own_server: bool)
 def of_prefix(client: Client) -> list[SoakCheck]:
     """That nothing was written outside the prefix of a server that nobody else uses."""
     ours = sum(1 for _ in all_keys(client))
-    return [equals("keys outside the prefix", client.broker.run(command("DBSIZE", read=int)) - ours, 0)]
+    return [equals("keys outside the prefix", broker_of(client).run(command("DBSIZE", read=int)) - ours, 0)]
 
 
 def _tick_s(task: str) -> int:

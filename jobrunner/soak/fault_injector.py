@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, ServerError
 from jobrunner.soak.fault_plan import Fault
@@ -164,7 +165,7 @@ class FaultInjector:
 
     def _scripts(self, _: Fault) -> str:
         try:
-            self._client.broker.run(command("SCRIPT", "FLUSH", read=bool))
+            broker_of(self._client).run(command("SCRIPT", "FLUSH", read=bool))
         except ServerError:
             return ""
         return "flushed"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import JobrunnerError
 from jobrunner.retry import Backoff
@@ -168,7 +169,7 @@ class Soak:
     def _environment(self) -> dict[str, str]:
         settings = ChildSettings(rate=self.wish.rate, keepalive=self.wish.keepalive_s, task_s=self.wish.task_s)
         return {
-            "JOBRUNNER_PREFIX": self.client.keys.prefix,
+            "JOBRUNNER_PREFIX": keys_of(self.client).prefix,
             LEDGER: str(self._folder / "ledger"),
             SETTINGS: settings.text(),
         }

@@ -9,6 +9,7 @@ from pathlib import Path
 from jobrunner.broker.call import command
 from jobrunner.broker.calls.server import facts
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.soak.audit import all_keys
 from jobrunner.soak.jobs import LIMITED, QUEUES, SINGLE
 
@@ -57,10 +58,10 @@ def server_side(client: Client) -> QueueSample:
     """One look, in a round trip. Raises ServerError."""
     states = ("waiting", "scheduled", "pending")
     calls = [
-        command("ZCARD", getattr(client.keys.queue(queue), state), read=int) for queue in QUEUES for state in states
+        command("ZCARD", getattr(keys_of(client).queue(queue), state), read=int) for queue in QUEUES for state in states
     ]
-    doomed = [command("HGET", client.keys.queue(queue).counters, "dead", read=_number) for queue in QUEUES]
-    found = client.broker.run_many([*calls, *doomed])
+    doomed = [command("HGET", keys_of(client).queue(queue).counters, "dead", read=_number) for queue in QUEUES]
+    found = broker_of(client).run_many([*calls, *doomed])
     sizes = {
         (queue, state): found[at * len(states) + nth]
         for at, queue in enumerate(QUEUES)
@@ -77,13 +78,13 @@ def server_side(client: Client) -> QueueSample:
 
 def key_count(client: Client) -> int:
     """How many keys are below the prefix, without the figures of minutes and hours, which are kept for a set time."""
-    figures = client.keys.stats_total.removesuffix(b"total")
+    figures = keys_of(client).stats_total.removesuffix(b"total")
     return sum(not key.startswith(figures) for key in all_keys(client))
 
 
 def used_memory(client: Client) -> int:
     """Of the whole server."""
-    return client.broker.run(facts()).used_memory
+    return broker_of(client).run(facts()).used_memory
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -6,6 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from jobrunner.client.current import current_client
+from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.encryption import check_plain
 from jobrunner.spark.errors import error_line
@@ -43,7 +44,7 @@ def enqueue(
         "queue": queue,
         "id": id,
         "idFrom": ",".join(id_from) or None,
-        "url": where.endpoint.shared_url(),
+        "url": endpoint_of(where).shared_url(),
         "prefix": where.settings.prefix,
     }
     register(df.sparkSession)

@@ -12,6 +12,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item import check_size
 from jobrunner.client.operations.task import gone, read_result
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
@@ -75,7 +76,7 @@ class MemoryHandle(TaskHandle[Any]):
     """A handle on an entry."""
 
     def __init__(self, client: "MemoryClient", entry: MemoryTask, *, is_new: bool | None = None) -> None:
-        super().__init__(client.broker, client.keys, entry.task.id, entry.task.queue, is_new=is_new)
+        super().__init__(broker_of(client), keys_of(client), entry.task.id, entry.task.queue, is_new=is_new)
         self._entry = entry
 
     @property
@@ -99,7 +100,7 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
     """The same for asyncio."""
 
     def __init__(self, twin: "AsyncMemoryClient", entry: MemoryTask, *, is_new: bool | None = None) -> None:
-        super().__init__(twin.broker, twin.keys, entry.task.id, entry.task.queue, is_new=is_new)
+        super().__init__(broker_of(twin), keys_of(twin), entry.task.id, entry.task.queue, is_new=is_new)
         self._entry = entry
 
     async def record(self) -> TaskRecord:
@@ -177,10 +178,10 @@ class MemoryClient(Client):
 
     def __init__(self, where: str) -> None:
         self.settings = ClientSettings(url="unix:///no-server", prefix=_PREFIX)
-        self.keys = Keys(_PREFIX)
-        self.endpoint = Endpoint(self.settings.url)
+        self._keys = Keys(_PREFIX)
+        self._endpoint = Endpoint(self.settings.url)
         self._buffer = None
-        self.broker = MemoryBroker(self.endpoint, self.keys, where)
+        self._broker = MemoryBroker(self._endpoint, self._keys, where)
         self.entries: dict[str, MemoryTask] = {}
         self.twin = AsyncMemoryClient(self)
         self._where = where

@@ -7,6 +7,7 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.client.current import pinned
+from jobrunner.client.internals import broker_of
 from jobrunner.testing.enqueued import Enqueued
 from jobrunner.testing.inline import inline as run_inline
 from jobrunner.testing.servers import open_server, remove_keys
@@ -56,7 +57,7 @@ def jobrunner_client(
     with Client(jobrunner_url, prefix, now_ms=travel) as client:
         with pinned(client):
             yield client
-        remove_keys(client.broker, prefix)
+        remove_keys(broker_of(client), prefix)
 
 
 @pytest.fixture

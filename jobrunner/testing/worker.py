@@ -9,6 +9,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import ServerError, TaskGone, UsageError
@@ -33,7 +34,7 @@ class JobrunnerWorker:
     def __init__(self, client: Client, travel: Travel) -> None:
         self._client = client
         self._travel = travel
-        self._fire = PeriodicTicks(client.broker, client.keys)
+        self._fire = PeriodicTicks(broker_of(client), keys_of(client))
         travel.before.append(self._fire_periodic)
         self._fire_periodic()
 
@@ -95,13 +96,13 @@ class JobrunnerWorker:
         periodics = [job for job in all_jobs() if job.periodic is not None]
         if not periodics:
             return
-        keys, now_ms = self._client.keys, self._travel.now_ms
+        keys, now_ms = keys_of(self._client), self._travel.now_ms
         begun = [
             leader_calls.start_periodic(keys.queue(job.options.queue), job.name, round(now_ms)) for job in periodics
         ]
         named = queues.register(keys, sorted({job.options.queue for job in periodics}))
         defined = leader_calls.define_periodics(keys, published(periodics, keys.seal))
-        self._client.broker.run_many([*begun, *named, defined])
+        broker_of(self._client).run_many([*begun, *named, defined])
         self._fire.forget()
         self._fire.step(_BY_HAND, from_ms(now_ms))
 
@@ -111,9 +112,9 @@ class JobrunnerWorker:
         return sorted(of_jobs | others)
 
     def _has_jobs(self, name: str) -> bool:
-        keys = self._client.keys.queue(name)
+        keys = keys_of(self._client).queue(name)
         for state in ("waiting", "scheduled"):
-            for task_id in self._client.broker.run(queues.ids(keys, state, start=0, count=1)):
+            for task_id in broker_of(self._client).run(queues.ids(keys, state, start=0, count=1)):
                 with suppress(TaskGone):
                     return bool(self._client.task(task_id, queue=name).record().type)
         return False
@@ -123,9 +124,10 @@ class JobrunnerWorker:
         return any(found.waiting or found.pending or (drain and found.scheduled) for found in counted)
 
     def _counts(self, served: list[str]) -> list[queues.QueueCounts]:
-        return self._client.broker.run_many([queues.counts(self._client.keys.queue(name)) for name in served])
+        return broker_of(self._client).run_many([queues.counts(keys_of(self._client).queue(name)) for name in served])
 
     def _first_due(self, name: str) -> float | None:
-        first = command("ZRANGE", self._client.keys.queue(name).scheduled, 0, 0, "WITHSCORES", read=lambda reply: reply)
-        reply = self._client.broker.run(first)
+        scheduled = keys_of(self._client).queue(name).scheduled
+        first = command("ZRANGE", scheduled, 0, 0, "WITHSCORES", read=lambda reply: reply)
+        reply = broker_of(self._client).run(first)
         return float(reply[1]) if reply else None

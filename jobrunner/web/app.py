@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.web.addresses import networks
 from jobrunner.web.auth import AskedOf, Auth, Identity, LoginAuth, TrustedProxy
@@ -124,7 +125,7 @@ def _health(dashboard: Dashboard) -> Callable[[Request], Response]:
     def health(_: Request) -> Response:
         """200 when the server answers, for containers and balancers; says nothing else."""
         try:
-            dashboard.client.broker.run(ping())
+            broker_of(dashboard.client).run(ping())
         except JobrunnerError:
             return PlainTextResponse("the server is away\n", 503)
         return PlainTextResponse("ok\n")

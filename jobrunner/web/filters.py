@@ -14,6 +14,7 @@ from markupsafe import Markup
 from jobrunner.charts.scale import number
 from jobrunner.charts.svg import safe, shares, sparkline
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.clock import utc_now
 from jobrunner.inspector.snapshot import shown_url
 from jobrunner.settings import RateLimit
@@ -117,7 +118,7 @@ def short_id(task_id: str) -> str:
 
 def place(client: Client) -> str:
     """Which server and prefix this is about; without a password."""
-    return f"{shown_url(client)} · {client.keys.prefix}"
+    return f"{shown_url(client)} · {keys_of(client).prefix}"
 
 
 def chip(state: str) -> Markup:

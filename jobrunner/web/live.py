@@ -19,6 +19,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph
@@ -152,7 +153,7 @@ class LiveUpdates:
     def _take(self) -> DashboardSnapshot:
         seen = look(self._client)
         self._pulse.add(seen)
-        graphs = self._client.broker.run(published(self._client.keys))
+        graphs = broker_of(self._client).run(published(keys_of(self._client)))
         ends = {node.queue for graph in graphs.values() for node in graph.nodes if not node.is_served}
         unserved = tuple(queue for queue in seen.queues if _is_stuck(queue) and queue.name not in ends)
         return DashboardSnapshot(

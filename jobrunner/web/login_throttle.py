@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import unix_ms
 from jobrunner.inspector import audit
 from jobrunner.web import cookies, signing
@@ -72,7 +73,7 @@ class LoginThrottle:
 
     def _limits(self, request: HTTPConnection, name: str, device: str) -> dict[bytes, int]:
         """Keys of the counts that concern this request, each with its limit."""
-        keys = self._client.keys
+        keys = keys_of(self._client)
         if device:
             return {keys.login_attempts(self._digest("browser", device, name)): MOST}
         site = site_of(address_of(request, self._trusted))
@@ -84,7 +85,7 @@ class LoginThrottle:
     def _check(self, limits: dict[bytes, int]) -> None:
         calls = [command("GET", key, read=lambda raw: int(raw or 0)) for key in limits]
         calls += [command("PTTL", key, read=int) for key in limits]
-        found = self._client.broker.run_many(calls)
+        found = broker_of(self._client).run_many(calls)
         counts, waits_ms = found[: len(limits)], found[len(limits) :]
         over = [wait for count, most, wait in zip(counts, limits.values(), waits_ms, strict=True) if count >= most]
         if over:
@@ -93,16 +94,16 @@ class LoginThrottle:
     def _count(self, request: HTTPConnection, limits: dict[bytes, int], who: str) -> None:
         calls = [command("INCR", key, read=int, repeatable=False) for key in limits]
         calls += [command("EXPIRE", key, WAIT_S, read=int) for key in limits]
-        counts = self._client.broker.run_many(calls)[: len(limits)]
+        counts = broker_of(self._client).run_many(calls)[: len(limits)]
         if any(count == most for count, most in zip(counts, limits.values(), strict=True)):
             self._note(request, who)
         if any(count >= most for count, most in zip(counts, limits.values(), strict=True)):
             raise TooMany(WAIT_S)
 
     def _note(self, request: HTTPConnection, who: str) -> None:
-        noted = self._client.keys.login_attempts("noted")
+        noted = keys_of(self._client).login_attempts("noted")
         calls = [command("INCR", noted, read=int, repeatable=False), command("EXPIRE", noted, 3600, read=int)]
-        count = self._client.broker.run_many(calls)[0]
+        count = broker_of(self._client).run_many(calls)[0]
         audit.write(
             self._client,
             who=who,

@@ -20,6 +20,7 @@ from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import check_name
 from jobrunner.broker.replies import text_fields, texts
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.flow_relay import relay
 from jobrunner.client.operations.task import KEEP_CANCELLED_MS
 from jobrunner.clock import unix_ms
@@ -83,7 +84,7 @@ class Operations:
         }
         if wanted is not None:
             fields["wanted"] = msgspec.json.encode(asdict(wanted))
-        self._client.broker.run_many(_begin(self._client, operation_id, fields))
+        broker_of(self._client).run_many(_begin(self._client, operation_id, fields))
         run = _OperationRun(self._client, operation_id, action, wanted, fixed)
         threading.Thread(target=self._take_turn, args=(run,), name="jobrunner-operation", daemon=True).start()
         return operation_id
@@ -148,9 +149,9 @@ class _OperationRun:
             "state": state, "looked": self._looked, "done": self._done, "refused": self._refused,
             "beat_ms": unix_ms(), **more,
         }  # fmt: skip
-        place = self._client.keys.operation(self._id)
+        place = keys_of(self._client).operation(self._id)
         words = [word for pair in fields.items() for word in pair]
-        asked = self._client.broker.run_many(
+        asked = broker_of(self._client).run_many(
             [command("HSET", place, *words, read=int), command("HGET", place, "cancel", read=bool)]
         )
         return bool(asked[1])
@@ -159,15 +160,15 @@ class _OperationRun:
 def read_operation(client: Client, operation_id: str) -> Operation | None:
     """How far an operation is; None for one that never was or has expired."""
     check_name(operation_id, "operation")
-    fields = client.broker.run(command("HGETALL", client.keys.operation(operation_id), read=text_fields))
+    fields = broker_of(client).run(command("HGETALL", keys_of(client).operation(operation_id), read=text_fields))
     return _operation(operation_id, fields, unix_ms()) if fields else None
 
 
 def recent(client: Client, *, limit: int = 20) -> list[Operation]:
     """The latest operations, the newest first."""
-    call = command("ZREVRANGE", client.keys.operations, 0, limit - 1, read=texts)
-    found = client.broker.run(call)
-    read = client.broker.run_many([command("HGETALL", client.keys.operation(one), read=text_fields) for one in found])
+    keys = keys_of(client)
+    found = broker_of(client).run(command("ZREVRANGE", keys.operations, 0, limit - 1, read=texts))
+    read = broker_of(client).run_many([command("HGETALL", keys.operation(one), read=text_fields) for one in found])
     return [_operation(one, fields, unix_ms()) for one, fields in zip(found, read, strict=True) if fields]
 
 
@@ -176,12 +177,12 @@ def ask_to_stop(client: Client, operation_id: str) -> bool:
     found = read_operation(client, operation_id)
     if found is None or found.is_over:
         return False
-    client.broker.run(command("HSET", client.keys.operation(operation_id), "cancel", 1, read=int))
+    broker_of(client).run(command("HSET", keys_of(client).operation(operation_id), "cancel", 1, read=int))
     return True
 
 
 def _begin(client: Client, operation_id: str, fields: dict[str, Any]) -> list[Call[Any]]:
-    place, index = client.keys.operation(operation_id), client.keys.operations
+    place, index = keys_of(client).operation(operation_id), keys_of(client).operations
     words = [word for pair in {**fields, "beat_ms": unix_ms()}.items() for word in pair]
     return [
         command("HSET", place, *words, read=int),
@@ -216,23 +217,23 @@ def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Oper
 
 def requeue(client: Client, queue: str, ids: list[str]) -> int:
     """Puts dead tasks back; returns how many."""
-    return client.broker.run(tasks.requeue(client.keys.queue(queue), ids)).count("ok")
+    return broker_of(client).run(tasks.requeue(keys_of(client).queue(queue), ids)).count("ok")
 
 
 def cancel(client: Client, queue: str, ids: list[str]) -> int:
     """Cancels tasks, or asks those that run to stop; returns how many."""
-    keys = client.keys.queue(queue)
-    said = client.broker.run_many([tasks.cancel(keys, one, keep_ms=KEEP_CANCELLED_MS) for one in ids])
+    keys = keys_of(client).queue(queue)
+    said = broker_of(client).run_many([tasks.cancel(keys, one, keep_ms=KEEP_CANCELLED_MS) for one in ids])
     if "posted" in said:
-        relay(client.broker, client.keys, tags=[keys.tag])
+        relay(broker_of(client), keys_of(client), tags=[keys.tag])
     return len(ids) - said.count("gone")
 
 
 def delete(client: Client, queue: str, ids: list[str]) -> int:
     """Deletes tasks that no worker has; returns how many."""
-    keys = client.keys.queue(queue)
-    done = client.broker.run(tasks.remove(keys, ids)).count("ok")
-    relay(client.broker, client.keys, tags=[keys.tag])
+    keys = keys_of(client).queue(queue)
+    done = broker_of(client).run(tasks.remove(keys, ids)).count("ok")
+    relay(broker_of(client), keys_of(client), tags=[keys.tag])
     return done
 
 

@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection
 from jobrunner.broker.call import command
 from jobrunner.broker.replies import text_fields
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.web import cookies
 from jobrunner.web.signing import signed, verified
@@ -49,9 +50,9 @@ class Sessions:
         digest, now = self._digest("session", word), unix_ms()
         value = {"name": name, "address": address[:60], "began": now, "until": now + LASTS_S * 1000}
         signed_value = signed(value, self._key, purpose=_purpose(digest))
-        place = self._client.keys.sessions
+        place = keys_of(self._client).sessions
         self._tidy()
-        self._client.broker.run_many(
+        broker_of(self._client).run_many(
             [command("HSET", place, digest, signed_value, read=int), command("EXPIRE", place, LASTS_S, read=int)]
         )
         return word
@@ -66,7 +67,8 @@ class Sessions:
 
     def with_id(self, digest: str) -> Session | None:
         """The session of that id, while it lasts. Raises ServerError."""
-        raw = self._client.broker.run(command("HGET", self._client.keys.sessions, digest, read=lambda found: found))
+        call = command("HGET", keys_of(self._client).sessions, digest, read=lambda found: found)
+        raw = broker_of(self._client).run(call)
         return self._read(digest, (raw or b"").decode("ascii", "replace"))
 
     def all(self) -> list[Session]:
@@ -77,7 +79,7 @@ class Sessions:
     def end(self, *ids: str) -> None:
         """Ends sessions: whoever has their cookies, or a copy, is not let in by them any more. Raises ServerError."""
         if ids:
-            self._client.broker.run(command("HDEL", self._client.keys.sessions, *ids, read=int))
+            broker_of(self._client).run(command("HDEL", keys_of(self._client).sessions, *ids, read=int))
 
     def _tidy(self) -> None:
         """Makes room for one more. What cannot be verified may be another dashboard's: it goes when there is much."""
@@ -87,7 +89,7 @@ class Sessions:
             self.end(*(set(stored) - set(lasting)))
 
     def _stored(self) -> dict[str, str]:
-        return self._client.broker.run(command("HGETALL", self._client.keys.sessions, read=text_fields))
+        return broker_of(self._client).run(command("HGETALL", keys_of(self._client).sessions, read=text_fields))
 
     def _read(self, digest: str, text: str) -> Session | None:
         value = verified(text, self._key, purpose=_purpose(digest))

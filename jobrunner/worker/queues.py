@@ -7,6 +7,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.queue_settings import write_settings
 from jobrunner.errors import ServerRefused
 from jobrunner.jobs.registry import all_jobs, all_stations, driven_queues, station_of
@@ -37,7 +38,7 @@ def unknown_queues(names: Iterable[str], client: Client) -> list[str]:
     doubtful = [name for name in names if name not in declared]
     if not doubtful:
         return []
-    used = client.broker.run(queues.are_registered(client.keys, doubtful))
+    used = broker_of(client).run(queues.are_registered(keys_of(client), doubtful))
     return [name for name, is_used in zip(doubtful, used, strict=True) if not is_used]
 
 
@@ -46,7 +47,8 @@ def warn_of_unknown(names: Iterable[str], client: Client) -> None:
     job may be enqueued into any queue, so its first task may come later. Raises ServerError."""
     try:
         unknown = unknown_queues(names, client)
-        known = sorted({*default_queues(), *client.broker.run(queues.some_registered(client.keys))} if unknown else ())
+        registered = broker_of(client).run(queues.some_registered(keys_of(client))) if unknown else ()
+        known = sorted({*default_queues(), *registered} if unknown else ())
     except ServerRefused as error:  # this user may not read the registry
         _log.warning("it cannot be told whether all queues are known", error=str(error))
         return

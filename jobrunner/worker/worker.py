@@ -16,6 +16,7 @@ from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.server import facts
 from jobrunner.client.client import Client
 from jobrunner.client.current import current_client
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.errors import (
@@ -148,7 +149,7 @@ class Worker:
     def start(self) -> None:
         """Starts working in threads of its own. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
         self._canary = Canary("its file descriptors")
-        self._held = KeeperClient(self.client.endpoint.shared_url(), self.client.keys.prefix)
+        self._held = KeeperClient(endpoint_of(self.client).shared_url(), keys_of(self.client).prefix)
         self._held.start()
         try:
             load_modules(self.modules)
@@ -156,7 +157,7 @@ class Worker:
             self._check_server()
             hide_in_errors(self.client.redaction)
             warn_of_unknown(weights, self.client)
-            self.client.broker.run_many(configuring(self.client.keys, weights))
+            broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
         except BaseException:
             self._held.close()
             self._canary.close()
@@ -180,7 +181,7 @@ class Worker:
             self.stop(grace=0)
             raise
         _log.info("worker started", worker=self.id, queues=self._queues, concurrency=self.settings.concurrency,
-                  executor=self.settings.executor, server=str(self.client.endpoint))  # fmt: skip
+                  executor=self.settings.executor, server=str(endpoint_of(self.client)))  # fmt: skip
 
     def ask_to_stop(self) -> None:
         """Lets `run` return after a graceful stop; asked again, at once. Safe in a signal handler and in any thread."""
@@ -252,7 +253,7 @@ class Worker:
 
     def _check_server(self) -> None:
         try:
-            server = self.client.broker.run(facts())
+            server = broker_of(self.client).run(facts())
         except ServerRefused as error:
             _log.warning("the server's settings cannot be checked", error=str(error))
             return
@@ -264,11 +265,14 @@ class Worker:
 
     def _build(self, weights: dict[str, int]) -> None:
         settings, client = self.settings, self.client
-        keys = client.keys
+        keys = keys_of(client)
         complaints = Complaints()
         self._started_ms = unix_ms()
         self._broker = Broker(
-            client.endpoint, retry_timeout_s=0, now_ms=client.broker.now_ms, greeting=server_calls.check_format(keys)
+            endpoint_of(client),
+            retry_timeout_s=0,
+            now_ms=broker_of(client).now_ms,
+            greeting=server_calls.check_format(keys),
         )
         self._finished = FinishedAttempts(lambda: self._fetch_loop.wake())
         self._queues = list(weights)
@@ -380,7 +384,7 @@ class Worker:
             self._fetch_loop.wake()
 
     def _nothing_left(self, drain: bool) -> bool:
-        keys = self.client.keys
+        keys = keys_of(self.client)
         counted = self._broker.run_many([queue_calls.counts(keys.queue(name)) for name in self._queues])
         left = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
         if drain:
@@ -437,7 +441,7 @@ class Worker:
         rest = [attempt for attempt in self._held.attempts() if attempt.token not in unsettled]
         self._held.drop(rest)
         try:
-            for settlement in report_calls(self.client.keys, [(attempt, self._left(attempt)) for attempt in rest]):
+            for settlement in report_calls(keys_of(self.client), [(attempt, self._left(attempt)) for attempt in rest]):
                 self._released += self._broker.run(settlement.call).count("waiting")
         except ServerError as error:
             _log.warning("tasks not handed back; they return when their leases end", tasks=len(rest), error=str(error))

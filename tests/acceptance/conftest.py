@@ -12,6 +12,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.keys import Keys
+from jobrunner.client.internals import keys_of
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.ledger import Ledger
 from tests.acceptance.row_children import Child
@@ -78,7 +79,7 @@ def shell(server: Any, keys: Any, tmp_path: Path) -> Iterator[Shell]:
 @pytest.fixture
 def fleet(server: Server, current: Client, tmp_path: Path) -> Iterator[Fleet]:
     """Worker processes on the test's server and prefix; they end with the test."""
-    started = Fleet(server.url, current.keys.prefix, tmp_path)
+    started = Fleet(server.url, keys_of(current).prefix, tmp_path)
     yield started
     started.close()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from jobrunner import Client, Worker, configure
 from jobrunner.client.current import within
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Drop, Pipeline, To
 from jobrunner.log_setup import log_to_stderr
 from jobrunner.worker.report.reports import report_calls
@@ -94,11 +95,11 @@ def take_turns(told: Connection, url: str, prefix: str, queues: list[str]) -> No
     Until it is killed.
     """
     with Client(url, prefix) as client, within(client):
-        runner = Runner(client.broker, client.keys, lambda token: False)
+        runner = Runner(broker_of(client), keys_of(client), lambda token: False)
         lines = [client.queue(name) for name in queues]
         while True:
             random.shuffle(lines)
             for line in lines:
                 reports = [(lease._attempt, runner.run(lease._attempt)) for lease in line.reserve(20)]
-                for settlement in report_calls(client.keys, reports):
-                    client.broker.run(settlement.call)
+                for settlement in report_calls(keys_of(client), reports):
+                    broker_of(client).run(settlement.call)

@@ -20,6 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from jobrunner import Backoff, Client, Job, job
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.lease import Lease
 from jobrunner.errors import LeaseError, TaskGone
 from jobrunner.jobs.running_task import Metadata
@@ -153,7 +154,7 @@ def count(url: str, prefix: str, name: str) -> None:
 
     def add() -> None:
         with Client(url, prefix) as client:
-            metadata = Metadata(client.broker, client.keys, name)
+            metadata = Metadata(broker_of(client), keys_of(client), name)
             for _ in range(125):
                 metadata.increment("sum")
 

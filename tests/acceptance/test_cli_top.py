@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from tests.support.server import Server
 
 _ANY = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]")
@@ -32,7 +33,7 @@ class Session:
         self.before = termios.tcgetattr(self._far)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jobrunner", "top", "--every", "0.1", *words],
-            env=os.environ | {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": client.keys.prefix, "TERM": "xterm"},
+            env=os.environ | {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix, "TERM": "xterm"},
             stdin=self._far, stdout=self._far, stderr=subprocess.PIPE, text=True, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
@@ -172,7 +173,8 @@ def test_a_server_that_goes_away_is_told_about_and_keys_go_on_working(
 
 
 def test_without_a_terminal_it_shows_one_frame_and_json_is_one_value(server: Server, filled: Client) -> None:
-    environment = os.environ | {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": filled.keys.prefix, "COLUMNS": "80"}
+    prefix = keys_of(filled).prefix
+    environment = os.environ | {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": prefix, "COLUMNS": "80"}
     command = [sys.executable, "-m", "jobrunner", "top", "--every", "0.1"]
 
     frame = subprocess.check_output(command, env=environment, text=True, stdin=subprocess.DEVNULL)

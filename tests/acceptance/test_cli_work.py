@@ -11,6 +11,7 @@ import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.task import Task, TaskState, new_id
 
 JOBS = """
@@ -199,7 +200,7 @@ def test_a_worker_that_was_told_to_stop_is_not_started_again_and_the_others_are_
     jobs: Any, client: Client, wait_until: Callable[..., Any]
 ) -> None:
     def tell_to_stop(worker: str) -> None:
-        client.broker.run_many(leader_calls.order(client.keys, worker, "stop", "1", ttl_ms=60_000))
+        broker_of(client).run_many(leader_calls.order(keys_of(client), worker, "stop", "1", ttl_ms=60_000))
 
     supervisor = jobs.start("work", "jobs_here", "--processes", "2", "--heartbeat", "0.2")
     first, second = wait_until(lambda: len(found := client.workers()) == 2 and found, timeout_s=30)
@@ -255,7 +256,7 @@ def test_a_server_that_evicts_is_refused_unless_allowed(jobs: Any, start_server:
 
 
 def test_a_module_may_configure_the_client_that_the_worker_uses(jobs: Any, client: Client) -> None:
-    prefix = f"{client.keys.prefix}-own"
+    prefix = f"{keys_of(client).prefix}-own"
     configured = f"from jobrunner import configure\nconfigure({client.settings.url!r}, {prefix!r})\n"
     jobs.write("app_here.py", configured + JOBS)
     added = jobs.run("enqueue", "add", "x=4", "-m", "jobs_here", JOBRUNNER_PREFIX=prefix).out.strip()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client
+from jobrunner.client.internals import keys_of
 from tests.acceptance.dashboard_process import Person, Running, running
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -33,7 +34,7 @@ def site(server: Server, keys: Any) -> Iterator[Client]:
 
 @pytest.fixture
 def dashboard(server: Server, site: Client, tmp_path: Path) -> Iterator[Running]:
-    with running(server.url, tmp_path, "--prefix", site.keys.prefix) as found:
+    with running(server.url, tmp_path, "--prefix", keys_of(site).prefix) as found:
         yield found
 
 

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jobrunner import Client
 from jobrunner.broker.calls.tasks import show
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.task import Task
 from tests.support.waiting import wait_for
 
@@ -54,7 +55,7 @@ def finished(client: Client) -> int:
 
 
 def record_of(client: Client, task_id: str) -> Any:
-    return client.broker.run(show(client.keys, task_id, queue="mail"))
+    return broker_of(client).run(show(keys_of(client), task_id, queue="mail"))
 
 
 def url_of(process: Any) -> str:

@@ -15,6 +15,7 @@ from jobrunner import Client, Job, PeriodicJob, Worker, group, job
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.current import forget, use
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import ServerRefused
 from jobrunner.inspector import audit
 from jobrunner.web.app import create_app
@@ -149,7 +150,7 @@ def test_producer_and_worker_do_all_their_work_and_nothing_is_refused(
     (lease,) = queue.reserve(wait=30)
     assert lease.commit()
 
-    wait_for(lambda: working.broker.run(_ticks(working)) >= 2, timeout_s=20)
+    wait_for(lambda: broker_of(working).run(_ticks(working)) >= 2, timeout_s=20)
     assert [one.id for one in working.workers()] == [worker.id]
     wait_for(lambda: [one for one in working.events() if one.kind == "task_died"])
     working.queue("roles").pause()
@@ -314,5 +315,5 @@ def test_a_viewer_sees_all_pages_and_changes_nothing(
 
 
 def _ticks(client: Client) -> Any:
-    found = leader_calls.metadata_get(client.keys, "roles.tick", "ticks")
+    found = leader_calls.metadata_get(keys_of(client), "roles.tick", "ticks")
     return replace(found, read=lambda raw: int(raw or 0))

@@ -17,6 +17,7 @@ from redis.crc import key_slot
 from jobrunner import Backoff, Client, Item, Lease, Queue
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item_record import stored_record
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, OutcomeUnknown, QueueFull, TaskGone, UsageError
 from jobrunner.soak.fault_proxy import FaultProxy
@@ -687,11 +688,11 @@ def test_every_operation_is_of_one_queue(line: list[Queue], client: Client, cloc
     with pytest.raises(NotReserved):
         b.delete("mine")
     for wrong in (
-        calls.commit(b.keys, [("mine", lease.token, 0, "succeeded", b"", b"")]),
-        calls.extend(b.keys, [("mine", lease.token, 9000)]),
-        calls.release(b.keys, [("mine", lease.token, "")]),
+        calls.commit(keys_of(b), [("mine", lease.token, 0, "succeeded", b"", b"")]),
+        calls.extend(keys_of(b), [("mine", lease.token, 9000)]),
+        calls.release(keys_of(b), [("mine", lease.token, "")]),
     ):
-        assert client.broker.run(wrong) == ["lost"]
+        assert broker_of(client).run(wrong) == ["lost"]
     assert b.requeue_dead(["mine"]) == 0
     assert audit("p/a") == states(pending=1)
     assert lease.commit() is True
@@ -731,7 +732,7 @@ def test_only_a_reserved_item_can_be_moved(
             twin = own.queue("p/a")._line
             go.wait()
             call = calls.move(twin.keys, twin.neighbour(to), [(lease.id, lease.token, "", 0, ())])
-            verdicts.extend(own.broker.run(call))
+            verdicts.extend(broker_of(own).run(call))
 
     for lease in a.reserve(40, keepalive=60):
         go = threading.Barrier(2)

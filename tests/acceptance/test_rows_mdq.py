@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from jobrunner import Client, Item, Job, Queue, RateLimit, Worker, job
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import forget, use
+from jobrunner.client.internals import keys_of
 from jobrunner.client.operations import lease as lease_operations
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved
 from tests.acceptance.fleet import Fleet
@@ -493,7 +494,7 @@ def test_only_the_sum_over_all_workers_is_promised(still: Queue, clock: Clock, c
     """MDQ-21: one worker may get all and another none; in any order the sum is the same."""
     still.configure(rate=RateLimit(max_tokens=10, interval=1))
     fill(still, 100)
-    with Client(server.url, client.keys.prefix, now_ms=clock) as another:
+    with Client(server.url, keys_of(client).prefix, now_ms=clock) as another:
         greedy, late = still, another.queue("q")
         for _ in range(4):
             assert len(greedy.reserve(100)) + len(late.reserve(100)) == 10
@@ -618,7 +619,7 @@ def _asked(raw: redis.Redis) -> int:
 def test_a_setting_counts_from_the_next_call_on(still: Queue, server: Server, client: Client, clock: Clock) -> None:
     """MDQ-26: ten seconds are allowed; here the server decides at each call, whoever set it and whoever asks."""
     fill(still, 100)
-    with Client(server.url, client.keys.prefix, now_ms=clock) as another:
+    with Client(server.url, keys_of(client).prefix, now_ms=clock) as another:
         operator = another.queue("q")
         operator.configure(max_inflight=1)
         held = take(still)

@@ -21,6 +21,7 @@ from redis.crc import key_slot
 from jobrunner import Client, Item, TaskHandle, Worker, configure
 from jobrunner.broker.keys import Keys, tag_of_id
 from jobrunner.client.current import forget as forget_client
+from jobrunner.client.internals import keys_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidOption, OutcomeUnknown
 from jobrunner.jobs import registry
@@ -163,7 +164,7 @@ class Breakage:
 
     def act(self, operation: str, cable: FaultProxy, cut: Callable[[], None]) -> bool:
         """The operation by a client that dies when its line breaks. Returns whether it did."""
-        with Client(self.url, self.client.keys.prefix, now_ms=self.clock, retry_timeout=0) as mortal:
+        with Client(self.url, keys_of(self.client).prefix, now_ms=self.clock, retry_timeout=0) as mortal:
             queue = mortal.queue("p/a")
             leases = queue.reserve(3, keepalive=9) if operation in ("commit", "fail", "move") else []
             assert not mortal.queue("p/b").paused  # it is connected now

@@ -15,6 +15,7 @@ from jobrunner import Client, Item, Job, Worker, job
 from jobrunner.broker.calls.leases import commit
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import forget, use
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import (
     ClientClosed,
@@ -254,7 +255,7 @@ def test_no_job_is_lost_when_a_reserve_is_cut_off(
                 leases = []
             cable.cut_request = cable.cut_reply = None
             reports = [(lease.id, lease.token, 0, "succeeded", b"") for lease in leases]
-            assert set(queue.broker.run(commit(queue.keys, reports))) <= {"ok"}
+            assert set(broker_of(queue).run(commit(keys_of(queue), reports))) <= {"ok"}
             handed_out += [lease.payload for lease in leases]
     assert cuts > 20
     assert sorted(handed_out) == list(range(5000))

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from jobrunner import Client, Item, Lease, RateLimit
+from jobrunner.client.internals import keys_of
 from jobrunner.errors import LeaseLost, NotReserved, QueueFull
 from tests.acceptance.queue_model import STATES, ModelQueue, ModelTask
 from tests.support.clock import Clock
@@ -266,7 +267,7 @@ class Queues(RuleBasedStateMachine):
     def _check_invariants(self, found: dict[str, dict[str, dict[str, float]]]) -> None:
         members = [one for name in NAMES for state in STATES for one in found[name][state]]
         assert len(members) == len(set(members)), "I-1: an id is in two sets"
-        base = self.client.keys.queue(NAMES[0])
+        base = keys_of(self.client).queue(NAMES[0])
         hashes = {key[len(base.tasks) :].decode() for key in self.raw.scan_iter(match=base.tasks + b"*", count=1000)}
         finished = {task for name in NAMES for task in found[name]["done"]}
         assert hashes - set(members) <= self._kept(hashes), "I-2: a live hash without a set"
@@ -282,7 +283,7 @@ class Queues(RuleBasedStateMachine):
         found: dict[str, dict[str, dict[str, float]]] = {}
         for name, queue in self.real.items():
             queue.counts()
-            keys = self.client.keys.queue(name)
+            keys = keys_of(self.client).queue(name)
             pipeline = self.raw.pipeline()
             for state in STATES:
                 pipeline.zrange(getattr(keys, state), 0, -1, withscores=True)

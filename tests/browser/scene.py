@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from jobrunner import Backoff, Client, Fail, Job, RateLimit, Worker, job
 from jobrunner.broker.calls import stats as stats_calls
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Drop, Pipeline, To
 from tests.support.waiting import wait_for
 
@@ -154,4 +155,5 @@ def write_past(client: Client, minutes: int = 60) -> None:
                     for what, by in ((f"{kind}:{stats_calls.bucket(took)}", 1), (f"{kind}_us", round(took * 1000))):
                         field = f"{queue} {name} {what}"
                         changes[field] = changes.get(field, 0) + by
-        client.broker.run_many(stats_calls.observe(client.keys, now_ms - back * MINUTE_MS, "past", back * 10, changes))
+        at_ms = now_ms - back * MINUTE_MS
+        broker_of(client).run_many(stats_calls.observe(keys_of(client), at_ms, "past", back * 10, changes))

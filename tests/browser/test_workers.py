@@ -10,6 +10,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.call import command
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.task import Task, new_id
 from tests.browser.conftest import Served
 from tests.browser.test_actions import confirm, told
@@ -94,7 +95,7 @@ def test_a_worker_process_is_quieted_resumed_and_stopped(
     assert process.wait(30) == 0
     assert (second.state, second.result(timeout=1)) == ("succeeded", "second")
     assert third.state == "waiting"
-    orders = site.client.keys.commands(worker.id)
-    assert not site.client.broker.run(command("EXISTS", orders, read=int)), "orders end with it"
+    orders = keys_of(site.client).commands(worker.id)
+    assert not broker_of(site.client).run(command("EXISTS", orders, read=int)), "orders end with it"
     tab.locator("#workers", has_text="No worker is at work").wait_for()
     tab.locator("#unserved", has_text="No worker serves work").wait_for()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from jobrunner.client.internals import keys_of
 from tests.reliability.scenario import Findings
 from tests.reliability.stage import PREFIX, QUEUE, Stage
 from tests.support.books import census, problems, strays
@@ -15,7 +16,7 @@ def judge(
     `more_starts` is how many attempts may have begun beyond one for each task; `dead` how many tasks must be dead;
     `again` how many attempts may have begun twice under one number, as they do when the server forgets the first.
     """
-    keys = stage.client.keys.queue(queue)
+    keys = keys_of(stage.client).queue(queue)
     starts = [(entry.task, entry.attempt) for entry in stage.ledger.entries("start")]
     ended = set(stage.ledger.times("end"))
     sets = census(stage.raw, keys)

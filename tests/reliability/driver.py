@@ -15,6 +15,7 @@ from pathlib import Path
 from jobrunner import Client
 from jobrunner.broker.call import command
 from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import BatchLost, ServerError
 
 LEASE_S = 2.0
@@ -33,7 +34,7 @@ def main(url: str, prefix: str, queue: str, folder: str, batch: str, work_s: str
     """Takes batches until its parent is gone. `work_s`: how long the function takes for a batch."""
     parent, size = os.getppid(), int(batch)
     client = Client(url, prefix, retry_timeout=0, durability=durability)
-    batches = Batches(client.broker, client.keys.queue(queue))
+    batches = Batches(broker_of(client), keys_of(client).queue(queue))
     while os.getppid() == parent:
         try:
             lease = batches.take(size, lease_s=LEASE_S)
@@ -55,8 +56,9 @@ def _run(client: Client, batches: Batches, lease: BatchLease, folder: Path, size
     if client.settings.durability != "none":
         lease.confirm()  # a server that forgot the batch would hand its items out under another id
     members = lease.members(0, lease.size)
-    keys = client.keys.queue(lease.queue)
-    payloads = client.broker.run_many([command("HGET", keys.task(one), "payload", read=json.loads) for one in members])
+    keys = keys_of(client).queue(lease.queue)
+    calls = [command("HGET", keys.task(one), "payload", read=json.loads) for one in members]
+    payloads = broker_of(client).run_many(calls)
     if BAD in payloads:
         lease.fail("ValueError: cannot read it", delay_s=0)
         return

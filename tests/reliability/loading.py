@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobrunner import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.task import Task, new_id
 from tests.acceptance.forks import forks
 
@@ -48,7 +49,7 @@ def spread_upkeep(url: str, prefix: str, queue: str, until: Path, said: Path) ->
     moved = 0
     with Client(url, prefix) as client:
         while not until.exists():
-            moved += client.broker.run(queues.upkeep(client.keys.queue(queue))).moved
+            moved += broker_of(client).run(queues.upkeep(keys_of(client).queue(queue))).moved
     said.write_text(str(moved))
 
 

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.web.routes import all_pages
@@ -58,7 +59,7 @@ class Onlookers:
             self._get(path, task)
 
     def _ask(self, words: str) -> None:
-        here = {"JOBRUNNER_URL": self.client.settings.url, "JOBRUNNER_PREFIX": self.client.keys.prefix}
+        here = {"JOBRUNNER_URL": self.client.settings.url, "JOBRUNNER_PREFIX": keys_of(self.client).prefix}
         before = {name: os.environ.get(name) for name in here}
         out, err = io.StringIO(), io.StringIO()
         os.environ.update(here)

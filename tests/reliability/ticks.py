@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from jobrunner.client.internals import keys_of
 from tests.reliability.scenario import Findings
 from tests.reliability.stage import QUEUE, Stage
 
@@ -29,7 +30,7 @@ def declare_ticks(stage: Stage, count: int) -> str:
 def end_ticks(stage: Stage, count: int, **options: object) -> None:
     """Ends all workers, switches the jobs off, and lets one more worker do what is left."""
     stage.stop_workers()
-    keys = stage.client.keys.queue(QUEUE)
+    keys = keys_of(stage.client).queue(QUEUE)
     for n in range(count):
         stage.raw.hset(keys.periodic(f"tick{n}"), "disabled", 1)
     stage.fleet.start_one(**options)
@@ -38,7 +39,7 @@ def end_ticks(stage: Stage, count: int, **options: object) -> None:
 
 def judge_ticks(stage: Stage, findings: Findings, count: int) -> None:
     """Checks jobs whose workers have ended: no tick omitted between the first and the last, none made twice."""
-    keys = stage.client.keys.queue(QUEUE)
+    keys = keys_of(stage.client).queue(QUEUE)
     ticks: defaultdict[str, set[int]] = defaultdict(set)
     for entry in stage.ledger.entries("tick"):
         ticks[entry.note].add(_tick_s(entry.task))

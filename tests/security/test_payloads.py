@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from jobrunner import Client, Job, Worker, job
+from jobrunner.client.internals import keys_of
 from jobrunner.errors import InvalidName, PayloadTooLarge, QueueFull
 from tests.security.conftest import Connect
 
@@ -59,7 +60,7 @@ def test_bytes_that_are_a_pickle_are_no_parameters(connect: Connect, raw: redis.
     mark = tmp_path / "made"
     bad, good = Sum(numbers=[1]).enqueue(), Sum(numbers=[2]).enqueue()
     forged = {"payload": pickle.dumps(_Bomb(mark)), "encoding": b"pickle"}
-    raw.hset(client.keys.queue("sums").task(bad.id), mapping=forged)
+    raw.hset(keys_of(client).queue("sums").task(bad.id), mapping=forged)
     work(client)
 
     assert not mark.exists()
@@ -73,7 +74,7 @@ def test_parameters_that_do_not_fit_their_types_never_reach_the_job(
 ) -> None:
     client = connect()
     bad, good = Sum(numbers=[1]).enqueue(), Sum(numbers=[2]).enqueue()
-    raw.hset(client.keys.queue("sums").task(bad.id), "payload", payload)
+    raw.hset(keys_of(client).queue("sums").task(bad.id), "payload", payload)
 
     work(client)
 
@@ -86,7 +87,7 @@ def test_parameters_that_do_not_fit_their_types_never_reach_the_job(
 def test_a_type_that_names_code_imports_and_runs_nothing(connect: Connect, raw: redis.Redis, name: str) -> None:
     client = connect()
     bad, good = Sum(numbers=[1]).enqueue(), Sum(numbers=[2]).enqueue()
-    raw.hset(client.keys.queue("sums").task(bad.id), "type", name)
+    raw.hset(keys_of(client).queue("sums").task(bad.id), "type", name)
 
     work(client)
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
 from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.flow_relay import relay
 from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
@@ -133,7 +134,7 @@ def work(client: Client, *queues: str) -> None:
 
 
 def multiply(client: Client, raw: redis.Redis, of: str, new: str, **changed: bytes) -> None:
-    keys = client.keys.queue("vault")
+    keys = keys_of(client).queue("vault")
     attacks.line_up(raw, keys, new, raw.hgetall(keys.task(of)), {k.encode(): v for k, v in changed.items()})
 
 
@@ -143,7 +144,7 @@ def test_no_field_of_a_task_can_be_edited_so_that_something_else_runs(
 ) -> None:
     honest = {("pay", "ann", 1, ()), ("pay", "bob", 1_000_000, ())}
     mine, yours = Pay(to="ann").enqueue(), Pay(to="bob", amount=1_000_000).enqueue()
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     of_mine, of_yours = (raw.hgetall(keys.task(one.id)) for one in (mine, yours))
     values = [*NASTY, of_yours.get(field.encode(), b""), of_mine[b"payload"], of_mine[b"encoding"]]
     for number, value in enumerate(values):
@@ -170,7 +171,7 @@ def test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued(
     raw.flushdb()
     ran.clear()
     sealing._registered.clear()
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     given_ids = [Pay(to="ann").enqueue().id, Refund(to="bob", amount=5).enqueue().id, Balance(to="cid").enqueue().id]
     stored = [raw.hgetall(keys.task(one)) for one in given_ids]
     names = sorted({name for one in stored for name in one} | {b"headers", b"then", b"results"})
@@ -195,7 +196,7 @@ def test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued(
 
 def test_the_attack_that_worked_before_a_third_word_in_encoding(sealing: Client, raw: redis.Redis) -> None:
     mine, yours = Pay(to="ann").enqueue(), Pay(to="bob", amount=1_000_000).enqueue()
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     theirs = raw.hgetall(keys.task(yours.id))
     for number in range(3):
         encoding = theirs[b"encoding"] + b" " + yours.id.encode()
@@ -215,10 +216,10 @@ def test_who_puts_the_last_state_of_a_replaced_task_under_new_ids_runs_nothing(
     sealing: Client, raw: redis.Redis
 ) -> None:
     first = Balance(to="ann", amount=1).enqueue()
-    before = raw.hgetall(sealing.keys.queue("vault").task(first.id))
+    before = raw.hgetall(keys_of(sealing).queue("vault").task(first.id))
     second = Balance(to="ann", amount=2).enqueue()
     assert second.id == first.id
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     for number, fields in enumerate((before, raw.hgetall(keys.task(first.id)))):
         raw.hset(keys.task(f"again-{number}"), mapping=fields | {b"id": b"again"})
         raw.zadd(keys.waiting, {f"again-{number}": 1})
@@ -276,11 +277,11 @@ def test_another_key_and_none_are_no_way_round(raw: redis.Redis, connect: Connec
     for options in attackers:
         attacker = connect(**options)
         task = Pay(to="eve", amount=9).enqueue()
-        forged.append(raw.hgetall(attacker.keys.queue("vault").task(task.id)))
+        forged.append(raw.hgetall(keys_of(attacker).queue("vault").task(task.id)))
     client = connect(payload_keys=[KEY], payload_encryption=kind, require_encryption=True)
     for fields in forged:
         mine = Pay(to="ann").enqueue()
-        raw.hset(client.keys.queue("vault").task(mine.id), mapping=fields | {b"id": mine.id.encode()})
+        raw.hset(keys_of(client).queue("vault").task(mine.id), mapping=fields | {b"id": mine.id.encode()})
 
     work(client)
 
@@ -296,7 +297,7 @@ def test_signed_text_cannot_take_the_place_of_ciphertext_nor_the_other_way_round
     signed = Pay(to="ann").enqueue()
     encrypting = connect(payload_keys=[KEY], require_encryption=True)
     encrypted = Pay(to="bob").enqueue()
-    keys = signing.keys.queue("vault")
+    keys = keys_of(signing).queue("vault")
     one, two = (raw.hgetall(keys.task(task.id)) for task in (signed, encrypted))
     for name in (b"payload", b"encoding"):
         raw.hset(keys.task(signed.id), name, two[name])
@@ -314,7 +315,7 @@ def test_signed_text_cannot_take_the_place_of_ciphertext_nor_the_other_way_round
 def test_results_are_those_of_the_task_that_was_asked_for(sealing: Client, raw: redis.Redis) -> None:
     mine, yours = Pay(to="ann").enqueue(), Pay(to="bob").enqueue()
     work(sealing)
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     theirs = raw.hget(keys.task(yours.id), "result")
     for forged in (theirs, b'"forged"', theirs.replace(yours.id.encode(), mine.id.encode()), b"{}", b"\xff"):
         raw.hset(keys.task(mine.id), "result", forged)
@@ -334,10 +335,10 @@ def test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run(
 ) -> None:
     other = chain(group(Pay(to="other-1"), Pay(to="other-2")), Tell()).enqueue()
     chain(group(Pay(to="ann"), Pay(to="bob")), step()).enqueue()
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     for lease in sealing.queue("vault").reserve(4):
         lease.commit(result=lease.payload.decode())
-    relay(sealing.broker, sealing.keys, tags=["vault"])
+    relay(broker_of(sealing), keys_of(sealing), tags=["vault"])
     waiting = [one.decode() for one in raw.zrange(keys.waiting, 0, -1)]
     of_other, mine = sorted(waiting, key=lambda one: b"other" not in opened(sealing, one))
     results = raw.hget(keys.task(mine), "results")
@@ -356,9 +357,9 @@ def opened(client: Client, task_id: str) -> bytes:
     """The results that a step receives, decrypted."""
     from jobrunner.client.flow_results import opened_results, receive
 
-    received = receive(client.broker, client.keys.queue("vault"), task_id)
+    received = receive(broker_of(client), keys_of(client).queue("vault"), task_id)
     assert received is not None
-    return str(opened_results(client.keys.seal, *received, None)).encode()
+    return str(opened_results(keys_of(client).seal, *received, None)).encode()
 
 
 def forge(how: str, results: bytes, others: bytes) -> bytes:
@@ -380,7 +381,7 @@ def test_a_step_does_not_run_before_those_before_it_also_when_it_never_looks_at_
     """The attacker puts the step that a join prepared in line himself, with and without forged results."""
     chain(Pay(to="ann"), Ship(what="gold")).enqueue()
     chain(Silent(), Ship(what="silver")).enqueue()
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     for join in members_of(raw).values():
         if b"f:payload" in join:
             task_id = join[b"id"]
@@ -422,11 +423,11 @@ def test_flows_of_every_shape_run_with_seals(sealing: Client) -> None:
 def test_a_callback_gets_what_there_is_and_nothing_forged(sealing: Client, raw: redis.Redis) -> None:
     sealing.queue("vault").configure(max_attempts=1)
     group(Pay(to="a"), Pay(to="b"), on_complete=Tell()).enqueue()
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     bad, good = sealing.queue("vault").reserve(2)
     bad.rollback(error="no")
     good.commit(result="b")
-    relay(sealing.broker, sealing.keys, tags=["vault"])
+    relay(broker_of(sealing), keys_of(sealing), tags=["vault"])
     (callback,) = [one.decode() for one in raw.zrange(keys.waiting, 0, -1)]
     work(sealing)
     assert ran[-1] == ("tell", None, "b")
@@ -442,8 +443,8 @@ def test_items_do_not_open_in_another_queue_of_their_pipeline(sealing: Client, r
     first, second = sealing.queue("line/raw"), sealing.queue("line/checked")
     item = first.push({"n": 1}, id="mine")
     other = second.push({"n": 2}, id="yours")
-    keys = sealing.keys.queue("line/checked")
-    raw.zrem(first.keys.waiting, item)
+    keys = keys_of(sealing).queue("line/checked")
+    raw.zrem(keys_of(first).waiting, item)
     raw.zadd(keys.waiting, {item: 1})
     raw.hset(keys.task(item), "queue", "line/checked")
 
@@ -463,7 +464,7 @@ def test_a_job_does_not_run_as_the_item_of_a_station_nor_an_item_as_a_job(sealin
 
     task = Quote(to="ann").enqueue()
     item = line.push("end", {"to": "eve"})
-    keys, ends = sealing.keys.queue("vault/quotes"), sealing.keys.queue("vault-line/end")
+    keys, ends = keys_of(sealing).queue("vault/quotes"), keys_of(sealing).queue("vault-line/end")
     raw.zadd(ends.waiting, {task.id: 1})
     raw.hset(ends.task(task.id), mapping=raw.hgetall(keys.task(task.id)) | {b"queue": b"vault-line/end"})
     raw.hset(ends.task(str(item)), "type", "vault.quote")
@@ -480,7 +481,7 @@ def test_the_dead_of_a_queue_open_where_this_program_says_they_go_and_not_where_
     first.configure(max_attempts=1, dead_letter_queue="deadline/dead")
     first.push_many([Item("a", id="a"), Item("b", id="b")])
     first.reserve(1)[0].rollback(error="no")
-    raw.hset(first.keys.settings, "dead_letter_queue", "deadline/other")
+    raw.hset(keys_of(first).settings, "dead_letter_queue", "deadline/other")
     first.reserve(1)[0].rollback(error="no")
 
     assert [one.payload for one in dead.reserve(2)] == ["a"]
@@ -495,8 +496,8 @@ def test_replays_and_mended_payloads_are_made_of_what_opens_only(sealing: Client
     first, second = queue.push_many([Item("a", id="first"), Item("b", id="second")])
     for lease in queue.reserve(2):
         lease.rollback(error="no") if lease.id == first else lease.commit()
-    raw.hset(queue.keys.task(first), "type", "vault.pay")
-    raw.hset(queue.keys.task(second), "headers", '{"x":"y"}')
+    raw.hset(keys_of(queue).task(first), "type", "vault.pay")
+    raw.hset(keys_of(queue).task(second), "headers", '{"x":"y"}')
 
     with pytest.raises(DecryptionFailed):
         queue.requeue_dead([first], payload={"to": "eve"})
@@ -510,13 +511,13 @@ def test_a_leader_seals_no_parameters_that_nobody_with_the_keys_published(
     now = clock.set()
     definition = find("vault.tick")
     assert definition is not None
-    mine = published([definition], sealing.keys.seal)
-    assert published([definition], sealing.keys.seal) == mine
+    mine = published([definition], keys_of(sealing).seal)
+    assert published([definition], keys_of(sealing).seal) == mine
     edited = msgspec.json.decode(mine["vault.tick"])
     edited["payload"] = base64.b64encode(b'{"to":"eve"}').decode()
     for forged in (published([definition]), {"vault.tick": msgspec.json.encode(edited)}):
-        sealing.broker.run(leader_calls.define_periodics(sealing.keys, forged))
-        fire = PeriodicTicks(sealing.broker, sealing.keys)
+        broker_of(sealing).run(leader_calls.define_periodics(keys_of(sealing), forged))
+        fire = PeriodicTicks(broker_of(sealing), keys_of(sealing))
         fire.step(1, from_ms(now))
         clock.advance(1000)
         fire.step(1, from_ms(now + 1000))
@@ -524,9 +525,9 @@ def test_a_leader_seals_no_parameters_that_nobody_with_the_keys_published(
         read = read_definition(forged["vault.tick"])
         if read is not None:
             with pytest.raises(EncryptionError):
-                read.task("id", sealing.keys.seal)
+                read.task("id", keys_of(sealing).seal)
 
-    sealing.broker.run(leader_calls.define_periodics(sealing.keys, mine))
+    broker_of(sealing).run(leader_calls.define_periodics(keys_of(sealing), mine))
     fire.reread()
     now = clock.set(now + 2000)
     fire.step(1, from_ms(now))
@@ -539,7 +540,7 @@ def test_a_leader_seals_no_parameters_that_nobody_with_the_keys_published(
 def test_what_the_first_format_sealed_is_dead_and_says_what_to_do(sealing: Client, raw: redis.Redis) -> None:
     task = Pay(to="ann").enqueue()
     neighbour = Pay(to="bob").enqueue()
-    raw.hset(sealing.keys.queue("vault").task(task.id), "encoding", " aes:34750f98")
+    raw.hset(keys_of(sealing).queue("vault").task(task.id), "encoding", " aes:34750f98")
 
     work(sealing)
 
@@ -548,7 +549,7 @@ def test_what_the_first_format_sealed_is_dead_and_says_what_to_do(sealing: Clien
 
 
 def test_every_byte_counts_of_what_runs(sealing: Client, raw: redis.Redis) -> None:
-    keys = sealing.keys.queue("vault")
+    keys = keys_of(sealing).queue("vault")
     task = Pay(to="ann").enqueue()
     stored = raw.hgetall(keys.task(task.id))
     raw.delete(keys.task(task.id), keys.waiting)
@@ -571,7 +572,7 @@ def test_every_byte_counts_of_what_runs(sealing: Client, raw: redis.Redis) -> No
 def test_require_sealed_is_what_refuses_the_plain(sealing: Client, raw: redis.Redis) -> None:
     task = Pay(to="ann").enqueue()
     raw.hset(
-        sealing.keys.queue("vault").task(task.id), mapping={"payload": b'{"to":"eve","amount":9}', "encoding": b""}
+        keys_of(sealing).queue("vault").task(task.id), mapping={"payload": b'{"to":"eve","amount":9}', "encoding": b""}
     )
 
     work(sealing)

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from jobrunner import AsyncClient, Client, Job, Worker, chain, group, job
 from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.client.internals import keys_of
 from jobrunner.redaction import HIDDEN, Redaction
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Basic
@@ -64,7 +65,7 @@ def filled(client: Client, raw: redis.Redis) -> list[str]:
     Worker(client=client, queues=["shown"]).run(burst=True)
     waiting = Open(iban=SECRET, **parameters).enqueue().id
     scheduled = Open(iban=SECRET, **parameters).enqueue(in_=999).id
-    keys = client.keys.queue("shown")
+    keys = keys_of(client).queue("shown")
     for one in (bad, good, waiting, scheduled):
         raw.hset(keys.task(one), "headers", json.dumps({"authorization": SECRET, "iban": SECRET, "trace": "seen"}))
         raw.hset(keys.task(one), "a_field_of_a_newer_version", json.dumps({"iban": SECRET}))
@@ -120,7 +121,7 @@ def decoded(text: str) -> list[str]:
 def test_a_field_that_nobody_chose_to_show_is_not_shown(connect: Connect, raw: redis.Redis) -> None:
     client = connect()
     task = Next().enqueue()
-    raw.hset(client.keys.queue("shown").task(task.id), "brand_new", "a-new-value")
+    raw.hset(keys_of(client).queue("shown").task(task.id), "brand_new", "a-new-value")
     browser = viewer(client)
 
     for headers in (HTML, JSON):
@@ -134,7 +135,7 @@ def test_json_nested_3_000_deep_is_no_error_and_shows_no_secret(connect: Connect
     client = connect()
     task, neighbour = Next().enqueue(), Next().enqueue()
     deep = '{"password":"' + SECRET + '","deep":' + "[" * 3_000 + "]" * 3_000 + "}"
-    raw.hset(client.keys.queue("shown").task(task.id), name, deep)
+    raw.hset(keys_of(client).queue("shown").task(task.id), name, deep)
     browser = viewer(client)
 
     for path in (f"/tasks/{task.id}", "/tasks?queue=shown", "/tasks?queue=shown&param=deep"):
@@ -142,7 +143,7 @@ def test_json_nested_3_000_deep_is_no_error_and_shows_no_secret(connect: Connect
             answer = browser.get(path, headers=headers)
             assert answer.status_code == 200, (path, answer.text[:300])
             assert SECRET not in answer.text
-    where = ["--url", client.settings.url, "--prefix", client.keys.prefix]
+    where = ["--url", client.settings.url, "--prefix", keys_of(client).prefix]
     for command in (["tasks", "show", task.id], ["tasks", "show", task.id, "--json"], ["tasks", "list", "shown"]):
         told = CliRunner().invoke(command_line, [*command, *where])
         assert told.exit_code == 0, (command, told.output[-300:])
@@ -184,7 +185,7 @@ def test_names_that_a_worker_publishes_hold_everywhere(
     worker = connect(redact=["iban", "pin"])
     task = Open(iban=SECRET, nested={"pin": SECRET, "fail": True}).enqueue()
     Worker(client=worker, queues=["shown"]).run(burst=True)
-    raw.sadd(worker.keys.redact, "(((no pattern")
+    raw.sadd(keys_of(worker).redact, "(((no pattern")
     client = connect()
     monkeypatch.chdir(tmp_path)
     browser = viewer(client, redact=[])
@@ -195,7 +196,7 @@ def test_names_that_a_worker_publishes_hold_everywhere(
             assert SECRET not in text.replace(f"param={SECRET}", "").replace(f'value="{SECRET}"', "").replace(
                 f'"param":"{SECRET}"', ""
             ), path
-    where = ["--url", client.settings.url, "--prefix", client.keys.prefix]
+    where = ["--url", client.settings.url, "--prefix", keys_of(client).prefix]
     for command in (["tasks", "show", task.id], ["tasks", "show", task.id, "--json"], ["dead", "list", "shown"]):
         told = CliRunner().invoke(command_line, [*command, *where])
         assert told.exit_code == 0, told.output
@@ -230,14 +231,14 @@ def test_errors_are_kept_and_logged_without_the_values_behind_hidden_names(
     Worker(client=client, queues=["shown"], executor=executor, concurrency=1, modules=modules).run(burst=True)
 
     told = capfd.readouterr()
-    stored = raw.hgetall(client.keys.queue("shown").task(bad.id))
+    stored = raw.hgetall(keys_of(client).queue("shown").task(bad.id))
     assert b"cannot pay: Open(iban=\xe2\x80\xa2" in stored[b"error"]
     for name, value in stored.items():
         assert SECRET.encode() not in value or name in (b"payload", b"progress"), name
-    events = b"".join(value for _, fields in raw.xrange(client.keys.events) for value in fields.values())
+    events = b"".join(value for _, fields in raw.xrange(keys_of(client).events) for value in fields.values())
     assert SECRET not in told.out + told.err
     assert SECRET.encode() not in events
-    assert raw.lrange(client.keys.queue("shown").deaths, 0, -1) is not None
+    assert raw.lrange(keys_of(client).queue("shown").deaths, 0, -1) is not None
 
 
 def test_the_asyncio_client_hides_what_was_published_and_publishes(connect: Connect) -> None:

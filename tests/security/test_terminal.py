@@ -12,6 +12,7 @@ from jobrunner import Job, Worker, job
 from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.cli.output import answer_json, echo
+from jobrunner.client.internals import keys_of
 from jobrunner.formatting import printable
 from jobrunner.log_setup import log_to_stderr
 from tests.security.conftest import Connect
@@ -55,12 +56,12 @@ def test_no_command_writes_what_steers_a_terminal(connect: Connect, raw: redis.R
     task = Bad(text=EVIL).enqueue()
     Worker(client=client, queues=["terminal"]).run(burst=True)
     Bad(text=EVIL).enqueue()
-    keys = client.keys.queue("terminal")
+    keys = keys_of(client).queue("terminal")
     for name in ("headers", "progress", "result", "results", "brand_new", "failures", "type"):
         raw.hset(keys.task(task.id), name, json.dumps({EVIL: EVIL}, ensure_ascii=False) if name != "type" else EVIL)
-    raw.sadd(client.keys.queues, "ok")
-    raw.xadd(client.keys.events, {"kind": EVIL, "queue": "terminal", "error": EVIL})
-    where = ["--url", client.settings.url, "--prefix", client.keys.prefix]
+    raw.sadd(keys_of(client).queues, "ok")
+    raw.xadd(keys_of(client).events, {"kind": EVIL, "queue": "terminal", "error": EVIL})
+    where = ["--url", client.settings.url, "--prefix", keys_of(client).prefix]
     ran = 0
     for words in COMMANDS:
         command = [task.id if one == "ID" else one for one in words]

@@ -14,6 +14,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.cli import options
 from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.client.internals import endpoint_of, keys_of
 from jobrunner.formatting import safe_url
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Basic, Token
@@ -67,7 +68,7 @@ def told_by(call: Callable[[], object]) -> str:
 def test_nothing_of_a_server_that_is_away_tells_the_secret(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "_RETRY_TIMEOUT_S", 0.0)
     with Client(url.format(SECRET), retry_timeout=0) as client:
-        assert SECRET not in repr(client) + repr(client.settings) + str(client.endpoint) + repr(client.endpoint)
+        assert SECRET not in repr(client) + repr(client.settings) + str(endpoint_of(client)) + repr(endpoint_of(client))
         told = told_by(lambda: client.queue("mail").push("x"))
         assert told
         assert SECRET not in told
@@ -135,7 +136,7 @@ def test_no_page_line_of_the_log_or_answer_has_the_password_of_a_server_that_is_
     sign = "&" if "?" in server.url else "?"
     url = f"{server.url}{sign}username=default&password={SECRET}"
     plain = connect()
-    with Client(url, plain.keys.prefix, retry_timeout=0) as client:
+    with Client(url, keys_of(plain).prefix, retry_timeout=0) as client:
         said = told_by(client.queues)  # a server without passwords may refuse one
         if not said:
             Worker(client=client, queues=["mail"]).run(burst=True)

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobrunner.client.batches import Batches
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobrunner.spark.errors import error_line
 from jobrunner.spark.session import spark_session
@@ -81,7 +82,7 @@ def take(spark, client, flights):
 
     def taken(queue, n=10_000, lease_s=60.0):
         station = flights.spark_stations[f"flights/{queue}"]
-        lease = Batches(client.broker, client.keys.queue(station.queue)).take(n, lease_s=lease_s)
+        lease = Batches(broker_of(client), keys_of(client).queue(station.queue)).take(n, lease_s=lease_s)
         return BatchRun(spark, client, station, shape_of(station.schema, station.queue), lease)
 
     return taken

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from jobrunner.broker.calls import archives
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.history import archive as module
@@ -168,7 +169,7 @@ def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client:
 
 def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> None:
     run = module._ArchiveRun(spark, client, path, lambda _: None, lambda _: nullcontext())
-    assert client.broker.run(archives.hold(client.keys, run._digest, "another", ttl_ms=60_000))
+    assert broker_of(client).run(archives.hold(keys_of(client), run._digest, "another", ttl_ms=60_000))
     with pytest.raises(UsageError, match="another process writes the archive"):
         archive(spark, client, path, lag_s=0)
 
@@ -180,7 +181,7 @@ def test_a_selected_part_goes_back_into_its_queues_once(spark: Any, client: Any,
 
     some = select(there, "get_json_object(payload, '$.to') = 'u1' or _state = 'dead'")
     assert count(some) == {"mail": 2, "orders/raw": 2}
-    run = Replay(name="again", url=client.endpoint.shared_url(), prefix=client.keys.prefix)
+    run = Replay(name="again", url=endpoint_of(client).shared_url(), prefix=keys_of(client).prefix)
     assert replay(some, run) == {"mail": Replayed(2, 0), "orders/raw": Replayed(2, 0)}
     assert replay(some, run) == {"mail": Replayed(0, 2), "orders/raw": Replayed(0, 2)}
 
@@ -200,7 +201,7 @@ def test_the_history_in_redis_is_selected_from_in_the_same_way(spark: Any, clien
     lease.commit()
 
     some = select(read_history(spark, client, "mail"), "_encoding is null or _encoding = ''")
-    run = Replay(name="r1", url=client.endpoint.shared_url(), prefix=client.keys.prefix)
+    run = Replay(name="r1", url=endpoint_of(client).shared_url(), prefix=keys_of(client).prefix)
     assert replay(some, run) == {"mail": Replayed(1, 0)}
     (lease,) = client.queue("mail").reserve(2)
     assert lease.payload == b"\xff\x00 bytes"

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.client.item import Item
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -151,10 +152,10 @@ def verify(server: Server, client: Client, folder: Path, items: int) -> None:
     assert stats["chaos/raw"].totals["dropped"] == dropped
     assert {name: one.dead for name, one in stats.items() if one.dead} == {}
     with server.connect() as raw:
-        rest = [int(task_id[1:]) for task_id in raw.zrange(client.keys.queue("chaos/rest").waiting, 0, -1)]
+        rest = [int(task_id[1:]) for task_id in raw.zrange(keys_of(client).queue("chaos/rest").waiting, 0, -1)]
         assert (len(rest), set(rest)) == (len(odd), odd)
         assert stats["chaos/store"].totals["succeeded"] == len(even)
-        base = client.keys.queue("chaos/raw")
+        base = keys_of(client).queue("chaos/raw")
         wait_for(lambda: not _left_of_batches(raw, base.batch), timeout_s=60)
         tasks = sum(1 for _ in raw.scan_iter(match=base.tasks + b"*", count=5000))
         assert tasks == len(odd), "an orphan"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jobrunner.client.internals import keys_of
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,8 @@ def shell(server, client, tmp_path):
 
     def start(*words, batch=100, **environment):
         (tmp_path / "number_stations.py").write_text(UDF_STATION.replace("BATCH", str(batch)))
-        told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": client.keys.prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+        prefix = keys_of(client).prefix
+        told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
         with (tmp_path / "log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "jobrunner", *words],
@@ -99,7 +101,7 @@ def test_a_session_of_the_user_reads_and_writes_once_it_knows_the_format(server,
     client.queue("done").push_many(range(2))
     client.queue("done").commit_many(client.queue("done").reserve(2))
     told = {
-        "JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": client.keys.prefix, "PYSPARK_PYTHON": sys.executable,
+        "JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix, "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     ran = subprocess.run(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.stats import by_queue
 from tests.support.waiting import wait_for
 
@@ -35,7 +36,7 @@ def store(item):
 def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_path):
     (tmp_path / "mixed_stations.py").write_text(MIXED)
     client.queue("mixed/raw").push_many(range(40))
-    told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": client.keys.prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     words = ["pipeline", "run", "mixed", "mixed_stations", "--burst", "--master", "local[1]"]
 
     said = subprocess.run(
@@ -55,12 +56,12 @@ def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_pa
 @pytest.mark.timeout(300)
 def test_a_worker_of_a_station_on_spark_is_quieted_and_stopped_and_tells_times_of_items(server, client, tmp_path):
     def tell(order):
-        client.broker.run_many(leader_calls.order(client.keys, worker.id, order, "1", ttl_ms=60_000))
+        broker_of(client).run_many(leader_calls.order(keys_of(client), worker.id, order, "1", ttl_ms=60_000))
 
     (tmp_path / "mixed_stations.py").write_text(MIXED)
     rows = client.queue("mixed/rows")
     rows.push_many([{"day": day, "delay": 1.0} for day in range(5)])
-    told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": client.keys.prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    told = {"JOBRUNNER_URL": server.url, "JOBRUNNER_PREFIX": keys_of(client).prefix, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     process = subprocess.Popen(
         [sys.executable, "-m", "jobrunner", "work", "mixed_stations", "-q", "mixed/rows", "--heartbeat", "0.2"],
         cwd=tmp_path, env=os.environ | told | {"JOBRUNNER_SPARK_MASTER": "local[1]"},

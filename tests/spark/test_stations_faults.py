@@ -9,6 +9,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.connect import Endpoint
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import BatchLost, ServerUnavailable, SparkMissing
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff
@@ -39,9 +40,9 @@ def overtake(server, client, clock):
     """overtake(): another driver, for which the leases have ended, takes the batch over."""
 
     def take(hours=1.0):
-        clock.ms = clock.ms or float(client.broker.run(_server_time())) * 1000
+        clock.ms = clock.ms or float(broker_of(client).run(_server_time())) * 1000
         later = Broker(Endpoint(server.url), now_ms=lambda: repr(clock.ms + hours * 3_600_000).encode())
-        return Batches(later, client.keys.queue("flights/clean")).take(1, lease_s=1.0)
+        return Batches(later, keys_of(client).queue("flights/clean")).take(1, lease_s=1.0)
 
     return take
 
@@ -371,7 +372,7 @@ def test_a_batch_may_wait_for_items_longer_than_its_lease(flights, client, clock
     flights.push_many("clean", [1])
     clock.set()
     driver = driver_of("clean")
-    lease = Batches(client.broker, client.keys.queue("flights/clean")).take(9, lease_s=0.05)
+    lease = Batches(broker_of(client), keys_of(client).queue("flights/clean")).take(9, lease_s=0.05)
     monkeypatch.setattr(driver._stopping, "wait", lambda seconds: clock.advance(seconds * 1000) and False)
 
     driver._fill(lease)
@@ -385,13 +386,13 @@ def test_a_batch_that_a_failover_could_forget_is_not_run(flights, client, server
     ran = []
     flights.spark_sink("late", max_wait=0)(lambda df, spark, batch: ran.append(batch.id))
     flights.push("late", 1)
-    with Client(server.url, client.keys.prefix, durability="replicated", durability_timeout=0.05) as careful:
+    with Client(server.url, keys_of(client).prefix, durability="replicated", durability_timeout=0.05) as careful:
         driver = build_driver(flights.spark_stations["flights/late"], careful)
         assert driver.step(warm)
         driver.stop(5)
     assert ran == []
 
-    lease = Batches(client.broker, client.keys.queue("flights/late")).take(1, lease_s=5)
+    lease = Batches(broker_of(client), keys_of(client).queue("flights/late")).take(1, lease_s=5)
     assert (lease.epoch, lease.failures, lease.size) == (2, 0, 1)
 
 

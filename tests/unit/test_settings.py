@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobrunner.client.client import Client
+from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.settings import WorkerSettings, client_settings, file_settings
 
@@ -68,7 +69,7 @@ def test_a_url_that_cannot_be_used_is_refused_before_connecting(url: str, monkey
 
 def test_a_password_is_never_shown() -> None:
     client = Client("redis://user:s3cret@host:6379/0")
-    assert "s3cret" not in repr(client) + str(client.endpoint)
+    assert "s3cret" not in repr(client) + str(endpoint_of(client))
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"executor": "gevent"}, {"max_tasks": -1}, {"max_memory": -1}])

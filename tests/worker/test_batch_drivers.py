@@ -9,6 +9,7 @@ import pytest
 from jobrunner import Client, Worker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.batches import Batches
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import DriverFailed, InvalidOption
 from jobrunner.inspector.stats import by_queue
 from jobrunner.jobs.driver import BatchEnd, CurrentBatch
@@ -220,7 +221,7 @@ def test_a_setting_that_cannot_be_is_refused_before_anything_starts(current: Cli
 
 
 def tell(client: Client, worker: Worker, name: str, value: str) -> None:
-    client.broker.run_many(leader_calls.order(client.keys, worker.id, name, value, ttl_ms=60_000))
+    broker_of(client).run_many(leader_calls.order(keys_of(client), worker.id, name, value, ttl_ms=60_000))
 
 
 def test_a_driver_is_quiet_with_its_worker_and_goes_on_with_it(
@@ -274,7 +275,7 @@ def test_what_a_driver_tells_of_its_batches_is_in_the_figures_of_its_queue(
 def test_a_burst_worker_does_not_wait_for_the_batches_of_a_driver_that_is_down(current: Client) -> None:
     batched, leased = current.queue("driven/elsewhere"), current.queue("driven/leased")
     batched.push_many(range(7))
-    batch = Batches(current.broker, batched.keys).take(5, lease_s=600)
+    batch = Batches(broker_of(current), keys_of(batched)).take(5, lease_s=600)
     assert batch is not None
     leased.push({"n": 1})
     (lease,) = leased.reserve(1)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jobrunner import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.inspector.search import Filter
 from jobrunner.task import Task
 from jobrunner.web.operations import Operations, ask_to_stop, read_operation
@@ -64,7 +65,7 @@ def test_an_operation_whose_process_died_is_shown_as_interrupted(current: Client
     operations = Operations(current)
     operation = operations.start("requeue", who="ann", wanted=None, chosen=[("w", "none")])
     wait_for(lambda: read_operation(current, operation).is_over)  # type: ignore[union-attr]
-    raw.hset(current.keys.operation(operation), mapping={"state": "running", "beat_ms": 1})
+    raw.hset(keys_of(current).operation(operation), mapping={"state": "running", "beat_ms": 1})
 
     assert read_operation(current, operation).state == "interrupted"  # type: ignore[union-attr]
-    assert 0 < raw.pttl(current.keys.operation(operation)) <= 86_400_000
+    assert 0 < raw.pttl(keys_of(current).operation(operation)) <= 86_400_000

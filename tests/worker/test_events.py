@@ -15,6 +15,7 @@ from jobrunner.broker.calls import events as calls
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.death_events import DeathEvents
 from jobrunner.coordinator.scan import LeaderScan
@@ -79,7 +80,7 @@ def test_a_worker_tells_of_the_end_of_every_attempt_when_asked(current: Client, 
 
 
 def test_a_worker_whose_events_are_refused_works_on(current: Client, server: Any, raw: redis.Redis, keys: Keys) -> None:
-    for node in current.broker.nodes():
+    for node in broker_of(current).nodes():
         node.run(command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-xadd", read=bytes))
     mute = Client(server.url.replace("://", "://mute:any@"), keys.prefix)
     task = good.enqueue()
@@ -89,7 +90,7 @@ def test_a_worker_whose_events_are_refused_works_on(current: Client, server: Any
     assert (summary.finished, told(current)) == (1, [])
     assert task.state == "succeeded"
     mute.close()
-    for node in current.broker.nodes():
+    for node in broker_of(current).nodes():
         node.run(command("ACL", "DELUSER", "mute", read=int))
 
 
@@ -279,26 +280,26 @@ def test_what_people_do_to_queues_is_told(current: Client, clock: Any, broker: B
 
 
 def test_an_event_that_cannot_be_written_stops_nothing(current: Client, server: Any) -> None:
-    for node in current.broker.nodes():
+    for node in broker_of(current).nodes():
         node.run(command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-xadd", read=bytes))
     mute = Broker(Endpoint(server.url.replace("://", "://mute:any@")))
-    Queue(mute, current.keys, "q", 1000).pause()
+    Queue(mute, keys_of(current), "q", 1000).pause()
 
     assert current.stats()["q"].paused
     assert told(current) == []
     mute.close()
-    for node in current.broker.nodes():
+    for node in broker_of(current).nodes():
         node.run(command("ACL", "DELUSER", "mute", read=int))
 
 
 def test_reading_goes_on_behind_an_event(current: Client, keys: Keys) -> None:
     for n in range(250):
-        current.broker.run(calls.note(keys, "queue_resumed", queue=f"q{n}"))
+        broker_of(current).run(calls.note(keys, "queue_resumed", queue=f"q{n}"))
     found = list(current.events())
 
     assert [one.queue for one in found] == [f"q{n}" for n in range(250)]
     assert [one.queue for one in current.events(found[247].id)] == ["q248", "q249"]
-    assert [one.queue for one in current.broker.run(calls.newest(keys, count=2))] == ["q248", "q249"]
+    assert [one.queue for one in broker_of(current).run(calls.newest(keys, count=2))] == ["q248", "q249"]
     with pytest.raises(InvalidOption, match="id of an event"):
         next(current.events("yesterday"))
 
@@ -340,7 +341,7 @@ def test_coroutines_read_and_follow_too(current: Client, server: Any, keys: Keys
 
 
 def test_the_stream_is_bounded(current: Client, keys: Keys, raw: redis.Redis) -> None:
-    current.broker.run_many([calls.note(keys, "queue_resumed", queue="q", text="x" * 9999) for _ in range(10_400)])
+    broker_of(current).run_many([calls.note(keys, "queue_resumed", queue="q", text="x" * 9999) for _ in range(10_400)])
 
     assert 10_000 <= raw.xlen(keys.events) < 10_200
     assert all(len(one.details["text"]) == 500 for one in list(current.events())[:3])

@@ -11,6 +11,7 @@ import pytest
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
 from jobrunner.broker.calls.leader_scan import ScanReply
 from jobrunner.client.current import forget, use
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.coordinator.flow_recovery import FlowRecovery
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.flow import Chain, Group, Step
@@ -405,7 +406,7 @@ def test_a_member_that_expires_in_line_is_told_of_by_the_leader(client: Client) 
     group(expiring.bind(), on_dead=Note(name=name)).enqueue()
     wait_for(lambda: not [lease.release() for lease in client.queue("unserved2").reserve(1)])
     assert name not in seen
-    outboxes = FlowRecovery(client.broker, client.keys)
+    outboxes = FlowRecovery(broker_of(client), keys_of(client))
     outboxes.take(ScanReply(posted=["unserved2"]))
     outboxes.step()
     wait_for(lambda: name in seen)

@@ -8,6 +8,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client.internals import broker_of, keys_of
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
 from tests.worker.test_work import gated, gates
@@ -22,7 +23,7 @@ def _open_gates() -> Iterator[None]:
 
 
 def order(client: Client, worker: Any, name: str, value: str) -> None:
-    client.broker.run_many(leader_calls.order(client.keys, worker.id, name, value, ttl_ms=60_000))
+    broker_of(client).run_many(leader_calls.order(keys_of(client), worker.id, name, value, ttl_ms=60_000))
 
 
 def test_a_worker_says_what_it_runs_and_how_much_memory_it_takes(start: Start, current: Client) -> None:

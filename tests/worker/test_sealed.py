@@ -19,6 +19,7 @@ from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, gro
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.current import forget, use
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, InvalidOption, NotEncrypted, UnknownOption
@@ -146,7 +147,7 @@ def test_signed_payloads_stay_readable_and_results_too(connect: Callable[..., Cl
 
     work(client)
 
-    stored = raw.hgetall(client.keys.queue("sealed").task(task.id))
+    stored = raw.hgetall(keys_of(client).queue("sealed").task(task.id))
     assert json.loads(stored[b"payload"]) == {"text": SECRET}
     assert json.loads(stored[b"result"])["value"] == f"{SECRET} noted"
     assert task.result(timeout=0) == f"{SECRET} noted"
@@ -178,7 +179,7 @@ def test_a_payload_that_was_swapped_or_changed_does_not_run(
 ) -> None:
     client = connect(OLD, payload_encryption=kind)
     one, two = Note(text="one").enqueue(), Note(text="two").enqueue()
-    first, second = (client.keys.queue("sealed").task(task.id) for task in (one, two))
+    first, second = (keys_of(client).queue("sealed").task(task.id) for task in (one, two))
     if what == "of another task":
         raw.hset(first, mapping={name: raw.hget(second, name) for name in ("payload", "encoding")})
     elif what == "as another type":
@@ -198,13 +199,13 @@ def test_who_requires_a_seal_runs_nothing_plain(connect: Callable[..., Client], 
     plain = Note(text="plain").enqueue().id
     client = connect(OLD, require_encryption=True)
     sealed = Note(text="sealed").enqueue()
-    raw.hset(client.keys.queue("sealed").task(sealed.id), "shade", "blue")
+    raw.hset(keys_of(client).queue("sealed").task(sealed.id), "shade", "blue")
 
     work(client)
 
     assert seen == ["sealed"]
     assert client.task(plain).error.startswith("NotEncrypted: ")
-    raw.hset(client.keys.queue("sealed").task(sealed.id), "result", b'"forged"')
+    raw.hset(keys_of(client).queue("sealed").task(sealed.id), "result", b'"forged"')
     with pytest.raises(NotEncrypted):
         sealed.result(timeout=0)
 
@@ -226,7 +227,7 @@ def test_a_result_of_another_task_is_not_given_to_who_waits(
     client = connect(OLD, payload_encryption=kind)
     one, two = Note(text="one").enqueue(), Note(text="two").enqueue()
     work(client)
-    first, second = (client.keys.queue("sealed").task(task.id) for task in (one, two))
+    first, second = (keys_of(client).queue("sealed").task(task.id) for task in (one, two))
     raw.hset(first, "result", raw.hget(second, "result"))
 
     with pytest.raises(DecryptionFailed):
@@ -258,7 +259,7 @@ def test_items_of_a_bare_queue_are_sealed_over_moves_requeueing_and_replay(
     wait_for(lambda: popped.extend(str(one.payload) for one in second.pop(9)) or len(popped) >= 3)  # one is due now
     assert sorted(popped) == sorted(["moved", "keep", str(b"\x00\xff")])
     assert again != ids[1]
-    assert (raw.hget(second.keys.task(ids[1]), "payload") == b"\x00\xff") is (kind == "sign")
+    assert (raw.hget(keys_of(second).task(ids[1]), "payload") == b"\x00\xff") is (kind == "sign")
 
 
 def test_a_dead_item_is_mended_with_a_payload_that_is_sealed_for_it(connect: Callable[..., Client], kind: str) -> None:
@@ -316,7 +317,7 @@ def test_many_are_sealed_one_by_one(connect: Callable[..., Client], raw: redis.R
     client = connect(OLD, require_encryption=True)
     tasks = Note.enqueue_many([Note(text=str(n)) for n in range(1500)])
 
-    stored = {raw.hget(client.keys.queue("sealed").task(task.id), "payload") for task in tasks}
+    stored = {raw.hget(keys_of(client).queue("sealed").task(task.id), "payload") for task in tasks}
     assert len(stored) == 1500
     work(client)
     assert sorted(map(int, seen)) == list(range(1500))
@@ -381,8 +382,8 @@ def test_tasks_of_periodic_jobs_are_sealed_by_the_leader(connect: Callable[..., 
 
     now = clock.set()
     definition = find("sealed.tick")
-    client.broker.run(leader_calls.define_periodics(client.keys, published([definition], client.keys.seal)))
-    fire = PeriodicTicks(client.broker, client.keys)
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([definition], keys_of(client).seal)))
+    fire = PeriodicTicks(broker_of(client), keys_of(client))
     fire.step(1, from_ms(now))
     clock.advance(1000)
     fire.step(1, from_ms(now + 1000))
@@ -402,7 +403,7 @@ def test_pages_and_commands_show_that_it_is_encrypted_and_with_keys_what_it_is(
     def shown() -> tuple[str, str]:
         page = TestClient(create_app(client, auth=Loopback()), base_url="http://127.0.0.1", client=("127.0.0.1", 50000))
         told = CliRunner().invoke(
-            command_line, ["tasks", "show", task.id, "--url", client.settings.url, "--prefix", client.keys.prefix]
+            command_line, ["tasks", "show", task.id, "--url", client.settings.url, "--prefix", keys_of(client).prefix]
         )
         assert told.exit_code == 0, told.output
         return page.get(f"/tasks/{task.id}").text, told.output
@@ -424,8 +425,8 @@ def test_keys_come_from_the_environment_and_never_from_the_file_of_the_project(
     monkeypatch.setenv("JOBRUNNER_PAYLOAD_KEYS", f"{NEW}, {OLD}")
     with Client(server.url) as client:
         assert client.settings.payload_keys == (NEW, f" {OLD}")
-        assert client.keys.seal is not None
-        assert OLD not in repr(client) + repr(client.settings) + repr(client.keys.queue("mail"))
+        assert keys_of(client).seal is not None
+        assert OLD not in repr(client) + repr(client.settings) + repr(keys_of(client).queue("mail"))
 
     table = '[tool.jobrunner]\npayload_encryption = "sign"\nrequire_encryption = true\n'
     (tmp_path / "pyproject.toml").write_text(table)

@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from jobrunner import Backoff, Client, Item, Job, Snooze, chain, job
 from jobrunner.client.batches import Batches
 from jobrunner.client.current import async_client, current_async_client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import ServerRefused, UsageError
 from jobrunner.etl import Pipeline, To
 from jobrunner.jobs.registry import forget
@@ -208,7 +209,7 @@ def test_an_item_with_a_traceparent_of_its_own_keeps_it(current: Client, spans: 
 
 
 def test_a_send_that_fails_ends_its_span_as_an_error(current: Client, spans: Recorder, raw: Any) -> None:
-    raw.set(current.keys.queue("bare").waiting, "damaged")
+    raw.set(keys_of(current).queue("bare").waiting, "damaged")
 
     with pytest.raises(ServerRefused):
         current.queue("bare").push(1)
@@ -392,7 +393,7 @@ def test_a_span_of_a_batch_links_to_its_items_each_enqueue_once(current: Client,
     queue.push_many(range(3))
     queue.push("more")
     current.queue("untraced").push(1)
-    lease = Batches(current.broker, queue.keys).take(10, lease_s=30)
+    lease = Batches(broker_of(current), keys_of(queue)).take(10, lease_s=30)
     assert lease is not None
     tracer = TRACEPOINT.tracer
     assert tracer is not None

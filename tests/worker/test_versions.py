@@ -12,6 +12,7 @@ import redis
 from jobrunner import Client, Retry, Worker, job
 from jobrunner.broker.calls.server import FORMAT
 from jobrunner.broker.keys import Keys
+from jobrunner.client.internals import keys_of
 from jobrunner.errors import NewerFormat
 from jobrunner.etl import Pipeline
 from tests.support.waiting import wait_for
@@ -35,31 +36,31 @@ def _no_runs() -> None:
 
 
 def test_a_worker_does_not_start_below_a_newer_format(current: Client, raw: redis.Redis) -> None:
-    raw.set(current.keys.format, FORMAT + 1)
+    raw.set(keys_of(current).format, FORMAT + 1)
 
     with pytest.raises(NewerFormat, match=f"format {FORMAT + 1}"):
         Worker(client=current, queues=["ver"]).run(burst=True)
 
-    assert raw.keys() == [current.keys.format]
+    assert raw.keys() == [keys_of(current).format]
 
 
 def test_a_worker_leaves_when_a_newer_version_takes_the_prefix_over(
     start: Start, current: Client, raw: redis.Redis
 ) -> None:
     worker = start(queues=["ver"], heartbeat=0.05)
-    assert raw.get(current.keys.format) == b"%d" % FORMAT
+    assert raw.get(keys_of(current).format) == b"%d" % FORMAT
 
-    raw.set(current.keys.format, FORMAT + 1)
+    raw.set(keys_of(current).format, FORMAT + 1)
 
     assert isinstance(wait_for(lambda: worker.failure), NewerFormat)
     assert worker.health()[0] is False
 
 
 def test_a_worker_that_runs_in_the_foreground_ends_with_the_reason(current: Client, raw: redis.Redis) -> None:
-    raw.set(current.keys.format, FORMAT)
+    raw.set(keys_of(current).format, FORMAT)
     worker = Worker(client=current, queues=["ver"], heartbeat=0.05)
     worker.start()
-    raw.set(current.keys.format, FORMAT + 1)
+    raw.set(keys_of(current).format, FORMAT + 1)
     wait_for(lambda: worker.failure)
 
     with pytest.raises(NewerFormat):
@@ -71,7 +72,7 @@ def test_fields_of_a_newer_version_survive_retry_death_and_requeue(
     current: Client, raw: redis.Redis, run: Any
 ) -> None:
     task = flaky.enqueue(fails=2)
-    key = current.keys.queue("ver").task(task.id)
+    key = keys_of(current).queue("ver").task(task.id)
     raw.hset(key, mapping={"shade": b"\xffblue", "sla_ms": "12"})
 
     run(queues=["ver"], drain=True)
@@ -91,7 +92,7 @@ def test_fields_of_a_newer_version_survive_release_expiry_and_move(
     clock.set()
     first, second = current.queue("ver/first"), current.queue("ver/second")
     pushed = first.push({"a": 1})
-    key = first.keys.task(pushed)
+    key = keys_of(first).task(pushed)
     raw.hset(key, "shade", "blue")
 
     first.reserve()[0].release()
@@ -138,7 +139,7 @@ def test_what_a_newer_version_noted_of_a_task_is_kept_and_what_nobody_can_read_i
     queue = current.queue("ver")
     queue.configure(history=60)
     pushed = queue.push("b")
-    raw.hset(queue.keys.task(pushed), mapping={"shade": "blue", "failures": "no\tsuch\tform"})
+    raw.hset(keys_of(queue).task(pushed), mapping={"shade": "blue", "failures": "no\tsuch\tform"})
 
     queue.reserve()[0].commit()
 

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from jobrunner.broker.calls import tasks as task_calls
 from jobrunner.cli.top.state import Screen, ServerRequest, settled
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.live_snapshot import LiveRates, live_rates_of, look, recent_failures
@@ -102,10 +103,10 @@ class ServerPoller:
         if asked.page == "tasks" and asked.queue is not None:
             newest = asked.state == "dead"
             call = first_lines(self._client, asked.queue, asked.state, count=TASKS_SHOWN, newest=newest)
-            found = tuple(self._client.broker.run(call))
+            found = tuple(broker_of(self._client).run(call))
             return lambda now: replace(now, tasks=found) if _same_list(now, asked) else now
         if asked.page == "task" and asked.task is not None:
-            record = self._client.broker.run(task_calls.show(self._client.keys, asked.task, queue=asked.queue))
+            record = broker_of(self._client).run(task_calls.show(keys_of(self._client), asked.task, queue=asked.queue))
             hides = self._client.redaction
             return lambda now: (
                 replace(now, record=record, gone=record is None, redaction=hides) if now.task == asked.task else now

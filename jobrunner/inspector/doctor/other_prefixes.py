@@ -11,6 +11,7 @@ from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.queue_names import queue_names
 from jobrunner.clock import monotonic, unix_ms
@@ -38,7 +39,7 @@ class OtherPrefix:
 
 def other_prefixes(client: Client, facts: ServerFacts | None) -> list[OtherPrefix]:
     """Other prefixes of this database, as far as a scan of 0.3 s finds them, and all of the others with keys."""
-    found = [one for one in _in_database(client.broker, None) if one.prefix != client.keys.prefix]
+    found = [one for one in _in_database(broker_of(client), None) if one.prefix != keys_of(client).prefix]
     for number, url in _other_databases(client, facts):
         with closing(Broker(Endpoint(url), retry_timeout_s=0)) as broker:
             found += _in_database(broker, number)
@@ -85,7 +86,7 @@ def _look(broker: Broker, keys: Keys, number: int | None) -> OtherPrefix | None:
 
 
 def _other_databases(client: Client, facts: ServerFacts | None) -> Iterable[tuple[int, str]]:
-    parts = urlsplit(client.endpoint.url)
+    parts = urlsplit(endpoint_of(client).url)
     if facts is None or parts.scheme not in ("redis", "rediss", "unix"):
         return
     asked = parse_qs(parts.query)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from jobrunner.broker.calls.server import ServerFacts, fsync_policy, server_time
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of
 from jobrunner.clock import unix_ms
 from jobrunner.errors import NewerFormat, OlderFormat, ServerError, ServerRefused
 from jobrunner.inspector.doctor.check import Check, fail, ok, warn
@@ -98,7 +99,7 @@ def durability_checks(facts: ServerFacts, fsync: str, asked: str) -> Iterator[Ch
 def appendfsync(client: Client) -> str:
     """The server's policy; empty when this user may not ask."""
     try:
-        return client.broker.run(fsync_policy())
+        return broker_of(client).run(fsync_policy())
     except ServerRefused:
         return ""
 
@@ -106,7 +107,7 @@ def appendfsync(client: Client) -> str:
 def clock_check(client: Client) -> Check:
     """How far the clock of this machine is from that of the server."""
     before = unix_ms()
-    server_ms = client.broker.run(server_time())
+    server_ms = broker_of(client).run(server_time())
     skew_ms = server_ms - (before + unix_ms()) / 2
     if abs(skew_ms) <= _SKEWED_MS:
         return ok("clock", f"{abs(skew_ms):.0f} ms from the server's")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jobrunner.broker.embedded.process import find_binary
 from jobrunner.client.client import Client
+from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import EmbeddedServerError, UsageError
 from jobrunner.inspector.doctor.check import Check, fail, ok, warn
 from jobrunner.inspector.snapshot import shown_url
@@ -29,8 +30,8 @@ def check_setup(client: Client, url: str | None, modules: tuple[str, ...]) -> It
     yield parser_check()
     yield files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield ok("url", f"{shown_url(client)}, {url_source(url, os.environ)}")
-    if client.endpoint.embedded is not None:
-        yield folder_check(Path(client.endpoint.shared_url().removeprefix("embedded://")))
+    if endpoint_of(client).embedded is not None:
+        yield folder_check(Path(endpoint_of(client).shared_url().removeprefix("embedded://")))
         yield program_check()
     yield from modules_checks(modules)
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.doctor.check import Check, fail, ok, warn
 from jobrunner.inspector.doctor.other_prefixes import OtherPrefix, other_prefixes
 from jobrunner.inspector.doctor.unknown_types import lines_in_doubt, unknown_type_check, unknown_types
@@ -23,13 +24,13 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
         yield leader_check(leader(client))
     yield from (check for queue in found for check in queue_checks(queue))
     calls = lines_in_doubt(client, found, workers, most=_QUEUES_SAMPLED)
-    lines = [line for some in client.broker.run_many(calls) for line in some] if calls else []
+    lines = [line for some in broker_of(client).run_many(calls) for line in some] if calls else []
     yield from (unknown_type_check(one) for one in unknown_types(lines, workers))
     for job in client.periodics():
         if not job.served:
             yield warn("periodic", f"{job.name} is not fired: no worker knows it", "start a worker with its module")
     undone = sum(queue.waiting + queue.scheduled + queue.pending for queue in found)
-    here = OtherPrefix(prefix=client.keys.prefix, database=None, undone=undone, workers=len(workers))
+    here = OtherPrefix(prefix=keys_of(client).prefix, database=None, undone=undone, workers=len(workers))
     yield from neighbour_checks(here, other_prefixes(client, facts))
 
 
@@ -63,7 +64,7 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
     calls = [
         first_lines(client, name, state, count=_TASKS_SAMPLED) for name in names for state in ("waiting", "scheduled")
     ]
-    found = [line for some in client.broker.run_many(calls) for line in some] if calls else []
+    found = [line for some in broker_of(client).run_many(calls) for line in some] if calls else []
     for queue, job in sorted({(line.queue, line.type) for line in found if line.type and line.type not in known}):
         told = f"{queue}: tasks of job {job!r}, which the modules do not declare"
         yield warn("job", told, "name its module to the worker, or mend the job's name; such a task fails and dies")

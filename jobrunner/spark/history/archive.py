@@ -28,6 +28,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.calls import archives
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.queue_names import queue_names
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
@@ -112,7 +113,7 @@ def archive(
 def read_history(spark: SparkSession, client: Client, like: str) -> DataFrame:
     """The finished tasks that queues like this pattern keep in Redis, with the columns of an archive."""
     register(spark)
-    options = {"url": client.endpoint.shared_url(), "prefix": client.settings.prefix, "history": like}
+    options = {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix, "history": like}
     return spark.read.format("jobrunner").options(**options).schema(SCHEMA).load()
 
 
@@ -121,7 +122,7 @@ class _ArchiveRun:
 
     def __init__(self, spark: SparkSession, client: Client, path: str, tell: Tell, watch: Watch) -> None:
         self._spark, self._client, self._path, self._tell, self._watch = spark, client, path, tell, watch
-        self._broker, self._keys = client.broker, client.keys
+        self._broker, self._keys = broker_of(client), keys_of(client)
         self._digest = hashlib.sha256(path.rstrip("/").encode()).hexdigest()[:16]
         self._name = secrets.token_hex(8)
 
@@ -256,7 +257,7 @@ class _ArchiveRun:
     def _rows(self, names: list[str], begins: float, until: float, of: tuple[str, str]) -> DataFrame:
         state, column = of
         settings = self._client.settings
-        options = {"url": self._client.endpoint.shared_url(), "prefix": settings.prefix}
+        options = {"url": endpoint_of(self._client).shared_url(), "prefix": settings.prefix}
         options |= {"history": ",".join(names)} if state == "done" else {"queue": ",".join(names), "state": state}
         found = self._spark.read.format("jobrunner").options(**options).schema(SCHEMA).load()
         first, last = (F.timestamp_millis(F.lit(round(at))) for at in (begins, until))

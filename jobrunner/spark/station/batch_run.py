@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobrunner.broker.calls.batches import nonces, staged_ids, still_members
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
@@ -116,7 +117,7 @@ class BatchRun:
 
     def _misfits(self) -> list[str]:
         """Staging keys of payloads that do not fit, by whatever attempt: it is true of them in any case."""
-        return self._client.broker.run(nonces(self._keys, self.lease.id, self.lease.epoch, prefix=MISFITS))
+        return broker_of(self._client).run(nonces(self._keys, self.lease.id, self.lease.epoch, prefix=MISFITS))
 
     def _check_single(self, counts: dict[int, int]) -> None:
         members = self._members()
@@ -133,7 +134,7 @@ class BatchRun:
         members = self._members()
         present = np.isin(digests_of(one.encode() for one in members), found)
         missing = [one for one, is_there in zip(members, present.tolist(), strict=True) if not is_there]
-        broker, keys = self._client.broker, self._keys
+        broker, keys = broker_of(self._client), self._keys
         for nonce in self._misfits():
             missing = _without(missing, broker.run(staged_ids(keys, self.lease.id, self.lease.epoch, nonce)))
         are_there = broker.run(still_members(keys, self.lease.root, missing)) if missing else []
@@ -149,13 +150,13 @@ class BatchRun:
 
     @property
     def _keys(self) -> Any:
-        return self._client.keys.queue(self.lease.queue)
+        return keys_of(self._client).queue(self.lease.queue)
 
 
 def _place_of(client: Client, lease: BatchLease) -> BatchRef:
     return BatchRef(
-        url=client.endpoint.shared_url(),
-        prefix=client.keys.prefix,
+        url=endpoint_of(client).shared_url(),
+        prefix=keys_of(client).prefix,
         queue=lease.queue,
         batch=lease.id,
         epoch=lease.epoch,

@@ -19,6 +19,7 @@ from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.client.batches import Advance, Batches, BatchLease
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.orphaned_items import MemberLists
 from jobrunner.client.queue_names import queue_names
@@ -90,10 +91,10 @@ class StationDriver:
         self._station = station
         self._client = client
         check_plain(client.settings, "a station on Spark")
-        self._keys = client.keys.queue(station.queue)
+        self._keys = keys_of(client).queue(station.queue)
         self._broker = Broker(
-            client.endpoint, retry_timeout_s=0, now_ms=client.broker.now_ms,
-            greeting=server_calls.check_format(client.keys),
+            endpoint_of(client), retry_timeout_s=0, now_ms=broker_of(client).now_ms,
+            greeting=server_calls.check_format(keys_of(client)),
             confirmation=confirmation(client.settings.durability, client.settings.durability_timeout),
         )  # fmt: skip
         self._batches = Batches(self._broker, self._keys)
@@ -178,8 +179,8 @@ class StationDriver:
         """What an earlier version left behind, before anything is taken. The leader does so too, and to the end."""
         try:
             items = self._batches.reclaim()
-            names = run_operation(self._broker, queue_names(self._client.keys))
-            lists = MemberLists(self._broker, self._client.keys, names, self._keys.tag)
+            names = run_operation(self._broker, queue_names(keys_of(self._client)))
+            lists = MemberLists(self._broker, keys_of(self._client), names, self._keys.tag)
             lists.run(_RECLAIM_S)
         except JobrunnerError as error:  # a user who may not SCAN, say: no reason not to work
             _log.warning("cannot look for items of no open batch", queue=self._station.queue, error=str(error))

@@ -1,6 +1,7 @@
 """What can be done to a periodic job: run it now, switch it off and on."""
 
 from jobrunner.broker.keys import split_queue
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import published
 from jobrunner.task import new_id
@@ -10,8 +11,8 @@ from jobrunner.web.routing import Action, Done
 
 def _run(context: Context) -> Done:
     client = context.client
-    job = run_operation(client.broker, published(client.keys, context.path("name")))
-    sent = client.enqueue(job.task(new_id(split_queue(job.queue)[0]), client.keys.seal))
+    job = run_operation(broker_of(client), published(keys_of(client), context.path("name")))
+    sent = client.enqueue(job.task(new_id(split_queue(job.queue)[0]), keys_of(client).seal))
     there = context.url("task", task=sent.id)
     return Done(text=f"{job.name} was enqueued as {sent.id}", to=there, values={"id": sent.id})
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import check_id, split_queue, tag_of_id
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.search import STATES, Filter
 from jobrunner.task import TaskRecord, TaskState
 from jobrunner.web import operations
@@ -42,8 +43,8 @@ def _delete(context: Context) -> Done:
 
 def _run_now(context: Context) -> Done:
     record = _task(context)
-    keys = context.client.keys.queue(record.queue)
-    said = context.client.broker.run(tasks.run_now(keys, [record.id]))
+    keys = keys_of(context.client).queue(record.queue)
+    said = broker_of(context.client).run(tasks.run_now(keys, [record.id]))
     return _done(context, record, said.count("ok"), "waits now")
 
 
@@ -109,7 +110,7 @@ def _task(context: Context) -> TaskRecord:
     queue = context.form.text("queue") or context.query.text("queue") or None
     if queue is None and tag_of_id(task_id) is None:
         raise Refused(f"task id {task_id!r} was not made by jobrunner: name its queue too")
-    record = context.client.broker.run(tasks.show(context.client.keys, task_id, queue=queue))
+    record = broker_of(context.client).run(tasks.show(keys_of(context.client), task_id, queue=queue))
     if record is None:
         raise NotThere(f"there is no task {task_id}, or no longer")
     return record

@@ -1,6 +1,7 @@
 """What a worker can be told: to take nothing new, to go on, to stop. It reads that with its next sign of life."""
 
 from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.web.context import Context
 from jobrunner.web.errors import NotThere
 from jobrunner.web.routing import Action, Done
@@ -24,8 +25,8 @@ def _told(context: Context, order: str, value: str, text: str) -> Done:
     worker = context.path("worker")
     if worker not in {one.id for one in context.client.workers()}:
         raise NotThere(f"there is no worker {worker[:100]!r}, or it fell silent")
-    calls = leader_calls.order(context.client.keys, worker, order, value, ttl_ms=_KEPT_MS)
-    context.client.broker.run_many(calls)
+    calls = leader_calls.order(keys_of(context.client), worker, order, value, ttl_ms=_KEPT_MS)
+    broker_of(context.client).run_many(calls)
     return Done(text=f"worker {worker} {text}", to=context.url("workers"))
 
 

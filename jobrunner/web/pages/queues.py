@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from jobrunner.broker.keys import check_name, split_queue
+from jobrunner.client.internals import broker_of
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.live_snapshot import Rates
@@ -90,7 +91,8 @@ def _first(context: Context, view: QueueView) -> dict[str, list[TaskRow]]:
     calls = [
         first_lines(context.client, view.name, state, count=_FIRST, newest=state in LATEST_FIRST) for state in states
     ]
-    return {state: lines for state, lines in zip(states, context.client.broker.run_many(calls), strict=True) if lines}
+    found = broker_of(context.client).run_many(calls)
+    return {state: lines for state, lines in zip(states, found, strict=True) if lines}
 
 
 def _known_name(name: str) -> str:

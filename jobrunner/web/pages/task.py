@@ -7,6 +7,7 @@ from typing import Any
 
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.client.flow_results import opened_results, whole_results
+from jobrunner.client.internals import keys_of
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.cipher import encoding_when_open
@@ -85,7 +86,7 @@ def _results(context: Context, record: TaskRecord) -> str:
     """What a flow gave the task, '' for nothing."""
     raw = whole_results(record.fields)
     try:
-        found = opened_results(context.client.keys.seal, raw, b"", None)
+        found = opened_results(keys_of(context.client).seal, raw, b"", None)
     except EncryptionError:
         return ENCRYPTED
     except (JobrunnerError, ValueError, RecursionError):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from jobrunner import Client
 from jobrunner.broker.call import command
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Pipeline
 
 _AT_ONCE = 1000
@@ -28,7 +29,7 @@ def remains(client: Client, pipeline: Pipeline) -> Remains:
     """Looks at every queue and every key of the pipeline."""
     queues = [client.queue(node.queue) for node in pipeline.graph.nodes]
     counts = [queue.counts() for queue in queues]
-    base = client.keys.tag_base(pipeline.name)
+    base = keys_of(client).tag_base(pipeline.name)
     return Remains(
         open=sum(count[state] for count in counts for state in ("waiting", "scheduled", "pending")),
         dead={task.id: task.error for queue in queues for task in queue.tasks("dead", limit=_AT_ONCE)},
@@ -44,7 +45,7 @@ def remains(client: Client, pipeline: Pipeline) -> Remains:
 def _keys(client: Client, pattern: bytes) -> Iterator[bytes]:
     cursor = b"0"
     while True:
-        cursor, found = client.broker.run(command("SCAN", cursor, "MATCH", pattern, "COUNT", _AT_ONCE, read=list))
+        cursor, found = broker_of(client).run(command("SCAN", cursor, "MATCH", pattern, "COUNT", _AT_ONCE, read=list))
         yield from found
         if cursor == b"0":
             return

@@ -9,6 +9,7 @@ import redis
 
 from jobrunner import Client
 from jobrunner.client.current import pinned
+from jobrunner.client.internals import keys_of
 from tests.acceptance.fleet import JOBS
 from tests.reliability.checker import outside
 from tests.reliability.jobs import Pay, Refund
@@ -69,7 +70,7 @@ class _Attacker:
         self.done = Counter[str]()
         self._stage = stage
         self._raw = raw
-        self._keys = stage.client.keys.queue(QUEUE)
+        self._keys = keys_of(stage.client).queue(QUEUE)
         self._rng = random.Random(42)
         self._old: list[tuple[str, Fields]] = []
         self._kinds: dict[str, Callable[[str, Fields], None]] = {

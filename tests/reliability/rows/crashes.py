@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from jobrunner.client.internals import keys_of
 from jobrunner.lease_number import mark_of
 from tests.acceptance.fleet import JOBS, WorkerProcess
 from tests.acceptance.jobs_for_tests import Once
@@ -95,7 +96,7 @@ def _waits(stage: Stage, killed_at: dict[int, float]) -> Iterator[float]:
 
 def _stop_with_more_in_hand(stage: Stage, worker: WorkerProcess) -> int:
     """Suspends the worker at an instant at which it holds tasks that no thread has started; returns their number."""
-    keys = stage.client.keys.queue(QUEUE)
+    keys = keys_of(stage.client).queue(QUEUE)
     ends = time.monotonic() + _RUNS_S / 2
     while True:
         worker.send(signal.SIGSTOP)
@@ -221,7 +222,7 @@ def beside_a_poison(stage: Stage, findings: Findings, times: int, good: int = 9)
         findings.at_most(f"in {executor}: highest attempt of a good one", highest, 2 if executor == "threads" else 1)
     findings.equals("good ones that did not finish", unfinished, 0)
     findings.equals("attempts of each poison", sorted(begun), [3])
-    dead = {task.decode() for task in stage.raw.zrange(stage.client.keys.queue(QUEUE).dead, 0, -1)}
+    dead = {task.decode() for task in stage.raw.zrange(keys_of(stage.client).queue(QUEUE).dead, 0, -1)}
     findings.equals("poison that is not dead, or good ones that are", len(dead ^ poisons), 0)
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from jobrunner import RateLimit
 from jobrunner.client.batches import Batches
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import JobrunnerError
 from jobrunner.task import Task, new_id
 from tests.acceptance.fleet import children_of
@@ -80,7 +81,7 @@ class _Run:
             turns.push(n, partition=f"k{n % 3}")
         turns.reserve(3, keepalive=600)
         client.queue("bulk").push_many(range(8))
-        batches = Batches(client.broker, client.keys.queue("bulk"))
+        batches = Batches(broker_of(client), keys_of(client).queue("bulk"))
         batches.take(3, lease_s=600)
         opened = batches.open(lease_s=600)
         opened.stage("1", [b"x", b"bulk", b"1", b'{"new":1}'])
@@ -117,7 +118,7 @@ class _Run:
 
     def _new_victims(self) -> list[str]:
         """Some that run, some in line, some due soon, some dead, some done."""
-        queue, keys = self.stage.client.queue(QUEUE), self.stage.client.keys.queue(QUEUE)
+        queue, keys = self.stage.client.queue(QUEUE), keys_of(self.stage.client).queue(QUEUE)
         running = [Work(seconds=0.5).enqueue().id for _ in range(2)]
         with suppress(AssertionError):
             wait_for(lambda: self.stage.ledger.times("start").keys() >= set(running), timeout_s=5)
@@ -146,7 +147,7 @@ class _Run:
             self._misfits.add(self.stage.client.enqueue(task).id)
 
     def _hash(self, task: str) -> bytes:
-        return self.stage.client.keys.queue(QUEUE).task(task)
+        return keys_of(self.stage.client).queue(QUEUE).task(task)
 
     def _await_calm(self, made: list[Damage]) -> None:
         calm = {one for one in self._neighbours if one.endswith(f"-{_CALM}")}
@@ -183,7 +184,7 @@ class _Run:
 
     def _left(self) -> list[str]:
         """Tasks of the damaged queue that have not ended and are not due in a far future that the damage set."""
-        keys, raw = self.stage.client.keys.queue(QUEUE), self.stage.raw
+        keys, raw = keys_of(self.stage.client).queue(QUEUE), self.stage.raw
         ids = [*raw.zrange(keys.waiting, 0, -1), *raw.zrange(keys.pending, 0, -1)]
         soon = (time.time() + 3600) * 1000
         ids += raw.zrangebyscore(keys.scheduled, "-inf", soon)
@@ -208,8 +209,9 @@ class _Run:
         findings.equals("damaged tasks still in line or in hand", self._left(), [])
         findings.equals("misfits that did not die with a reason", self._without_reason(self._misfits), [])
         findings.equals("dead without a reason", self._without_reason(self._dead()), [])
-        findings.equals("problems of another queue's books", problems(stage.raw, stage.client.keys.queue(_CALM)), [])
-        findings.equals("strays of another queue", strays(stage.raw, stage.client.keys.queue(_CALM)), [])
+        calm_keys = keys_of(stage.client).queue(_CALM)
+        findings.equals("problems of another queue's books", problems(stage.raw, calm_keys), [])
+        findings.equals("strays of another queue", strays(stage.raw, calm_keys), [])
         findings.at_most("calls of scripts a second while nobody asks", round(max(self._calls)), 300)
         findings.at_most("processors used meanwhile", round(max(self._cpu), 2), 0.5 + self._quiet_cpu)
         lines = [len(worker.log.read_text(errors="replace").splitlines()) for worker in self._workers]
@@ -219,13 +221,13 @@ class _Run:
     def _dead(self) -> set[str]:
         """Damaged tasks that died, but for those whose reason was damaged, or all that they have."""
         spoilt = {one.key for one in self.made if one.how.startswith("error") or one.how.endswith((" gone", " type"))}
-        members = self.stage.raw.zrange(self.stage.client.keys.queue(QUEUE).dead, 0, -1)
+        members = self.stage.raw.zrange(keys_of(self.stage.client).queue(QUEUE).dead, 0, -1)
         ids = {one.decode(errors="replace") for one in members} & self._victims
         return {one for one in ids if self._hash(one) not in spoilt}
 
     def _without_reason(self, tasks: set[str]) -> list[str]:
         """Which of them are not dead, or do not say why."""
-        dead = self.stage.client.keys.queue(QUEUE).dead
+        dead = keys_of(self.stage.client).queue(QUEUE).dead
         raw = self.stage.raw
         return [one for one in sorted(tasks) if not (raw.zscore(dead, one) and raw.hget(self._hash(one), "error"))]
 

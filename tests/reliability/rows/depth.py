@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+from jobrunner.client.internals import keys_of
 from tests.reliability.loading import load_scheduled, load_waiting, run_beside, spread_upkeep
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
@@ -75,7 +76,7 @@ def _run(stage: Stage, target: object, calls: list[tuple[object, ...]], total: i
 
 def _promote(stage: Stage, workers: int) -> tuple[float, int]:
     """Seconds until no task is due any more, and the number of tasks that the callers of maintenance moved."""
-    over, keys = stage.folder / "promoted", stage.client.keys.queue(QUEUE)
+    over, keys = stage.folder / "promoted", keys_of(stage.client).queue(QUEUE)
     says = [stage.folder / f"moved-{n}" for n in range(workers - _REAL_WORKERS)]
     stage.fleet.start(_REAL_WORKERS, concurrency=SLOTS)
     began = time.monotonic()
@@ -96,7 +97,7 @@ def _judge_line(stage: Stage, findings: Findings, files: list[Path], tasks: int)
     for line, words in enumerate(chain.from_iterable(file.open() for file in files)):
         due_ms, loader, task = words.split()
         places[task] = (int(due_ms), int(loader), line)
-    keys = stage.client.keys.queue(QUEUE)
+    keys = keys_of(stage.client).queue(QUEUE)
     starts = stage.ledger.times("start")
     ended = set(stage.ledger.times("end"))
     last: dict[int, tuple[int, int]] = {}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
+from jobrunner.client.internals import keys_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import LeaseError, QueueFull, TaskError, UsageError
 from tests.acceptance.fleet import ROOT
@@ -140,7 +141,7 @@ def _judge_server(stage: Stage, findings: Findings) -> None:
     """All queues that there are now, and neighbours that are enqueued now."""
     client = stage.client
     names = client.queues()
-    wrong = {name: found for name in names if (found := problems(stage.raw, client.keys.queue(name)))}
+    wrong = {name: found for name in names if (found := problems(stage.raw, keys_of(client).queue(name)))}
     findings.equals("queues with wrong books", wrong, {})
     findings.note("queues there are then", len(names))
     findings.note("good tasks that commands enqueued", sum(_empty(client.queue(QUEUE)).values()))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+from jobrunner.client.internals import broker_of, keys_of
 from tests.acceptance.fleet import JOBS, WorkerProcess
 from tests.acceptance.jobs_for_tests import Work
 from tests.reliability.checker import judge
@@ -56,7 +57,7 @@ def leaderless(stage: Stage, findings: Findings, schedules: int, faults: int) ->
 
 
 def _leader(stage: Stage) -> WorkerProcess | None:
-    held = stage.raw.hget(stage.client.keys.leader, "worker")
+    held = stage.raw.hget(keys_of(stage.client).leader, "worker")
     by_pid = {str(worker.pid): worker for worker in stage.fleet.workers if worker.alive}
     return by_pid.get(held.decode().split(".")[-2]) if held else None
 
@@ -69,7 +70,7 @@ def clocks(stage: Stage, findings: Findings, tasks: int, steps: int) -> None:
     """
     offset = stage.folder / "server-clock"
     _step(offset, 0)
-    stage.client.broker.now_ms = lambda: stepped(offset)
+    broker_of(stage.client).now_ms = lambda: stepped(offset)
     options = {"modules": [declare_ticks(stage, 3), JOBS], "leader_ttl": _TTL_S}
     for hours, own in ((_DAY_S, {"queues": [QUEUE]}), (-_DAY_S, {"queues": [_LINE], "concurrency": 1})):
         clock = stage.tamper(wall_clock=str(hours), server_clock=str(offset))

@@ -4,6 +4,7 @@ import threading
 import time
 
 from jobrunner import RateLimit
+from jobrunner.client.internals import keys_of
 from tests.reliability.checker import judge
 from tests.reliability.rows.workers import KEEPALIVE_S
 from tests.reliability.scenario import Findings, scenario
@@ -43,7 +44,7 @@ def limited(stage: Stage, findings: Findings, workers: int, kills: int, tasks: i
 
 def _sample(stage: Stage, over: threading.Event, most: list[int]) -> None:
     """Reads the queue as often as it can."""
-    pending = stage.client.keys.queue(QUEUE).pending
+    pending = keys_of(stage.client).queue(QUEUE).pending
     with stage.server.connect() as connection:
         while not over.is_set():
             most[0] = max(most[0], connection.zcard(pending))
@@ -65,7 +66,7 @@ def _kill_a_holder(stage: Stage, running: list) -> float:  # type: ignore[type-a
 
 def _is_over(stage: Stage, task: str, attempt: int) -> bool:
     """Whether an attempt was reported, or its lease ended."""
-    keys = stage.client.keys.queue(QUEUE)
+    keys = keys_of(stage.client).queue(QUEUE)
     score = stage.raw.zscore(keys.pending, task)
     retries = stage.raw.hget(keys.tasks + task.encode(), "retry_count")
     return score is None or int(retries or 0) >= attempt

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from jobrunner.client.internals import keys_of
 from tests.acceptance.fleet import ROOT, WorkerProcess
 from tests.reliability.checker import judge
 from tests.reliability.jobs import OnlyOne, perishes
@@ -26,7 +27,7 @@ class Watch:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._keys = stage.client.keys.queue(QUEUE)
+        self._keys = keys_of(stage.client).queue(QUEUE)
         self.looks = self.most = self.without_end = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -96,7 +97,7 @@ def races(stage: Stage, findings: Findings, processes: int, keys: int, seconds: 
     for way, end in _WAYS.items():
         findings.equals(f"lock held before, and free after: {way}", _frees(stage, end), (True, True))
     findings.equals("locks without an end, then", _endless(stage), 0)
-    findings.equals("problems of the books, then", problems(stage.raw, stage.client.keys.queue(_ENDS)), [])
+    findings.equals("problems of the books, then", problems(stage.raw, keys_of(stage.client).queue(_ENDS)), [])
 
 
 def _racer(stage: Stage, keys: int, over: str) -> "subprocess.Popen[str]":
@@ -176,7 +177,7 @@ def _cancel(stage: Stage) -> None:
 
 def _destroy(stage: Stage) -> None:
     (waiting,) = stage.client.queue(_ENDS).ids("waiting")
-    stage.raw.delete(stage.client.keys.queue(_ENDS).task(waiting))
+    stage.raw.delete(keys_of(stage.client).queue(_ENDS).task(waiting))
     assert stage.client.queue(_ENDS).reserve() == []  # counts what is damaged, and leaves it out
 
 
@@ -203,7 +204,7 @@ _WAYS: dict[str, Callable[[Stage], object]] = {
 
 
 def _endless(stage: Stage) -> int:
-    locks = list(stage.raw.scan_iter(match=stage.client.keys.queue(_ENDS).base + b"unique:*", count=1000))
+    locks = list(stage.raw.scan_iter(match=keys_of(stage.client).queue(_ENDS).base + b"unique:*", count=1000))
     return sum(stage.raw.ttl(lock) == -1 for lock in locks) if locks else -1
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from benchmarks.processes import cpu_seconds
 from benchmarks.scale import block_keys, drain_queues, run_group
+from jobrunner.client.internals import keys_of
 from tests.acceptance.fleet import JOBS
 from tests.reliability.jobs import Tenant
 from tests.reliability.scenario import Findings, scenario
@@ -34,7 +35,7 @@ def many_of_each(
     """
     drain_queues(stage.client, count)
     worker = stage.fleet.start_one(queues=["idle"])
-    wait_for(lambda: stage.raw.exists(stage.client.keys.leader), timeout_s=60)
+    wait_for(lambda: stage.raw.exists(keys_of(stage.client).leader), timeout_s=60)
     with _watched(stage, findings, "idle leader", longest_ms):
         time.sleep(settled_s)  # the reading of all drained queues is over
         before = cpu_seconds([worker.pid]) or 0.0

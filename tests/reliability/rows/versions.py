@@ -9,6 +9,7 @@ from collections import Counter
 
 from jobrunner import Client
 from jobrunner.broker.calls.server import FORMAT
+from jobrunner.client.internals import keys_of
 from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.flow import chain
 from tests.acceptance.fleet import JOBS, ROOT
@@ -56,11 +57,11 @@ def _fields(stage: Stage, findings: Findings) -> None:
     kept = [Work().enqueue(), Twice().enqueue(), Rests(path=str(stage.folder / "rested")).enqueue()]
     dead = [Always().enqueue() for _ in range(3)]
     flow = chain(Step(), Step()).enqueue()
-    keys = {task.id: queue.keys.task(task.id) for task in (*kept, *dead)}
-    for key in (*keys.values(), *stage.raw.scan_iter(match=queue.keys.base + b"join:*")):
+    keys = {task.id: keys_of(queue).task(task.id) for task in (*kept, *dead)}
+    for key in (*keys.values(), *stage.raw.scan_iter(match=keys_of(queue).base + b"join:*")):
         stage.raw.hset(key, _FIELD, _VALUE)
-    stage.raw.hset(queue.keys.settings, _FIELD, _VALUE)
-    stage.raw.hset(queue.keys.counters, _FIELD, 7)
+    stage.raw.hset(keys_of(queue).settings, _FIELD, _VALUE)
+    stage.raw.hset(keys_of(queue).counters, _FIELD, 7)
     queue.resume()
     worker = stage.fleet.start_one(modules=[JOBS, "tests.reliability.jobs"], concurrency=SLOTS)
     for _ in range(2):
@@ -74,7 +75,7 @@ def _fields(stage: Stage, findings: Findings) -> None:
     worker.summary()
     found = {task_id: stage.raw.hget(key, _FIELD) for task_id, key in keys.items()}
     findings.equals("fields that survived", list(found.values()), [_VALUE] * len(keys))
-    findings.equals("settings and counters", stage.raw.hget(queue.keys.settings, _FIELD), _VALUE)
+    findings.equals("settings and counters", stage.raw.hget(keys_of(queue).settings, _FIELD), _VALUE)
     findings.equals("in a bare queue", _moved(stage), _VALUE)
     findings.equals("dead are purged whole", queue.purge("dead"), len(dead))
     stage.acknowledged.difference_update(task.id for task in dead)
@@ -83,7 +84,7 @@ def _fields(stage: Stage, findings: Findings) -> None:
 def _moved(stage: Stage) -> object:
     """A field after release, the end of a lease, and a move."""
     first, second = stage.client.queue("line/first"), stage.client.queue("line/second")
-    key = first.keys.task(first.push({"a": 1}))
+    key = keys_of(first).task(first.push({"a": 1}))
     stage.raw.hset(key, _FIELD, _VALUE)
     first.reserve()[0].release()
     first.reserve(keepalive=0.05)

@@ -12,6 +12,7 @@ import pytest
 
 from jobrunner.cli.bench_steps import Bench, Drained, prepared, spread, throw_away_prefix
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.soak.audit import delete_all
 
@@ -28,7 +29,7 @@ def test_it_measures_says_what_it_writes_and_leaves_nothing(
 
     assert said.code == 0
     assert "writes 380 tasks" in said.talk
-    assert f"below {client.keys.prefix}-bench-" in said.talk
+    assert f"below {keys_of(client).prefix}-bench-" in said.talk
     for name in ("enqueue_per_s", "bulk_per_s", "drain_per_s"):
         assert said.value[name] > 0, name
     for name in ("round_trip_ms", "idle_latency_ms"):
@@ -109,7 +110,7 @@ def test_an_interrupted_process_deletes_what_it_wrote(
 ) -> None:
     environment = {
         "JOBRUNNER_URL": server.url,
-        "JOBRUNNER_PREFIX": client.keys.prefix,
+        "JOBRUNNER_PREFIX": keys_of(client).prefix,
         "PYTHONPATH": str(Path(__file__).parents[3]),
     }
     command = [sys.executable, "-m", "jobrunner", "bench", "--tasks", "1000000"]
@@ -124,7 +125,7 @@ def test_an_interrupted_process_deletes_what_it_wrote(
 
 def test_only_keys_of_its_own_prefix_are_deleted(server: Any, client: Client, raw: Any) -> None:
     client.queue("mail").push(1)
-    with Client(server.url, f"{client.keys.prefix}-bench-1") as throw_away:
+    with Client(server.url, f"{keys_of(client).prefix}-bench-1") as throw_away:
         throw_away.queue("bench").push_many(range(2000))
         assert delete_all(throw_away) > 2000
 

@@ -19,6 +19,7 @@ from jobrunner.cli.completion import SHELLS
 from jobrunner.cli.main import COMMANDS, jobrunner
 from jobrunner.cli.suggestions import declared_jobs, declared_pipelines
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 
 SOURCE = """
 import jobrunner
@@ -95,7 +96,7 @@ def test_the_server_and_the_prefix_of_the_line_are_asked(offers: Any, server: An
 
 
 def test_periodic_jobs_are_offered(offers: Any, client: Client) -> None:
-    client.broker.run(leader_calls.define_periodics(client.keys, {"Nightly": msgspec.json.encode({})}))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), {"Nightly": msgspec.json.encode({})}))
 
     assert offers("periodic", "run", "") == ["Nightly"]
 
@@ -170,7 +171,7 @@ def test_bash_itself_completes_with_the_script(
     ask = f"source script; {typed}; _jobrunner_completion jobrunner; echo $COMPREPLY"
     environment = {
         "JOBRUNNER_URL": server.url,
-        "JOBRUNNER_PREFIX": client.keys.prefix,
+        "JOBRUNNER_PREFIX": keys_of(client).prefix,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYTHONPATH": str(Path(__file__).parents[3]),
     }

@@ -10,6 +10,7 @@ import pytest
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.cli import options
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.periodic import PeriodicDefinition
 from tests.unit.cli.test_main import ALL
 
@@ -100,7 +101,7 @@ def filled(client: Client) -> None:
         mail.push({"token": "hunter2"}, id=task_id)
     tick = PeriodicDefinition(name="Tick", queue="mail", schedule={"cron": "0 3 * * *", "tz": "UTC"}, payload=b"",
                               catch_up="last", overlap="skip", jitter=0.0)  # fmt: skip
-    client.broker.run(leader_calls.define_periodics(client.keys, {"Tick": msgspec.json.encode(tick)}))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), {"Tick": msgspec.json.encode(tick)}))
     dies, done = mail.reserve(2)
     dies.rollback(error="no")
     done.commit()

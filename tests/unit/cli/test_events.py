@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from jobrunner.client.internals import broker_of, keys_of
+
 
 def test_the_command_shows_what_happened(client: Any, says: Any) -> None:
     client.queue("q").pause()
@@ -18,7 +20,7 @@ def test_the_command_shows_what_happened(client: Any, says: Any) -> None:
 def test_a_line_is_one_line_whatever_an_error_says(client: Any, says: Any) -> None:
     from jobrunner.broker.calls.events import note
 
-    client.broker.run(note(client.keys, "task_died", queue="q", error="no\x1b[31m\nmore"))
+    broker_of(client).run(note(keys_of(client), "task_died", queue="q", error="no\x1b[31m\nmore"))
 
     (line,) = says("events").out.splitlines()
     assert "error=no?[31m?more" in line

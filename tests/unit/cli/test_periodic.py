@@ -7,6 +7,7 @@ import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import PeriodicJob
 from jobrunner.jobs.periodic import published
@@ -24,7 +25,7 @@ def heartbeat() -> Iterator[type[PeriodicJob]]:
 
 
 def test_a_job_that_was_published_is_listed(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
-    client.broker.run(leader_calls.define_periodics(client.keys, published([heartbeat.definition])))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
 
     (listed,) = says("periodic", "list", "--json").value
 
@@ -34,7 +35,7 @@ def test_a_job_that_was_published_is_listed(says: Callable[..., Any], client: Cl
 
 
 def test_a_published_job_runs_without_its_code(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
-    client.broker.run(leader_calls.define_periodics(client.keys, published([heartbeat.definition])))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
     forget("Heartbeat")
 
     task_id = says("periodic", "run", "Heartbeat").out.strip()
@@ -53,7 +54,7 @@ def test_an_unknown_periodic_job_is_a_no(says: Callable[..., Any], client: Clien
     assert says("periodic", "run", "add").code == 1
     assert "no worker published any yet" in says("periodic", "disable", "Nope").talk
 
-    client.broker.run(leader_calls.define_periodics(client.keys, published([heartbeat.definition])))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
 
     for verb in ("run", "enable", "disable"):
         said = says("periodic", verb, "Nope")
@@ -62,7 +63,7 @@ def test_an_unknown_periodic_job_is_a_no(says: Callable[..., Any], client: Clien
 
 
 def test_a_job_is_switched_off_and_on_which_is_told(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
-    client.broker.run(leader_calls.define_periodics(client.keys, published([heartbeat.definition])))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
 
     assert says("periodic", "disable", "Heartbeat").out == "periodic job Heartbeat is disabled\n"
     assert [job.enabled for job in client.periodics()] == [False]

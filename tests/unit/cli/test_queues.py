@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.clock import utc_now
 from jobrunner.settings import QueueSettings, RateLimit
 
@@ -42,7 +43,7 @@ def test_a_pause_may_end_by_itself_and_the_list_says_when(says: Callable[..., An
 
 def test_a_pause_that_has_ended_is_shown_no_more(says: Callable[..., Any], client: Client, raw: Any) -> None:
     says("queues", "pause", "mail", "--for", "1d")
-    raw.hset(client.keys.queue("mail").settings, "paused", 1000)
+    raw.hset(keys_of(client).queue("mail").settings, "paused", 1000)
 
     (mail,) = says("queues", "list", "--json").value
     assert (mail["paused"], mail["paused_until"]) == (False, None)
@@ -50,7 +51,7 @@ def test_a_pause_that_has_ended_is_shown_no_more(says: Callable[..., Any], clien
 
 def test_a_damaged_pause_is_one_without_an_end(says: Callable[..., Any], client: Client, raw: Any) -> None:
     says("queues", "pause", "mail")
-    raw.hset(client.keys.queue("mail").settings, "paused", "damage")
+    raw.hset(keys_of(client).queue("mail").settings, "paused", "damage")
 
     (mail,) = says("queues", "list", "--json").value
     assert (mail["paused"], mail["paused_until"]) == (True, None)

@@ -9,6 +9,7 @@ import pytest
 from jobrunner.broker.calls.leader import announce
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.lease_number import LeaseNumbers
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import TaskState
@@ -49,10 +50,10 @@ def test_a_task_is_shown_with_its_error(says: Callable[..., Any], dead_id: str) 
 
 def test_who_holds_a_task_is_shown(says: Callable[..., Any], client: Client) -> None:
     task_id = client.queue("mail").push({"to": "ada"})
-    client.broker.run(reserve(client.keys.queue("mail"), 1, token=LeaseNumbers("h.7.00c0de").first_of(1)))
+    broker_of(client).run(reserve(keys_of(client).queue("mail"), 1, token=LeaseNumbers("h.7.00c0de").first_of(1)))
 
     gone = says("tasks", "show", task_id).out
-    client.broker.run(announce(client.keys, "h.7.00c0de", {"host": "h", "pid": 7}, ttl_ms=60_000))
+    broker_of(client).run(announce(keys_of(client), "h.7.00c0de", {"host": "h", "pid": 7}, ttl_ms=60_000))
 
     assert "held by     a worker that is gone, 00c0de" in gone
     assert "held by     h pid 7 (h.7.00c0de)" in says("tasks", "show", task_id).out

@@ -10,6 +10,7 @@ import pytest
 from jobrunner.broker.keys import Keys
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 _PROPERTIES = {"paused": "is_paused", "settings": "settings"}
@@ -69,7 +70,7 @@ def way(request: pytest.FixtureRequest, client: Client, clock: Any, on_loop: Run
 def trips(way: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many calls each round trip of the client carried, from now on."""
     carried: list[int] = []
-    broker = way.real.broker if isinstance(way, Awaited) else way.broker
+    broker = broker_of(way.real) if isinstance(way, Awaited) else broker_of(way)
     replies = broker._replies
 
     def count(calls: Any) -> Any:

@@ -12,6 +12,7 @@ from jobrunner.broker.call import command
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.lease import AsyncLease, Lease
 from jobrunner.client.operations import lease as lease_operations
 from jobrunner.client.queue import Queue
@@ -42,7 +43,7 @@ async def until(fact: Callable[[], Any]) -> None:
 async def held_answers(queue: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, Any]]:
     """(reached, gate): answers of the server are kept back, once the first has come, until the gate is opened."""
     reached, gate = asyncio.Event(), asyncio.Event()
-    run_many = queue.broker.run_many
+    run_many = broker_of(queue).run_many
 
     async def keep_back(calls: Any) -> Any:
         answers = await run_many(calls)
@@ -51,7 +52,7 @@ async def held_answers(queue: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> As
         return answers
 
     with monkeypatch.context() as patched:
-        patched.setattr(queue.broker, "run_many", keep_back)
+        patched.setattr(broker_of(queue), "run_many", keep_back)
         yield reached, gate
 
 
@@ -98,7 +99,7 @@ def test_a_lease_whose_answer_was_on_its_way_goes_back_before_the_cancellation_g
         async with held_answers(queue, monkeypatch) as (reached, gate):
             taking = asyncio.create_task(queue.reserve(2))
             await reached.wait()
-            assert (await queue.broker.run(pending(queue))) == 2
+            assert (await broker_of(queue).run(pending(queue))) == 2
             taking.cancel()
             await asyncio.sleep(0)
             assert not taking.done(), "it waits for the answer, to give back what it brings"
@@ -179,7 +180,7 @@ def test_a_cancellation_stays_one_when_the_server_is_away(play: Any, monkeypatch
             raise ServerUnavailable("no server")
 
         with monkeypatch.context() as patched:
-            patched.setattr(queue.broker, "run_many", fail)
+            patched.setattr(broker_of(queue), "run_many", fail)
             taking = asyncio.create_task(queue.reserve())
             await started.wait()
             taking.cancel()
@@ -227,4 +228,4 @@ def shape(function: Any) -> list[tuple[str, Any, Any]]:
 
 
 def pending(queue: AsyncQueue) -> Any:
-    return command("ZCARD", queue.keys.pending, read=int)
+    return command("ZCARD", keys_of(queue).pending, read=int)

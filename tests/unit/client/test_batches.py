@@ -7,6 +7,7 @@ import pytest
 
 from jobrunner.broker.calls import batches
 from jobrunner.client.batches import Batches, BatchLease
+from jobrunner.client.internals import broker_of
 from jobrunner.client.item import Item
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 
@@ -322,7 +323,7 @@ def test_a_write_that_was_taken_back_is_not_done_and_begins_anew(raw_orders, cli
     elif ending == "failed":
         assert first.fail("boom", delay_s=0) == "dead"
     elif ending == "half way":
-        client.broker.run(batches.failed_attempt(keys.queue(RAW), first.id, first.epoch, fate="dissolved"))
+        broker_of(client).run(batches.failed_attempt(keys.queue(RAW), first.id, first.epoch, fate="dissolved"))
     else:
         clock.advance(86_430_000)
         assert raw_orders.roll_forward(slices=9) == 1

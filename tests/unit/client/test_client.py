@@ -9,6 +9,7 @@ import pytest
 
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.errors import (
     ClientClosed,
     InvalidName,
@@ -31,6 +32,15 @@ def add(x: int, y: int = 0) -> int:
 def forget_job() -> Iterator[None]:
     yield
     forget("client-test-add")
+
+
+def test_the_driver_the_keys_and_the_address_are_private(client: Client) -> None:
+    twin = AsyncClient(client.settings.url, client.settings.prefix)
+    for owner in (client, twin, client.queue("q"), twin.queue("q")):
+        assert not {"broker", "keys", "endpoint"} & set(dir(owner))
+        assert broker_of(owner) is owner._broker
+    assert (keys_of(client).prefix, keys_of(client.queue("q"))) == (client.settings.prefix, keys_of(client).queue("q"))
+    assert endpoint_of(client).url == client.settings.url
 
 
 def test_a_handle_tells_state_and_times_and_changes_its_fate(current: Client) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.client.current import async_client, configure, current_async_client, current_client, forget, pinned, use
+from jobrunner.client.internals import broker_of
 from jobrunner.errors import ClientClosed
 
 
@@ -39,7 +40,7 @@ def test_the_client_of_a_loop_is_closed_with_its_block_and_made_anew(client: Cli
 def test_the_client_of_a_loop_has_the_clock_of_the_current_one(client: Client) -> None:
     async def clocks() -> bool:
         async with async_client() as mine:
-            return mine.broker.now_ms is client.broker.now_ms
+            return broker_of(mine).now_ms is broker_of(client).now_ms
 
     with pinned(client):
         assert asyncio.run(clocks())

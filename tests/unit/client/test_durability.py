@@ -8,6 +8,7 @@ import pytest
 
 from jobrunner import AsyncClient, Client
 from jobrunner.client.batches import Batches
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import BatchLost, InvalidOption, OutcomeUnknown
 from jobrunner.task import Task, new_id
 from tests.support.server import Server, version_of
@@ -80,7 +81,7 @@ def test_replicated_returns_when_a_replica_has_it(master: Server) -> None:
         with Client(master.url, "two", durability="replicated", durability_timeout=3) as client:
             first = client.enqueue(task())
             with replica.connect() as copy:
-                assert copy.exists(client.keys.queue("q").task(first.id))
+                assert copy.exists(keys_of(client).queue("q").task(first.id))
             replica.kill()
             with pytest.raises(OutcomeUnknown, match="not on a replica within 3 s"):
                 client.enqueue(task())
@@ -96,7 +97,7 @@ def test_a_batch_is_not_confirmed_to_two_holders_that_a_failover_gave_one_epoch(
     address.symlink_to(old.socket)
     try:
         with Client(f"unix://{address}", "p", retry_timeout=20) as client, old.connect() as raw, new.connect() as copy:
-            batches = Batches(client.broker, client.keys.queue("q"))
+            batches = Batches(broker_of(client), keys_of(client).queue("q"))
             client.queue("q").push(1)
             batches.take(1, lease_s=60).release()
             wait_for(lambda: copy.info("replication")["master_link_status"] == "up")
@@ -123,7 +124,7 @@ def test_a_server_without_a_file_cannot_confirm_and_the_task_is_there(server: Se
         reason = "appendonly is disabled" if version_of(raw) >= (7, 2) else "Redis 7.2"
     told = f"cannot say how safely.*{reason}"
     with (
-        Client(server.url, client.keys.prefix, durability="fsync") as careful,
+        Client(server.url, keys_of(client).prefix, durability="fsync") as careful,
         pytest.raises(OutcomeUnknown, match=told),
     ):
         careful.enqueue(task())

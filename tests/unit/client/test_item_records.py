@@ -7,6 +7,7 @@ import redis
 
 from jobrunner import Job, job
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.client.item_record import stored_record
 from jobrunner.jobs.registry import forget
 
@@ -33,7 +34,7 @@ def test_a_listed_payload_is_what_was_pushed(way: Any, payload: Any) -> None:
 def test_what_is_damaged_is_listed_as_it_is_stored_beside_the_others(way: Any, raw: redis.Redis) -> None:
     queue = way.queue("q")
     ids = queue.push_many([{"n": n} for n in range(3)])
-    raw.hset(way.keys.queue("q").task(ids[1]), "payload", b"{broken")
+    raw.hset(keys_of(way).queue("q").task(ids[1]), "payload", b"{broken")
 
     first, damaged, last = queue.tasks("waiting")
     assert (first.payload, first.unread, last.payload) == ({"n": 0}, None, {"n": 2})
@@ -67,7 +68,7 @@ def test_pop_says_how_often_an_item_was_handed_out_before(way: Any, clock: Any, 
     released.release()
     fresh.release()
     damaged.release()
-    raw.hset(way.keys.queue("q").task(damaged.id), "retry_count", b"many")
+    raw.hset(keys_of(way).queue("q").task(damaged.id), "retry_count", b"many")
     clock.advance(2000)
 
     told = {one.payload: (one.attempts, one.retry_count) for one in queue.pop(9)}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.calls import tasks
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidOption, JobrunnerError, LeaseLost, NotReserved, ReportsRefused, UsageError
 
@@ -109,7 +110,7 @@ def test_refused_reports_are_caught_by_kind_or_together() -> None:
 def test_results_stand_beside_the_leases(queue: Any, way: Any, client: Any) -> None:
     ids = queue.push_many("abc")
     for task_id in ids:  # someone waits for the results, so they are kept for a while
-        client.broker.run(tasks.show(client.keys, task_id, awaited=True))
+        broker_of(client).run(tasks.show(keys_of(client), task_id, awaited=True))
     leases = queue.reserve(3)
     with pytest.raises(InvalidOption, match="2 results are given for 3 leases"):
         queue.commit_many(leases, [1, 2])

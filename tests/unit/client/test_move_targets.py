@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.errors import PipelineError
 from jobrunner.etl import Pipeline
 
@@ -58,9 +59,9 @@ def test_where_no_pipeline_was_published_every_queue_of_the_tag_is_allowed(way: 
 def test_a_graph_that_cannot_be_read_refuses_nothing(line: Pipeline, way: Any, raw: redis.Redis, damage: str) -> None:
     line.push("raw", 1)
     if damage == "text":
-        raw.hset(way.keys.pipelines, "line", b"{")
+        raw.hset(keys_of(way).pipelines, "line", b"{")
     else:
-        raw.set(way.keys.pipelines, "x")
+        raw.set(keys_of(way).pipelines, "x")
     (lease,) = way.queue("line/raw").reserve()
 
     assert lease.move("otu")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.errors import PayloadTooLarge
 from jobrunner.task import Task, new_id
 from tests.support.server import Server
@@ -61,7 +62,7 @@ def test_dead_items_are_given_a_large_payload_a_mib_at_a_time(way: Any, trips: l
 
 @pytest.mark.slow
 def test_a_limit_of_64_mib_carries_64_mib_and_not_one_byte_more(server: Server, client: Client) -> None:
-    with Client(server.url, client.keys.prefix, payload_limit=64 * MIB) as large:
+    with Client(server.url, keys_of(client).prefix, payload_limit=64 * MIB) as large:
         large.queue("mail").push(b"x" * (64 * MIB))
         (lease,) = large.queue("mail").reserve()
         assert len(lease.payload) == 64 * MIB

@@ -8,6 +8,7 @@ import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.periodic import PeriodicDefinition
 
@@ -22,7 +23,7 @@ def publish(client: Client, name: str, schedule: dict[str, Any]) -> PeriodicDefi
         overlap="skip",
         jitter=0.0,
     )
-    client.broker.run(leader_calls.define_periodics(client.keys, {name: msgspec.json.encode(definition)}))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), {name: msgspec.json.encode(definition)}))
     return definition
 
 
@@ -31,7 +32,7 @@ def state(client: Client, raw: Any) -> Any:
     """state(last=…, fired=…): writes the stored state of the job `beat`."""
 
     def remember(**fields: Any) -> None:
-        raw.hset(client.keys.queue("beats").periodic("beat"), mapping=fields)
+        raw.hset(keys_of(client).queue("beats").periodic("beat"), mapping=fields)
 
     return remember
 
@@ -70,22 +71,22 @@ def test_a_job_that_no_worker_named_for_a_minute_is_not_served(client: Client, r
     publish(client, "beat", {"every": 60})
     assert client.periodics()[0].served
 
-    raw.zadd(client.keys.periodics_seen, {"beat": (utc_now() - timedelta(minutes=2)).timestamp() * 1000})
+    raw.zadd(keys_of(client).periodics_seen, {"beat": (utc_now() - timedelta(minutes=2)).timestamp() * 1000})
 
     assert not client.periodics()[0].served
 
 
 def test_a_damaged_definition_is_left_out(client: Client, raw: Any) -> None:
     publish(client, "beat", {"every": 60})
-    raw.hset(client.keys.periodics, "broken", b"{")
+    raw.hset(keys_of(client).periodics, "broken", b"{")
 
     assert [beat.name for beat in client.periodics()] == ["beat"]
 
 
 def test_workers_tell_of_themselves_and_silent_ones_are_left_out(client: Client, raw: Any) -> None:
-    raw.zadd(client.keys.workers, {"silent": 1, "w1": 2})
+    raw.zadd(keys_of(client).workers, {"silent": 1, "w1": 2})
     raw.hset(
-        client.keys.worker("w1"),
+        keys_of(client).worker("w1"),
         mapping={"host": "h", "pid": 7, "started": 1_000, "queues": "a,b", "concurrency": 10, "executor": "threads",
                  "in_hand": 3, "finished": 5, "leads": 1},
     )  # fmt: skip

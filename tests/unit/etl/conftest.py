@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from jobrunner.attempt import Attempt
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.codec import encode
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.jobs.registry import station_of
@@ -37,7 +38,7 @@ def visit(current: Any) -> Callable[..., Any]:
             fields.get("headers"), b"json",
         )  # fmt: skip
         return definition.build(
-            attempt, JobRun(attempt, definition.name, current.broker, current.keys, lambda token: False)
+            attempt, JobRun(attempt, definition.name, broker_of(current), keys_of(current), lambda token: False)
         ).run()
 
     return run

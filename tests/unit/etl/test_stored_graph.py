@@ -2,6 +2,7 @@
 
 import pytest
 
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobrunner.etl.stored_graph import publish, published
 
@@ -23,7 +24,7 @@ def orders(client):
 def test_a_pipeline_that_was_used_can_be_read_without_its_code(client, orders):
     orders.push("raw", {"order": 1})
 
-    graph = client.broker.run(published(client.keys))["orders"]
+    graph = broker_of(client).run(published(keys_of(client)))["orders"]
 
     assert [(node.short, node.kind, node.targets, node.dead_letter_queue) for node in graph.nodes] == [
         ("raw", "station", ("orders/checked", "orders/raw"), "orders/lost"),
@@ -33,22 +34,22 @@ def test_a_pipeline_that_was_used_can_be_read_without_its_code(client, orders):
 
 
 def test_the_last_one_to_write_is_right(client, orders):
-    client.broker.run(publish(client.keys, orders.graph))
+    broker_of(client).run(publish(keys_of(client), orders.graph))
     orders.declare("more")
-    client.broker.run(publish(client.keys, orders.graph))
+    broker_of(client).run(publish(keys_of(client), orders.graph))
 
-    assert [node.short for node in client.broker.run(published(client.keys))["orders"].nodes][-1] == "more"
+    assert [node.short for node in broker_of(client).run(published(keys_of(client)))["orders"].nodes][-1] == "more"
 
 
 @pytest.mark.parametrize(
     "damage", [b"", b"{}", b'[{"queue": 1}]', b"\xff", b'[{"queue":"a/b","kind":"sink"},{"queue":"a/b","kind":"sink"}]']
 )
 def test_damage_is_not_there(client, orders, raw, damage):
-    client.broker.run(publish(client.keys, orders.graph))
-    raw.hset(client.keys.pipelines, "broken", damage)
+    broker_of(client).run(publish(keys_of(client), orders.graph))
+    raw.hset(keys_of(client).pipelines, "broken", damage)
 
-    assert list(client.broker.run(published(client.keys))) == ["orders"]
+    assert list(broker_of(client).run(published(keys_of(client)))) == ["orders"]
 
 
 def test_no_pipeline_is_no_graph(client):
-    assert client.broker.run(published(client.keys)) == {}
+    assert broker_of(client).run(published(keys_of(client))) == {}

@@ -9,6 +9,7 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.lease_holders import at_work, holder_of
 from jobrunner.inspector.task_rows import first_lines
 from jobrunner.inspector.timeline import timeline
@@ -21,7 +22,7 @@ ONE, OTHER = "host.11.00c0de", "elsewhere.12.00beef"
 def announce(client: Client, worker: str, *, running: Any = ()) -> None:
     host, pid, _ = worker.split(".")
     said = {"host": host, "pid": pid, "queues": "mail", "running": msgspec.json.encode(running)}
-    client.broker.run(leader_calls.announce(client.keys, worker, said, ttl_ms=60_000))
+    broker_of(client).run(leader_calls.announce(keys_of(client), worker, said, ttl_ms=60_000))
 
 
 @pytest.fixture
@@ -30,8 +31,8 @@ def held(client: Client) -> Any:
 
     def hold(task_id: str, worker: str) -> Any:
         task = client.enqueue(Task(id=task_id, queue="mail", payload=b"{}", type="Send", keepalive_ms=1000))
-        (attempt,) = client.broker.run(
-            leases.reserve(client.keys.queue("mail"), 1, token=LeaseNumbers(worker).first_of(1))
+        (attempt,) = broker_of(client).run(
+            leases.reserve(keys_of(client).queue("mail"), 1, token=LeaseNumbers(worker).first_of(1))
         ).attempts
         return task, attempt
 
@@ -74,9 +75,9 @@ def test_a_failed_attempt_names_its_worker_and_an_expired_one_too_while_that_liv
     clock.set()
     task, attempt = held("a", ONE)
     report = (attempt.id, attempt.token, 0, "retry", "no")
-    client.broker.run(leases.fail(client.keys.queue("mail"), [report], worker=ONE))
+    broker_of(client).run(leases.fail(keys_of(client).queue("mail"), [report], worker=ONE))
     clock.advance(10)
-    client.broker.run(leases.reserve(client.keys.queue("mail"), 1, token=LeaseNumbers(OTHER).first_of(1)))
+    broker_of(client).run(leases.reserve(keys_of(client).queue("mail"), 1, token=LeaseNumbers(OTHER).first_of(1)))
     clock.advance(1500)
     client.queue("mail").reserve()
 
@@ -94,7 +95,7 @@ def test_at_work_is_what_workers_say_longest_first_and_then_what_else_is_pending
     for name, worker in (("a", ONE), ("b", OTHER), ("c", OTHER)):
         held(name, worker)
 
-    found = at_work(client.workers(), client.broker.run(first_lines(client, "mail", "pending", count=10)))
+    found = at_work(client.workers(), broker_of(client).run(first_lines(client, "mail", "pending", count=10)))
 
     assert [(one.id, one.worker and one.worker.id) for one in found] == [
         ("b", OTHER), ("a", ONE), ("gone", OTHER), ("c", None),
@@ -105,7 +106,7 @@ def test_at_work_is_what_workers_say_longest_first_and_then_what_else_is_pending
 def test_a_member_of_a_batch_is_held_by_the_worker_that_says_it_has_the_batch(client: Client) -> None:
     queue = client.queue("mail")
     queue.push_many([1, 2])
-    lease = Batches(client.broker, queue.keys).take(1, lease_s=30)
+    lease = Batches(broker_of(client), keys_of(queue)).take(1, lease_s=30)
     (member,) = lease.members(0, 1)
     record = client.task(member, queue="mail").record()
 

@@ -8,6 +8,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
 from jobrunner.inspector.task_rows import last_line
 
@@ -79,10 +80,11 @@ def test_rates_are_of_the_last_ten_seconds_and_a_new_queue_counts_from_nothing(c
 
 
 def test_a_pulse_begins_with_the_minutes_before(client: Client) -> None:
-    minute_ms, now_ms = 60_000, client.broker.now_ms() or time.time() * 1000
+    minute_ms, now_ms = 60_000, broker_of(client).now_ms() or time.time() * 1000
     for back, done in ((3, 120), (1, 60), (0, 600)):
         changes = {"mail send succeeded": done, "mail send failed": 7}
-        client.broker.run_many(stats_calls.observe(client.keys, now_ms - back * minute_ms, "w1", back + 1, changes))
+        at_ms = now_ms - back * minute_ms
+        broker_of(client).run_many(stats_calls.observe(keys_of(client), at_ms, "w1", back + 1, changes))
     client.queue("mail").push(1)
 
     pulse = live_rates_of(client)
@@ -111,7 +113,7 @@ def test_a_look_takes_few_round_trips_however_many_queues_there_are(client: Clie
     for number in range(200):
         client.queue(f"q{number}").push_many(range(3))
         client.queue(f"q{number}").reserve(1)
-    client.broker.run(leader_calls.announce(client.keys, "w1", {"queues": "q1", "pid": 7}, ttl_ms=60_000))
+    broker_of(client).run(leader_calls.announce(keys_of(client), "w1", {"queues": "q1", "pid": 7}, ttl_ms=60_000))
     trips = []
     exchange = Broker._exchange
 
@@ -132,14 +134,14 @@ def test_a_look_at_an_empty_server_and_at_a_damaged_queue(client: Client, raw: A
     assert (empty.queues, empty.workers, empty.running, empty.failing) == ((), (), (), ())
     client.queue("mail").push(1)
     client.queue("maths").push(1)
-    raw.delete(client.keys.queue("mail").waiting)
-    raw.set(client.keys.queue("mail").waiting, "damage")
+    raw.delete(keys_of(client).queue("mail").waiting)
+    raw.set(keys_of(client).queue("mail").waiting, "damage")
 
     assert [(one.name, bool(one.problem)) for one in look(client).queues] == [("mail", True), ("maths", False)]
 
 
 def test_a_look_at_a_damaged_leader_knows_none(client: Client, raw: Any) -> None:
-    raw.set(client.keys.leader, "somebody else's")
+    raw.set(keys_of(client).leader, "somebody else's")
 
     assert look(client).leader is None
 

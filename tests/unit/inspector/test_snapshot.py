@@ -4,12 +4,13 @@ from typing import Any
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.listing import list_tasks, read_tasks
 from jobrunner.inspector.snapshot import overview, queue_views
 
 
 def announce(client: Client, worker_id: str, **said: str | int) -> None:
-    client.broker.run(leader_calls.announce(client.keys, worker_id, said, ttl_ms=60_000))
+    broker_of(client).run(leader_calls.announce(keys_of(client), worker_id, said, ttl_ms=60_000))
 
 
 def test_queues_are_counted_and_know_how_many_workers_serve_them(client: Client) -> None:
@@ -28,8 +29,8 @@ def test_queues_are_counted_and_know_how_many_workers_serve_them(client: Client)
 def test_a_queue_that_is_damaged_says_so_and_the_others_are_counted(client: Client, raw: Any) -> None:
     client.queue("mail").push(1)
     client.queue("maths").push(1)
-    raw.delete(client.keys.queue("mail").waiting)
-    raw.set(client.keys.queue("mail").waiting, "damage")
+    raw.delete(keys_of(client).queue("mail").waiting)
+    raw.set(keys_of(client).queue("mail").waiting, "damage")
 
     mail, maths = overview(client).queues
 
@@ -39,8 +40,8 @@ def test_a_queue_that_is_damaged_says_so_and_the_others_are_counted(client: Clie
 
 def test_names_and_totals_that_are_damage_are_left_out(client: Client, raw: Any) -> None:
     client.queue("mail").push(1)
-    raw.sadd(client.keys.queues, b"\xff\xfe", "", "a/b/c", "{mail}", "x" * 20_000)
-    raw.hset(client.keys.queue("mail").counters, mapping={b"\xff": "7", "failed": "many", "dead": b"\xff"})
+    raw.sadd(keys_of(client).queues, b"\xff\xfe", "", "a/b/c", "{mail}", "x" * 20_000)
+    raw.hset(keys_of(client).queue("mail").counters, mapping={b"\xff": "7", "failed": "many", "dead": b"\xff"})
 
     (mail,) = overview(client).queues
 
@@ -50,15 +51,15 @@ def test_names_and_totals_that_are_damage_are_left_out(client: Client, raw: Any)
 
 
 def test_a_damaged_lock_is_nobodys(client: Client, raw: Any) -> None:
-    raw.set(client.keys.leader, "damage")
+    raw.set(keys_of(client).leader, "damage")
 
     assert overview(client).leader is None
 
 
 def test_a_damaged_member_hides_no_other(client: Client, raw: Any) -> None:
     here = client.queue("mail").push("x")
-    raw.zadd(client.keys.queue("mail").waiting, {b"\xff\xfe": 1, b"": 2})
-    raw.hset(client.keys.queue("mail").task(here), mapping={"id": "", "type": b"\xff"})
+    raw.zadd(keys_of(client).queue("mail").waiting, {b"\xff\xfe": 1, b"": 2})
+    raw.hset(keys_of(client).queue("mail").task(here), mapping={"id": "", "type": b"\xff"})
 
     assert [record.id for record in list_tasks(client, "mail")] == [here]
     assert here in client.queue("mail").ids("waiting")
@@ -67,7 +68,7 @@ def test_a_damaged_member_hides_no_other(client: Client, raw: Any) -> None:
 def test_the_leader_is_the_worker_that_took_the_lock(client: Client) -> None:
     assert overview(client).leader is None
 
-    client.broker.run(leader_calls.take_leadership(client.keys, "w1", ttl_ms=60_000))
+    broker_of(client).run(leader_calls.take_leadership(keys_of(client), "w1", ttl_ms=60_000))
 
     assert overview(client).leader == "w1"
 
@@ -88,12 +89,12 @@ def test_tasks_that_went_meanwhile_are_left_out(client: Client) -> None:
 def test_many_queues_are_read_in_portions_in_order(client: Client, raw: Any) -> None:
     """One request for all queues would block the server, and both sides would wait for the other to read."""
     for number in range(1201):
-        raw.sadd(client.keys.queues, f"q{number:04}")
-    raw.zadd(client.keys.queue("q0777").dead, {"a": 1, "b": 2})
+        raw.sadd(keys_of(client).queues, f"q{number:04}")
+    raw.zadd(keys_of(client).queue("q0777").dead, {"a": 1, "b": 2})
     announce(client, "w1", queues="q1200,q1200,q0000", pid=7, started=1000)
     portions: list[int] = []
-    replies = client.broker._replies
-    client.broker._replies = lambda calls, *rest: portions.append(len(calls)) or replies(calls, *rest)  # type: ignore[method-assign,func-returns-value]
+    replies = broker_of(client)._replies
+    broker_of(client)._replies = lambda calls, *rest: portions.append(len(calls)) or replies(calls, *rest)  # type: ignore[method-assign,func-returns-value]
 
     found = queue_views(client, client.workers())
 

@@ -10,6 +10,7 @@ import pytest
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.doctor.other_prefixes import OtherPrefix, other_prefixes
 from jobrunner.inspector.doctor.workload import leader_check, neighbour_checks, types_checks, work_checks
 from jobrunner.inspector.snapshot import server_facts
@@ -18,7 +19,7 @@ from jobrunner.task import Task, new_id
 
 
 def announce(client: Client, worker_id: str = "w1", **said: str | int) -> None:
-    client.broker.run(leader_calls.announce(client.keys, worker_id, {"queues": "mail"} | said, ttl_ms=60_000))
+    broker_of(client).run(leader_calls.announce(keys_of(client), worker_id, {"queues": "mail"} | said, ttl_ms=60_000))
 
 
 def warned(client: Client) -> dict[str, str]:
@@ -33,7 +34,7 @@ def test_workers_without_a_leader_are_worth_a_look(client: Client) -> None:
     announce(client)
     assert "promoted" in warned(client)["leader"]
 
-    client.broker.run(leader_calls.take_leadership(client.keys, "w1", ttl_ms=60_000))
+    broker_of(client).run(leader_calls.take_leadership(keys_of(client), "w1", ttl_ms=60_000))
 
     assert warned(client) == {}
     assert leader_check("w1").found == "w1"
@@ -54,8 +55,8 @@ def test_a_periodic_job_that_no_worker_knows_any_more_is_found(client: Client, r
         name="nightly", queue="mail", schedule={"every": 60.0}, payload=b"{}", catch_up="last",
         overlap="skip", jitter=0.0,
     )  # fmt: skip
-    client.broker.run(leader_calls.define_periodics(client.keys, {"nightly": msgspec.json.encode(definition)}))
-    raw.zadd(client.keys.periodics_seen, {"nightly": 1000})
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), {"nightly": msgspec.json.encode(definition)}))
+    raw.zadd(keys_of(client).periodics_seen, {"nightly": 1000})
 
     assert warned(client)["periodic"] == "nightly is not fired: no worker knows it"
 
@@ -86,18 +87,19 @@ def test_another_prefix_with_tasks_is_found(client: Client, other: Client) -> No
         told = warned(client)["prefix"]
 
     assert found == OtherPrefix(prefix="elsewhere", database=None, undone=2, workers=0)
-    assert told == f"prefix 'elsewhere' has 2 to do and no worker, while prefix {client.keys.prefix!r} has 1 at work"
+    own = keys_of(client).prefix
+    assert told == f"prefix 'elsewhere' has 2 to do and no worker, while prefix {own!r} has 1 at work"
 
 
 def test_another_database_with_a_worker_is_found(client: Client, server: Any) -> None:
     client.queue("mail").push(1)
-    with Client(f"{server.url}?db=3", client.keys.prefix) as far:
-        far.broker.run_many(queues.register(far.keys, ["mail"]))
+    with Client(f"{server.url}?db=3", keys_of(client).prefix) as far:
+        broker_of(far).run_many(queues.register(keys_of(far), ["mail"]))
         announce(far)
         (found,) = other_prefixes(client, server_facts(client))
         from_there = other_prefixes(far, server_facts(far))
 
-    assert (found.database, found.workers, str(found)) == (3, 1, f"prefix {client.keys.prefix!r} of database 3")
+    assert (found.database, found.workers, str(found)) == (3, 1, f"prefix {keys_of(client).prefix!r} of database 3")
     assert [(one.database, one.undone) for one in from_there] == [(0, 1)]
 
 

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from jobrunner import Client, Job, chain, group, job
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.flow import Flow, send
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.errors import InvalidOption, ParameterError, PayloadTooLarge, QueueFull, UsageError
@@ -210,7 +211,7 @@ def test_a_wrong_parameter_anywhere_lets_nothing_be_sent(current: Client, raw: r
         chain(add.bind(1), group(add.bind(2), chain(add.bind(3), add.bind(wrong)))).enqueue()
     with pytest.raises(InvalidOption):
         chain(add.bind(1)).enqueue(ttl=0)
-    assert not raw.keys(f"{current.keys.prefix}:*")
+    assert not raw.keys(f"{keys_of(current).prefix}:*")
 
 
 def test_what_is_too_large_anywhere_lets_nothing_be_sent(current: Client, raw: redis.Redis) -> None:
@@ -221,7 +222,7 @@ def test_what_is_too_large_anywhere_lets_nothing_be_sent(current: Client, raw: r
         chain(add.bind(1), long.bind("x" * 2_000_000)).enqueue()
     with pytest.raises(PayloadTooLarge, match="too many tasks wait for one"):
         chain(add.bind(1), group(*(add.bind(n) for n in range(30_000)))).enqueue()
-    assert not raw.keys(f"{current.keys.prefix}:*")
+    assert not raw.keys(f"{keys_of(current).prefix}:*")
 
 
 def test_a_queue_that_is_full_takes_no_part_of_a_flow_on(current: Client, raw: redis.Redis) -> None:
@@ -243,12 +244,12 @@ def test_every_join_expires(current: Client, raw: redis.Redis) -> None:
 def test_a_flow_enqueued_half_way_fires_nothing(stop: int, client: Client) -> None:
     """The process dies after N round trips; then the part of two tasks in two queues that was sent is purged."""
     flow = laid(group(add.bind(1), other.bind(), on_success=Thing(), on_complete=Thing()))
-    steps: Any = send(flow, client.keys, 1000)
+    steps: Any = send(flow, keys_of(client), 1000)
     replies: list[Any] | None = None
     with suppress(StopIteration):
         for _ in range(stop):
             step = steps.send(replies)
-            replies = [client.broker.run(call) for call in getattr(step, "calls", step)]
+            replies = [broker_of(client).run(call) for call in getattr(step, "calls", step)]
     sent = [client.queue(name).purge("waiting") for name in ("maths", "line/other")]
     assert client.queue("maths").counts()["waiting"] == (1 if sent == [1, 1] else 0)
     assert sent in ([0, 0], [1, 1])
@@ -257,7 +258,7 @@ def test_a_flow_enqueued_half_way_fires_nothing(stop: int, client: Client) -> No
 def test_a_flow_sent_twice_is_there_once(client: Client) -> None:
     flow = laid(chain(add.bind(1), add.bind(2)))
     for _ in range(2):
-        run_operation(client.broker, send(flow, client.keys, 1000))
+        run_operation(broker_of(client), send(flow, keys_of(client), 1000))
     assert client.queue("maths").counts()["waiting"] == 1
 
 

@@ -16,6 +16,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.keys import Keys
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import ServerUnavailable
 from jobrunner.metrics.endpoint import MetricsEndpoint
 from jobrunner.metrics.exposition import JobrunnerCollector, metrics_app, render
@@ -37,10 +38,10 @@ def label(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 def end(client: Client, queue: str, job: str, count: int, *, typed: bool = True) -> None:
     client.enqueue_many([Task(id=f"{job}{n}", type=job, queue=queue, payload=b"{}") for n in range(count)])
-    keys = client.keys.queue(queue)
-    held = client.broker.run(leases.reserve(keys, count, token=job)).attempts
+    keys = keys_of(client).queue(queue)
+    held = broker_of(client).run(leases.reserve(keys, count, token=job)).attempts
     type_ = job if typed else ""
-    client.broker.run(leases.commit(keys, [(a.id, a.token, 0, "succeeded", b"", b"", type_) for a in held]))
+    broker_of(client).run(leases.commit(keys, [(a.id, a.token, 0, "succeeded", b"", b"", type_) for a in held]))
 
 
 def test_ends_are_counted_by_type_and_together_make_the_totals(client: Client) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of
 from jobrunner.errors import ServerRefused, ServerUnavailable
 from jobrunner.testing import open_server
 
@@ -24,10 +25,10 @@ def test_a_payload_of_the_largest_size_goes_there_and_back(fake: Client) -> None
 
 
 def test_a_connection_lives_on_after_an_error_reply(fake: Client) -> None:
-    first = fake.broker.run(command("CLIENT", "ID", read=int))
+    first = broker_of(fake).run(command("CLIENT", "ID", read=int))
     with pytest.raises(ServerRefused, match="unknown command"):
-        fake.broker.run(command("NO-SUCH-COMMAND", read=int))
-    assert fake.broker.run(command("CLIENT", "ID", read=int)) == first
+        broker_of(fake).run(command("NO-SUCH-COMMAND", read=int))
+    assert broker_of(fake).run(command("CLIENT", "ID", read=int)) == first
 
 
 def test_nothing_answers_after_its_end() -> None:

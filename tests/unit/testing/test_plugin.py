@@ -164,6 +164,7 @@ def test_a_server_of_ones_own_is_emptied_below_the_prefix_alone(suite: Suite) ->
     source = """
 from jobrunner import Client
 from jobrunner.broker.call import command
+from jobrunner.client.internals import broker_of
 from jobrunner.testing import open_server
 
 @pytest.fixture(scope="session")
@@ -173,7 +174,7 @@ def jobrunner_url():
             other.queue("mine").push(b"kept")
             yield url
             assert other.queues() == ["mine"] and other.queue("mine").counts()["waiting"] == 1
-            keys = other.broker.run(command("KEYS", "*", read=list))
+            keys = broker_of(other).run(command("KEYS", "*", read=list))
             assert keys and all(key.startswith(b"other:") for key in keys), keys
 
 def test_it(jobrunner_worker):

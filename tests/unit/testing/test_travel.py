@@ -4,6 +4,7 @@ import pytest
 import redis
 
 from jobrunner import Client
+from jobrunner.client.internals import keys_of
 from jobrunner.testing import travel as module
 from jobrunner.testing.travel import Travel
 from tests.support.server import Server
@@ -17,7 +18,7 @@ def test_what_is_due_in_a_minute_is_due_after_a_minute_however_soon(
     with Client(server.url, "travel", now_ms=travel) as client:
         queue = client.queue("q")
         queue.push("x", in_=60)
-        ((_, due_ms),) = raw.zrange(queue.keys.scheduled, 0, -1, withscores=True)
+        ((_, due_ms),) = raw.zrange(keys_of(queue).scheduled, 0, -1, withscores=True)
         monkeypatch.setattr(module, "unix_ms", lambda: due_ms - 60_000 - 1)  # rounded down, it was that then
 
         travel.forward(60)

@@ -9,6 +9,7 @@ import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Token
@@ -231,17 +232,18 @@ def test_only_an_admin_deletes_all_that_match(browse: Callable[..., Any], client
 
 
 def test_a_worker_that_is_there_can_be_told_and_no_other(admin: Any, client: Client) -> None:
-    client.broker.run(leader_calls.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000))
+    announce = leader_calls.announce(keys_of(client), "w1", {"host": "h"}, ttl_ms=60_000)
+    broker_of(client).run(announce)
 
     assert do(admin, "/workers/w1/quiet").status_code == 200
-    assert client.broker.run(leader_calls.announce(client.keys, "w1", {"host": "h"}, ttl_ms=60_000)) == {"quiet": b"1"}
+    assert broker_of(client).run(announce) == {"quiet": b"1"}
     assert do(admin, "/workers/w2/stop").status_code == 404
 
 
 def test_a_periodic_job_is_switched_and_run_and_an_unknown_one_is_not_there(admin: Any, client: Client) -> None:
     nightly = PeriodicDefinition(name="Nightly", queue="mail", schedule={"cron": "0 3 * * *", "tz": "UTC"},
                                  payload=b"{}", catch_up="last", overlap="skip", jitter=0.0)  # fmt: skip
-    client.broker.run(leader_calls.define_periodics(client.keys, {"Nightly": msgspec.json.encode(nightly)}))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), {"Nightly": msgspec.json.encode(nightly)}))
 
     do(admin, "/periodic/Nightly/disable")
     assert [job.enabled for job in client.periodics()] == [False]

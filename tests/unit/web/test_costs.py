@@ -7,6 +7,7 @@ import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.task import Task
 
 MOST = 50
@@ -26,7 +27,7 @@ def town(client: Client) -> Client:
         first, _ = client.queue(name).reserve(n=2)
         first.rollback(error="broken")
     said = {"queues": ",".join(names), "types": "Other"}
-    client.broker.run(leader_calls.announce(client.keys, "w.1.00c0de", said, ttl_ms=600_000))
+    broker_of(client).run(leader_calls.announce(keys_of(client), "w.1.00c0de", said, ttl_ms=600_000))
     return client
 
 
@@ -39,8 +40,8 @@ PATHS = (
 def test_a_page_costs_at_most_fifty_commands(browse: Callable[..., Any], town: Client) -> None:
     browser = browse()
     sent: list[int] = []
-    replies = town.broker._replies
-    town.broker._replies = lambda calls, *rest: sent.append(len(calls)) or replies(calls, *rest)  # type: ignore[method-assign,func-returns-value]
+    replies = broker_of(town)._replies
+    broker_of(town)._replies = lambda calls, *rest: sent.append(len(calls)) or replies(calls, *rest)  # type: ignore[method-assign,func-returns-value]
 
     for path in PATHS:
         sent.clear()

@@ -9,6 +9,7 @@ from jobrunner import Item, RateLimit
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leases import reserve
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.lease_number import LeaseNumbers
 from jobrunner.web.filters import limit
 from jobrunner.web.routes import all_pages
@@ -138,7 +139,7 @@ def test_the_overview_tells_what_died_and_of_what(browse, client):
 
 def count(client, queue, job, **changes):
     fields = {f"{queue} {job} {what.replace('__', ':')}": by for what, by in changes.items()}
-    client.broker.run_many(stats_calls.observe(client.keys, time.time() * 1000, "w1", 1, fields))
+    broker_of(client).run_many(stats_calls.observe(keys_of(client), time.time() * 1000, "w1", 1, fields))
 
 
 def test_what_failed_in_the_window_that_is_shown_is_told_beside_what_died(browse, client):
@@ -187,10 +188,10 @@ def test_a_limit_is_told_in_words(rate, said):
 def test_the_worker_that_holds_a_task_is_named_on_its_page_and_among_the_workers(browse, client):
     worker = "ada.77.00c0de"
     client.queue("mail").push({"n": 1}, id="one")
-    client.broker.run(reserve(client.keys.queue("mail"), 1, token=LeaseNumbers(worker).first_of(1)))
+    broker_of(client).run(reserve(keys_of(client).queue("mail"), 1, token=LeaseNumbers(worker).first_of(1)))
     began = b'[["mail","one","Send",1,1700000000000]]'
     said = {"host": "ada", "pid": 77, "queues": "mail", "running": began}
-    client.broker.run(leader_calls.announce(client.keys, worker, said, ttl_ms=60_000))
+    broker_of(client).run(leader_calls.announce(keys_of(client), worker, said, ttl_ms=60_000))
 
     browser = browse()
     task, workers = browser.get("/tasks/one?queue=mail").text, browser.get("/workers").text

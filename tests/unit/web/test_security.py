@@ -12,6 +12,7 @@ import pytest
 import jobrunner.web
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.periodic import read_definition
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import Task
@@ -95,7 +96,7 @@ def test_a_schedule_that_would_eat_memory_is_damage(browse: Callable[..., Any], 
         assert read_definition(raw) is None, wild
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
         tracemalloc.stop()
-        client.broker.run(leader_calls.define_periodics(client.keys, {"wild": raw}))
+        broker_of(client).run(leader_calls.define_periodics(keys_of(client), {"wild": raw}))
     assert browse().get("/periodic", headers=JSON).json()["jobs"] == []
 
 
@@ -105,7 +106,7 @@ def test_nothing_in_a_result_or_an_error_is_rebuilt(browse: Callable[..., Any], 
     client.enqueue(Task(id="a", queue="mail", payload=b"{}"))
     client.queue("mail").reserve()[0].commit()
     evil = b'{"exc_type": "system", "exc_module": "os", "exc_message": ["touch /tmp/owned-by-a-result"]}'
-    raw.hset(client.keys.queue("mail").task("a"), mapping={"result": evil, "error": evil, "outcome": "succeeded"})
+    raw.hset(keys_of(client).queue("mail").task("a"), mapping={"result": evil, "error": evil, "outcome": "succeeded"})
 
     assert browse().get("/tasks/a?queue=mail").status_code == 200
     assert not Path("/tmp/owned-by-a-result").exists()

@@ -9,6 +9,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys, tag_of_id
+from jobrunner.client.internals import broker_of
 from jobrunner.client.item import Item
 from jobrunner.errors import ServerError
 from jobrunner.outcome import Dropped, Failed, FannedOut, Moved, Outcome, Succeeded
@@ -215,7 +216,7 @@ def test_a_lease_that_was_lost_meanwhile_ends_the_wait(bench: Bench, client: Cli
     end(bench, attempts, ON)
     assert bench.fetcher.in_hand == 2
     ended = [(attempt.id, attempt.token, 0, "succeeded", b"") for attempt in attempts]
-    client.broker.run(leases.commit(keys.queue(RAW), ended))
+    broker_of(client).run(leases.commit(keys.queue(RAW), ended))
 
     until_empty(bench)
 

@@ -14,6 +14,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.keys import Keys
+from jobrunner.client.internals import broker_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
@@ -638,14 +639,14 @@ def test_a_paused_queue_among_many_is_reserved_from_when_it_goes_on(broker: Brok
 def bring(bench: Bench, client: Client) -> list[Reservation]:
     """Does what the server does at the next hint."""
     bench.ear.is_armed = False
-    found = [client.broker.run(call) for call in bench.ear.calls]
+    found = [broker_of(client).run(call) for call in bench.ear.calls]
     bench.fetcher.woken("q", found)
     return found
 
 
 def test_it_listens_with_reservations_for_no_more_than_it_could_take(client: Client, keys: Keys) -> None:
     def planned(slots: int, queues: int) -> list[int]:
-        one = Bench(client.broker, keys, slots=slots, queues=tuple(f"q{n}" for n in range(queues)))
+        one = Bench(broker_of(client), keys, slots=slots, queues=tuple(f"q{n}" for n in range(queues)))
         for _ in range(queues + 1):
             one.step()
         assert one.ear.is_armed
@@ -705,7 +706,7 @@ def test_what_a_hint_brought_and_no_slot_is_free_for_is_handed_back(
 
     assert bench.begun(2) == []
     assert audit("q") | {"pending": 3, "waiting": 2} == audit("q")
-    assert all(attempt.number == 1 for attempt in client.broker.run(bench.ear.calls[0]).attempts), "it spent none"
+    assert all(attempt.number == 1 for attempt in broker_of(client).run(bench.ear.calls[0]).attempts), "it spent none"
 
 
 @pytest.mark.parametrize("why", ["reserving", "resting"])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import Client
 from jobrunner.client.current import within
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptTimeout
 from jobrunner.jobs.registry import Definition, definition_for
@@ -38,10 +39,10 @@ def build_executor(
 
     `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
     """
-    runner = Runner(client.broker, client.keys, is_stopped, client.settings.result_limit, begin)
+    runner = Runner(broker_of(client), keys_of(client), is_stopped, client.settings.result_limit, begin)
     if settings.executor == "processes":
         greeting = write_greeting(
-            client.endpoint.shared_url(), client.keys.prefix, modules, IDENTITY.worker, IDENTITY.log_format,
+            endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker, IDENTITY.log_format,
             {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction.names},
         )  # fmt: skip
         children = ProcessSlots(greeting, runner, is_stopped, settings.max_memory, begin)

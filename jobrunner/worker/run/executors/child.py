@@ -14,6 +14,7 @@ import threading
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import configure
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import AttemptCrashed, JobrunnerError
 from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.log_setup import log_to_stderr
@@ -71,7 +72,7 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
         return None
     channel.sendall(frame(b""))
     hide_in_errors(Redaction(client.settings.redact))
-    return Runner(client.broker, client.keys, stopped.__contains__, client.settings.result_limit)
+    return Runner(broker_of(client), keys_of(client), stopped.__contains__, client.settings.result_limit)
 
 
 def _run_traced(runner: Runner, attempt: Attempt, traceparent: str) -> Outcome:

@@ -6,6 +6,7 @@ import pytest
 
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobs_example import dataset
 from jobs_example.demos.flights.damage import DAMAGED_ROWS, Damage
@@ -66,12 +67,12 @@ def test_what_is_left_is_counted_and_the_dead_have_their_reason(pipeline: Pipeli
 
 @pytest.mark.parametrize("key", ["batch:7-fed:rows:1.x", "batch:7-fed:manifest", "raw:batches", "raw:finishing"])
 def test_keys_of_a_batch_that_is_not_over_are_found(pipeline: Pipeline, client: Client, key: str) -> None:
-    client.broker.run(command("SADD", client.keys.tag_base("fed") + key.encode(), "word", read=int))
+    broker_of(client).run(command("SADD", keys_of(client).tag_base("fed") + key.encode(), "word", read=int))
 
     assert remains(client, pipeline).staged == (key,)
 
 
 def test_the_tombstone_of_a_batch_is_nothing_left(pipeline: Pipeline, client: Client) -> None:
-    client.broker.run(command("HSET", client.keys.tag_base("fed") + b"batch:7-fed", "state", "done", read=int))
+    broker_of(client).run(command("HSET", keys_of(client).tag_base("fed") + b"batch:7-fed", "state", "done", read=int))
 
     assert remains(client, pipeline).staged == ()

@@ -8,6 +8,7 @@ import redis
 
 from jobrunner import Lease
 from jobrunner.client.client import Client
+from jobrunner.client.internals import keys_of
 from jobs_example.demos.jobs import watch
 from jobs_example.demos.jobs.glance import QueueLine, RunningTask
 from jobs_example.demos.jobs.workload import Accepted
@@ -24,7 +25,7 @@ def an_import(client: Client) -> tuple[Lease, dict[str, Accepted]]:
 def say(raw: redis.Redis, client: Client, lease: Lease, *, done: int, note: str) -> None:
     """Leaves what `self.progress` would."""
     said = json.dumps({"done": done, "total": 31, "note": note})
-    raw.hset(client.keys.queue("imports").task(lease.id).decode(), "progress", said)
+    raw.hset(keys_of(client).queue("imports").task(lease.id).decode(), "progress", said)
 
 
 def test_a_task_that_said_nothing_yet_has_no_worker_and_no_progress(client: Client) -> None:
