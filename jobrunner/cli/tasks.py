@@ -1,4 +1,4 @@
-"""`jobrunner tasks`: list, show, cancel, enqueue."""
+"""`jobrunner tasks`: list, show, cancel, run-now, enqueue."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -34,11 +34,14 @@ _TOLD_APART = frozenset(
     {"id", "type", "queue", "enqueue_time", "payload", "result", "error", "headers", "progress", "failures", *_SHOWN}
 )
 _LONGEST = 60
+_INSTEAD = {
+    TaskState.DEAD: "; to try a dead one again: jobrunner dead requeue QUEUE --id ID",
+}
 
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def tasks() -> None:
-    """Lists, shows, cancels and enqueues tasks."""
+    """Lists, shows, cancels and enqueues tasks; runs scheduled ones now."""
 
 
 tasks.add_command(enqueue)
@@ -104,6 +107,25 @@ def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
         answer_json({"id": task_id, "state": "asked to stop" if running else "cancelled"})
     else:
         echo(f"task {task_id} {'runs and is asked to stop' if running else 'is cancelled'}")
+
+
+@tasks.command("run-now", epilog="Example:  jobrunner tasks run-now 01a1fe85769b0000c6650a2fcc89-mail")
+@click.argument("task_id", metavar="ID")
+@click.option("--queue", metavar="NAME", shell_complete=queue_names,
+              help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
+@with_shared_options
+def run_now(shared: CommonOptions, task_id: str, queue: str | None) -> None:
+    """Has a scheduled task wait now, behind all that wait; also one that waits for its next try."""
+    with connected(shared) as client:
+        task = _task(client, task_id, queue)
+        if not task.run_now():
+            state = task.record().state
+            raise Refusal(f"task {task_id} is {state}: only a scheduled task can be run now{_INSTEAD.get(state, '')}")
+        note(client, "task.run-now", task_id, "waits now")
+    if shared.as_json:
+        answer_json({"id": task_id, "state": "waiting"})
+    else:
+        echo(f"task {task_id} waits now")
 
 
 def show_list(shared: CommonOptions, hides: Redaction, found: list[TaskRecord], nothing: str) -> None:

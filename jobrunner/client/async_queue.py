@@ -121,6 +121,10 @@ class AsyncQueue:
             return await self._run(delete_queue(self._line, force=force))
         return await self._run(queue_operations.delete(self._line, task_id, force=force))
 
+    async def run_now(self, task_id: str) -> bool:
+        """As Queue.run_now."""
+        return await self._run(queue_operations.run_now(self._line, task_id))
+
     async def counts(self) -> dict[str, int]:
         """As Queue.counts."""
         return await self._run(queue_operations.counts(self._line))

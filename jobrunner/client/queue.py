@@ -130,6 +130,14 @@ class Queue:
             return self._run(delete_queue(self._line, force=force))
         return self._run(queue_operations.delete(self._line, task_id, force=force))
 
+    def run_now(self, task_id: str) -> bool:
+        """Has a scheduled item wait from now on, behind all that wait, whatever it was scheduled for.
+
+        Returns False, and changes nothing, when the item is waiting, pending, dead or finished. Raises TaskGone when
+        the queue has no such item, InvalidName.
+        """
+        return self._run(queue_operations.run_now(self._line, task_id))
+
     def counts(self) -> dict[str, int]:
         """How many items are waiting, scheduled, pending and dead, and kept as history (done)."""
         return self._run(queue_operations.counts(self._line))

@@ -98,6 +98,14 @@ class TaskHandle(Generic[R]):
         """Puts a dead task back into its queue, with its counts at zero. Returns False when it is not dead."""
         return run_operation(self._broker, task_operations.requeue(self._place))
 
+    def run_now(self) -> bool:
+        """Has a scheduled task wait from now on, behind all that wait: also a failed one that waits for its next try.
+
+        Returns False, and changes nothing, when the task is waiting, pending, dead or finished. Raises TaskGone when it
+        is no longer kept.
+        """
+        return run_operation(self._broker, task_operations.run_now(self._place))
+
 
 @checks_methods
 class AsyncTaskHandle(Generic[R]):
@@ -142,3 +150,7 @@ class AsyncTaskHandle(Generic[R]):
     async def requeue(self) -> bool:
         """As TaskHandle.requeue."""
         return await run_operation_async(self._broker, task_operations.requeue(self._place))
+
+    async def run_now(self) -> bool:
+        """As TaskHandle.run_now."""
+        return await run_operation_async(self._broker, task_operations.run_now(self._place))

@@ -71,6 +71,13 @@ class MemoryTask:
         self.state, self.attempts, self.retry_count = TaskState.WAITING, 0, 0
         return True
 
+    def run_now(self) -> bool:
+        """Has a scheduled task wait. Returns False when it is not scheduled."""
+        if self.record().state is not TaskState.SCHEDULED:
+            return False
+        self.state, self.when = TaskState.WAITING, None
+        return True
+
 
 class MemoryHandle(TaskHandle[Any]):
     """A handle on an entry."""
@@ -91,6 +98,9 @@ class MemoryHandle(TaskHandle[Any]):
 
     def requeue(self) -> bool:
         return self._entry.requeue()
+
+    def run_now(self) -> bool:
+        return self._entry.run_now()
 
     def record(self) -> TaskRecord:
         return self._entry.record()
@@ -114,6 +124,9 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
 
     async def requeue(self) -> bool:
         return self._entry.requeue()
+
+    async def run_now(self) -> bool:
+        return self._entry.run_now()
 
 
 class MemoryBroker(Broker):

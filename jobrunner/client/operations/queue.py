@@ -99,6 +99,18 @@ def delete(line: QueueRef, task_id: str, *, force: bool = False) -> Operation[bo
     return check_verdict(word, task_id) != "gone"
 
 
+def run_now(line: QueueRef, task_id: str) -> Operation[bool]:
+    """Returns whether the item was scheduled and waits now. Raises TaskGone."""
+    said, record = yield [
+        tasks.run_now(line.keys, [check_id(task_id)]),
+        tasks.show(line.all_keys, task_id, queue=line.name),
+    ]
+    was_scheduled: bool = said == ["ok"]
+    if not was_scheduled and record is None:
+        raise TaskGone(f"no task {task_id} in queue {line.name!r}: it never was, or it finished and is no longer kept")
+    return was_scheduled
+
+
 def counts(line: QueueRef) -> Operation[dict[str, int]]:
     """Returns how many items are in each state."""
     found = yield from ask(queues.counts(line.keys))

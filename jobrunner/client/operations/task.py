@@ -79,6 +79,12 @@ def requeue(at: TaskRef) -> Operation[bool]:
     return (yield from ask(tasks.requeue(queue, [at.id]))) == ["ok"]
 
 
+def run_now(at: TaskRef) -> Operation[bool]:
+    """Returns False when the task is not scheduled. Raises TaskGone."""
+    record = yield from read(at)
+    return (yield from ask(tasks.run_now(at.keys.queue(record.queue), [at.id]))) == ["ok"]
+
+
 def read_result(record: TaskRecord) -> Any:
     """What a finished task returned. Raises TaskFailed or TaskCancelled for one that did not succeed."""
     if record.state is TaskState.DEAD:

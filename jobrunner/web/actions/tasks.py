@@ -43,9 +43,7 @@ def _delete(context: Context) -> Done:
 
 def _run_now(context: Context) -> Done:
     record = _task(context)
-    keys = keys_of(context.client).queue(record.queue)
-    said = broker_of(context.client).run(tasks.run_now(keys, [record.id]))
-    return _done(context, record, said.count("ok"), "waits now")
+    return _done(context, record, context.client.queue(record.queue).run_now(record.id), "waits now")
 
 
 def _replay(context: Context) -> Done:

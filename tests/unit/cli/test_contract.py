@@ -45,6 +45,7 @@ ANSWERS = {
     "tasks cancel": ["waits", "--queue", "mail"],
     "tasks enqueue": ["add_up", "x=1"],
     "tasks list": ["mail"],
+    "tasks run-now": ["later", "--queue", "mail"],
     "tasks show": ["waits", "--queue", "mail"],
     "dead list": ["mail"],
     "dead purge": ["mail", "--all", "--yes"],
@@ -99,6 +100,7 @@ def filled(client: Client) -> None:
     mail.configure(max_attempts=1, history=3600)
     for task_id in ("dies", "done", "waits"):
         mail.push({"token": "hunter2"}, id=task_id)
+    mail.push({"token": "hunter2"}, id="later", in_=60)
     tick = PeriodicDefinition(name="Tick", queue="mail", schedule={"cron": "0 3 * * *", "tz": "UTC"}, payload=b"",
                               catch_up="last", overlap="skip", jitter=0.0)  # fmt: skip
     broker_of(client).run(leader_calls.define_periodics(keys_of(client), {"Tick": msgspec.json.encode(tick)}))

@@ -119,6 +119,20 @@ def test_a_running_task_is_asked_to_stop(says: Callable[..., Any], client: Clien
     assert "asked to stop" in says("tasks", "cancel", task_id).out
 
 
+def test_a_scheduled_task_is_run_now_and_no_other(says: Callable[..., Any], client: Client, dead_id: str) -> None:
+    task_id = client.queue("mail").push(1, in_=60)
+
+    assert says("tasks", "run-now", task_id, "--json").value == {"id": task_id, "state": "waiting"}
+    assert client.task(task_id).state is TaskState.WAITING
+    again, dead, none = (says("tasks", "run-now", one) for one in (task_id, dead_id, "0" * 28 + "-mail"))
+    assert (again.code, dead.code, none.code) == (1, 1, 1)
+    assert f"task {task_id} is waiting: only a scheduled task can be run now" in again.talk
+    assert f"task {dead_id} is dead: only a scheduled task can be run now; " in dead.talk
+    assert "jobrunner dead requeue QUEUE --id ID" in dead.talk
+    assert "no task " in none.talk
+    assert client.queue("mail").counts()["dead"] == 1
+
+
 def test_dead_tasks_are_listed_with_their_errors(says: Callable[..., Any], dead_id: str) -> None:
     said = says("dead", "list", "mail")
 
