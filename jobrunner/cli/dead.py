@@ -72,7 +72,7 @@ def list_(shared: CommonOptions, queue: str, limit: int, job: str | None, error:
         else:
             with watched(dead_ids(client, queue), "searching") as ids:
                 found = list(islice(dead_like(client, queue, ids, job=job, error=error), limit))
-        hides = client.redaction
+        hides = client.redaction()
     show_list(shared, hides, found, _none_of(queue, (), job, error))
 
 

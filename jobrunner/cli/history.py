@@ -41,7 +41,7 @@ def list_(shared: CommonOptions, queue: str, limit: int) -> None:
         asked = client.queue(queue)
         found = [stored_record(one) for one in asked.history(limit)]
         nothing = "" if found else _nothing(asked)
-        hides = client.redaction
+        hides = client.redaction()
     show_list(shared, hides, found, nothing)
 
 
@@ -55,7 +55,7 @@ def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
 
 
 def _nothing(queue: Queue) -> str:
-    settings = queue.settings
+    settings = queue.settings()
     if settings.history is None and settings.history_max is None:
         return f"queue {queue.name} keeps no history; a program sets that with configure(history=…)"
     return f"queue {queue.name} has no finished tasks"

@@ -96,7 +96,7 @@ def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
         asked = client.queue(queue)
         asked.configure(**changes)
         note(client, "queue.limit", queue, "set " + ", ".join(f"{name}={value}" for name, value in changes.items()))
-        limits = limits_in_force(asked.settings)
+        limits = limits_in_force(asked.settings())
     if shared.as_json:
         answer_json({"queue": queue, **limits})
     else:
@@ -113,7 +113,7 @@ def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
 def settings(shared: CommonOptions, queue: str) -> None:
     """Shows every setting of QUEUE that is in force, and which of them are defaults."""
     with connected(shared) as client:
-        found = client.queue(queue).settings
+        found = client.queue(queue).settings()
     changed = configured(found)
     if shared.as_json:
         answer_json({"queue": queue, "settings": by_name(found), "configured": changed})

@@ -56,7 +56,7 @@ def list_(shared: CommonOptions, queue: str, state: str | None, limit: int) -> N
     """Lists tasks of QUEUE, first in line first."""
     with connected(shared) as client:
         found = list_tasks(client, queue, state, limit=limit)
-        hides = client.redaction
+        hides = client.redaction()
     show_list(shared, hides, found, f"queue {queue} has no {state + ' ' if state else ''}tasks")
 
 
@@ -71,7 +71,7 @@ def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
         record = _task(client, task_id, queue).record()
         workers = client.workers()
         holder = holder_of(client, record, workers)
-        hides = client.redaction
+        hides = client.redaction()
     if shared.as_json:
         ran_by = [who_failed(failure, workers) for failure in record.failures]
         failures = [

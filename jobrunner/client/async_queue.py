@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @checks_methods
 class AsyncQueue:
-    """One queue by name, for asyncio. Its properties are methods here: `await q.is_paused()`, `await q.settings()`."""
+    """One queue by name, for asyncio: the methods of Queue with the same parameters, awaited."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class AsyncQueue:
         await self._run(queue_operations.resume(self._line))
 
     async def is_paused(self) -> bool:
-        """As Queue.paused."""
+        """As Queue.is_paused."""
         return await self._run(queue_operations.is_paused(self._line))
 
     async def configure(self, **options: Any) -> None:

@@ -124,7 +124,6 @@ class Client:
         """Counts and totals of every queue, by name; one round trip for all of them."""
         return run_operation(self._broker, read_stats(self._keys))
 
-    @property
     def redaction(self) -> Redaction:
         """What is hidden of tasks, here and by whoever published names. Raises ServerError."""
         return run_operation(self._broker, self._redaction.now(self._keys))

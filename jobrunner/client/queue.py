@@ -154,8 +154,7 @@ class Queue:
         """Ends a pause."""
         self._run(queue_operations.resume(self._line))
 
-    @property
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether the queue is paused."""
         return self._run(queue_operations.is_paused(self._line))
 
@@ -166,7 +165,6 @@ class Queue:
         """
         self._run(queue_operations.configure(self._line, options))
 
-    @property
     def settings(self) -> QueueSettings:
         """The settings in force."""
         return self._run(queue_operations.settings(self._line))

@@ -7,23 +7,64 @@ from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations import task as task_operations
-from jobrunner.client.operations.operation import run_operation, run_operation_async
+from jobrunner.client.operations.operation import Operation, run_operation, run_operation_async
+from jobrunner.errors import UsageError
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
 from jobrunner.task import TaskRecord, TaskState
 
 R = TypeVar("R")
+T = TypeVar("T")
+
+
+class _LastRead:
+    """The fields of a task as they were when its handle last read it."""
+
+    id: str
+    _last: TaskRecord | None = None
+
+    @property
+    def state(self) -> TaskState:
+        """Where the task was in its life at the last read."""
+        return self._last_read().state
+
+    @property
+    def attempts(self) -> int:
+        """How often it was handed out until the last read: 1 during the first try."""
+        return self._last_read().attempts
+
+    @property
+    def retry_count(self) -> int:
+        """How often it failed, or its lease ended without a report, until the last read: 0 during the first try."""
+        return self._last_read().retry_count
+
+    @property
+    def enqueue_time(self) -> datetime:
+        """When it was first enqueued, by the server's clock; aware, UTC."""
+        return self._last_read().enqueue_time
+
+    @property
+    def error(self) -> str:
+        """Text of the last failure; empty when it had not failed at the last read."""
+        return self._last_read().error
+
+    def _last_read(self) -> TaskRecord:
+        raise NotImplementedError
 
 
 @checks_methods
-class TaskHandle(Generic[R]):
-    """One task on the server. Every property asks the server, so it is never out of date.
+class TaskHandle(_LastRead, Generic[R]):
+    """One task on the server.
 
-    Reading a task that is no longer kept raises TaskGone. `durability` says how safe the task was when the enqueue that
-    made this handle returned: "none", "fsync" or "replicated" (see docs/durability.md). `is_new` says whether that
-    enqueue added the task: False when one with its id, or like it if the job is unique, was there already, in whatever
-    state, also dead or finished; None when that is not known, as of a handle from `client.task` or of a task that waits
-    in this process for the server.
+    `record()` reads the task. `state`, `attempts`, `retry_count`, `enqueue_time` and `error` are those of the last
+    read, so several of them cost one round trip and fit together; a program that waits for a change calls `record()`
+    again. They read the task themselves when the handle has read nothing yet, and after `result`, `cancel`, `requeue`
+    and `run_now`, which may have changed it. Reading a task that is no longer kept raises TaskGone.
+
+    `durability` says how safe the task was when the enqueue that made this handle returned: "none", "fsync" or
+    "replicated" (see docs/durability.md). `is_new` says whether that enqueue added the task: False when one with its
+    id, or like it if the job is unique, was there already, in whatever state, also dead or finished; None when that is
+    not known, as of a handle from `client.task` or of a task that waits in this process for the server.
     """
 
     def __init__(
@@ -46,35 +87,11 @@ class TaskHandle(Generic[R]):
         return f"TaskHandle({self.id!r})"
 
     def record(self) -> TaskRecord:
-        """The whole task as it stands. Raises TaskGone."""
-        return run_operation(self._broker, task_operations.read(self._place))
+        """Reads the whole task, in one round trip. Raises TaskGone."""
+        self._last = None
+        self._last = run_operation(self._broker, task_operations.read(self._place))
+        return self._last
 
-    @property
-    def state(self) -> TaskState:
-        """Where the task is in its life."""
-        return self.record().state
-
-    @property
-    def attempts(self) -> int:
-        """How often it was handed out: 1 during the first try."""
-        return self.record().attempts
-
-    @property
-    def retry_count(self) -> int:
-        """How often it failed or its lease ended without a report: 0 during the first try."""
-        return self.record().retry_count
-
-    @property
-    def enqueue_time(self) -> datetime:
-        """When it was first enqueued, by the server's clock; aware, UTC."""
-        return self.record().enqueue_time
-
-    @property
-    def error(self) -> str:
-        """Text of the last failure; empty when it never failed."""
-        return self.record().error
-
-    @property
     def exists(self) -> bool:
         """Whether the server still keeps the task."""
         return run_operation(self._broker, task_operations.find(self._place)) is not None
@@ -82,21 +99,21 @@ class TaskHandle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Waits for the end of the task and returns what its job returned, as plain JSON data.
 
-        Raises TaskFailed when it is dead, TaskCancelled, TaskGone when it is no longer kept (see `keep`), and
+        Raises TaskFailed when it is dead, TaskCancelled, TaskGone when it is no longer kept (see `result_ttl`), and
         TaskTimeout after `timeout` (None: waits without limit).
         """
-        return run_operation(self._broker, task_operations.wait_for_result(self._place, timeout))  # type: ignore[no-any-return]
+        return self._change(task_operations.wait_for_result(self._place, timeout))  # type: ignore[no-any-return]
 
     def cancel(self) -> bool:
         """Cancels the task; one that runs is asked to stop. Returns False when it is finished already.
 
         Raises TaskGone when it is no longer kept.
         """
-        return run_operation(self._broker, task_operations.cancel(self._place))
+        return self._change(task_operations.cancel(self._place))
 
     def requeue(self) -> bool:
         """Puts a dead task back into its queue, with its counts at zero. Returns False when it is not dead."""
-        return run_operation(self._broker, task_operations.requeue(self._place))
+        return self._change(task_operations.requeue(self._place))
 
     def run_now(self) -> bool:
         """Has a scheduled task wait from now on, behind all that wait: also a failed one that waits for its next try.
@@ -104,12 +121,23 @@ class TaskHandle(Generic[R]):
         Returns False, and changes nothing, when the task is waiting, pending, dead or finished. Raises TaskGone when it
         is no longer kept.
         """
-        return run_operation(self._broker, task_operations.run_now(self._place))
+        return self._change(task_operations.run_now(self._place))
+
+    def _last_read(self) -> TaskRecord:
+        return self.record() if self._last is None else self._last
+
+    def _change(self, steps: Operation[T]) -> T:
+        self._last = None
+        return run_operation(self._broker, steps)
 
 
 @checks_methods
-class AsyncTaskHandle(Generic[R]):
-    """One task on the server, for asyncio. What are properties of TaskHandle are fields of the awaited `record()`."""
+class AsyncTaskHandle(_LastRead, Generic[R]):
+    """One task on the server, for asyncio: the members of TaskHandle, its methods awaited.
+
+    A property cannot be awaited, so `state` and the other fields of the last read raise UsageError where those of a
+    TaskHandle would read the task: before the first `record()`, and after a method that may have changed the task.
+    """
 
     def __init__(
         self,
@@ -132,7 +160,9 @@ class AsyncTaskHandle(Generic[R]):
 
     async def record(self) -> TaskRecord:
         """As TaskHandle.record."""
-        return await run_operation_async(self._broker, task_operations.read(self._place))
+        self._last = None
+        self._last = await run_operation_async(self._broker, task_operations.read(self._place))
+        return self._last
 
     async def exists(self) -> bool:
         """As TaskHandle.exists."""
@@ -140,17 +170,25 @@ class AsyncTaskHandle(Generic[R]):
 
     async def result(self, timeout: Duration | None = None) -> R:
         """As TaskHandle.result. Looks again after pauses that grow to half a second."""
-        steps = task_operations.wait_for_result(self._place, timeout)
-        return await run_operation_async(self._broker, steps)
+        return await self._change(task_operations.wait_for_result(self._place, timeout))
 
     async def cancel(self) -> bool:
         """As TaskHandle.cancel."""
-        return await run_operation_async(self._broker, task_operations.cancel(self._place))
+        return await self._change(task_operations.cancel(self._place))
 
     async def requeue(self) -> bool:
         """As TaskHandle.requeue."""
-        return await run_operation_async(self._broker, task_operations.requeue(self._place))
+        return await self._change(task_operations.requeue(self._place))
 
     async def run_now(self) -> bool:
         """As TaskHandle.run_now."""
-        return await run_operation_async(self._broker, task_operations.run_now(self._place))
+        return await self._change(task_operations.run_now(self._place))
+
+    def _last_read(self) -> TaskRecord:
+        if self._last is None:
+            raise UsageError(f"task {self.id} is not read yet: await its record(), then ask for its state or error")
+        return self._last
+
+    async def _change(self, steps: Operation[T]) -> T:
+        self._last = None
+        return await run_operation_async(self._broker, steps)

@@ -196,7 +196,7 @@ def _next(lines: list[_TaskFields], at: int, rank: int, sifted: SearchChunk) -> 
 
 
 def _task_lines(client: Client, line: _TaskFields, sifted: SearchChunk) -> list[TaskRow]:
-    hide = client.redaction.text
+    hide = client.redaction().text
     return [line_of(_place(line, task_id, score), fields, hide) for task_id, score, fields in sifted.tasks]
 
 

@@ -46,7 +46,7 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
     """The lines of up to `count` tasks of one state in one command, first in line first; with `newest` of the last
     ones, the last one first. Those that are damaged are left out."""
 
-    hide = client.redaction.text
+    hide = client.redaction().text
 
     def read(sifted: SearchChunk) -> list[TaskRow]:
         return [

@@ -86,7 +86,6 @@ class MemoryHandle(TaskHandle[Any]):
         super().__init__(broker_of(client), keys_of(client), entry.task.id, entry.task.queue, is_new=is_new)
         self._entry = entry
 
-    @property
     def exists(self) -> bool:
         return self._entry.is_kept
 
@@ -114,7 +113,11 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
         self._entry = entry
 
     async def record(self) -> TaskRecord:
-        return self._entry.record()
+        self._last = self._entry.record()
+        return self._last
+
+    async def exists(self) -> bool:
+        return self._entry.is_kept
 
     async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ARG002
         return self._entry.value()

@@ -52,7 +52,7 @@ class Context:
     @property
     def redaction(self) -> Redaction:
         """What no page shows. Raises ServerError."""
-        return self.client.redaction
+        return self.client.redaction()
 
     @property
     def role(self) -> Role:

@@ -136,7 +136,7 @@ class _OperationRun:
 
     def _pieces(self) -> Iterator[tuple[int, list[Chosen]]]:
         if self._wanted is not None:
-            for found in matching(self._client, self._wanted, self._client.redaction):
+            for found in matching(self._client, self._wanted, self._client.redaction()):
                 yield _AT_ONCE, [(place.queue, place.id) for place in found]
             return
         rest = iter(self._fixed)

@@ -155,7 +155,7 @@ class Worker:
             load_modules(self.modules)
             weights = served_queues(self._given_queues, self.client)
             self._check_server()
-            hide_in_errors(self.client.redaction)
+            hide_in_errors(self.client.redaction())
             warn_of_unknown(weights, self.client)
             broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
         except BaseException:

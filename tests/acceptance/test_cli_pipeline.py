@@ -49,7 +49,7 @@ def test_a_burst_runs_the_whole_pipeline_and_ends(shell: Any, client: Client, pr
     assert finished(client) == 300
     results = [record.result for record in client.queue("shop/large").history(300)]
     assert sorted(results) == sorted([10 * n if n <= 5 else n for n in range(10)] * 30)
-    assert client.queue("shop/raw").settings.max_size == 500
+    assert client.queue("shop/raw").settings().max_size == 500
     assert client.queue("elsewhere").counts()["waiting"] == 1
 
 

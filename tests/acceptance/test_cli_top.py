@@ -107,10 +107,10 @@ def test_keys_pause_requeue_and_open_a_task_and_q_leaves_the_terminal_as_it_was(
     session.await_text("▸ mail")
 
     session.press("p")
-    wait_until(lambda: filled.queue("mail").paused)
+    wait_until(lambda: filled.queue("mail").is_paused())
     session.await_text("‖ paused")
     session.press("p")
-    wait_until(lambda: not filled.queue("mail").paused)
+    wait_until(lambda: not filled.queue("mail").is_paused())
 
     session.press("\r")
     session.await_text("▸ (item)")

@@ -115,7 +115,7 @@ def test_a_proxy_with_default_settings_lets_nobody_in(
                 401,
                 403,
             )
-        assert not site.queue("mail").paused
+        assert not site.queue("mail").is_paused()
 
         link = dashboard.said["login_url"].replace(dashboard.url, front)
         owner = Person()
@@ -127,7 +127,7 @@ def test_a_proxy_with_default_settings_lets_nobody_in(
         assert token is not None
         form = f"csrf={token[1]}".encode()
         assert owner.post(f"{front}queues/mail/pause", form, sec_fetch_site="same-origin", **JSON)[0] == 200
-        assert site.queue("mail").paused
+        assert site.queue("mail").is_paused()
         assert stranger.get(link)[0] == 403, "a link is of use once"
         assert stranger.get(front, **JSON)[0] == 401
 

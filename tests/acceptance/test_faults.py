@@ -122,7 +122,7 @@ def test_what_does_not_finish_in_time_is_handed_back_without_an_attempt(
     assert worker.summary() == {"finished": 0, "released": 2}
     assert time.monotonic() - asked_at < 20, "the jobs go on for ever"
     assert audit("t") == {"waiting": 3, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
-    assert [task.retry_count for task in tasks] == [0, 0, 0]
+    assert [task.record().retry_count for task in tasks] == [0, 0, 0]
     (tmp_path / "go").touch()
     fleet.start_one(burst=True).summary()
     assert {entry.attempt for entry in ledger.entries("end")} == {1}
@@ -220,7 +220,7 @@ def test_a_crashed_child_costs_only_its_task(fleet: Fleet, ledger: Ledger, audit
     poison = [Crash(how="exit").enqueue(), Crash(how="segfault").enqueue()]
     good = Work.enqueue_many([Work(n=n, seconds=0.01) for n in range(20)])
     assert [task.result(timeout=20) for task in good] == list(range(20))
-    wait_for(lambda: all(task.state == "dead" for task in poison))
+    wait_for(lambda: all(task.record().state == "dead" for task in poison))
     assert [ledger.times("start")[task.id] for task in poison] == [2, 2]
     assert all(ledger.times("start")[task.id] == 1 for task in good)
     assert poison[0].error.startswith("AttemptCrashed: the process of the attempt exited with code 0")
@@ -231,8 +231,8 @@ def test_a_crashed_child_costs_only_its_task(fleet: Fleet, ledger: Ledger, audit
 def test_a_timeout_in_a_process_is_hard(fleet: Fleet, ledger: Ledger) -> None:
     worker = fleet.start_one(executor="processes", concurrency=1)
     task = Linger().enqueue()
-    wait_for(lambda: task.state == "dead")
-    assert task.error.startswith("AttemptTimeout: the attempt ran longer than timeout=0.3 s")
+    wait_for(lambda: task.record().state == "dead")
+    assert task.record().error.startswith("AttemptTimeout: the attempt ran longer than timeout=0.3 s")
     assert Work(n=7).enqueue().result(timeout=10) == 7
     assert len(worker.children()) == 2
 

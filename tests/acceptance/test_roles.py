@@ -143,7 +143,7 @@ def test_producer_and_worker_do_all_their_work_and_nothing_is_refused(
 
     assert asyncio.run(ask()) == 3
     dead = Fails().enqueue()
-    wait_for(lambda: dead.state == "dead")
+    wait_for(lambda: dead.record().state == "dead")
     assert dead.requeue()
     queue = producer.queue("bare")
     queue.push("x", wait=1)
@@ -156,7 +156,7 @@ def test_producer_and_worker_do_all_their_work_and_nothing_is_refused(
     working.queue("roles").pause()
     working.queue("roles").resume()
     working.queue("roles").configure(history=60, max_inflight=5)
-    wait_for(lambda: dead.state == "dead")
+    wait_for(lambda: dead.record().state == "dead")
     assert working.queue("roles").requeue_dead() == 1
     worker.stop()
     assert refusals() == []

@@ -158,7 +158,7 @@ def test_a_process_is_replaced_after_so_many_tasks_and_each_task_runs_once(
     wait_until(lambda: len(now := worker_pids(client)) == 2 and not set(now) & set(before), timeout_s=60)
 
     assert [task.result(timeout=10) for task in tasks] == [1] * 100
-    assert {task.attempts for task in tasks} == {1}
+    assert {task.record().attempts for task in tasks} == {1}
     supervisor.terminate()
     assert supervisor.wait(30) == 0
 

@@ -305,7 +305,7 @@ def test_rollback_gives_back_counts_and_delays(queue: Queue, clock: Clock, clien
     holder = take(queue)
     with pytest.raises(LeaseLost):
         stale.rollback(delay=0)
-    assert (task.state, task.attempts) == ("pending", 3)
+    assert (task.record().state, task.attempts) == ("pending", 3)
     assert holder.rollback(delay=0) is True
     clock.advance(1)
     assert take(queue).attempts == 4
@@ -477,10 +477,10 @@ def test_history_ends_by_age(queue: Queue, clock: Clock, client: Client, raw: re
     second = client.task(queue.push("second"))
     finish(queue, "pop")
     assert [record.id for record in queue.history()] == [second.id, first.id]
-    assert (first.exists, second.exists, queue.counts()) == (True, True, states(done=2))
+    assert (first.exists(), second.exists, queue.counts()) == (True, True, states(done=2))
     clock.advance(500)
     assert [record.id for record in queue.history()] == [second.id]
-    assert (first.exists, second.exists, queue.counts()) == (False, True, states(done=1))
+    assert (first.exists(), second.exists, queue.counts()) == (False, True, states(done=1))
     assert raw.zrange(keys.queue("q").done, 0, -1) == [second.id.encode()]
     for key in (keys.queue("q").done, keys.queue("q").task(second.id)):
         assert 0 < raw.pttl(key) <= 2000
@@ -833,7 +833,7 @@ def test_a_commit_may_leave_a_result(queue: Queue, clock: Clock, client: Client)
     queue.configure(history=None)
     task = client.task(queue.push("payload"))
     take(queue).commit("done")
-    assert not task.exists
+    assert not task.exists()
 
 
 def test_a_moved_item_is_due_at_once(line: list[Queue], clock: Clock) -> None:

@@ -329,7 +329,7 @@ def test_the_result_of_a_sink_is_in_its_history(line: Pipeline, run: Run, curren
 
     (record,) = line.queue("kept").history()
     assert (record.id, record.payload, record.result) == (kept, 0, {"stored": 0})
-    assert not current.task(gone).exists
+    assert not current.task(gone).exists()
 
 
 def test_a_moved_item_is_taken_on_at_once(line: Pipeline, current: Client) -> None:

@@ -223,7 +223,7 @@ def test_rate_and_number_in_flight_are_limited_each_for_a_queue(
 def test_the_number_in_flight_is_a_setting_of_the_queue(still: Queue, clock: Clock, client: Client) -> None:
     """MDQ-06: set before the first task, raised, and lowered below what is pending: nothing is taken back then."""
     still.configure(max_inflight=3)
-    assert client.queue("q").settings.max_inflight == 3
+    assert client.queue("q").settings().max_inflight == 3
     fill(still, 30)
     held = still.reserve(30)
     still.configure(max_inflight=8)
@@ -242,20 +242,20 @@ def test_the_number_in_flight_is_a_setting_of_the_queue(still: Queue, clock: Clo
 
 def test_no_limit_is_the_default(still: Queue, clock: Clock) -> None:
     """MDQ-07: missing, 0 and None are no limit; negative and what is no whole number is refused and nothing is set."""
-    assert still.settings.max_inflight == 0
+    assert still.settings().max_inflight == 0
     fill(still, 4000)
     assert len(still.reserve(1000)) == 1000
     for unlimited in (0, None):
         still.configure(max_inflight=1)
         assert still.reserve() == []
         still.configure(max_inflight=unlimited)
-        assert still.settings.max_inflight == 0
+        assert still.settings().max_inflight == 0
         assert len(still.reserve(1000)) == 1000
     still.configure(max_inflight=3001)
     for wrong in (-1, 1.0, 2.5, "3", True, [3], float("nan")):
         with pytest.raises(InvalidOption, match="max_inflight"):
             still.configure(max_inflight=wrong, keepalive=7)
-    assert (still.settings.max_inflight, still.settings.keepalive) == (3001, 30)
+    assert (still.settings().max_inflight, still.settings().keepalive) == (3001, 30)
     assert len(still.reserve(1000)) == 1
 
 
@@ -404,7 +404,7 @@ def test_a_rate_has_one_of_three_units(still: Queue, clock: Clock, client: Clien
     """MDQ-15: two intervals of it fill the bucket; every other unit, size or interval is refused and nothing is set."""
     rate = RateLimit(max_tokens=4, interval=2, interval_unit=unit)
     still.configure(rate=rate)
-    assert client.queue("q").settings.rate == rate
+    assert client.queue("q").settings().rate == rate
     fill(still, 20)
     assert len(still.reserve(20)) == 4
     clock.advance(2_000 * seconds - 0.001)
@@ -422,7 +422,7 @@ def test_a_rate_has_one_of_three_units(still: Queue, clock: Clock, client: Clien
     for wrong in (5, "5/s", (5, 1, "SECONDS"), {"max_tokens": 5}):
         with pytest.raises(InvalidOption, match="rate"):
             still.configure(rate=wrong)
-    assert client.queue("q").settings.rate == rate
+    assert client.queue("q").settings().rate == rate
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_a_pause_stops_handing_out_and_nothing_else(still: Queue, clock: Clock, 
     fill(still, 4)
     done, failed, renewed, lost = still.reserve(4)
     still.pause()
-    assert still.paused
+    assert still.is_paused()
     still.push_many([*range(4, 8), Item(8, in_=5)])
     assert still.reserve(9) == still.pop(9) == []
     assert done.commit()
@@ -522,7 +522,7 @@ def test_a_pause_stops_handing_out_and_nothing_else(still: Queue, clock: Clock, 
         lost.commit()
     assert still.reserve(9) == still.pop(9) == []
     still.resume()
-    assert not still.paused
+    assert not still.is_paused()
     assert sorted(lease.payload for lease in still.reserve(9)) == [1, *range(3, 9)]
     assert renewed.commit()
     assert audit("q") == states(pending=7)
@@ -559,14 +559,14 @@ def test_a_pause_is_a_switch_that_outlives_everything(shell: Any, start_server: 
             assert shell.run("queues", "pause", "q", **environment).code == 0
             server.kill()
             server.start()
-            assert client.queue("q").paused
+            assert client.queue("q").is_paused()
             worker = Worker([], ["q", "other"], client=client)
             worker.start()
-            wait_for(lambda: not other.exists)
+            wait_for(lambda: not other.exists())
             assert client.queue("q").reserve() == []
             assert stopped.state == "waiting"
             client.queue("q").resume()
-            wait_for(lambda: not stopped.exists)
+            wait_for(lambda: not stopped.exists())
             worker.stop(grace=1)
         finally:
             forget()
@@ -577,10 +577,10 @@ def test_a_pause_may_have_an_end(still: Queue, clock: Clock, client: Client) -> 
     still.push("x")
     still.pause(for_=5)
     clock.advance(4_999.999)
-    assert client.queue("q").paused
+    assert client.queue("q").is_paused()
     assert still.reserve() == []
     clock.advance(0.001)
-    assert not still.paused
+    assert not still.is_paused()
     take(still).release()
 
     still.pause(for_=5)

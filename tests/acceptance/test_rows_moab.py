@@ -96,7 +96,7 @@ def test_a_queue_hands_out_in_its_own_order(client: Client, raw: redis.Redis, au
     known = set(raw.keys())
     never = client.queue("never")
     assert never.reserve() == never.pop() == never.ids("waiting") == []
-    assert (never.counts(), never.totals(), never.delete("x"), never.paused) == (states(), {}, False, False)
+    assert (never.counts(), never.totals(), never.delete("x"), never.is_paused()) == (states(), {}, False, False)
     assert set(raw.keys()) == known
     assert audit("mine") == audit("other") == states(pending=100)
 

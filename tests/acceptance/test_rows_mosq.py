@@ -167,7 +167,7 @@ class Breakage:
         with Client(self.url, keys_of(self.client).prefix, now_ms=self.clock, retry_timeout=0) as mortal:
             queue = mortal.queue("p/a")
             leases = queue.reserve(3, keepalive=9) if operation in ("commit", "fail", "move") else []
-            assert not mortal.queue("p/b").paused  # it is connected now
+            assert not mortal.queue("p/b").is_paused()  # it is connected now
             cut()
             try:
                 if operation == "enqueue":
@@ -369,9 +369,9 @@ def test_a_task_of_an_unknown_job_fails_with_a_reason_and_ends_dead(
         work(unknown_grace=0)
         for _ in range(4):
             wait_for_turn(queue, clock, raw, scheduled)
-        wait_for(lambda: hopeless.state == "dead")
-        assert hopeless.attempts == 5
-        assert hopeless.error.startswith("UnknownJob: this worker knows no job 'RowsFlaky'")
+        wait_for(lambda: hopeless.record().state == "dead")
+        assert hopeless.record().attempts == 5
+        assert hopeless.record().error.startswith("UnknownJob: this worker knows no job 'RowsFlaky'")
         assert hopeless.record().payload == b'{"failures":0}'
 
         hopeful = rows_jobs.Flaky(failures=1).enqueue()
@@ -400,7 +400,7 @@ def test_the_time_of_enqueueing_never_changes(client: Client, clock: Clock) -> N
         reserve(queue).rollback()
     reserve(queue).release()
     reserve(queue)
-    assert task.enqueue_time == enqueued_at
+    assert task.record().enqueue_time == enqueued_at
     clock.advance(HOUR_MS)
     assert queue.counts()["dead"] == 1
     queue.requeue_dead()
@@ -589,14 +589,14 @@ def test_a_finished_task_is_kept_for_its_time_and_no_longer(
     kept, unkept, default = (
         kind(failures=0).enqueue() for kind in (rows_jobs.Kept, rows_jobs.Unkept, rows_jobs.ByDefault)
     )
-    wait_for(lambda: kept.state == "succeeded")
+    wait_for(lambda: kept.record().state == "succeeded")
     left_ms = raw.pttl(names.task(kept.id))
     found_at = time.monotonic()
     assert 0 < left_ms <= 3000
-    wait_for(lambda: default.state == "succeeded")
+    wait_for(lambda: default.record().state == "succeeded")
     assert 50_000 < raw.pttl(names.task(default.id)) <= 60_000
     wait_for(lambda: not raw.exists(names.task(unkept.id)))
-    wait_for(lambda: not kept.exists)
+    wait_for(lambda: not kept.exists())
     assert left_ms / 1000 - 0.1 < time.monotonic() - found_at < left_ms / 1000 + SLACK_S
     cancelled = rows_jobs.Flaky(failures=0).enqueue(in_=60)
     assert cancelled.cancel()
@@ -982,7 +982,7 @@ def test_a_task_runs_as_often_as_it_may_and_is_dead_then(
     tasks: list[TaskHandle[Any]] = [kind(failures=99).enqueue() for kind in (rows_jobs.Thrice, rows_jobs.Once)]
     drain(current)
     assert [ledger.times("run")[task.id] for task in tasks] == [3, 1]
-    assert [(task.state, task.attempts) for task in tasks] == [("dead", 3), ("dead", 1)]
+    assert [(task.record().state, task.record().attempts) for task in tasks] == [("dead", 3), ("dead", 1)]
     assert audit("t") == EMPTY | {"dead": 2}
     assert queue.purge("dead") == 2
 

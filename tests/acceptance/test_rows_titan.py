@@ -438,7 +438,7 @@ def test_a_push_whose_reply_is_lost_may_be_made_again(
             setattr(cable, direction, size)
             with pytest.raises(OutcomeUnknown, match="applied or it was not"):
                 far.push(number, id=job_id)
-            assert client.task(job_id, queue="t").exists is (direction == "cut_reply")
+            assert client.task(job_id, queue="t").exists() is (direction == "cut_reply")
             assert far.push("again", id=job_id) == job_id
             assert queue.counts()["waiting"] == number + 2
     assert take(queue) == ["before", 0, 1, *["again"] * 4]

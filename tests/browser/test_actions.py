@@ -49,15 +49,15 @@ def test_a_queue_is_paused_only_when_somebody_says_yes(shop: Any, tab: Any) -> N
 
     press(tab, "Pause", asked=False)
     confirm(tab, "no")
-    assert not queue.paused
+    assert not queue.is_paused()
 
     press(tab, "Pause")
     tab.wait_for_selector(".badge.paused")
-    assert queue.paused
+    assert queue.is_paused()
 
     press(tab, "Resume", asked=False)
     tab.wait_for_selector("#state .badge.good")
-    assert not queue.paused
+    assert not queue.is_paused()
     assert "mail" in told(tab)
 
 
@@ -70,8 +70,8 @@ def test_limits_are_set_and_lifted(shop: Any, tab: Any) -> None:
     tab.select_option("[name=rate_unit]", "MINUTES")
     press(tab, "Set limits", asked=False)
     tab.wait_for_load_state()
-    wait_for(lambda: queue.settings.max_inflight == 7)
-    assert (queue.settings.rate.max_tokens, queue.settings.rate.interval_unit) == (100, "MINUTES")
+    wait_for(lambda: queue.settings().max_inflight == 7)
+    assert (queue.settings().rate.max_tokens, queue.settings().rate.interval_unit) == (100, "MINUTES")
     tab.goto(f"{shop.url}/queues?q=images")
     assert "7 at once" in tab.locator("tr[data-key=images]").inner_text()
 
@@ -79,7 +79,7 @@ def test_limits_are_set_and_lifted(shop: Any, tab: Any) -> None:
     tab.fill("[name=max_inflight]", "")
     tab.fill("[name=rate_max]", "")
     press(tab, "Set limits", asked=False)
-    wait_for(lambda: queue.settings.max_inflight == 0 and queue.settings.rate is None)
+    wait_for(lambda: queue.settings().max_inflight == 0 and queue.settings().rate is None)
 
 
 def test_a_queue_is_purged(shop: Any, tab: Any) -> None:
@@ -120,9 +120,9 @@ def test_a_task_is_cancelled_run_now_and_deleted(shop: Any, look: Any) -> None:
         press(tab, name, asked=name != "Run now")
         tab.wait_for_selector("main > .note-bar[role=status]")
 
-    wait_for(lambda: not later[0].exists or later[0].state == "cancelled")
-    wait_for(lambda: later[1].state == "succeeded")
-    wait_for(lambda: not later[2].exists)
+    wait_for(lambda: not later[0].exists() or later[0].record().state == "cancelled")
+    wait_for(lambda: later[1].record().state == "succeeded")
+    wait_for(lambda: not later[2].exists())
 
 
 def test_a_finished_task_is_run_again(shop: Any, tab: Any) -> None:
@@ -207,9 +207,9 @@ def test_an_action_is_noted_in_the_audit_log(shop: Any, tab: Any) -> None:
     queue = shop.client.queue("reports")
     tab.goto(f"{shop.url}/queues")
     press(tab, "Pause reports", asked=False)
-    wait_for(lambda: queue.paused)
+    wait_for(lambda: queue.is_paused())
     press(tab, "Resume reports", asked=False)
-    wait_for(lambda: not queue.paused)
+    wait_for(lambda: not queue.is_paused())
 
     tab.goto(f"{shop.url}/audit")
 

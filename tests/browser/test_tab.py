@@ -211,7 +211,7 @@ def test_a_question_is_asked_and_answered_by_keyboard(shop: Any, tab: Any) -> No
     tab.wait_for_selector("#ask[open]")
     assert tab.evaluate("document.activeElement.value") == "no"
     tab.keyboard.press("Escape")
-    assert not queue.paused
+    assert not queue.is_paused()
     assert tab.evaluate("document.activeElement.textContent.trim()") == "Pause"
     tab.keyboard.press("Enter")
     confirm(tab)

@@ -138,7 +138,7 @@ class Doors:
             "ids(start=)": lambda queue: queue.ids("waiting", start=one),
             "history": lambda queue: queue.history(one),
             "counts": lambda queue: queue.counts(),
-            "settings": lambda queue: queue.settings,
+            "settings": lambda queue: queue.settings(),
         }
         word = rng.pick(list(asked))
         return f"queue({shown(name)}).{word} {shown(one)}, {shown(other)}", lambda: asked[word](self.client.queue(name))

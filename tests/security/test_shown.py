@@ -213,7 +213,7 @@ def test_names_come_from_the_environment_the_program_and_the_server_together(
     other = connect(redact=["from_program"])
     other.hide(["from_app"])
 
-    hides = other.redaction
+    hides = other.redaction()
     names = ["from_env", "a_env", "from_program", "from_server", "from_app", "password"]
     assert [name for name in names if not hides.hides(name)] == []
     assert not hides.hides("from")
@@ -252,4 +252,4 @@ def test_the_asyncio_client_hides_what_was_published_and_publishes(connect: Conn
             }  # fmt: skip
 
     asyncio.run(story())
-    assert connect().redaction.hides("from_asyncio")
+    assert connect().redaction().hides("from_asyncio")

@@ -199,7 +199,7 @@ def test_settings_of_a_station_are_written_when_a_worker_that_serves_it_starts(
 
     start(queues=[PLAIN])
 
-    settings = queue.settings
+    settings = queue.settings()
     assert (settings.max_size, settings.keepalive, settings.dead_letter_queue) == (7, 12, "driven/dead")
     assert settings.max_attempts == 9, "a setting that was not passed stays"
 
@@ -209,7 +209,7 @@ def test_settings_of_a_station_that_is_not_served_are_left_alone(current: Client
 
     start(queues=["elsewhere"])
 
-    assert current.queue(PLAIN).settings.max_size is None
+    assert current.queue(PLAIN).settings().max_size is None
 
 
 def test_a_setting_that_cannot_be_is_refused_before_anything_starts(current: Client, plain: Any) -> None:

@@ -161,9 +161,9 @@ async def timed(name: str) -> None:
 
 
 def error_of(task: TaskHandle[Any]) -> str:
-    wait_for(lambda: str(task.state) in ("dead", "succeeded"), timeout_s=60)
-    assert str(task.state) == "dead"
-    return task.error or ""
+    wait_for(lambda: str(task.record().state) in ("dead", "succeeded"), timeout_s=60)
+    assert str(task.record().state) == "dead"
+    return task.record().error or ""
 
 
 def works_on(worker: Worker, *, slots: int) -> None:
@@ -187,7 +187,7 @@ def test_neighbours_that_a_job_cancels_failed_and_are_tried_again(start: Start, 
     assert [task.result(timeout=60) for task in cancelled] == ["a", "b", "c"]
     assert culprit.result(timeout=60) is None
     assert sorted(began) == sorted("abcabc")
-    assert all(task.attempts == 2 for task in cancelled)
+    assert all(task.record().attempts == 2 for task in cancelled)
     works_on(worker, slots=4)
 
 
@@ -209,7 +209,7 @@ def test_one_that_is_cancelled_before_its_first_step_spends_no_attempt(start: St
         [all_cancelling.bind(), *(good.bind(name=str(number)) for number in range(3))]
     )
     assert [task.result(timeout=60) for task in others] == ["0", "1", "2"]
-    assert [task.attempts for task in others] == [1, 1, 1]
+    assert [task.record().attempts for task in others] == [1, 1, 1]
     assert culprit.result(timeout=60) is None
     works_on(worker, slots=4)
 
@@ -308,5 +308,5 @@ def test_closing_hands_back_what_runs(start: Start, current: Client, audit: Call
     wait_for(lambda: began == ["a"])
     worker.stop(grace=0)
     assert str(task.state) == "waiting"
-    assert task.attempts == 0
+    assert task.record().attempts == 0
     assert audit("lp") == {"waiting": 1, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}

@@ -47,7 +47,7 @@ def test_a_quiet_worker_ends_what_it_runs_and_takes_nothing_until_it_may(start: 
 
     second = gated.enqueue(name="second")
     gates["first"].set()
-    wait_for(lambda: first.state == "succeeded")
+    wait_for(lambda: first.record().state == "succeeded")
     seen = current.workers()[0].finished
     wait_for(lambda: current.workers()[0].finished >= max(seen, 1))
     assert second.state == "waiting"
@@ -79,7 +79,7 @@ def test_a_worker_that_stops_as_it_is_told_to_go_on_takes_nothing(
     gates["running"].set()
     stopping.join(10)
     assert running.state == "succeeded"
-    assert [task.state for task in left] == ["waiting"] * 3
+    assert [task.record().state for task in left] == ["waiting"] * 3
     assert set(gates) == {"running"}
 
 

@@ -216,7 +216,7 @@ def test_an_attempt_that_runs_too_long_fails(late: Any) -> None:
 
 def test_a_result_that_is_not_kept_is_gone() -> None:
     task = unkept.enqueue()
-    wait_for(lambda: not task.exists)
+    wait_for(lambda: not task.exists())
     with pytest.raises(TaskGone):
         task.result(timeout=30)
 
@@ -237,7 +237,7 @@ def test_waiting_for_a_result_has_an_end_and_the_task_goes_on() -> None:
 def test_a_waiting_and_a_scheduled_task_can_be_cancelled() -> None:
     for task in (unserved.enqueue(), unserved.using(in_=60).enqueue()):
         assert task.cancel()
-        assert task.state == "cancelled"
+        assert task.record().state == "cancelled"
         with pytest.raises(TaskCancelled):
             task.result(timeout=30)
         assert not task.cancel(), "it is cancelled already"
@@ -263,7 +263,7 @@ def test_a_task_that_is_cancelled_by_its_waiter_is_told_to_another_waiter() -> N
 def test_a_task_that_was_not_begun_in_time_is_not_run(client: Client) -> None:
     """MOABX-05"""
     task = expiring.enqueue()
-    wait_for(lambda: time.time() > task.enqueue_time.timestamp() + 0.06)
+    wait_for(lambda: time.time() > task.record().enqueue_time.timestamp() + 0.06)
     assert client.queue("unserved").reserve(10) == []
     with pytest.raises(TaskFailed, match="expired"):
         task.result(timeout=30)
@@ -343,7 +343,7 @@ def test_an_error_that_is_not_worth_it_is_dead_at_once() -> None:
     acts["picky"] = lambda own: left.pop()(own) if left else None
     task = picky.enqueue()
     assert task.result(timeout=10) is None
-    assert task.attempts == 2
+    assert task.record().attempts == 2
 
 
 @job(name="outcomes.plain", queue="outcomes")
@@ -359,10 +359,10 @@ def test_a_job_without_a_backoff_of_its_own_has_that_of_its_queue(client: Client
 
     def delay_s() -> float:
         task = plain.enqueue()
-        wait_for(lambda: task.state == "scheduled")
+        wait_for(lambda: task.record().state == "scheduled")
         due = task.record().when
         assert due is not None
-        return (due - task.enqueue_time).total_seconds()
+        return (due - task.record().enqueue_time).total_seconds()
 
     try:
         wait_for(lambda: 3500 < delay_s() < 3700)

@@ -165,7 +165,7 @@ def test_a_worker_without_the_key_makes_the_task_dead_and_it_runs_once_the_key_i
 
     task = client.task(task_id)
     assert (task.state, task.attempts) == ("dead", 1)
-    assert task.error.startswith("EncryptionKeyMissing: ")
+    assert task.record().error.startswith("EncryptionKeyMissing: ")
     assert seen == []
     client = connect(NEW, OLD)
     assert client.queue("sealed").requeue_dead([task_id]) == 1
@@ -191,7 +191,7 @@ def test_a_payload_that_was_swapped_or_changed_does_not_run(
 
     assert seen == ["two"]
     assert one.error.startswith("DecryptionFailed: ")
-    assert one.state == "dead"
+    assert one.record().state == "dead"
 
 
 def test_who_requires_a_seal_runs_nothing_plain(connect: Callable[..., Client], raw: redis.Redis) -> None:

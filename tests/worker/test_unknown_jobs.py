@@ -47,19 +47,19 @@ def test_it_goes_back_without_an_attempt_and_keeps_nobody_waiting(
 def test_when_its_time_is_over_it_fails_as_usual(start: Start, current: Client) -> None:
     start(queues=["uk"], unknown_grace=1.5)
     task = of_another_service(current)
-    wait_for(lambda: str(task.state) == "scheduled", timeout_s=60)
+    wait_for(lambda: str(task.record().state) == "scheduled", timeout_s=60)
     assert task.attempts == 0
-    wait_for(lambda: str(task.state) == "dead", timeout_s=60)
+    wait_for(lambda: str(task.record().state) == "dead", timeout_s=60)
     assert (task.error or "").startswith("UnknownJob: this worker knows no job 'Nope'")
     current.queue("uk").requeue_dead([task.id])
-    wait_for(lambda: str(task.state) == "scheduled", timeout_s=60)
+    wait_for(lambda: str(task.record().state) == "scheduled", timeout_s=60)
     assert task.attempts == 0, "requeued, it has its time again"
 
 
 def test_a_time_to_start_by_holds_on(start: Start, current: Client) -> None:
     start(queues=["uk"], unknown_grace=60)
     task = of_another_service(current, expires_in_ms=1500)
-    wait_for(lambda: str(task.state) == "dead", timeout_s=60)
+    wait_for(lambda: str(task.record().state) == "dead", timeout_s=60)
     assert "expired" in (task.error or "")
 
 

@@ -128,7 +128,7 @@ def test_a_worker_runs_beside_a_newer_one_that_says_more_everywhere(
     assert task.result(timeout=10) == "done"
     assert [one.kind for one in current.events() if one.details.get("shade")] == ["moon_rose"]
     assert "newer.1.abc" in [one.id for one in current.workers()]
-    assert current.queue("ver").settings.keepalive == 30
+    assert current.queue("ver").settings().keepalive == 30
     assert current.stats()["ver"].totals["succeeded"] == 1
     assert worker.health()[0], worker.health()
 

@@ -107,7 +107,7 @@ class ServerPoller:
             return lambda now: replace(now, tasks=found) if _same_list(now, asked) else now
         if asked.page == "task" and asked.task is not None:
             record = broker_of(self._client).run(task_calls.show(keys_of(self._client), asked.task, queue=asked.queue))
-            hides = self._client.redaction
+            hides = self._client.redaction()
             return lambda now: (
                 replace(now, record=record, gone=record is None, redaction=hides) if now.task == asked.task else now
             )

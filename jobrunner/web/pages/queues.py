@@ -55,7 +55,7 @@ def _queue(context: Context) -> tuple[str, Values]:
     if view is None:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
     _, since, unit = SPANS[span]
-    settings = context.client.queue(name).settings
+    settings = context.client.queue(name).settings()
     return "queue.html", {
         "nav": seen.nav,
         "queue": view,

@@ -125,7 +125,7 @@ class Demo:
 
     def headline(self) -> Headline:
         """What the report says of the year; that of an empty year while there is none."""
-        if self._report is None or self._report.state is not TaskState.SUCCEEDED:
+        if self._report is None or self._report.record().state is not TaskState.SUCCEEDED:
             return report.headline({})
         found: Headline = self._report.result(timeout=0)
         return found

@@ -171,7 +171,7 @@ def _cancel(losing: Losing, findings: Findings) -> None:
 def _configure(losing: Losing, findings: Findings) -> None:
     direct, way = losing.queue("configure", 1)
     losing.each("configure", (lambda n=n: way.configure(max_inflight=n) for n in range(losing.times)))
-    findings.equals("configure: the last one counts", direct.settings.max_inflight, losing.times - 1)
+    findings.equals("configure: the last one counts", direct.settings().max_inflight, losing.times - 1)
 
 
 def _held(way: Queue, count: int) -> list[Any]:

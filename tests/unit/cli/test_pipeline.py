@@ -152,7 +152,7 @@ def test_push_adds_one_item_and_prints_its_id(says: Any, client: Client, module:
 
     assert (client.task(task_id).record().payload, client.task(task_id).record().priority) == (b'{"home":true}', 2)
     assert (client.task(also["id"]).state, also["queue"]) == ("scheduled", "orders/raw")
-    assert client.queue("orders/raw").settings.max_attempts == 2
+    assert client.queue("orders/raw").settings().max_attempts == 2
 
 
 def feed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:

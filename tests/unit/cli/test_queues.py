@@ -24,10 +24,10 @@ def test_the_list_counts_every_queue(says: Callable[..., Any], client: Client) -
 
 def test_a_pause_lasts_until_the_queue_is_resumed(says: Callable[..., Any], client: Client) -> None:
     assert says("queues", "pause", "mail").out == "queue mail is paused\n"
-    assert client.queue("mail").paused
+    assert client.queue("mail").is_paused()
 
     assert says("queues", "resume", "mail", "--json").value == {"queue": "mail", "state": "open"}
-    assert not client.queue("mail").paused
+    assert not client.queue("mail").is_paused()
 
 
 def test_a_pause_may_end_by_itself_and_the_list_says_when(says: Callable[..., Any], client: Client) -> None:
@@ -62,7 +62,7 @@ def test_a_pause_has_a_length(says: Callable[..., Any], client: Client, length: 
     said = says("queues", "pause", "mail", "--for", length)
 
     assert (said.code, said.talk.count("\n")) == (2, 1)
-    assert not client.queue("mail").paused
+    assert not client.queue("mail").is_paused()
 
 
 def test_limits_are_set_one_by_one_and_shown(says: Callable[..., Any], client: Client) -> None:
@@ -78,7 +78,7 @@ def test_limits_are_set_one_by_one_and_shown(says: Callable[..., Any], client: C
         "rate": {"max_tokens": 2000, "interval": 1, "interval_unit": "MINUTES"},
         "max_inflight_per_partition": 2, "rate_per_partition": None, "fair": True,
     }  # fmt: skip
-    found = client.queue("mail").settings
+    found = client.queue("mail").settings()
     assert (found.max_inflight, found.max_size) == (10, 500)
     assert (found.max_inflight_per_partition, found.fair) == (2, True)
     assert found.rate == RateLimit(max_tokens=2000, interval_unit="MINUTES")
@@ -89,9 +89,9 @@ def test_a_limit_is_lifted(says: Callable[..., Any], client: Client, lifted: str
     client.queue("mail").configure(max_inflight=3, max_size=3, rate=RateLimit(max_tokens=1))
 
     says("queues", "limit", "mail", "--max-inflight", lifted, "--max-size", lifted)
-    assert client.queue("mail").settings == QueueSettings(rate=RateLimit(max_tokens=1))
+    assert client.queue("mail").settings() == QueueSettings(rate=RateLimit(max_tokens=1))
     says("queues", "limit", "mail", "--rate", "none")
-    assert client.queue("mail").settings == QueueSettings()
+    assert client.queue("mail").settings() == QueueSettings()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-_PROPERTIES = {"paused": "is_paused", "settings": "settings"}
 
 
 class Awaited:
@@ -24,11 +23,9 @@ class Awaited:
         self._on_loop = on_loop
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.real, _PROPERTIES.get(name, name))
+        found = getattr(self.real, name)
         if not callable(found):
             return found
-        if name in _PROPERTIES:
-            return self._on_loop(found())
         return lambda *given, **named: self._call(found, given, named)
 
     def __enter__(self) -> Self:

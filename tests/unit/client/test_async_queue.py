@@ -1,7 +1,6 @@
 """Behaviour of asyncio alone: many coroutines at once, and cancellation at any moment."""
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -13,10 +12,8 @@ from jobrunner.client.aio import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.client.lease import AsyncLease, Lease
+from jobrunner.client.lease import AsyncLease
 from jobrunner.client.operations import lease as lease_operations
-from jobrunner.client.queue import Queue
-from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import ClientClosed, ServerUnavailable
 
 Story = Callable[[AsyncQueue], Any]
@@ -202,29 +199,6 @@ def test_waiting_ends_when_the_client_is_closed(client: Client, raw: Any, monkey
             await waiting
 
     asyncio.run(story())
-
-
-RENAMED = {"paused": "is_paused"}
-FIELDS_OF_THE_RECORD = {"state", "attempts", "retry_count", "enqueue_time", "error"}
-
-
-@pytest.mark.parametrize(
-    ("sync", "twin"), [(Queue, AsyncQueue), (Lease, AsyncLease), (Client, AsyncClient), (TaskHandle, AsyncTaskHandle)]
-)
-def test_the_twins_offer_the_same_with_the_same_parameters(sync: type, twin: type) -> None:
-    for name, member in vars(sync).items():
-        if name.startswith("_") or (sync is TaskHandle and name in FIELDS_OF_THE_RECORD):
-            continue
-        other = getattr(twin, RENAMED.get(name, name), None)
-        assert other is not None, f"{twin.__name__} lacks {name}"
-        if inspect.isfunction(member):
-            assert shape(member) == shape(other), name
-        elif isinstance(member, property):
-            assert inspect.iscoroutinefunction(other), name
-
-
-def shape(function: Any) -> list[tuple[str, Any, Any]]:
-    return [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
 
 
 def pending(queue: AsyncQueue) -> Any:

@@ -83,7 +83,7 @@ def test_jobs_tell_by_their_handle_that_they_wait_here(connect: Callable[..., Cl
     own.start()
 
     for task in tasks:
-        wait_for(lambda task=task: task.exists, timeout_s=30)
+        wait_for(lambda task=task: task.exists(), timeout_s=30)
 
 
 def test_a_task_that_had_arrived_after_all_is_there_once(connect: Callable[..., Client], own: Server) -> None:

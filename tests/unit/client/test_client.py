@@ -17,6 +17,7 @@ from jobrunner.errors import (
     TaskCancelled,
     TaskGone,
     TaskTimeout,
+    UsageError,
 )
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.registry import forget
@@ -43,14 +44,54 @@ def test_the_driver_the_keys_and_the_address_are_private(client: Client) -> None
     assert endpoint_of(client).url == client.settings.url
 
 
+def test_fields_of_a_handle_are_those_of_its_last_read(current: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, broker = add.using(in_=60).enqueue(1), broker_of(current)
+    trips, run_many = [], broker.run_many
+    monkeypatch.setattr(broker, "run_many", lambda calls: trips.append(1) or run_many(calls))
+
+    assert (task.state, task.attempts, task.retry_count, task.error) == ("scheduled", 0, 0, "")
+    assert len(trips) == 1
+    assert current.queue("sums").run_now(task.id)
+    assert task.state == "scheduled", "it was not read since"
+    assert (task.record().state, task.state) == ("waiting", "waiting")
+    assert task.cancel()
+    assert task.state == "cancelled", "its own change has it read again"
+
+
+def test_a_handle_forgets_what_it_read_of_a_task_that_is_gone(current: Client) -> None:
+    task = add.enqueue(1)
+    assert task.state == "waiting"
+    current.queue("sums").purge("waiting")
+
+    with pytest.raises(TaskGone):
+        task.record()
+    with pytest.raises(TaskGone):
+        task.state  # noqa: B018
+    assert not task.exists()
+
+
+def test_fields_of_an_asyncio_handle_want_a_read_first(current: Client) -> None:
+    async def story() -> None:
+        async with AsyncClient(current.settings.url, current.settings.prefix) as client:
+            task = client.task(add.enqueue(1).id)
+            with pytest.raises(UsageError, match=rf"task {task.id} is not read yet: await its record\(\)"):
+                task.state  # noqa: B018
+            assert (await task.record()).state == task.state == "waiting"
+            assert await task.cancel()
+            with pytest.raises(UsageError, match="is not read yet"):
+                task.error  # noqa: B018
+
+    asyncio.run(story())
+
+
 def test_a_handle_tells_state_and_times_and_changes_its_fate(current: Client) -> None:
     task = add.enqueue(1)
     assert (task.state, task.attempts, task.retry_count, task.error) == (TaskState.WAITING, 0, 0, "")
-    assert task.enqueue_time.tzinfo is not None
+    assert task.record().enqueue_time.tzinfo is not None
     later = add.using(in_=60).enqueue(1)
     assert later.state is TaskState.SCHEDULED
     assert later.cancel()
-    assert later.state is TaskState.CANCELLED
+    assert later.record().state is TaskState.CANCELLED
     assert not later.cancel()
     with pytest.raises(TaskCancelled):
         later.result(timeout=0)

@@ -226,7 +226,7 @@ def test_the_leader_forgets_what_was_unused_for_a_week(
     lead()
     assert client.queues() == ["full", "kept"]
     assert left_of(raw, keys, "old") == []
-    assert client.queue("kept").settings.max_inflight == 2
+    assert client.queue("kept").settings().max_inflight == 2
     client.queue("old").push("again")
     assert client.queues() == ["full", "kept", "old"]
 

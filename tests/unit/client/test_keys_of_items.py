@@ -30,14 +30,14 @@ def test_items_with_one_key_take_turns_with_others(way: Any) -> None:
     queue.push_many([Item(n, partition="acme") for n in range(3)])
     queue.push("late", partition="zeta")
     assert [lease.payload for lease in queue.reserve(9)] == [0, "late", 1, 2]
-    assert queue.settings.fair is True
+    assert queue.settings().fair is True
 
 
 def test_a_job_names_the_parameter_that_is_its_key(current: Client) -> None:
     queue = current.queue("keyed")
     rate = RateLimit(max_tokens=2, interval=1, interval_unit="HOURS")
     queue.configure(max_inflight_per_partition=1, rate_per_partition=rate)
-    assert (queue.settings.max_inflight_per_partition, queue.settings.rate_per_partition) == (1, rate)
+    assert (queue.settings().max_inflight_per_partition, queue.settings().rate_per_partition) == (1, rate)
     Report.enqueue_many([Report(tenant_id=7, page=page) for page in range(3)])
     Report(tenant_id=None).enqueue()
     held = sorted(queue.reserve(9), key=lambda lease: bytes(lease.payload))

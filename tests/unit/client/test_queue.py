@@ -83,7 +83,7 @@ def test_options_nobody_knows_are_refused(queue: Any) -> None:
 
 def test_a_queue_that_was_never_used_is_empty(way: Any, queue: Any) -> None:
     assert (queue.reserve(), queue.pop(), queue.tasks("waiting"), queue.totals()) == ([], [], [], {})
-    assert (queue.paused, queue.delete("x"), queue.requeue_dead(), queue.purge("dead")) == (False, False, 0, 0)
+    assert (queue.is_paused(), queue.delete("x"), queue.requeue_dead(), queue.purge("dead")) == (False, False, 0, 0)
     assert way.queues() == []
     with pytest.raises(InvalidName):
         way.queue("a name")
@@ -92,16 +92,16 @@ def test_a_queue_that_was_never_used_is_empty(way: Any, queue: Any) -> None:
 def test_a_paused_queue_hands_nothing_out(queue: Any) -> None:
     queue.push("a")
     queue.pause()
-    assert (queue.paused, queue.reserve(), queue.pop()) == (True, [], [])
+    assert (queue.is_paused(), queue.reserve(), queue.pop()) == (True, [], [])
     queue.resume()
-    assert (queue.paused, len(queue.reserve())) == (False, 1)
+    assert (queue.is_paused(), len(queue.reserve())) == (False, 1)
 
 
 def test_settings_are_changed_by_name(queue: Any) -> None:
     queue.configure(keepalive=timedelta(minutes=1), backoff=Backoff(base=5, jitter=0), max_attempts=2)
     queue.configure(max_attempts=None)
 
-    found = queue.settings
+    found = queue.settings()
     assert (found.keepalive, found.backoff.base, found.max_attempts) == (60, 5, 5)
 
 
@@ -269,7 +269,7 @@ def test_a_closed_client_refuses_every_operation(way: Any, queue: Any) -> None:
         lambda: queue.push("b"),
         lambda: queue.reserve(wait=5),
         lambda: queue.counts(),
-        lambda: queue.settings,
+        lambda: queue.settings(),
         lambda: queue.commit_many([lease]),
         lambda: queue.tasks("pending"),
         lease.commit,

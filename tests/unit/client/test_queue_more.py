@@ -29,14 +29,14 @@ def test_settings_are_read_back_as_they_were_given(queue: Any) -> None:
         max_inflight=7, rate=rate, keepalive=timedelta(seconds=9), max_attempts=3, backoff=Backoff(base=1),
         history=timedelta(days=1), history_max=100, dead_ttl=60, dead_max=5, max_size=10, expires_in=30,
     )  # fmt: skip
-    found = queue.settings
+    found = queue.settings()
     assert (found.max_inflight, found.rate, found.keepalive, found.max_attempts) == (7, rate, 9.0, 3)
     assert (found.backoff, found.history, found.history_max) == (Backoff(base=1), 86_400.0, 100)
     assert (found.dead_ttl, found.dead_max, found.max_size, found.expires_in) == (60.0, 5, 10, 30.0)
     assert rate.seconds == 3600
 
     queue.configure(rate=None, max_inflight=0, history=None, history_max=None, max_size=None, dead_ttl=0)
-    found = queue.settings
+    found = queue.settings()
     assert (found.max_inflight, found.rate, found.history, found.max_size) == (0, None, None, None)
     assert (found.dead_ttl, found.keepalive) == (0.0, 9.0)
 
@@ -54,7 +54,7 @@ def test_a_setting_outside_its_range_is_refused_and_changes_nothing(queue: Any, 
     queue.configure(max_inflight=3)
     with pytest.raises(InvalidOption):
         queue.configure(**options)
-    assert queue.settings.max_inflight == 3
+    assert queue.settings().max_inflight == 3
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_a_pause_may_end_by_itself(queue: Any, clock: Any) -> None:
     clock.set()
     queue.push("a")
     queue.pause(for_=timedelta(minutes=5))
-    assert queue.paused
+    assert queue.is_paused()
     assert queue.reserve() == []
     clock.advance(300_000)
-    assert not queue.paused
+    assert not queue.is_paused()
     assert len(queue.reserve()) == 1
     with pytest.raises(InvalidOption, match="for_"):
         queue.pause(for_=0)

@@ -128,8 +128,8 @@ def test_where_the_dead_go_must_be_declared(orders: Pipeline, current: Client) -
 
     orders.declare("graves", max_size=5)
     orders.push("end", 1)
-    assert orders.queue("end").settings.dead_letter_queue == "orders/graves"
-    assert orders.queue("graves").settings.max_size == 5
+    assert orders.queue("end").settings().dead_letter_queue == "orders/graves"
+    assert orders.queue("graves").settings().max_size == 5
 
 
 def test_a_pipeline_without_a_station_is_an_error(orders: Pipeline) -> None:
@@ -180,12 +180,12 @@ def test_a_push_configures_the_queues_once_for_each_client(orders: Pipeline, cur
     orders.sink("end")(work)
 
     task_id = orders.push("raw", {"a": 1}, headers={"trace": "1"}, priority=2)
-    settings = orders.queue("raw").settings
+    settings = orders.queue("raw").settings()
     assert (settings.max_attempts, settings.max_inflight, settings.history) == (2, 3, 3600.0)
     assert current.queues() == ["orders/end", "orders/raw"]
     orders.queue("raw").configure(max_attempts=9)
     assert len(orders.push_many("raw", [1, 2])) == 2
-    assert orders.queue("raw").settings.max_attempts == 9
+    assert orders.queue("raw").settings().max_attempts == 9
     assert current.task(task_id).record().priority == 2
 
 
@@ -244,7 +244,7 @@ def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(
     make = driver_of("orders/raw")
     assert make is not None
     assert make(current, print) == (station, current, print)  # type: ignore[comparison-overlap]
-    assert orders.queue("raw").settings.max_size == 7
+    assert orders.queue("raw").settings().max_size == 7
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_report_snoozes_while_a_month_is_missing_and_spends_no_attempt(work: W
     work("reports")
 
     assert task.state is TaskState.SCHEDULED
-    assert (task.attempts, task.retry_count) == (0, 0)
+    assert (task.record().attempts, task.retry_count) == (0, 0)
     assert not (tmp_path / "punctuality.csv").exists()
 
 
@@ -153,7 +153,7 @@ def test_a_refused_route_is_dead_at_once_and_leaves_a_note(work: Work, partner: 
     work("partner", drain=True)
 
     assert (task.state, task.attempts) == (TaskState.DEAD, 1)
-    assert "unknown airport SJU" in task.error
+    assert "unknown airport SJU" in task.record().error
     assert "unknown airport SJU" in (tmp_path / "refused" / "JFK-SJU.txt").read_text()
     assert partner.calls == {"refused": 1}
 

@@ -69,7 +69,7 @@ def test_a_handle_tells_that_nothing_runs(enqueued: Enqueued) -> None:
     with pytest.raises(TaskTimeout, match="no worker runs it in this test"):
         now.result(timeout=5)
     assert now.cancel()
-    assert now.state is TaskState.CANCELLED
+    assert now.record().state is TaskState.CANCELLED
 
 
 def test_one_is_the_only_one_and_an_error_names_the_others(enqueued: Enqueued) -> None:

@@ -133,7 +133,7 @@ def test_without_propagation_the_handle_tells() -> None:
     with inline(propagate=False):
         failed, dead = End(how="error").enqueue(), End(how="fail").enqueue()
         assert (failed.state, failed.retry_count) == (TaskState.SCHEDULED, 1)
-        assert failed.error.startswith("ValueError: wrong\nTraceback")
+        assert failed.record().error.startswith("ValueError: wrong\nTraceback")
         with pytest.raises(TaskTimeout, match="is scheduled, and no worker runs it"):
             failed.result()
         assert dead.state is TaskState.DEAD
@@ -148,7 +148,7 @@ def test_steering_that_is_no_failure_raises_nothing() -> None:
     assert (snoozed.state, snoozed.attempts, snoozed.retry_count) == (TaskState.SCHEDULED, 0, 0)
     due = snoozed.record().when
     assert due is not None
-    assert timedelta(seconds=50) < due - snoozed.enqueue_time < timedelta(seconds=70)
+    assert timedelta(seconds=50) < due - snoozed.record().enqueue_time < timedelta(seconds=70)
     with pytest.raises(TaskCancelled):
         cancelled.result()
 
@@ -196,7 +196,7 @@ def test_an_early_acknowledgement_leaves_nothing_to_read() -> None:
     with inline():
         task = early.enqueue()
         assert ran == ["early"]
-        assert not task.exists
+        assert not task.exists()
         with pytest.raises(TaskGone):
             task.result()
 

@@ -149,15 +149,15 @@ def test_a_queue_is_paused_resumed_and_limited(admin: Any, client: Client) -> No
     client.queue("mail").push({})
 
     assert do(admin, "/queues/mail/pause", **{"for": "60"}).json()["done"] == "queue mail is paused for 60 s"
-    assert client.queue("mail").paused
+    assert client.queue("mail").is_paused()
     do(admin, "/queues/mail/resume")
-    assert not client.queue("mail").paused
+    assert not client.queue("mail").is_paused()
     do(admin, "/queues/mail/limit", max_inflight="5", rate_max="10", rate_interval="2")
-    settings = client.queue("mail").settings
+    settings = client.queue("mail").settings()
     assert (settings.max_inflight, settings.rate.max_tokens, settings.rate.seconds) == (5, 10, 2)  # type: ignore[union-attr]
     do(admin, "/queues/mail/limit", max_inflight="")
-    assert client.queue("mail").settings.max_inflight == 0
-    assert client.queue("mail").settings.rate is not None
+    assert client.queue("mail").settings().max_inflight == 0
+    assert client.queue("mail").settings().rate is not None
 
 
 def test_a_dead_task_is_requeued_and_a_scheduled_one_runs_now(admin: Any, client: Client) -> None:
@@ -176,7 +176,7 @@ def test_a_task_is_cancelled_and_another_deleted(admin: Any, client: Client, aud
     do(admin, "/tasks/one/cancel", queue="mail")
     do(admin, "/tasks/two/delete", queue="mail")
 
-    assert (one.state, two.exists) == ("cancelled", False)
+    assert (one.state, two.exists()) == ("cancelled", False)
     assert audit("mail")["waiting"] == 0
 
 

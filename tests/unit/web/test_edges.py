@@ -73,7 +73,7 @@ def test_without_a_secret_nobody_can_make_the_token_of_a_form(client: Client, ma
     refused = browser.post("/queues/mail/pause", data={"csrf": computed}, headers=headers)
 
     assert refused.status_code == 403
-    assert not client.queue("mail").paused
+    assert not client.queue("mail").is_paused()
     assert browser.post_form("/queues/mail/pause", headers=JSON).status_code == 200
 
 

@@ -48,7 +48,7 @@ def test_being_on_this_machine_is_no_login(
         assert (answer.status_code, "mail" in answer.text) == (401, False), path
     paused = browser.post_form("/queues/mail/pause", headers={**JSON, **headers})
     assert paused.status_code in (401, 403)
-    assert not client.queue("mail").paused
+    assert not client.queue("mail").is_paused()
 
 
 def test_a_link_lets_in_one_browser_as_an_admin(browse: Browse, client: Client, links: LoginLinks) -> None:
@@ -62,7 +62,7 @@ def test_a_link_lets_in_one_browser_as_an_admin(browse: Browse, client: Client, 
     assert (entered.status_code, entered.headers["location"]) == (303, "/")
     assert ann.get("/", headers=JSON).status_code == 200
     assert ann.post_form("/queues/mail/pause", headers=JSON).status_code == 200
-    assert client.queue("mail").paused
+    assert client.queue("mail").is_paused()
 
     assert eve.get(given).status_code == 403, "a link that was used"
     assert eve.get("/", headers=JSON).status_code == 401

@@ -73,7 +73,7 @@ def test_pages_actions_and_files_work_below_a_path(mount: Callable[[Any], Any], 
     assert 'src="/jobs/static/app.js' in page.text
     assert browser.get("/jobs/static/app.js").status_code == 200
     assert (done.status_code, done.headers["location"]) == (303, "/jobs/queues/mail")
-    assert client.queue("mail").paused
+    assert client.queue("mail").is_paused()
     assert "own" in browser.get("/own").text
 
 

@@ -81,7 +81,7 @@ def test_no_role_is_taken_from_the_request(browse: Callable[..., Any], client: C
     answer = browser.post_form("/queues/mail/pause?role=admin", {"role": "admin"}, headers={**JSON, "x-role": "admin"})
 
     assert answer.status_code == 403
-    assert not client.queue("mail").paused
+    assert not client.queue("mail").is_paused()
 
 
 def test_a_schedule_that_would_eat_memory_is_damage(browse: Callable[..., Any], client: Client) -> None:

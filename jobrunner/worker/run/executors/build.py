@@ -43,7 +43,7 @@ def build_executor(
     if settings.executor == "processes":
         greeting = write_greeting(
             endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker, IDENTITY.log_format,
-            {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction.names},
+            {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction().names},
         )  # fmt: skip
         children = ProcessSlots(greeting, runner, is_stopped, settings.max_memory, begin)
         return ThreadExecutor(settings.concurrency, children, finished)
