@@ -67,7 +67,7 @@ def configuration() -> str:
     for owner, title in (
         ("ClientSettings", "Of a client: `configure(…)`, `Client(…)`"),
         ("QueueSettings", "Of a queue: `queue.configure(…)`, `jobrunner queues limit`"),
-        ("RateLimit", "Of a rate: `RateLimit(…)`"),
+        ("RateLimit", "Of a rate: `RateLimit(15, per=timedelta(hours=1))`, or in parts"),
         ("WorkerSettings", "Of a worker: `Worker(…)`"),
         ("FileSettings", "`[tool.jobrunner]` in `pyproject.toml`"),
     ):

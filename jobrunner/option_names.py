@@ -45,7 +45,7 @@ _CALLED_HERE: Final = {
         "concurrency max_concurrency concurrency_limit max_in_flight": "concurrency max_inflight",
         "rate_limit throttle limiter": "rate",
         "requests max_requests tokens calls burst": "max_tokens",
-        "per period window duration": "for_ interval ttl every",
+        "per period window duration": "for_ per|interval ttl every",
         "unit units": "interval_unit",
         "schedule crontab cron_string": "cron every",
         "interval repeat_every run_every": "every interval",

@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options, checks_options
@@ -74,12 +76,13 @@ _UNITS_S = {"SECONDS": 1, "MINUTES": 60, "HOURS": 3600}
 
 
 @checks_options
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class RateLimit:
     """A token bucket: at most `max_tokens` at once, and an empty bucket is full again after the interval.
 
-    Tokens flow continuously, so RateLimit(max_tokens=15, interval=1, interval_unit="HOURS") gives one each 240 s. (The
-    dequeuing settings of the Moab queue.)
+    Tokens flow continuously, so RateLimit(15, per=timedelta(hours=1)) gives one each 240 s. `per` is a timedelta or
+    seconds, whole ones; `interval` and `interval_unit` say the same in two parts (the dequeuing settings of the Moab
+    queue). Without either the interval is a second. Raises InvalidOption for both, and for what is zero or negative.
     """
 
     max_tokens: int
@@ -89,16 +92,39 @@ class RateLimit:
     interval_unit: str = "SECONDS"
     """SECONDS, MINUTES or HOURS."""
 
-    def __post_init__(self) -> None:
-        check_whole(self.max_tokens, "max_tokens", minimum=1)
-        check_whole(self.interval, "interval", minimum=1)
-        if not isinstance(self.interval_unit, str) or self.interval_unit not in _UNITS_S:
-            raise InvalidOption(f"interval_unit={describe(self.interval_unit)}: choose one of {', '.join(_UNITS_S)}")
+    def __init__(
+        self,
+        max_tokens: int,
+        *,
+        per: Duration | msgspec.UnsetType = msgspec.UNSET,
+        interval: int | msgspec.UnsetType = msgspec.UNSET,
+        interval_unit: str | msgspec.UnsetType = msgspec.UNSET,
+    ) -> None:
+        if per is not msgspec.UNSET:
+            if interval is not msgspec.UNSET or interval_unit is not msgspec.UNSET:
+                raise InvalidOption(f"per={describe(per)} beside interval or interval_unit: give per alone")
+            interval, interval_unit = _in_units(per)
+        interval = 1 if interval is msgspec.UNSET else interval
+        interval_unit = "SECONDS" if interval_unit is msgspec.UNSET else interval_unit
+        if not isinstance(interval_unit, str) or interval_unit not in _UNITS_S:
+            raise InvalidOption(f"interval_unit={describe(interval_unit)}: choose one of {', '.join(_UNITS_S)}")
+        object.__setattr__(self, "max_tokens", check_whole(max_tokens, "max_tokens", minimum=1))
+        object.__setattr__(self, "interval", check_whole(interval, "interval", minimum=1))
+        object.__setattr__(self, "interval_unit", interval_unit)
 
     @property
     def seconds(self) -> int:
         """The time in which an empty bucket becomes full."""
         return self.interval * _UNITS_S[self.interval_unit]
+
+
+def _in_units(per: object) -> tuple[int, str]:
+    """(interval, unit) of a whole number of seconds, in the largest unit that fits. Raises InvalidOption."""
+    length_s = seconds(per, option="per", minimum=1)
+    if not length_s.is_integer():
+        raise InvalidOption(f"per={describe(per)}: give whole seconds; 5 in half a second is RateLimit(10, per=1)")
+    unit = next(unit for unit in ("HOURS", "MINUTES", "SECONDS") if length_s % _UNITS_S[unit] == 0)
+    return int(length_s) // _UNITS_S[unit], unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

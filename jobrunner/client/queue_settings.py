@@ -107,7 +107,7 @@ def _backoff(value: Any, name: str) -> tuple[Any, ...]:
 def _rate(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, RateLimit):
         told = describe(value)
-        raise InvalidOption(f"{name}={told}: give a RateLimit(max_tokens=…, interval=…, interval_unit=…), or None")
+        raise InvalidOption(f"{name}={told}: give a RateLimit(15, per=timedelta(hours=1)), or None")
     return value.max_tokens, value.seconds * 1_000_000, value.interval, value.interval_unit
 
 

@@ -210,6 +210,7 @@ def test_pipelines_say_what_was_meant(line: Pipeline, call: Callable[[Any], Any]
         (lambda: Unique(on_conflict="raise"), "'on_clash'"),
         (lambda: RateLimit(max_token=1), "'max_tokens'"),
         (lambda: RateLimit(max_tokens=1, period=1), "'interval'"),
+        (lambda: RateLimit(1, period=1), "'per'"),
         (lambda: Retry(delay=1), "'in_'"),
         (lambda: Retry("x", countdown=1), "'in_'"),
         (lambda: Snooze(secs=1), "known are in_"),

@@ -1,13 +1,15 @@
 """Where a setting comes from: argument, environment, pyproject.toml, default."""
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobrunner.client.client import Client
 from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import InvalidOption, UnknownOption
-from jobrunner.settings import WorkerSettings, client_settings, file_settings
+from jobrunner.settings import RateLimit, WorkerSettings, client_settings, file_settings
 
 
 @pytest.fixture
@@ -76,3 +78,40 @@ def test_a_password_is_never_shown() -> None:
 def test_wrong_settings_of_a_worker_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InvalidOption):
         WorkerSettings(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("per", "interval", "unit"),
+    [
+        (timedelta(hours=1), 1, "HOURS"), (7200, 2, "HOURS"), (timedelta(minutes=90), 90, "MINUTES"),
+        (60.0, 1, "MINUTES"), (timedelta(days=1), 24, "HOURS"), (1, 1, "SECONDS"), (3601, 3601, "SECONDS"),
+    ],
+)  # fmt: skip
+def test_a_rate_is_given_per_length_of_time(per: Any, interval: int, unit: str) -> None:
+    rate = RateLimit(15, per=per)
+
+    assert rate == RateLimit(max_tokens=15, interval=interval, interval_unit=unit)
+    assert rate.seconds == (per.total_seconds() if isinstance(per, timedelta) else per)
+    assert eval(repr(rate)) == rate  # what is shown can be written
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_tokens": 0, "per": 60}, "max_tokens=0: give a whole number from 1"),
+        ({"max_tokens": -1}, "max_tokens=-1: give a whole number from 1"),
+        ({"max_tokens": 5, "per": 0}, "per is 0; give a timedelta or seconds, from 1"),
+        ({"max_tokens": 5, "per": timedelta(seconds=-1)}, "per is .*; give a timedelta or seconds, from 1"),
+        ({"max_tokens": 5, "per": 0.5}, "per is 0.5; give a timedelta or seconds, from 1"),
+        ({"max_tokens": 5, "per": 1.5}, r"per=1.5: give whole seconds; .* RateLimit\(10, per=1\)"),
+        ({"max_tokens": 5, "per": "1h"}, "per is '1h'; give a timedelta or seconds"),
+        ({"max_tokens": 5, "per": None}, "per is None; give a timedelta or seconds"),
+        ({"max_tokens": 5, "per": 60, "interval": 1}, "per=60 beside interval or interval_unit: give per alone"),
+        ({"max_tokens": 5, "per": 60, "interval_unit": "HOURS"}, "per=60 beside interval or interval_unit"),
+        ({"max_tokens": 5, "interval": 0}, "interval=0: give a whole number from 1"),
+        ({"max_tokens": 5, "interval_unit": "DAYS"}, "interval_unit='DAYS': choose one of SECONDS, MINUTES, HOURS"),
+    ],
+)
+def test_a_rate_that_makes_no_sense_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        RateLimit(**given)
