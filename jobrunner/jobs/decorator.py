@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Never, ParamSpec, TypeVar, overload
 
+import msgspec
+
 from jobrunner.errors import InvalidName, InvalidOption, UsageError
 from jobrunner.jobs.function import FunctionJob, values_of
 from jobrunner.jobs.job import Job, PeriodicJob
@@ -47,9 +49,10 @@ class Declaration:
         if not issubclass(target, Job):
             raise UsageError(f"@job: {target.__qualname__} is no Job; write class {target.__name__}(Job)")
         definition = self._define(target, target.__qualname__, target.__doc__)
-        if (definition.periodic is not None) != issubclass(target, PeriodicJob):
+        if definition.periodic is None and issubclass(target, PeriodicJob):
             raise InvalidOption(
-                f"job {definition.name!r}: every=…, cron=… and class {target.__name__}(PeriodicJob) go together"
+                f"job {definition.name!r}: class {target.__name__}(PeriodicJob) has no schedule: "
+                "give @job every=… or cron=…, or derive it from Job"
             )
         register(definition)
         target.definition = definition
@@ -58,10 +61,6 @@ class Declaration:
     def _declare_function(self, function: Callable[..., Any]) -> FunctionJob[..., Any, Any]:
         values = values_of(function)
         definition = self._define(values, getattr(function, "__qualname__", ""), function.__doc__)
-        if definition.periodic is not None and _required(values):
-            raise InvalidOption(
-                f"job {definition.name!r}: a periodic job runs without arguments: give every parameter a default"
-            )
         register(definition)
         declared = FunctionJob[..., Any, Any](function, values)
         declared.definition = definition
@@ -81,8 +80,11 @@ class Declaration:
             if periodic is not None:
                 raise InvalidOption(f"job {name!r}: a periodic job is kept single by overlap=…, not by unique=…")
             options.unique.check(values.__struct_fields__, name)
-        if periodic is not None and _required(values):
-            raise InvalidOption(f"job {name!r}: a periodic job runs without arguments: give every parameter a default")
+        if periodic is not None and (required := _required(values)):
+            raise InvalidOption(
+                f"job {name!r}: a periodic job runs without arguments: give every parameter a default "
+                f"(missing for {', '.join(required)})"
+            )
         return JobDefinition(
             name=name,
             origin=f"{values.__module__}:{qualname}",
@@ -95,8 +97,11 @@ class Declaration:
         )
 
 
-def _required(values: type[Job]) -> bool:
-    return len(values.__struct_fields__) > len(values.__struct_defaults__)
+def _required(values: type[Job]) -> list[str]:
+    """Names of the parameters without a default."""
+    names, defaults = values.__struct_fields__, values.__struct_defaults__  # defaults are those of the last names
+    first = len(names) - len(defaults)
+    return [name for at, name in enumerate(names) if at < first or defaults[at - first] is msgspec.NODEFAULT]
 
 
 def job(
@@ -141,7 +146,7 @@ def job(
     expires_in    a task not started by then goes to dead
     partition_by      name of the parameter whose value is the task's key, for limits per key and turns of its queue
     unique        True, seconds, or Unique(by, until, ttl, on_clash): no second task like one that is there
-    every / cron + tz, catch_up, overlap, jitter: of periodic jobs
+    every / cron + tz, catch_up, overlap, jitter: make it a periodic job; every parameter needs a default
 
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateJob when the name is taken.
     """

@@ -155,7 +155,10 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
 
 
 class PeriodicJob(Job):
-    """Base of jobs that run on a schedule: `@job(every=…)` or `@job(cron=…, tz=…)`. Every parameter has a default."""
+    """Marks a job class as one that runs on a schedule: without `every=…` or `cron=…` it cannot be declared.
+
+    A schedule makes any class or function periodic; this base is for readers, and for `isinstance`.
+    """
 
 
 def definition_of(job: type[Job]) -> JobDefinition:

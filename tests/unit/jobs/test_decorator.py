@@ -17,6 +17,7 @@ from jobrunner.errors import (
 from jobrunner.jobs import registry
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.periodic import define
 from jobrunner.jobs.unique import Unique
 from jobrunner.schedule import Cron, Every
 
@@ -109,7 +110,31 @@ def test_two_jobs_with_one_name_are_refused_and_the_same_one_again_is_not() -> N
         job(name="twice")(other)
 
 
-def test_periodic_options_and_the_base_class_go_together() -> None:
+def test_a_schedule_makes_any_class_or_function_periodic() -> None:
+    @job(every=timedelta(hours=1))
+    class Plain(Job):
+        note: str = "hourly"
+
+        def run(self) -> None: ...
+
+    @job(cron="0 4 * * *")
+    def sweep(rows: int = 10) -> None: ...
+
+    @job(every=60)
+    async def probe() -> None: ...
+
+    assert Plain.definition is not None
+    found = [definition.periodic for definition in (Plain.definition, sweep.definition, probe.definition)]
+    assert [one and one.schedule for one in found] == [Every(3600), Cron("0 4 * * *", "UTC"), Every(60)]
+    assert define(Plain.definition).payload == b'{"note":"hourly"}'
+    with pytest.raises(InvalidOption, match=r"class Idle\(PeriodicJob\) has no schedule: give @job every=… or cron=…"):
+
+        @job()
+        class Idle(PeriodicJob):
+            def run(self) -> None: ...
+
+
+def test_periodic_options_are_read() -> None:
     @job(every=timedelta(minutes=5), overlap="allow", catch_up=3)
     class Beat(PeriodicJob):
         def run(self) -> None: ...
@@ -123,8 +148,6 @@ def test_periodic_options_and_the_base_class_go_together() -> None:
     assert nightly is not None
     assert (beat.schedule, beat.overlap, beat.catch_up) == (Every(300), "allow", 3)
     assert nightly.schedule == Cron("0 3 * * *", "Europe/Madrid")
-    with pytest.raises(InvalidOption, match="PeriodicJob"):
-        job(every=5)(type("Wrong", (Job,), {"__module__": __name__, "run": lambda self: None}))
     with pytest.raises(InvalidOption, match="either"):
         job(every=5, cron="* * * * *")(plain)
 
@@ -134,6 +157,24 @@ def test_a_periodic_job_needs_a_default_for_each_parameter() -> None:
 
         @job(every=5)
         class Needy(PeriodicJob):
+            x: int
+
+            def run(self) -> None: ...
+
+    with pytest.raises(InvalidOption, match=r"give every parameter a default \(missing for x, z\)"):
+
+        @job(every=5)
+        def needy(x: int, y: int = 1, *, z: str) -> None: ...
+
+    with pytest.raises(InvalidOption, match=r"give every parameter a default \(missing for z\)"):
+
+        @job(every=5)
+        def behind(y: int = 1, *, z: str) -> None: ...
+
+    with pytest.raises(InvalidOption, match="give every parameter a default"):
+
+        @job(cron="* * * * *")
+        class Plain(Job):
             x: int
 
             def run(self) -> None: ...
