@@ -41,7 +41,8 @@ _CALLED_HERE: Final = {
         "message body data item value args kwargs params parameters payloads": "payload payloads",
         "metadata meta attributes message_attributes tags": "headers",
         "group_id message_group_id key partition_key tenant concurrency_key limit_by": "partition partition_by",
-        "count limit num number max_messages prefetch size batch_size max_items": "n limit batch max_tokens",
+        "count limit num number max_messages size batch_size max_items": "n limit batch max_tokens",
+        "prefetch": "prefetch_time n limit batch max_tokens",
         "concurrency max_concurrency concurrency_limit max_in_flight": "concurrency max_inflight",
         "rate_limit throttle limiter": "rate",
         "requests max_requests tokens calls burst": "max_tokens",
@@ -78,10 +79,28 @@ _WHERE: Final = {
         "rate max_inflight dead_letter_queue dead_ttl max_size history": "Queue.configure()",
         "to fan_out": "Pipeline.station()",
         "headers partition": "push()",
+        "max_inflight_per_partition rate_per_partition": "Queue.configure()",
+        "retry_timeout payload_encryption require_encryption": "configure() and Client()",
+        "prefetch_time": "Worker()",
     }.items()
     for name in names.split()
 }  # fmt: skip
 """Where options belong that are met where they do not."""
+
+_RETIRED: Final = {
+    "patience": "retry_timeout",
+    "keep": "result_ttl",
+    "max_expiries": "max_stalled",
+    "limit_by": "partition_by",
+    "max_inflight_per_key": "max_inflight_per_partition",
+    "rate_per_key": "rate_per_partition",
+    "dead_to": "dead_letter_queue",
+    "prefetch": "prefetch_time",
+    "payload_seal": "payload_encryption",
+    "require_sealed": "require_encryption",
+    "key": "partition",
+}
+"""Option names of builds before 0.1.0 and the present ones, named also where no option like them is known."""
 
 _PARAMETERS = "give the parameters to the job itself: SendMail(to=…).enqueue(), or send_mail.enqueue(to=…)"
 _OF_THE_URL = "say it in the URL: redis://user:password@host:port/db"
@@ -116,6 +135,8 @@ def nearest(name: str, known: Collection[str]) -> str:
 def hint(name: str, known: Collection[str]) -> str:
     """What was probably meant by a name that is not known."""
     note = _NOTE if "max_attempts" in _CALLED_HERE.get(name, "") else ""
+    if told := retired(name, known):
+        return told
     if near := meant(name, known):
         if "max_attempts" not in near:
             note = f" ({name!r} is an option of {_WHERE[name]})" if name in _WHERE else ""
@@ -131,6 +152,19 @@ def hint(name: str, known: Collection[str]) -> str:
     if near := _nearest(name, known, _FAR):
         return f"did you mean {near!r}?"
     return f"known are {', '.join(sorted(known))}" if known else "it takes none"
+
+
+def present(name: str) -> str:
+    """The present word for an option name of a build before 0.1.0; any other name as it is."""
+    return _RETIRED.get(name.lower(), name)
+
+
+def retired(name: str, known: Collection[str]) -> str | None:
+    """The present word for an option name of a build before 0.1.0, where `known` has nothing that it may stand for."""
+    present = _RETIRED.get(name.lower())
+    if present is None or any(one in known for one in _alternatives(name)):
+        return None
+    return f"it is called {present!r} here, and is an option of {_WHERE[present]}"
 
 
 def meant(name: str, known: Collection[str]) -> str | None:

@@ -14,7 +14,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from jobrunner.option_names import present, retired
+
 _MISUSE = 2
+_RETIRED = {"redis": "server"}
+"""Names of commands in builds before 0.1.0 and the present ones."""
 
 
 class CommandGroup(click.Group):
@@ -33,10 +37,29 @@ class CommandGroup(click.Group):
         """The command that `args` begin with."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
+            near = [one for one in (_RETIRED.get(args[0]),) if one in known]
+            near = near or difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise click.UsageError(f"unknown command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command. An option name of a build before 0.1.0 is refused with the present word."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if told := _present_word(error):
+                raise click.UsageError(f"No such option {error.option_name!r}; {told}", error.ctx) from None
+            raise
+
+
+def _present_word(error: click.NoSuchOption) -> str | None:
+    params = error.ctx.command.params if error.ctx is not None else []
+    known = [str(param.name) for param in params if isinstance(param, click.Option)]
+    name = error.option_name.lstrip("-").replace("-", "_")
+    if (told := retired(name, known)) or (near := present(name)) not in known:
+        return told
+    return f"it is called {'--' + near.replace('_', '-')!r} here"
 
 
 class LazyGroup(CommandGroup):

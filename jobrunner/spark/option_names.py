@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from jobrunner.errors import UnknownOption
+from jobrunner.option_names import retired
 
 
 def folded(name: str) -> str:
@@ -23,6 +24,7 @@ def settle_names(
         if folded(name) not in names:
             near = difflib.get_close_matches(folded(name), names, n=1, cutoff=0.5)
             hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
+            hint = retired(name, known) or hint
             raise UnknownOption(f"unknown option {name!r} of {what}; {hint}")
     return {names[folded(name)]: value for name, value in given.items()}
 

@@ -31,6 +31,7 @@ from jobrunner.etl import Pipeline, To
 from jobrunner.etl.pipeline import find_pipeline
 from jobrunner.jobs.registry import forget, lookup
 from jobrunner.option_names import checks_options, hint, nearest
+from jobrunner.spark.option_names import settle_names
 
 Given = dict[str, Any]
 
@@ -226,6 +227,55 @@ def test_pipelines_say_what_was_meant(line: Pipeline, call: Callable[[Any], Any]
 )
 def test_values_and_clients_say_what_was_meant(call: Callable[[], Any], told: str) -> None:
     assert told in refusal(call)
+
+
+RETIRED = {
+    "patience": "retry_timeout",
+    "keep": "result_ttl",
+    "max_expiries": "max_stalled",
+    "limit_by": "partition_by",
+    "max_inflight_per_key": "max_inflight_per_partition",
+    "rate_per_key": "rate_per_partition",
+    "dead_to": "dead_letter_queue",
+    "prefetch": "prefetch_time",
+    "payload_seal": "payload_encryption",
+    "require_sealed": "require_encryption",
+    "key": "partition",
+}
+OTHERWISE = {
+    ("push", "limit_by"): "partition", ("item", "limit_by"): "partition", ("pipeline push", "limit_by"): "partition",
+    ("reserve", "prefetch"): "n", ("spark station", "prefetch"): "batch",
+}  # fmt: skip
+"""Where an old word rather stands for an option of that very call."""
+ENTRIES: dict[str, Callable[[Any, Pipeline, Given], Any]] = {
+    "job": lambda mail, line, given: job(**given),
+    "enqueue": lambda mail, line, given: mail().enqueue(**given),
+    "configure": lambda mail, line, given: configure(**given),
+    "client": lambda mail, line, given: Client(**given),
+    "worker": lambda mail, line, given: Worker(**given),
+    "queue settings": lambda mail, line, given: line.client.queue("q").configure(**given),
+    "reserve": lambda mail, line, given: line.client.queue("q").reserve(**given),
+    "push": lambda mail, line, given: line.client.queue("q").push(1, **given),
+    "item": lambda mail, line, given: Item(1, **given),
+    "pipeline push": lambda mail, line, given: line.push("a", 1, **given),
+    "pipeline queue": lambda mail, line, given: line.declare("a", **given),
+    "station": lambda mail, line, given: line.station("a", to="b", **given),
+    "sink": lambda mail, line, given: line.sink("a", **given),
+    "spark station": lambda mail, line, given: line.spark_station("a", to="b", **given),
+    "spark read": lambda mail, line, given: settle_names(given, ["queue", "state"], "a read from jobrunner"),
+}
+
+
+@pytest.mark.parametrize("old", RETIRED)
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_retired_option_name_is_answered_with_the_present_word(
+    mail: Any, line: Pipeline, entry: str, old: str
+) -> None:
+    with pytest.raises(UnknownOption) as refused:
+        ENTRIES[entry](mail, line, {old: 1})
+    told = str(refused.value)
+    assert repr(old) in told
+    assert f"'{OTHERWISE.get((entry, old), RETIRED[old])}" in told, told
 
 
 def test_handles_and_flows_say_what_was_meant(client: Client, mail: Any) -> None:

@@ -123,7 +123,8 @@ def write_shape(schema: spark.StructType, options: WriteOptions) -> WriteShape:
 
 def _check_steering(column: spark.StructField) -> None:
     if column.name not in STEERING:
-        near = difflib.get_close_matches(column.name, STEERING, n=1, cutoff=0.5)
+        near = ["_partition"] if column.name == "_key" else []  # its name in builds before 0.1.0
+        near = near or difflib.get_close_matches(column.name, STEERING, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(STEERING)}"
         raise InvalidOption(f"column {column.name!r} says nothing of a task; {hint} Others must not begin with _")
     kinds, told = STEERING[column.name]

@@ -45,6 +45,11 @@ MISUSES = [
     pytest.param(("work", "jobs_here", "-q", "a{b}"), "queue name 'a{b}' is not allowed", id="braces at work"),
     pytest.param(("work", "jobs_here", "--concurrency", "0"), "concurrency=0", id="no slots"),
     pytest.param(("wrok",), "did you mean 'work'", id="unknown command"),
+    pytest.param(("redis", "status"), "did you mean 'server'", id="retired command"),
+    pytest.param(("work", "--prefetch", "3"), "'prefetch_time' here, and is an option of Worker()",
+                 id="retired option"),
+    pytest.param(("queues", "limit", "mail", "--rate-per-key", "3"), "it is called '--rate-per-partition' here",
+                 id="retired option that the command has"),
     pytest.param(("queues", "purge", "{mail}"), "'{mail}' is not allowed", id="braces at purge"),
 ]
 
