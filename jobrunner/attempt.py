@@ -9,9 +9,9 @@ import msgspec
 from jobrunner.clock import from_ms
 
 _BAND = 2.0**42
-"""See lua/lib/place.lua."""
+"""See lua/lib/queue_position.lua."""
 _LONGEST_LEASE_MS = 31_536_000_000
-"""See lua/lib/number.lua."""
+"""See lua/lib/numbers.lua."""
 
 
 class Attempt(msgspec.Struct, gc=False):

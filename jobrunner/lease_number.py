@@ -55,5 +55,5 @@ def mark_in(worker_id: str) -> str:
 
 
 def mark_of(number: float) -> str:
-    """The mark of the worker that took the lease with this number; empty when no worker did (lua/lib/failures.lua)."""
+    """The mark of the worker that took the lease with this number, "" when no worker did (lua/lib/dead_tasks.lua)."""
     return f"{int(number) // _COUNTED - _FIRST // _COUNTED:06x}" if number >= _FIRST else ""

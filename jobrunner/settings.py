@@ -129,7 +129,7 @@ def _in_units(per: object) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """What `q.configure` sets; the same defaults stand in lua/lib/limits.lua. Times in seconds."""
+    """What `q.configure` sets; the same defaults stand in lua/lib/queue_settings.lua. Times in seconds."""
 
     keepalive: float = 30.0
     """Length of a lease, unless the task or the one who reserves says otherwise; a worker renews it."""

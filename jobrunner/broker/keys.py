@@ -8,7 +8,7 @@ together has a tag that no queue can have, `{/}` or `{/stats}`; every other key 
 ==================================== ====== ====================================================================
 key                                  type   content
 ==================================== ====== ====================================================================
-``P:{tag}:Q:waiting``                zset   task id → place in line (see lua/lib/place.lua)
+``P:{tag}:Q:waiting``                zset   task id → place in line (see lua/lib/queue_position.lua)
 ``P:{tag}:Q:scheduled``              zset   task id → due time, Unix ms
 ``P:{tag}:Q:pending``                zset   task id → end of its lease, Unix ms
 ``P:{tag}:Q:dead``                   zset   task id → time of death, Unix ms
@@ -18,7 +18,7 @@ key                                  type   content
                                               history was noted and trimmed (lua/lib/history.lua); `capacity_wanted`:
                                               until when somebody waits for room, Unix ms;
                                               `recheck`, `parked`: what a change of limits per key left to do
-``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/bucket.lua)
+``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/token_bucket.lua)
 ``P:{tag}:Q:bucket:<key>``             hash   the same, of one key
 ``P:{tag}:Q:partition:<band>:<key>``   zset   task id → place: the line of one key, in a queue that goes by key
 ``P:{tag}:Q:rotation:<band>``          zset   key → number of its last turn (`band` -1 is the highest priority)
@@ -28,7 +28,7 @@ key                                  type   content
 ``P:{tag}:Q:inflight``               hash   key → how many leases it holds
 ``P:{tag}:Q:holders``                hash   task id → key, of those that were handed out under such a limit
 ``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals;
-                                            `unused`: see lua/lib/mark.lua
+                                            `unused`: see lua/lib/queue_scan.lua
 ``P:{tag}:Q:types``                  hash   ``<type> <outcome>`` → how many: `counters` by type, where the type is known
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)

@@ -28,7 +28,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KEPT_S = 10.0
-"""As long as lua/lib/sent.lua keeps its notes."""
+"""As long as lua/lib/enqueue_call.lua keeps its notes."""
 NOW = Placement()
 OPTIONS = Placement.__struct_fields__
 """Names of what is said at enqueueing."""

@@ -8,11 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from jobrunner.broker.call import Call, ScriptCommand, command
-from jobrunner.broker.keys import Keys, QueueKeys
-
-_delete_archived = ScriptCommand("delete_archived", int)
-_COUNTERS = {"dead": "trimmed", "done": "history_archived"}
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.keys import Keys
 
 
 def hold(keys: Keys, digest: str, holder: str, *, ttl_ms: int) -> Call[bool]:
@@ -53,12 +50,6 @@ def close_window(keys: Keys, digest: str, done: Mapping[str, float]) -> list[Cal
         command("HSET", key, "done", msgspec.json.encode(dict(done)), read=int),
         command("HDEL", key, "open", read=int),
     ]
-
-
-def delete_archived(keys: QueueKeys, state: str, *, before_ms: float) -> Call[int]:
-    """Deletes a slice of what is dead or done since before that instant. Reply: how many; 0 at the end."""
-    picked = (getattr(keys, state), keys.counters, keys.settings)
-    return _delete_archived.with_keys(picked, tasks=keys.tasks, before=before_ms, counter=_COUNTERS[state])
 
 
 def _state(reply: list[bytes | None]) -> tuple[bytes | None, dict[str, float]]:

@@ -211,7 +211,7 @@ def renew(keys: QueueKeys, batch_id: str, epoch: int, *, lease_ms: int, claim: s
 
     With the name of a `claim` also when another claim has this epoch.
     """
-    call = _with_batch(_renew, keys, batch_id, tasks=keys.tasks, epoch=epoch, lease_ms=lease_ms, claim=claim)
+    call = _with_batch(_renew, keys, batch_id, epoch=epoch, lease_ms=lease_ms, claim=claim)
     return replace(call, read=partial(_renewed, batch_id))
 
 
@@ -234,7 +234,7 @@ def stage(
         raise InvalidOption(f"{len(words)} words: give four for each row, and up to {ROWS_AT_ONCE} rows at once")
     _check_targets(keys, {to if isinstance(to, str) else to.decode() for to in set(words[1::4])})
     given: Arg = "" if after is None else after
-    call = _with_batch(_stage, keys, batch_id, rest=words, tasks=keys.tasks, epoch=epoch, nonce=nonce, after=given)
+    call = _with_batch(_stage, keys, batch_id, rest=words, epoch=epoch, nonce=nonce, after=given)
     return replace(call, read=partial(_staged, batch_id), repeatable=after is not None)
 
 

@@ -91,8 +91,9 @@ def _probed(reply: list[Any]) -> Probe:
     return Probe(float(reply[0]), float(reply[1]) if reply[1] else None, float(reply[2]), reply[3] == 1)
 
 
+_ARCHIVED_SLICE = 500
 _LONGEST_LEASE_MS = 3 * 86_400_000
-"""Members of a batch are held for between 3.5 and 7 days (HOLD_MS in lua/lib/hold.lua)."""
+"""Members of a batch are held for between 3.5 and 7 days (HOLD_MS in lua/lib/batch.lua)."""
 _count = ScriptCommand("counts", _counts)
 _upkeep = ScriptCommand("upkeep", _upkeep_done)
 _probe = ScriptCommand("probe", _probed)
@@ -137,9 +138,18 @@ def wake(keys: QueueKeys) -> Call[int]:
 
 def purge(keys: QueueKeys, state: str, *, count: int = 1000) -> Call[int]:
     """Deletes up to `count` tasks that are waiting, scheduled, dead or done. Reply: how many."""
-    counter = "history_purged" if state == "done" else "purged"
+    return _purge_slice(keys, state, count, "", "history_purged" if state == "done" else "purged")
+
+
+def delete_archived(keys: QueueKeys, state: str, *, before_ms: float) -> Call[int]:
+    """Deletes a slice of what has been dead or done since before that instant. Reply: how many; 0 at the end."""
+    counter = "history_archived" if state == "done" else "trimmed"
+    return _purge_slice(keys, state, _ARCHIVED_SLICE, before_ms, counter)
+
+
+def _purge_slice(keys: QueueKeys, state: str, count: int, before: Arg, counter: str) -> Call[int]:
     picked = (getattr(keys, state), keys.counters, keys.outbox, keys.settings)
-    return _purge.with_keys(picked, tasks=keys.tasks, count=count, counter=counter)
+    return _purge.with_keys(picked, tasks=keys.tasks, count=count, before=before, counter=counter)
 
 
 def settings(keys: QueueKeys) -> Call[dict[str, bytes]]:

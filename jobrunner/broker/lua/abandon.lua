@@ -4,7 +4,7 @@ local now_ms, outcome = unpack(ARGV)
 -- KEYS  joining: hash · collected: hash, what its members brought · outbox: hash
 -- ARGV  now_ms: unused · outcome: 'cancelled'
 -- reply 'posted' (the outbox has word of it), 'noted' (nothing waits for it), 'fired' (before) or 'gone'
--- include post
+-- include task_end
 
 local state = redis.call('HMGET', joining, 'rule', 'fired', 'f:then')
 if not state[1] then return 'gone' end

@@ -5,7 +5,7 @@ local now_ms, expected, to, ahead_ms, epoch = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · expected: `last` as the caller read it · to: Unix ms, the last tick from now on ·
 --       ahead_ms: only when it is more than so far ahead of the clock · epoch: fencing number of the caller's lead
 -- reply 'anchored', 'missed' (it changed meanwhile, or is not so far ahead) or 'fenced' (an older leader)
--- include number clock
+-- include numbers
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', periodic, 'last', 'epoch')

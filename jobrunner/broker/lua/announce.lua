@@ -5,7 +5,7 @@ local now_ms, id, ttl_ms = unpack(ARGV, 1, 3)
 -- ARGV  now_ms: Unix ms or '' · id: of the worker · ttl_ms: how long the sign lasts · then field, value, ...
 -- reply {order, value, ...}: what the worker is told to do
 -- Works on a server that is full.
--- include clock
+-- include numbers
 
 local now = read_clock(now_ms)
 redis.call('ZREMRANGEBYSCORE', workers, '-inf', exact(now - 86400000))

@@ -5,7 +5,7 @@ local now_ms, lasts_ms = unpack(ARGV)
 -- KEYS  waiting, scheduled: zsets · settings: hash
 -- ARGV  now_ms: Unix ms or '' · lasts_ms: how long the note holds
 -- reply how many more tasks the queue may hold now; -1: as many as there are
--- include number clock size
+-- include numbers queue_settings
 
 redis.call('HSET', settings, 'capacity_wanted', exact(read_clock(now_ms) + lasts_ms))
 local room = room_in(settings, waiting, scheduled)

@@ -9,7 +9,7 @@ local now_ms, id, queue, lease_ms, attempt = unpack(ARGV, 1, 5)
 -- reply {epoch, 'open', 'committed' or 'done', end of the lease (Unix ms), target, ...}
 -- A batch with an attempt is remembered for 30 days behind its end, as its writer may be away for long.
 -- What an earlier holder staged is removed; a bounded slice of it at once, the rest at the end.
--- include number clock held
+-- include numbers batch
 
 local ABANDONED_MS = 86400000
 

@@ -10,7 +10,7 @@ local now_ms = unpack(ARGV)
 -- What is due counts as waiting and a lease that ended too, although nobody has put them there yet.
 -- The other keys of a queue are named by its settings, so on a cluster all that are given must be of one slot: the
 -- driver divides the call.
--- include number clock place
+-- include numbers queue_position
 
 local now = read_clock(now_ms)
 local due_now = exact(last_slot_at(now))

@@ -6,7 +6,7 @@ local now_ms, tasks, finished, id, keep_ms = unpack(ARGV)
 --       id · keep_ms: how long the cancelled task stays readable
 -- reply 'ok', 'posted' (ok, and the outbox has word of it), 'reserved' (asked to stop) or 'gone' (finished, cancelled
 --       before, or never was)
--- include number clock drop full waiters post typed freed
+-- include numbers commands task_end task_leases
 
 local now = read_clock(now_ms)
 local key = tasks .. id

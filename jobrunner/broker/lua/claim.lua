@@ -8,7 +8,7 @@ local now_ms, tasks, id, lease_ms, claim = unpack(ARGV)
 --       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
 --       error, target, ...}
 -- Works on a server that is full.
--- include number clock limits held failed_batch
+-- include numbers queue_settings batch
 
 local now = read_clock(now_ms)
 local set = redis.call('ZSCORE', finishing, id) and finishing or batches
@@ -20,7 +20,7 @@ if read.state ~= 'committed' and read.state ~= 'open' then
   return {'gone'}
 end
 if set == batches and read_defaults(now).paused then return {} end
-redis.call('ZREM', set, '')  -- see lib/full.lua
+redis.call('ZREM', set, '')  -- see lib/commands.lua
 
 -- The range of a half follows from its name and from the size of the whole. Versions that topped up halves left ranges
 -- that reach over those of the other halves, whose members a sink would then write twice.

@@ -9,7 +9,7 @@ local now_ms, tasks, finished = unpack(ARGV)
 --       is collected is too large for the outbox: take it part by part to the joins behind, then call `passed`),
 --       'dead' (the task is, and the outbox may have word of it), 'noted' (nothing to collect) or 'gone' (no such join)
 -- Anybody may call it at any time: how far the join is stands in the join itself.
--- include number clock place batch sorted join wake due enter limits post typed bury waiters gather slice launch doom
+-- include numbers commands queue_position queue_settings waiting_set task_end dead_tasks join_results
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', joining, 'rule', 'total', 'ttl_ms', 'fired', 'results', 'f:then', 'gathered')

@@ -8,7 +8,7 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 --       ('' = none, or not known), and for each report id, number of its lease
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full. An end wakes a worker where a limit may have kept it from the next task.
--- include number clock batch full over lease freed leave waiters trimmed kept history wake post ending typed
+-- include numbers commands task_end history task_leases
 -- rarely has_ended reason_of tell_waiting post history_of keep_for note_done wake_one
 -- rarely free_keys
 

@@ -5,7 +5,7 @@ local now_ms = unpack(ARGV, 1, 1)
 -- ARGV  now_ms: Unix ms or '' · then field, value, ...; an empty value removes the field, '+N' means in N ms
 -- reply 1
 -- Works on a server that is full: one who pauses a queue there has a reason. Its first write frees nothing.
--- include clock wake
+-- include numbers commands
 
 local OF_KEYS = {'key_inflight', 'key_tokens', 'key_interval_us', 'fair'}
 local before = redis.call('HMGET', settings, unpack(OF_KEYS))

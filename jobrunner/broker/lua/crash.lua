@@ -7,8 +7,7 @@ local now_ms, tasks, queue, reason = unpack(ARGV, 1, 4)
 --       then for each report: id, number of its lease, '1' when it may be to blame, else ''
 -- reply list beside the reports: 'waiting' or 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place batch sorted join wake full drop limits post failures typed bury recover over lease
--- include freed leave
+-- include numbers commands queue_position queue_settings waiting_set task_end task_leases dead_tasks lease_recovery
 -- rarely has_ended reason_of drop bury
 
 local now = read_clock(now_ms)

@@ -5,7 +5,7 @@ local now_ms, id, epoch, remainder, max_hops = unpack(ARGV, 1, 5)
 -- ARGV  now_ms: Unix ms or '' · id: of the batch · epoch: of its holder · remainder: what becomes of members that no
 --       row names, 'succeeded' or 'dropped' · max_hops: who moves more often is dead, 0 = no limit · then nonces
 -- reply {'ok', target, ...}, or {'lost'} (nothing changed). Again by the same holder: 'ok'.
--- include number clock held
+-- include numbers batch
 
 local now = read_clock(now_ms)
 local read = read_batch()

@@ -9,7 +9,7 @@ local now_ms = unpack(ARGV, 1, 1)
 -- While workers publish several definitions of one job, as during a deploy, the one that was first published last is in
 -- force; when nobody published that for a while, as it was taken back, the last one before it is again.
 -- Works on a server that is full: a worker that starts there makes room. Its first write frees nothing.
--- include clock
+-- include numbers
 
 local FORGOTTEN_MS = 30000 -- less than the time after which a leader fires the job no more
 local DEPLOYED_KEEP_MS = 86400000

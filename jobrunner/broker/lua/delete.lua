@@ -4,7 +4,7 @@ local now_ms, tasks, id = unpack(ARGV)
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id
 -- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and nobody holds it: nothing changed)
--- include number clock over batch trimmed kept history wake capped post freed
+-- include numbers commands task_end history task_leases
 
 local now = read_clock(now_ms)
 local key = tasks .. id

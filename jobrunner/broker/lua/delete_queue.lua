@@ -9,7 +9,7 @@ local now_ms, tasks, force, count = unpack(ARGV, 1, 4)
 --       first; {'more', how many tasks were deleted}
 -- A task goes with its place in line, its lease and its lock, so nobody sees half of one; who waits for it in a flow is
 -- told, by the outbox, that it was cancelled. A worker that runs it is told that it lost it.
--- include post empty
+-- include task_end queue_scan
 
 local own, of_tag, NONCES = string.sub(counters, 1, -9), string.match(counters, '^.-}:'), 500
 

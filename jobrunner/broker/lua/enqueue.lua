@@ -10,7 +10,7 @@ local now_ms, tasks, call, clash, shared = unpack(ARGV, 1, 5)
 --       count of words of its own
 -- reply the positions (1 = first) of tasks whose id exists already, which stay as they are, and 0 behind them for a new
 --       queue; 'full'; or 'exists' and positions, when nothing was added. Sent again it adds nothing: the same reply
--- include number clock place due wake batch sorted park_one size room more_room sent given
+-- include numbers commands queue_position queue_settings waiting_set enqueue_call
 -- rarely number slot_at read_due hint_more_room add_given
 -- rarely park_one
 -- rarely park
@@ -27,8 +27,8 @@ if is_one and room >= 1 and redis.call('EXISTS', tasks .. id) == 0 then
   last = arrival_after(last, now)
   redis.call('HSET', tasks .. id, 'id', id, 'place', last, 'payload', ARGV[first + 1], 'enqueue_time', now,
     'retry_count', '0', unpack(ARGV, 6, first - 1))
-  if by_key then
-    park_one(string.sub(waiting, 1, -8), last, id, ARGV[first - 2] == 'key' and ARGV[first - 1] or '', by_key)
+  if partitioning then
+    park_one(string.sub(waiting, 1, -8), last, id, ARGV[first - 2] == 'key' and ARGV[first - 1] or '', partitioning)
   else
     redis.call('ZADD', waiting, last, id)
   end
@@ -37,7 +37,11 @@ else
   local ready, keys
   known, ready, keys, added, last = add_given(first, now, last, room)
   if not ready then return take_back(note, known) end
-  if by_key then park(string.sub(waiting, 1, -8), ready, by_key, keys) else call_sliced('ZADD', waiting, ready) end
+  if partitioning then
+    park(string.sub(waiting, 1, -8), ready, partitioning, keys)
+  else
+    call_sliced('ZADD', waiting, ready)
+  end
   if ready[1] or added > 0 and not arrived then redis.call('SET', arrival, last) end
 end
 

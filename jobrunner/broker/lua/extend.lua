@@ -7,7 +7,7 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 -- reply list beside the reports: the new lease end (Unix ms), with '!' in front when the task was asked to stop,
 --       or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include clock batch full over lease
+-- include numbers commands task_end task_leases
 -- rarely has_ended reason_of
 
 local now = read_clock(now_ms)

@@ -9,8 +9,7 @@ local now_ms, tasks, queue, finished, worker = unpack(ARGV, 1, 5)
 -- reply list beside the reports: 'scheduled' (to be tried again, also at once), 'dead', or 'gone', 'not_reserved',
 --       'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place batch sorted join wake full limits post failures typed bury drop over lease waiters
--- include freed leave
+-- include numbers commands queue_position queue_settings waiting_set task_end task_leases dead_tasks
 -- rarely has_ended reason_of drop bury tell_waiting
 -- rarely park
 -- rarely free_keys

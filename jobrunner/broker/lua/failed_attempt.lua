@@ -9,12 +9,12 @@ local now_ms, tasks, id, epoch, fate, delay_ms, reason = unpack(ARGV)
 -- reply 'again', 'split', or what anybody may roll forward now: 'dead', 'dissolved'; 'more' (call again, much is
 --       staged); 'lost' (nothing changed). No staged key is left.
 -- Works on a server that is full.
--- include number clock limits held failed_batch
+-- include numbers queue_settings batch
 
 local now = read_clock(now_ms)
 local read = read_batch()
 if not (is_held(read, epoch, now) and read.state == 'open') then return 'lost' end
-redis.call('ZREM', batches, '')  -- see lib/full.lua
+redis.call('ZREM', batches, '')  -- see lib/commands.lua
 if clear_staged() then return 'more' end
 if fate == 'dissolved' then
   decide_without_rows('back', now)

@@ -10,14 +10,13 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 --       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
 -- In a queue that keeps history the hash of a member says with `started_at` when it was handed out.
 -- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
--- include number clock place batch sorted join wake full drop limits post failures typed bury trimmed kept trim
--- include promote freed recover upkeep line bucket rooms blocked keyed turns unpark room walk held
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
+-- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out batch
 -- rarely promote
 -- rarely recover bury drop
 -- rarely history_of trim_dead trim_done
 -- rarely walk_within
 
-local HOLD_MS = 604800000
 local now = read_clock(now_ms)
 local read = read_batch()
 local is_new = not read.state

@@ -9,7 +9,7 @@ local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(
 --       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
 -- reply 'fired', 'skipped' (overlap), 'disabled' (only noted as the last tick), 'missed' (another caller was first) or
 --       'fenced' (an older leader)
--- include number clock place batch sorted join wake enter
+-- include numbers commands queue_position waiting_set
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch', 'disabled')

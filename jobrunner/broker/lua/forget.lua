@@ -6,7 +6,7 @@ local now_ms, unused_ms = unpack(ARGV)
 -- reply beside the keys: 'forgotten', 'marked' (from now on it counts as unused), 'early' (marked before, not for long)
 --       or 'used' (it holds something, somebody configured it, or it was never used: there is nothing to delete)
 -- The other keys of a queue are named by its counters, so on a cluster all that are given must be of one slot.
--- include number clock mark empty
+-- include numbers queue_scan
 
 local now = read_clock(now_ms)
 

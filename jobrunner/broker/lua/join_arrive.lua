@@ -10,7 +10,7 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- reply 'noted', 'fired' (the task is enqueued), 'posted' (the outbox has word for others), 'more' (the join is large:
 --       `collect` is to be called until it says otherwise) or 'gone' (no such join)
 -- The same arrival again changes nothing.
--- include number clock place batch sorted join wake due enter post gather launch
+-- include numbers commands queue_position waiting_set task_end join_results
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', joining, 'rule', 'total', 'ttl_ms', 'fired', 'results', 'f:then', 'gathered')

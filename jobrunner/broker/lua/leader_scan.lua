@@ -10,7 +10,7 @@ local now_ms, unused_ms = unpack(ARGV)
 --       {id, ...}: the workers that fell silent
 -- The other keys of a queue are named by its counters, and those of workers by their set, so on a cluster all that are
 -- given must be of one slot: the driver divides the call.
--- include number clock kept mark foresee
+-- include numbers history queue_scan
 local MOST_WORKERS = 1000 -- those that were heard longest ago: a silent one moves up to them
 
 local now = read_clock(now_ms)

@@ -8,7 +8,7 @@ local now_ms, tasks, queue, to_queue, max_hops, over = unpack(ARGV, 1, 6)
 --       of its lease, priority ('' = as it was), delay_ms (0 = now), count of words, field, value, ... to set
 -- reply list beside the reports: 'ok', or 'gone', 'not_reserved', 'lost', 'hops', 'full' (nothing changed)
 -- Attempts, failures and expiries start anew; total_attempts and hops go on.
--- include number clock place wake batch sorted over lease freed leave size capped
+-- include numbers commands queue_position queue_settings waiting_set task_end task_leases
 -- rarely park
 
 local now = read_clock(now_ms)
@@ -59,7 +59,7 @@ end
 if #moved == 0 then return verdicts end
 if #ready > 0 then
   redis.call('SET', to_arrival, exact(last))
-  line_up(to_waiting, ready, by_key)
+  line_up(to_waiting, ready, partitioning)
 end
 redis.call('HINCRBY', to_counters, 'moved_in', #moved)
 redis.call('HINCRBY', counters, 'moved_out', #moved)

@@ -6,8 +6,8 @@ local now_ms, tasks, count = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
 -- reply list of {id, type, payload, headers, encoding, then, retry_count}; empty when nothing waits, the queue is
 --       paused or has no tokens
--- include number clock place batch sorted join wake full drop limits post failures typed bury trimmed kept history trim
--- include promote freed recover upkeep line bucket rooms blocked keyed turns unpark room walk
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
+-- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
 -- rarely promote
 -- rarely recover bury drop
 -- rarely history_of trim_dead trim_done

@@ -5,7 +5,7 @@ local now_ms, tasks, queue, id, lease, progress = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id · lease: its number ·
 --       progress: JSON text
 -- reply 'ok', 'stop' (noted, and the task was asked to stop), or 'gone', 'not_reserved', 'lost' (nothing changed)
--- include clock over lease
+-- include numbers task_end task_leases
 
 local refused = judge({id}, {lease}, read_clock(now_ms), queue)
 if refused[1] then return refused[1] end

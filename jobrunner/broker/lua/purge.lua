@@ -1,15 +1,16 @@
 local set, counters, outbox, settings = unpack(KEYS)
-local now_ms, tasks, count, counter = unpack(ARGV)
+local now_ms, tasks, count, before, counter = unpack(ARGV)
 -- purge: deletes the first tasks of one set, index and hash together; called until nothing is left.
 -- KEYS  set: zset, any of waiting, scheduled, dead, done · counters, outbox, settings: hashes
--- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many ·
---       counter: the total it counts for
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many · before: only those with a lower
+--       score, '' = any · counter: the total that counts them; one that begins with 'history' is of `done`
 -- reply how many were deleted
--- include number post trimmed
+-- include numbers task_end history
 
-local ids = redis.call('ZRANGE', set, 0, tonumber(count) - 1)
+local last = before == '' and '+inf' or '(' .. before
+local ids = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'LIMIT', 0, count)
 if #ids == 0 then return 0 end
-local is_history = counter == 'history_purged'
+local is_history = string.sub(counter, 1, 7) == 'history'
 if is_history then note_trimmed(settings, redis.call('ZSCORE', set, ids[#ids])) end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
 local keys = {}

@@ -11,7 +11,7 @@ local now_ms, tasks, id, known, after, count = unpack(ARGV)
 --       of members of `id` or nobody can tell}
 -- Of all numbers, one counts as a batch's when two items share it: each lease of a program has a number of its own.
 -- Works on a server that is full.
--- include number clock place batch sorted wake full drop back over lease freed held
+-- include numbers commands queue_position waiting_set task_end task_leases batch
 -- rarely park
 
 local FIRST_OF_WORKERS = '2251799813685248'  -- numbers from here on are those of workers' leases, see lease_number.py

@@ -7,7 +7,7 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 --       '~N' = due in N ms, but it did not begin: the worker does not know its job)
 -- reply list beside the reports: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock place batch sorted join wake full drop over lease freed leave
+-- include numbers commands queue_position waiting_set task_end task_leases
 -- rarely has_ended reason_of drop join slot_at arrival_after
 -- rarely park
 

@@ -5,7 +5,7 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · then ids
 -- reply list beside the ids: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone'
 -- Works on a server that is full.
--- include post
+-- include task_end
 
 local removed, finished = 0, 0
 

@@ -1,13 +1,13 @@
 local batch, batches, finishing, pending, leases = unpack(KEYS)
-local now_ms, tasks, id, epoch, lease_ms, claim = unpack(ARGV)
+local now_ms, id, epoch, lease_ms, claim = unpack(ARGV)
 -- renew: the lease of a batch ends lease_ms from now; in its second half the hold on its members is extended, slice by
 --       slice.
 -- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms · pending, leases: zsets
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · epoch: of the caller ·
+-- ARGV  now_ms: Unix ms or '' · id: of the batch · epoch: of the caller ·
 --       lease_ms: its length · claim: that handed it out to the caller, '' when the epoch is enough
 -- reply end of the lease, Unix ms, or 'lost' (nothing changed)
 -- Works on a server that is full.
--- include number clock batch full over lease members held hold
+-- include numbers commands task_end task_leases batch
 
 local now = read_clock(now_ms)
 local read = read_batch()

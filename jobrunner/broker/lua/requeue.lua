@@ -7,7 +7,7 @@ local now_ms, tasks, start_ms, step_ms, changed = unpack(ARGV, 1, 5)
 --       then these, then ids
 -- reply list beside the ids: 'ok', 'not_dead' or 'gone' (nothing changed)
 -- Works on a server that is full.
--- include number clock place batch sorted join wake drop
+-- include numbers commands queue_position waiting_set
 
 local now = read_clock(now_ms)
 local due, first, done = now + start_ms, 6 + changed, 0
@@ -22,7 +22,7 @@ local function requeue_one(id)
     redis.call('ZREM', dead, id)
     return 'gone'
   end
-  -- First, as it frees: see lib/full.lua.
+  -- First, as it frees: see lib/commands.lua.
   redis.call('HDEL', key, 'died_at', 'expiries', 'suspect', 'cancel_requested', 'unknown_since')
   local set, score, place = join(waiting, scheduled, arrival, task[2], due, now)
   redis.call('HSET', key, 'retry_count', 0, 'place', place, 'expires_in_ms', 'never', 'more', 1,

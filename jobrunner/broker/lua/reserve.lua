@@ -11,8 +11,8 @@ local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 --       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then, place,
 --       priority, unknown_since, suspect}
 -- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
--- include number clock place batch sorted join wake full drop limits post failures typed bury trimmed kept trim
--- include promote freed recover upkeep event line bucket rooms blocked keyed turns unpark room walk
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
+-- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
 -- rarely promote
 -- rarely recover bury drop
 -- rarely history_of trim_dead trim_done

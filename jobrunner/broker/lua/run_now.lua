@@ -4,7 +4,7 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- KEYS  waiting, scheduled: zsets · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then ids
 -- reply list beside the ids: 'ok' or 'not_scheduled' (nothing changed)
--- include number clock place batch sorted join wake
+-- include numbers commands queue_position waiting_set
 
 local now, hastened = read_clock(now_ms), 0
 

@@ -5,7 +5,7 @@ local now_ms, base, tag, id, await = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · base: what the keys of its tag begin with · tag · id ·
 --       await: '1' notes that the end of a task that is not finished is awaited
 -- reply {} when there is no such task, else {state or '', score (Unix ms) or '', field, value, ...}
--- include clock over
+-- include numbers task_end
 
 local reply = {'', ''}
 local fields = redis.pcall('HGETALL', task)

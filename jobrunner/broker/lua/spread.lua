@@ -12,8 +12,7 @@ local now_ms, tasks, queue, finished, id, lease, keep_ms, onward, max_hops = unp
 -- reply 'ok', 'gone', 'not_reserved', 'lost', 'hops' or 'full' (all but 'ok' changed nothing)
 -- A child whose id exists is left as it is; one has the parent's key and its hops and one more. A queue that is empty
 -- is never full: what is more than it may hold would wait for ever.
--- include number clock place wake batch sorted size targets over lease freed leave waiters trimmed kept history capped
--- include post ending
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases
 -- rarely park
 
 local now = read_clock(now_ms)

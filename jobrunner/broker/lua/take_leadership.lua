@@ -5,7 +5,7 @@ local now_ms, worker, ttl_ms, resign = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · worker: id of the caller · ttl_ms: how long it lasts · resign: '1' gives it up
 -- reply {now (Unix ms), epoch when the caller leads, else 0, ms until the lock of the leader ends, version}
 -- Works on a server that is full: what the leader does makes room.
--- include clock
+-- include numbers
 
 local now = exact(read_clock(now_ms))
 local changes = tonumber(redis.call('GET', version)) or 0

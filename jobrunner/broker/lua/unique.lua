@@ -12,7 +12,7 @@ local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, o
 -- reply {'new', 'exists' (its id), 'replaced', 'rescheduled' or 'clash', id of the task that is there now, for a new
 --       queue also its name and 'first'}; 'full'; {'sealed_else', id, queue}: the payload has to be sealed for these
 -- The lock is held by what the task is, not by what anybody remembers to undo: a task that ended in any way holds none.
--- include number clock place batch sorted join wake due enter size sent
+-- include numbers commands queue_position queue_settings waiting_set enqueue_call
 
 local note = string.sub(tasks, 1, -6) .. 'sent:' .. call
 if call ~= '' and redis.call('EXISTS', note) == 1 then return {'new', id} end

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.broker.call import command
-from jobrunner.broker.calls import archives
+from jobrunner.broker.calls import archives, queues
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
@@ -211,7 +211,7 @@ class _ArchiveRun:
         chosen, total = self._chosen(likes), 0
         for name, before_ms in done.items():
             for state in ("done", "dead") if name in chosen else ():
-                call = archives.delete_archived(self._keys.queue(name), state, before_ms=before_ms)
+                call = queues.delete_archived(self._keys.queue(name), state, before_ms=before_ms)
                 while gone := sum(self._broker.run_many([call] * _SLICES_AT_ONCE)):
                     total += gone
         return total

@@ -174,7 +174,7 @@ def _state(chunk: ItemChunk) -> pa.Array:
 
 
 def _due_time(chunk: ItemChunk) -> pa.Array:
-    """When the last attempt was due: a place in line without its priority (lua/lib/place.lua)."""
+    """When the last attempt was due: a place in line without its priority (lua/lib/queue_position.lua)."""
     bands = pc.subtract(1.0, pc.fill_null(chunk.numbers("priority"), 1.0))
     return instants(pc.subtract(chunk.numbers("place"), pc.multiply(bands, _BAND)))
 

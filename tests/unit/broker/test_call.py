@@ -33,10 +33,11 @@ PURGE = ScriptCommand("purge", int)
 
 
 def test_arguments_are_bound_by_name_in_the_order_of_the_script():
-    call = PURGE.with_keys((b"set", b"counters"), count=7, tasks=b"t:", counter="c", rest=["x"])
+    call = PURGE.with_keys((b"set", b"counters"), count=7, before="", tasks=b"t:", counter="c", rest=["x"])
 
-    assert list(call.words) == [b"t:", 7, "c", "x"]
-    assert resp_args(call, b"42") == (b"EVALSHA", PURGE.script.sha, 2, b"set", b"counters", b"42", b"t:", 7, "c", "x")
+    assert list(call.words) == [b"t:", 7, "", "c", "x"]
+    said = (b"EVALSHA", PURGE.script.sha, 2, b"set", b"counters", b"42", b"t:", 7, "", "c", "x")
+    assert resp_args(call, b"42") == said
     assert resp_args(call, b"", with_source=True)[:2] == (b"EVAL", PURGE.script.source)
 
 
@@ -47,9 +48,9 @@ def test_keys_of_a_queue_are_picked_by_the_names_of_the_script():
 
 def test_an_argument_that_is_missing_or_unknown_is_a_mistake_of_the_caller():
     with pytest.raises(KeyError, match="count"):
-        PURGE.with_keys((b"set", b"counters"), tasks=b"t:", counter="c")
+        PURGE.with_keys((b"set", b"counters"), tasks=b"t:", before="", counter="c")
     with pytest.raises(TypeError, match=r"lua/purge\.lua takes no argument \['more'\]"):
-        PURGE.with_keys((b"set", b"counters"), tasks=b"t:", count=1, counter="c", more=2)
+        PURGE.with_keys((b"set", b"counters"), tasks=b"t:", count=1, before="", counter="c", more=2)
 
 
 def test_a_script_is_read_at_the_first_use():

@@ -1,3 +1,20 @@
+-- How long a queue keeps its history.
+local AGE_OF_HISTORY_WITHOUT_AGE_MS = 604800000
+
+-- What the settings `history_ms` and `history_max` say; nil without a history.
+local function history_of(history_ms, history_max)
+  local age, most = number(history_ms), number(history_max)
+  if age or most then return {age = age or AGE_OF_HISTORY_WITHOUT_AGE_MS, most = most or 0} end
+end
+
+-- Remembers the time of the newest entry of history that was deleted.
+local function note_trimmed(settings, newest)
+  local known = number(redis.call('HGET', settings, 'history_trimmed'))
+  if newest and not (known and known >= tonumber(newest)) then
+    redis.call('HSET', settings, 'history_trimmed', newest)
+  end
+end
+
 -- History: finished tasks of a queue that keeps them, by age and by number. `done` is outside the four sets and no
 -- reserve reads it; index and hash of an entry end together, also when nobody looks after the queue again.
 local function read_history()

@@ -1,0 +1,60 @@
+-- Defaults of a queue that nobody configured; settings.py holds the same figures and a test compares them.
+local DEFAULT_MAX_ATTEMPTS = 5
+local DEFAULT_KEEPALIVE_MS = 30000
+local DEFAULT_DEAD_TTL_MS = 2592000000
+local DEFAULT_DEAD_MAX = 0
+
+-- `paused` is '1', or the Unix ms at which the pause ends by itself. Most queues have no settings at all.
+local function read_defaults(now)
+  local words = redis.call('HGETALL', settings)
+  local read = {keepalive = DEFAULT_KEEPALIVE_MS, max_attempts = DEFAULT_MAX_ATTEMPTS, dead_ttl = DEFAULT_DEAD_TTL_MS,
+    dead_max = DEFAULT_DEAD_MAX, max_inflight = 0, key_inflight = 0, by_key = false, at_most = 0, foreseen = false}
+  if #words == 0 then return read end
+  local set = {}
+  for i = 1, #words, 2 do set[words[i]] = words[i + 1] end
+  read.resumes = set.paused ~= '1' and number(set.paused) or nil
+  read.paused = set.paused and (not read.resumes or read.resumes > now)
+  read.keepalive = lease_length(set.keepalive_ms) or read.keepalive
+  read.max_attempts = number(set.max_attempts) or read.max_attempts
+  read.dead_ttl = number(set.dead_ttl_ms) or read.dead_ttl
+  read.dead_max = number(set.dead_max) or read.dead_max
+  read.max_inflight = number(set.max_inflight) or 0
+  read.max_tokens, read.interval = number(set.max_tokens), number(set.interval_us)
+  read.expires_in, read.dead_letter_queue = number(set.expires_in_ms), set.dead_letter_queue
+  read.by_key = (set.fair or set.key_inflight or set.key_tokens) and true or false
+  read.key_inflight = number(set.key_inflight) or 0
+  read.key_tokens, read.key_interval = number(set.key_tokens), number(set.key_interval_us)
+  read.parked, read.recheck, read.rotation_seq = set.parked, set.recheck, number(set.rotation_seq)
+  read.capacity_wanted = number(set.capacity_wanted)
+  read.history_ms, read.history_max = set.history_ms, set.history_max
+  return read
+end
+
+-- Whether a task has no attempt left; 0 means no limit.
+local function is_spent(attempts, max_attempts)
+  return max_attempts > 0 and attempts >= max_attempts
+end
+
+-- How many more tasks the queue may hold, waiting and scheduled together. Sets `capacity_wanted`: until when a producer
+-- waits for capacity, Unix ms, or nil; and `partitioning`: false when the queue has no partitions, else the settings
+-- that `line_up` needs.
+local capacity_wanted
+local partitioning
+local function room_in(settings, waiting, scheduled)
+  local set = redis.call('HMGET', settings, 'max_size', 'capacity_wanted', 'fair', 'key_inflight', 'key_tokens',
+    'rotation_seq')
+  partitioning = (set[3] or set[4] or set[5]) and {inflight = set[4], tokens = set[5], rotation_seq = set[6]} or false
+  local most = set[1] and number(set[1])
+  capacity_wanted = most and number(set[2])
+  return most and most - redis.call('ZCARD', waiting) - redis.call('ZCARD', scheduled) or math.huge
+end
+
+-- Whether so many more would be above that.
+local function is_full(settings, waiting, scheduled, more)
+  return more > 0 and more > room_in(settings, waiting, scheduled)
+end
+
+-- Who waited behind the one that was told of room has his turn now, if there is still some.
+local function hint_more_room(settings, waiting, scheduled, wake)
+  if not is_full(settings, waiting, scheduled, 1) then hint_room(wake) end
+end
