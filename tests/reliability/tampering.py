@@ -32,14 +32,14 @@ FAULTS = {
     # The text of a script, and what this build has in its place. That calls no function of a library: a script that
     # loads a library only when it needs it does not have the name, and a build that fails at once loses nothing.
     "loses": (  # the tasks that a killed worker held, and counts them as deleted by a user
-        "line_up(waiting, {number(task[4]) or now, id}, defaults.by_key)",
+        "add_waiting(waiting, {number(task[4]) or now, id}, config.is_partitioned)",
         "redis.call('UNLINK', key) redis.call('HINCRBY', counters, 'purged', 1)",
     ),
     # leases end while tasks run
     "doubles": ("lease_length(more[3]) or keepalive)", "1)"),
     "leaks": (  # a place under the cap, for every finished task
-        "call_sliced('ZREM', pending, over)",
-        "for _, id in ipairs(over) do redis.call('ZADD', pending, 9e15, id) end",
+        "call_sliced('ZREM', pending, ended)",
+        "for _, id in ipairs(ended) do redis.call('ZADD', pending, 9e15, id) end",
     ),
     "hoards": ("if redis.call('PEXPIRE', key, keep_ms) == 0", "if redis.call('EXISTS', key) == 0"),  # finished tasks
 }

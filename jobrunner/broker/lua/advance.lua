@@ -13,7 +13,7 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 
 local NONCES = 100
 local now = read_clock(now_ms)
-local defaults = read_defaults(now)
+local config = read_config(now)
 local read = read_batch()
 local function reply(word, full)
   return {word, tally.moved, tally.new, tally.dead, tally.ended, tally.skipped, full or ''}
@@ -31,23 +31,23 @@ for _, nonce in ipairs(nonces) do
   local rows = batch .. ':rows:' .. nonce
   local words, is_all = read_staged(rows, budget)
   local applied
-  applied, full = apply(words, read, now, defaults)
+  applied, full = apply_rows(words, read, now, config)
   read_rows[#read_rows + 1] = {rows, 4 * applied}
   if not full and is_all then used_up = used_up + 1 end
   budget = is_all and budget - applied or 0
 end
-write_lines()
-conclude(cancelled, 'cancelled', now)
-call_sliced('ZREM', pending, gone)
-free_keys(gone)
-call_sliced('ZREM', leases, gone)
+write_target_queues()
+end_members(cancelled, 'cancelled', now)
+call_sliced('ZREM', pending, left_ids)
+free_partitions(left_ids)
+call_sliced('ZREM', leases, left_ids)
 for _, applied in ipairs(read_rows) do redis.call('LTRIM', applied[1], applied[2], -1) end
 if used_up > 0 then redis.call('LTRIM', batch .. ':manifest', used_up, -1) end
 if tally.moved > 0 then redis.call('HINCRBY', counters, 'moved_out', tally.moved) end
-if #gone > 0 then wake_if_capped(wake) end
-local left_by_rows = #gone > 0 and redis.call('HINCRBY', batch, 'gone', #gone) or tonumber(read.gone or 0)
+if #left_ids > 0 then notify_worker_if_limited(wake) end
+local left_by_rows = #left_ids > 0 and redis.call('HINCRBY', batch, 'gone', #left_ids) or tonumber(read.gone or 0)
 if full then
-  extend_hold(read, now)
+  extend_member_leases(read, now)
   return reply('full', full)
 end
 if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more') end
@@ -56,8 +56,8 @@ if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more
 local is_counted_out = read.list == id and left_by_rows >= size
 local swept = is_counted_out and size or tonumber(read.swept) or 0
 if swept < size then
-  swept = end_rest(read, swept, budget, now, defaults)
-  wake_if_capped(wake)
+  swept = end_unnamed_members(read, swept, budget, now, config)
+  notify_worker_if_limited(wake)
   if swept < size then return reply('more') end
 end
-return reply(finish(read) and 'done' or 'more')
+return reply(finish_batch(read) and 'done' or 'more')

@@ -8,5 +8,5 @@ local now_ms, lasts_ms = unpack(ARGV)
 -- include numbers queue_settings
 
 redis.call('HSET', settings, 'capacity_wanted', exact(read_clock(now_ms) + lasts_ms))
-local room = room_in(settings, waiting, scheduled)
-return room == math.huge and -1 or math.max(room, 0)
+local capacity = capacity_left(settings, waiting, scheduled)
+return capacity == math.huge and -1 or math.max(capacity, 0)

@@ -17,9 +17,9 @@ local now = read_clock(now_ms)
 local read = read_batch()
 local is_taken_back = (read.decided or '') == '' and (read.state == 'done' or read.size == '0')
 if read.state and read.state ~= 'open' and not is_taken_back then
-  return {tonumber(read.epoch), read.state, '0', unpack(targets_of(read))}
+  return {tonumber(read.epoch), read.state, '0', unpack(batch_targets(read))}
 end
-if attempt ~= '' and read.attempt == attempt and is_held(read, read.epoch, now) then
+if attempt ~= '' and read.attempt == attempt and is_leased_as(read, read.epoch, now) then
   return {tonumber(read.epoch), 'open', read.ends}
 end
 local epoch, ends = (tonumber(read.epoch) or 0) + 1, exact(now + lease_ms)

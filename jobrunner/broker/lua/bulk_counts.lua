@@ -17,7 +17,7 @@ local due_now = exact(last_slot_at(now))
 local problem
 
 -- The reply of a command; nil or false for none, or for one that the server refuses: then the queue has a problem.
-local function ask(...)
+local function try(...)
   local reply = redis.pcall(...)
   if not reply or tonumber(reply) or not reply.err then return reply end
   problem = problem or reply.err
@@ -27,8 +27,8 @@ local function oldest_of(waiting)
   local oldest
   for priority = 0, 2 do
     local from = (1 - priority) * BAND
-    for _, start in ipairs({from, PARKED + from}) do
-      local head = ask('ZRANGEBYSCORE', waiting, exact(start), '(' .. exact(start + BAND), 'WITHSCORES', 'LIMIT', 0, 1)
+    for _, start in ipairs({from, PARTITIONED + from}) do
+      local head = try('ZRANGEBYSCORE', waiting, exact(start), '(' .. exact(start + BAND), 'WITHSCORES', 'LIMIT', 0, 1)
       local due = head and head[2] and tonumber(head[2]) - start
       if due and (not oldest or due < oldest) then oldest = due end
     end
@@ -36,29 +36,29 @@ local function oldest_of(waiting)
   return oldest and exact(oldest) or ''
 end
 
-local function counts_of(own)
+local function counts_of(prefix)
   local waiting, scheduled, pending, dead, done =
-    own .. 'waiting', own .. 'scheduled', own .. 'pending', own .. 'dead', own .. 'done'
+    prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'pending', prefix .. 'dead', prefix .. 'done'
   if redis.call('EXISTS', waiting, scheduled, pending, dead, done) == 0 then return {0, 0, 0, 0, 0, '', ''} end
-  local due = ask('ZCOUNT', scheduled, '-inf', due_now) or 0
-  local ended = ask('ZCOUNT', pending, '-inf', exact(now)) or 0
-  local there = ask('ZCARD', waiting) or 0
-  return {there + due + ended, (ask('ZCARD', scheduled) or 0) - due, (ask('ZCARD', pending) or 0) - ended,
-    ask('ZCARD', dead) or 0, ask('ZCARD', done) or 0, '', there > 0 and oldest_of(waiting) or ''}
+  local due = try('ZCOUNT', scheduled, '-inf', due_now) or 0
+  local ended = try('ZCOUNT', pending, '-inf', exact(now)) or 0
+  local there = try('ZCARD', waiting) or 0
+  return {there + due + ended, (try('ZCARD', scheduled) or 0) - due, (try('ZCARD', pending) or 0) - ended,
+    try('ZCARD', dead) or 0, try('ZCARD', done) or 0, '', there > 0 and oldest_of(waiting) or ''}
 end
 
-local function look(own)
+local function summary_of(prefix)
   problem = nil
-  local reply = counts_of(own)
-  local set = ask('HMGET', own .. 'settings', 'paused', 'max_inflight', 'max_size', 'max_tokens', 'interval_us',
+  local reply = counts_of(prefix)
+  local set = try('HMGET', prefix .. 'settings', 'paused', 'max_inflight', 'max_size', 'max_tokens', 'interval_us',
     'interval', 'interval_unit') or {}
   reply[6] = table.remove(set, 1) or ''
   reply[8] = set
-  for _, word in ipairs(ask('HGETALL', own .. 'counters') or {}) do reply[#reply + 1] = word end
+  for _, word in ipairs(try('HGETALL', prefix .. 'counters') or {}) do reply[#reply + 1] = word end
   return problem or reply
 end
 
 local replies = {}
 if not first then return replies end
-for n, settings in ipairs(KEYS) do replies[n] = look(string.sub(settings, 1, -9)) end
+for n, settings in ipairs(KEYS) do replies[n] = summary_of(string.sub(settings, 1, -9)) end
 return replies

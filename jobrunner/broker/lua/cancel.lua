@@ -23,14 +23,14 @@ local removed = 0
 for _, set in ipairs({waiting, scheduled, pending, dead}) do removed = removed + redis.call('ZREM', set, id) end
 if removed == 0 then return 'gone' end
 redis.call('ZREM', leases, id)
-if lease_end then free_keys({id}) end
+if lease_end then free_partitions({id}) end
 if not exists then
-  drop(id)
+  drop_damaged(id)
   return 'gone'
 end
 redis.call('PEXPIRE', key, keep_ms)
 redis.call('HSET', key, 'outcome', 'cancelled', 'finished_at', exact(now), 'attempts',
   (number(task[2]) or 0) + (lease_end and 1 or 0))
 count_one(task[4], 'cancelled')
-tell_waiting(id, 'cancelled')
+notify_waiters(id, 'cancelled')
 return post(task[3], 'cancelled', '') and 'posted' or 'ok'

@@ -19,13 +19,13 @@ if read.state ~= 'committed' and read.state ~= 'open' then
   redis.call('ZREM', set, id)
   return {'gone'}
 end
-if set == batches and read_defaults(now).paused then return {} end
+if set == batches and read_config(now).paused then return {} end
 redis.call('ZREM', set, '')  -- see lib/commands.lua
 
 -- The range of a half follows from its name and from the size of the whole. Versions that topped up halves left ranges
 -- that reach over those of the other halves, whose members a sink would then write twice.
 local function mend_range()
-  local size, first = number(redis.call('HGET', hash_of(read.list), 'size')), 0
+  local size, first = number(redis.call('HGET', batch_key(read.list), 'size')), 0
   if not size then return end
   for half in string.gmatch(string.sub(id, #read.list + 1), '%.([12])') do
     local left = math.floor(size / 2)
@@ -48,7 +48,7 @@ end
 -- A lease that ended without a report counts, as for a task: a batch may be what kills its drivers.
 if set == batches and (number(read.ends) or 0) > 0 then
   if clear_staged() then return {'gone'} end
-  local fate = set_back(read, 0, 1, now, now, 'its driver died, hung or was cut off')
+  local fate = count_failure(read, 0, 1, now, now, 'its driver died, hung or was cut off')
   if fate == 'split' then return {'gone'} end
   read = read_batch()
   if fate == 'dead' then set = finishing end
@@ -58,4 +58,4 @@ redis.call('HSET', batch, 'epoch', epoch, 'ends', ends, 'claim', claim)
 redis.call('ZADD', set, ends, id)
 if read.state == 'open' then clear_staged() end
 return {epoch, read.state, ends, tonumber(read.size), tonumber(read.failures), read.list, tonumber(read.first),
-  read.error or '', unpack(targets_of(read))}
+  read.error or '', unpack(batch_targets(read))}

@@ -13,7 +13,7 @@ local now_ms, tasks, finished = unpack(ARGV)
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', joining, 'rule', 'total', 'ttl_ms', 'fired', 'results', 'f:then', 'gathered')
-local rule, total, given, onward = state[1], tonumber(state[2]), state[5], state[6]
+local rule, total, fixed_results, onward = state[1], tonumber(state[2]), state[5], state[6]
 if not (rule and total) then return 'gone' end
 if state[4] or not state[7] then return 'noted' end
 
@@ -21,7 +21,7 @@ redis.call('PEXPIRE', joining, state[3])
 -- From the first member on where somebody deleted what was there.
 local from = redis.call('EXISTS', collected) == 1 and tonumber(state[7]) or 0
 if from < total then
-  local at = gather_slice(joining, collected, from, total, given)
+  local at = gather_slice(joining, collected, from, total, fixed_results)
   if at then
     redis.call('PEXPIRE', collected, state[3])
     redis.call('HSET', joining, 'gathered', at)
@@ -29,7 +29,7 @@ if from < total then
   end
   redis.call('UNLINK', collected)
   if rule ~= 'pass' then
-    doom(joining, total, now, read_defaults(now))
+    bury_join_task(joining, total, now, read_config(now))
     return 'dead'
   end
   redis.call('HSET', joining, 'fired', 'dead')
@@ -48,5 +48,5 @@ local key = tasks .. redis.call('HGET', joining, 'id')
 redis.call('HDEL', collected, 'size', 'piece')
 redis.call('PERSIST', collected)
 redis.call('RENAME', collected, key)
-launch(joining, {}, now)
+start_join_task(joining, {}, now)
 return 'fired'

@@ -9,8 +9,8 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 -- reply of the refused reports: position (1 = first), 'gone', 'not_reserved' or 'lost' (nothing changed), ...
 -- Works on a server that is full. An end wakes a worker where a limit may have kept it from the next task.
 -- include numbers commands task_end history task_leases
--- rarely has_ended reason_of tell_waiting post history_of keep_for note_done wake_one
--- rarely free_keys
+-- rarely has_ended reason_of notify_waiters post history_of ttl_for add_to_history notify_worker
+-- rarely free_partitions
 
 local now = read_clock(now_ms)
 local ended = exact(now)
@@ -25,10 +25,10 @@ while ARGV[at] do
   groups[#groups + 1], groups[#groups + 2] = at, reports
   at = behind
 end
-local refused, live = judge(ids, numbers, now, queue)
+local refused, live = check_leases(ids, numbers, now, queue)
 
 if #live > 0 then write_even_when_full() end
-local someone_waits = redis.call('EXISTS', waiters) == 1
+local has_waiters = redis.call('EXISTS', waiters) == 1
 local set = redis.call('HMGET', settings, 'history_ms', 'history_max', 'max_inflight', 'key_inflight')
 local history = (set[1] or set[2]) and history_of(set[1], set[2])
 local doomed, totals, by_type, seen = {}, {}, {}, 0
@@ -37,12 +37,12 @@ local doomed, totals, by_type, seen = {}, {}, {}, 0
 local function end_group(last, keep_ms, outcome, result, onward, type)
   -- A station that drops an item cancels it, as others see it; only the count tells the two apart.
   local first, shown = seen, outcome == 'dropped' and 'cancelled' or outcome
-  local is_usual = ends_as_usual(keep_ms, shown, result, history)
-  if history then keep_ms = keep_for(keep_ms, history) end
+  local is_usual = is_usual_end(keep_ms, shown, result, history)
+  if history then keep_ms = ttl_for(keep_ms, history) end
   while seen < #live and live[seen + 1] <= last do
     seen = seen + 1
     local id = ids[live[seen]]
-    if end_one(id, keep_ms, shown, result, ended, someone_waits, is_usual) then doomed[#doomed + 1] = tasks .. id end
+    if end_task(id, keep_ms, shown, result, ended, has_waiters, is_usual) then doomed[#doomed + 1] = tasks .. id end
     if onward ~= '' then post(onward, shown, result) end
   end
   local size = seen - first
@@ -53,13 +53,13 @@ end
 
 for n = 1, #groups, 2 do end_group(groups[n + 1], unpack(ARGV, groups[n] + 1, groups[n] + 5)) end
 if #doomed > 0 then unlink(doomed) end
-if history then note_done(at_positions(ids, live), now, history) end
+if history then add_to_history(at_positions(ids, live), now, history) end
 for outcome, total in pairs(totals) do
   redis.call('HINCRBY', counters, outcome, total)
   for type, size in pairs(by_type[outcome]) do count_typed(type, outcome, size) end
 end
 end_leases(ids, live, set[4] or false)
-if set[3] or set[4] then wake_one(wake) end
+if set[3] or set[4] then notify_worker(wake) end
 
 local reply = {}
 for n, reason in pairs(refused) do reply[#reply + 1], reply[#reply + 2] = n, reason end

@@ -7,8 +7,8 @@ local now_ms = unpack(ARGV, 1, 1)
 -- Works on a server that is full: one who pauses a queue there has a reason. Its first write frees nothing.
 -- include numbers commands
 
-local OF_KEYS = {'key_inflight', 'key_tokens', 'key_interval_us', 'fair'}
-local before = redis.call('HMGET', settings, unpack(OF_KEYS))
+local PARTITION_SETTINGS = {'key_inflight', 'key_tokens', 'key_interval_us', 'fair'}
+local before = redis.call('HMGET', settings, unpack(PARTITION_SETTINGS))
 redis.call('HDEL', settings, '')
 for i = 2, #ARGV, 2 do
   local value = ARGV[i + 1]
@@ -21,14 +21,15 @@ for i = 2, #ARGV, 2 do
 end
 
 -- Tells the next hand-outs that blocked keys may have room, or that tasks are to leave the lines of their keys.
-local after, went_by_key = redis.call('HMGET', settings, unpack(OF_KEYS)), before[1] or before[2] or before[4]
-if went_by_key and (after[1] ~= before[1] or after[2] ~= before[2] or after[3] ~= before[3]) then
+local after = redis.call('HMGET', settings, unpack(PARTITION_SETTINGS))
+local was_partitioned = before[1] or before[2] or before[4]
+if was_partitioned and (after[1] ~= before[1] or after[2] ~= before[2] or after[3] ~= before[3]) then
   redis.call('HSET', settings, 'recheck', 1)
 end
 if before[1] and not after[1] then
-  local own = string.sub(settings, 1, -9)
-  redis.call('UNLINK', own .. 'holders', own .. 'inflight')  -- reports do not keep them any more
+  local prefix = string.sub(settings, 1, -9)
+  redis.call('UNLINK', prefix .. 'holders', prefix .. 'inflight')  -- reports do not keep them any more
 end
-if went_by_key and not (after[1] or after[2] or after[4]) then redis.call('HSET', settings, 'parked', 1) end
-wake_one(wake)
+if was_partitioned and not (after[1] or after[2] or after[4]) then redis.call('HSET', settings, 'parked', 1) end
+notify_worker(wake)
 return 1

@@ -8,11 +8,11 @@ local now_ms, tasks = unpack(ARGV)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
 -- include lease_recovery maintenance
 -- rarely promote
--- rarely recover
+-- rarely recover_expired
 -- rarely history_of trim_dead trim_done
 
-local defaults = upkeep(read_clock(now_ms))
+local config = maintain(read_clock(now_ms))
 local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),
-  redis.call('ZCARD', dead), redis.call('ZCARD', done), defaults.paused and '1' or ''}
+  redis.call('ZCARD', dead), redis.call('ZCARD', done), config.paused and '1' or ''}
 for _, word in ipairs(redis.call('HGETALL', counters)) do reply[#reply + 1] = word end
 return reply

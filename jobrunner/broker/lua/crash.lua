@@ -8,17 +8,17 @@ local now_ms, tasks, queue, reason = unpack(ARGV, 1, 4)
 -- reply list beside the reports: 'waiting' or 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands queue_position queue_settings waiting_set task_end task_leases dead_tasks lease_recovery
--- rarely has_ended reason_of drop bury
+-- rarely has_ended reason_of drop_damaged bury
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(5, 3)
-local verdicts, live = judge(ids, numbers, now, queue)
-local defaults = read_defaults(now)
+local verdicts, live = check_leases(ids, numbers, now, queue)
+local config = read_config(now)
 if #live > 0 then write_even_when_full() end
 
 for _, n in ipairs(live) do
-  verdicts[n] = recover_one(now, ids[n], numbers[n], defaults, reason, ARGV[starts[n] + 2] == '1')
+  verdicts[n] = recover_task(now, ids[n], numbers[n], config, reason, ARGV[starts[n] + 2] == '1')
 end
 end_leases(ids, live)
-if #live > 0 then wake_one(wake) end
+if #live > 0 then notify_worker(wake) end
 return verdicts

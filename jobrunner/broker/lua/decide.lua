@@ -9,11 +9,11 @@ local now_ms, id, epoch, remainder, max_hops = unpack(ARGV, 1, 5)
 
 local now = read_clock(now_ms)
 local read = read_batch()
-if read.decided == epoch then return {'ok', unpack(targets_of(read))} end
-if not (is_held(read, epoch, now) and read.state == 'open') then return {'lost'} end
+if read.decided == epoch then return {'ok', unpack(batch_targets(read))} end
+if not (is_leased_as(read, epoch, now) and read.state == 'open') then return {'lost'} end
 redis.call('UNLINK', batch .. ':manifest')
 for n = 6, #ARGV do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end
 redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch)
 redis.call('ZADD', finishing, read.ends, id)
 redis.call('ZREM', batches, id)
-return {'ok', unpack(targets_of(read))}
+return {'ok', unpack(batch_targets(read))}

@@ -11,7 +11,7 @@ local now_ms, tasks, force, count = unpack(ARGV, 1, 4)
 -- told, by the outbox, that it was cancelled. A worker that runs it is told that it lost it.
 -- include task_end queue_scan
 
-local own, of_tag, NONCES = string.sub(counters, 1, -9), string.match(counters, '^.-}:'), 500
+local prefix, tag_prefix, NONCES = string.sub(counters, 1, -9), string.match(counters, '^.-}:'), 500
 
 local function delete_tasks(set)
   local ids, left = redis.call('ZRANGE', set, 0, tonumber(count) - 1), {}
@@ -20,7 +20,7 @@ local function delete_tasks(set)
     local task = set ~= done and redis.pcall('HMGET', left[n], 'then', 'finished_at', 'died_at', 'lock')
     if task and not task.err then
       if not (task[2] or task[3]) then post(task[1], 'cancelled', '') end
-      local lock = task[4] and of_tag .. 'unique:' .. task[4]
+      local lock = task[4] and tag_prefix .. 'unique:' .. task[4]
       if lock and string.match(redis.call('GET', lock) or '', ' (.+)$') == id then redis.call('UNLINK', lock) end
     end
   end
@@ -33,17 +33,17 @@ end
 
 local function delete_batch() -- false when it is decided, nil when there is none
   for _, index in ipairs({'batches', 'finishing'}) do
-    local id = redis.call('ZRANGE', own .. index, 0, 0)[1]
+    local id = redis.call('ZRANGE', prefix .. index, 0, 0)[1]
     if id then
-      local batch = of_tag .. 'batch:' .. id
+      local batch = tag_prefix .. 'batch:' .. id
       local read = redis.call('HMGET', batch, 'state', 'list')
       if read[1] == 'committed' then return false end
       local nonces = redis.call('SPOP', batch .. ':nonces', NONCES)
       for _, nonce in ipairs(nonces) do redis.call('UNLINK', batch .. ':rows:' .. nonce) end
       if #nonces == NONCES then return true end
-      local root = of_tag .. 'batch:' .. (read[2] or id)
+      local root = tag_prefix .. 'batch:' .. (read[2] or id)
       redis.call('UNLINK', batch, batch .. ':nonces', batch .. ':manifest', root, root .. ':members')
-      redis.call('ZREM', own .. index, id)
+      redis.call('ZREM', prefix .. index, id)
       return true
     end
   end
@@ -58,13 +58,13 @@ local function delete_some()
   end
 end
 
-local held, total = {'held'}, 0
-for n, set in ipairs({waiting, scheduled, pending, dead, done}) do held[n + 1] = redis.call('ZCARD', set) end
-held[7] = redis.call('ZCARD', own .. 'batches') + redis.call('ZCARD', own .. 'finishing')
-for n = 2, 7 do total = total + held[n] end
-if total > 0 then return force == '1' and delete_some() or held end
+local holds, total = {'held'}, 0
+for n, set in ipairs({waiting, scheduled, pending, dead, done}) do holds[n + 1] = redis.call('ZCARD', set) end
+holds[7] = redis.call('ZCARD', prefix .. 'batches') + redis.call('ZCARD', prefix .. 'finishing')
+for n = 2, 7 do total = total + holds[n] end
+if total > 0 then return force == '1' and delete_some() or holds end
 if redis.call('EXISTS', outbox) == 1 then return {'posted'} end
-if unlink_lines(own) then return {'more', 0} end
-unlink_rest(own)
+if unlink_partitions(prefix) then return {'more', 0} end
+unlink_queue_keys(prefix)
 for n = 5, #ARGV do redis.call('UNLINK', ARGV[n]) end
 return {'deleted'}

@@ -11,34 +11,36 @@ local now_ms, tasks, call, clash, shared = unpack(ARGV, 1, 5)
 -- reply the positions (1 = first) of tasks whose id exists already, which stay as they are, and 0 behind them for a new
 --       queue; 'full'; or 'exists' and positions, when nothing was added. Sent again it adds nothing: the same reply
 -- include numbers commands queue_position queue_settings waiting_set enqueue_call
--- rarely number slot_at read_due hint_more_room add_given
--- rarely park_one
--- rarely park
--- rarely reply_before note_known positions_there take_back
+-- rarely number slot_at read_due notify_next_producer add_tasks
+-- rarely add_to_partition
+-- rarely add_to_partitions
+-- rarely earlier_reply note_reply existing_positions withdraw_note
 
 local first, note = 6 + shared, call ~= '' and string.sub(tasks, 1, -6) .. 'sent:' .. call
-if note and not redis.call('SET', note, '', 'NX', 'PX', SENT_KEEP_MS) then return reply_before(note) end
-local now, room, arrived = read_clock(now_ms), room_in(settings, waiting, scheduled), redis.call('GET', arrival)
+if note and not redis.call('SET', note, '', 'NX', 'PX', SENT_KEEP_MS) then return earlier_reply(note) end
+local now, capacity = read_clock(now_ms), capacity_left(settings, waiting, scheduled)
+local arrived = redis.call('GET', arrival)
 local last, known, added = tonumber(arrived) or 0, {}, 1
 
 -- Most calls bring one task, which is new and due at once: these make no lists, and no functions that fill them.
 local id, is_one = ARGV[first], ARGV[first + 2] == '' and not ARGV[first + 3]
-if is_one and room >= 1 and redis.call('EXISTS', tasks .. id) == 0 then
+if is_one and capacity >= 1 and redis.call('EXISTS', tasks .. id) == 0 then
   last = arrival_after(last, now)
   redis.call('HSET', tasks .. id, 'id', id, 'place', last, 'payload', ARGV[first + 1], 'enqueue_time', now,
     'retry_count', '0', unpack(ARGV, 6, first - 1))
   if partitioning then
-    park_one(string.sub(waiting, 1, -8), last, id, ARGV[first - 2] == 'key' and ARGV[first - 1] or '', partitioning)
+    local partition = ARGV[first - 2] == 'key' and ARGV[first - 1] or ''
+    add_to_partition(string.sub(waiting, 1, -8), last, id, partition, partitioning)
   else
     redis.call('ZADD', waiting, last, id)
   end
   redis.call('SET', arrival, last)
 else
-  local ready, keys
-  known, ready, keys, added, last = add_given(first, now, last, room)
-  if not ready then return take_back(note, known) end
+  local ready, partitions
+  known, ready, partitions, added, last = add_tasks(first, now, last, capacity)
+  if not ready then return withdraw_note(note, known) end
   if partitioning then
-    park(string.sub(waiting, 1, -8), ready, partitioning, keys)
+    add_to_partitions(string.sub(waiting, 1, -8), ready, partitioning, partitions)
   else
     call_sliced('ZADD', waiting, ready)
   end
@@ -48,8 +50,8 @@ end
 if added > 0 then
   if not arrived then known[#known + 1] = 0 end
   redis.call('HINCRBY', counters, 'enqueued', added)
-  wake_one(wake)
-  if capacity_wanted and capacity_wanted > now then hint_more_room(settings, waiting, scheduled, wake) end
+  notify_worker(wake)
+  if capacity_wanted and capacity_wanted > now then notify_next_producer(settings, waiting, scheduled, wake) end
 end
-if note and known[1] then note_known(note, known) end
+if note and known[1] then note_reply(note, known) end
 return known

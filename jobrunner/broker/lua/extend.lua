@@ -12,7 +12,7 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(4, 3)
-local verdicts, live = judge(ids, numbers, now, queue)
+local verdicts, live = check_leases(ids, numbers, now, queue)
 local ends = scores_of(pending, ids)
 
 local renewed = {}

@@ -10,40 +10,40 @@ local now_ms, tasks, queue, finished, worker = unpack(ARGV, 1, 5)
 --       'lost' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands queue_position queue_settings waiting_set task_end task_leases dead_tasks
--- rarely has_ended reason_of drop bury tell_waiting
--- rarely park
--- rarely free_keys
+-- rarely has_ended reason_of drop_damaged bury notify_waiters
+-- rarely add_to_partitions
+-- rarely free_partitions
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(6, 5)
-local verdicts, live = judge(ids, numbers, now, queue)
-local defaults = read_defaults(now)
+local verdicts, live = check_leases(ids, numbers, now, queue)
+local config = read_config(now)
 if #live > 0 then write_even_when_full() end
 
 local function fail_one(id, at)
   local key, error_text = tasks .. id, ARGV[at + 4]
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'priority', 'failures', 'type', 'suspect')
   if task.err or not task[1] then
-    drop(id)
+    drop_damaged(id)
     return 'gone'
   end
   local attempts = (number(task[2]) or 0) + 1
   count_one(task[6], 'failed')
   if task[7] then redis.call('HDEL', key, 'suspect') end
   note_failure(key, task[5], now, attempts, 'failed', worker, error_text)
-  if ARGV[at + 3] == 'dead' or is_spent(attempts, number(task[3]) or defaults.max_attempts) then
+  if ARGV[at + 3] == 'dead' or is_spent(attempts, number(task[3]) or config.max_attempts) then
     redis.call('HSET', key, 'retry_count', attempts, 'more', 1)
-    bury(id, now, error_text, defaults)
-    tell_waiting(id, 'dead')
+    bury(id, now, error_text, config)
+    notify_waiters(id, 'dead')
     return 'dead'
   end
-  local set, score, place = join(waiting, scheduled, arrival, task[4], now + ARGV[at + 2], now)
+  local set, score, place = position_for(waiting, scheduled, arrival, task[4], now + ARGV[at + 2], now)
   redis.call('HSET', key, 'retry_count', attempts, 'more', 1, 'error', error_text, 'place', place)
-  stand(set, score, id, defaults.by_key)
+  insert(set, score, id, config.is_partitioned)
   return 'scheduled'
 end
 
 for _, n in ipairs(live) do verdicts[n] = fail_one(ids[n], starts[n]) end
-end_leases(ids, live, defaults.key_inflight > 0)
-if #live > 0 then wake_one(wake) end
+end_leases(ids, live, config.key_inflight > 0)
+if #live > 0 then notify_worker(wake) end
 return verdicts

@@ -13,14 +13,14 @@ local now_ms, tasks, id, epoch, fate, delay_ms, reason = unpack(ARGV)
 
 local now = read_clock(now_ms)
 local read = read_batch()
-if not (is_held(read, epoch, now) and read.state == 'open') then return 'lost' end
+if not (is_leased_as(read, epoch, now) and read.state == 'open') then return 'lost' end
 redis.call('ZREM', batches, '')  -- see lib/commands.lua
 if clear_staged() then return 'more' end
 if fate == 'dissolved' then
   decide_without_rows('back', now)
   return 'dissolved'
 end
-if fate == 'failed' then return set_back(read, 1, 0, now + delay_ms, now, reason) end
+if fate == 'failed' then return count_failure(read, 1, 0, now + delay_ms, now, reason) end
 redis.call('HSET', batch, 'ends', 0)
 redis.call('ZADD', read.size == '0' and finishing or batches, exact(now + delay_ms), id)
 return 'again'

@@ -36,7 +36,7 @@ local is_disabled = tonumber(epoch) > 0 and state[4]
 local is_skipped = not is_disabled and overlap == 'skip' and state[2] and is_live(state[2])
 local exists = redis.call('EXISTS', tasks .. id) == 1
 if not (is_disabled or is_skipped or exists) then
-  enter(id, priority, tonumber(due), now, {unpack(ARGV, 10)})
+  create_task(id, priority, tonumber(due), now, {unpack(ARGV, 10)})
   redis.call('HSET', periodic, 'task', id)
   redis.call('HINCRBY', periodic, 'fired', 1)
 end

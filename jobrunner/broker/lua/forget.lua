@@ -10,21 +10,21 @@ local now_ms, unused_ms = unpack(ARGV)
 
 local now = read_clock(now_ms)
 
-local function look(counters)
-  local own = string.sub(counters, 1, -9)
+local function forget_queue(counters)
+  local prefix = string.sub(counters, 1, -9)
   local total, _, since, marked, is_new = read_totals(counters)
-  if not total or is_new or holds_anything(own) then return 'used' end
-  local is_kept = unused_ms ~= '' and is_configured(own)
+  if not total or is_new or holds_anything(prefix) then return 'used' end
+  local is_kept = unused_ms ~= '' and is_configured(prefix)
   if marked ~= total or since > now or is_kept then
     redis.call('HSET', counters, 'unused', exact(math.floor(now)) .. ' ' .. exact(total))
     return is_kept and 'used' or 'marked'
   end
   if unused_ms == '' or since + tonumber(unused_ms) > now then return 'early' end
-  unlink_rest(own)
+  unlink_queue_keys(prefix)
   return 'forgotten'
 end
 
 local replies = {}
 if not first then return replies end
-for n, key in ipairs(KEYS) do replies[n] = look(key) end
+for n, key in ipairs(KEYS) do replies[n] = forget_queue(key) end
 return replies

@@ -14,7 +14,7 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', joining, 'rule', 'total', 'ttl_ms', 'fired', 'results', 'f:then', 'gathered')
-local rule, total, given, onward = state[1], tonumber(state[2]), state[5], state[6]
+local rule, total, fixed_results, onward = state[1], tonumber(state[2]), state[5], state[6]
 if not (rule and total) then return 'gone' end
 
 -- A death is not the end: the task may be put back into its queue and succeed. It is replaced, any other end stays.
@@ -22,7 +22,7 @@ local function note(member, outcome, result)
   local noted = redis.call('HGET', joining, 'm' .. member)
   local before = noted and string.match(noted, '^%a+')
   if before and (before ~= 'dead' or outcome == 'dead') then return false end
-  if given == '[]' then result = '' end
+  if fixed_results == '[]' then result = '' end
   local size = tonumber(string.match(result, '^@%d+:(%d+)$')) or #result
   if size > LARGE_RESULT then redis.call('HINCRBY', joining, 'bytes', exact(size)) end
   redis.call('HSET', joining, 'm' .. member, outcome .. ':' .. result)
@@ -51,11 +51,11 @@ if (is_task or is_passed) and is_large(joining, total) then
   return 'more'
 end
 if is_task then
-  local results, outcomes = results_of(joining, total, given)
-  launch(joining, {'results', results, 'outcomes', outcomes}, now)
+  local results, outcomes = results_of(joining, total, fixed_results)
+  start_join_task(joining, {'results', results, 'outcomes', outcomes}, now)
   return 'fired'
 end
 if ended < total or rule == 'dead' then return 'noted' end
-local result = is_passed and results_of(joining, total, given) or ''
+local result = is_passed and results_of(joining, total, fixed_results) or ''
 if verdict ~= 'dead' then redis.call('HSET', joining, 'fired', verdict) end
 return post(onward, verdict, result) and 'posted' or 'noted'

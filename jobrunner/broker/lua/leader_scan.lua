@@ -15,7 +15,7 @@ local MOST_WORKERS = 1000 -- those that were heard longest ago: a silent one mov
 
 local now = read_clock(now_ms)
 
-local function silent(workers)
+local function silent_workers(workers)
   local found, worker = {}, string.sub(workers, 1, -2) .. ':'
   for _, id in ipairs(redis.call('ZRANGE', workers, 0, MOST_WORKERS - 1)) do
     if redis.call('EXISTS', worker .. id) == 0 then found[#found + 1] = id end
@@ -23,12 +23,12 @@ local function silent(workers)
   return found
 end
 
-local function look(counters)
-  local of_tag, own = string.match(counters, '^.-}:'), string.sub(counters, 1, -9)
+local function scan_queue(counters)
+  local of_tag, prefix = string.match(counters, '^.-}:'), string.sub(counters, 1, -9)
   local total, dead, marked_at, marked, is_new = read_totals(counters)
-  local posted, finishing = redis.call('EXISTS', of_tag .. 'outbox'), own .. 'finishing'
-  local holds = redis.call('EXISTS', own .. 'waiting', own .. 'scheduled', own .. 'pending', own .. 'dead',
-    own .. 'done', own .. 'batches', finishing)
+  local posted, finishing = redis.call('EXISTS', of_tag .. 'outbox'), prefix .. 'finishing'
+  local holds = redis.call('EXISTS', prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'pending', prefix .. 'dead',
+    prefix .. 'done', prefix .. 'batches', finishing)
   if holds == 0 then
     local unused = ''
     if total and not is_new and unused_ms ~= '0' and posted == 0 then
@@ -39,11 +39,13 @@ local function look(counters)
     return {posted, 0, dead or false, total or 0, '', 0, unused}
   end
   local is_finishing = redis.call('EXISTS', finishing)
-  local is_in_work = is_finishing == 1 or redis.call('EXISTS', own .. 'pending') == 1
-  return {posted, is_finishing, dead or false, total or 0, due_of(own, now), is_in_work and 2 or 1, ''}
+  local is_in_work = is_finishing == 1 or redis.call('EXISTS', prefix .. 'pending') == 1
+  return {posted, is_finishing, dead or false, total or 0, maintenance_due(prefix, now), is_in_work and 2 or 1, ''}
 end
 
 local replies = {}
 if not first then return replies end
-for n, key in ipairs(KEYS) do replies[n] = (string.sub(key, -9) == ':counters' and look or silent)(key) end
+for n, key in ipairs(KEYS) do
+  replies[n] = (string.sub(key, -9) == ':counters' and scan_queue or silent_workers)(key)
+end
 return replies

@@ -9,7 +9,7 @@ local now_ms, tasks, queue, to_queue, max_hops, over = unpack(ARGV, 1, 6)
 -- reply list beside the reports: 'ok', or 'gone', 'not_reserved', 'lost', 'hops', 'full' (nothing changed)
 -- Attempts, failures and expiries start anew; total_attempts and hops go on.
 -- include numbers commands queue_position queue_settings waiting_set task_end task_leases
--- rarely park
+-- rarely add_to_partitions
 
 local now = read_clock(now_ms)
 local ids, numbers, starts, at = {}, {}, {}, 7
@@ -18,8 +18,8 @@ while ARGV[at] do
   ids[n], numbers[n], starts[n] = ARGV[at], ARGV[at + 1], at
   at = at + 5 + ARGV[at + 4]
 end
-local verdicts, live = judge(ids, numbers, now, queue)
-local room = over == '1' and math.huge or room_in(to_settings, to_waiting, to_scheduled)
+local verdicts, live = check_leases(ids, numbers, now, queue)
+local capacity = over == '1' and math.huge or capacity_left(to_settings, to_waiting, to_scheduled)
 local most_hops = tonumber(max_hops) > 0 and tonumber(max_hops) or math.huge
 local last = tonumber(redis.call('GET', to_arrival)) or 0
 local words = {'HSET', '', 'queue', to_queue, 'more', 1, 'retry_count', 0, 'place', 0, 'priority', 0, 'hops', 0,
@@ -27,7 +27,7 @@ local words = {'HSET', '', 'queue', to_queue, 'more', 1, 'retry_count', 0, 'plac
 local fixed, moved, ready = #words, {}, {}
 
 local function move_one(id, at)
-  if #moved >= room then return 'full' end
+  if #moved >= capacity then return 'full' end
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'error', 'expiries')
   if task.err or not task[1] then return 'gone' end
@@ -59,11 +59,11 @@ end
 if #moved == 0 then return verdicts end
 if #ready > 0 then
   redis.call('SET', to_arrival, exact(last))
-  line_up(to_waiting, ready, partitioning)
+  add_waiting(to_waiting, ready, partitioning)
 end
 redis.call('HINCRBY', to_counters, 'moved_in', #moved)
 redis.call('HINCRBY', counters, 'moved_out', #moved)
 end_leases(ids, moved)
-wake_if_capped(wake)
-wake_one(to_wake)
+notify_worker_if_limited(wake)
+notify_worker(to_wake)
 return verdicts

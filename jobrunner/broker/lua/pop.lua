@@ -9,13 +9,13 @@ local now_ms, tasks, count = unpack(ARGV)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
 -- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
 -- rarely promote
--- rarely recover bury drop
+-- rarely recover_expired bury drop_damaged
 -- rarely history_of trim_dead trim_done
--- rarely walk_within
+-- rarely hand_out_limited
 
 count = tonumber(count)
 local now = read_clock(now_ms)
-local defaults = upkeep(now, count)
+local config = maintain(now, count)
 local reply, history = {}, read_history()
 
 local function take_out(ids)
@@ -24,7 +24,7 @@ local function take_out(ids)
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'headers', 'encoding', 'enqueue_time',
       'expires_in_ms', 'then', 'retry_count')
     local is_damaged = task.err or not (task[1] or task[2] or task[5])
-    if not is_unfit(id, is_damaged, task[6], task[5], task[8], now, defaults) then
+    if not is_unfit(id, is_damaged, task[6], task[5], task[8], now, config) then
       post(task[7], 'succeeded', '')
       reply[#reply + 1] = {id, task[1], task[2], task[3], task[4], task[7], task[8]}
       taken[#taken + 1], doomed[#doomed + 1] = id, tasks .. id
@@ -35,6 +35,6 @@ local function take_out(ids)
   return #taken
 end
 
-walk(defaults, math.min(count, defaults.at_most), take_out, now, false)
-if redis.call('ZCARD', waiting) > 0 then wake_one(wake) end
+hand_out_tasks(config, math.min(count, config.at_most), take_out, now, false)
+if redis.call('ZCARD', waiting) > 0 then notify_worker(wake) end
 return reply

@@ -9,14 +9,14 @@ local now_ms, tasks = unpack(ARGV)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
 -- include lease_recovery maintenance token_bucket
 -- rarely promote
--- rarely recover
+-- rarely recover_expired
 -- rarely history_of trim_dead trim_done
 
 local now = read_clock(now_ms)
-local limits = upkeep(now)
-local tokens = read_bucket(bucket, limits.max_tokens, limits.interval, now)
-local has_room = limits.max_inflight == 0 or redis.call('ZCARD', pending) < limits.max_inflight
-local is_open = not limits.paused and has_room and whole_tokens(tokens) >= 1
-local lifts = limits.paused and (limits.resumes or math.huge) or refills_at(tokens, now)
+local config = maintain(now)
+local tokens = read_bucket(bucket, config.max_tokens, config.interval, now)
+local has_capacity = config.max_inflight == 0 or redis.call('ZCARD', pending) < config.max_inflight
+local is_open = not config.paused and has_capacity and whole_tokens(tokens) >= 1
+local lifts = config.paused and (config.resumes or math.huge) or refills_at(tokens, now)
 local may_hand_out = is_open and redis.call('ZCARD', waiting) > 0
-return {exact(now), next_event(limits, lifts), exact(limits.keepalive), may_hand_out and 1 or 0}
+return {exact(now), next_event(config, lifts), exact(config.keepalive), may_hand_out and 1 or 0}

@@ -7,7 +7,7 @@ local now_ms, tasks, queue, id, lease, progress = unpack(ARGV)
 -- reply 'ok', 'stop' (noted, and the task was asked to stop), or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- include numbers task_end task_leases
 
-local refused = judge({id}, {lease}, read_clock(now_ms), queue)
+local refused = check_leases({id}, {lease}, read_clock(now_ms), queue)
 if refused[1] then return refused[1] end
 local key = tasks .. id
 if redis.call('EXISTS', key) == 0 then return 'gone' end

@@ -12,7 +12,7 @@ local now_ms, tasks, id, known, after, count = unpack(ARGV)
 -- Of all numbers, one counts as a batch's when two items share it: each lease of a program has a number of its own.
 -- Works on a server that is full.
 -- include numbers commands queue_position waiting_set task_end task_leases batch
--- rarely park
+-- rarely add_to_partitions
 
 local FIRST_OF_WORKERS = '2251799813685248'  -- numbers from here on are those of workers' leases, see lease_number.py
 local LOOKED_AT = 200
@@ -26,7 +26,7 @@ local function is_open(lease)
     open = redis.call('ZCARD', batches) + redis.call('ZCARD', finishing) <= MOST_OPEN and {}
     for _, set in ipairs(open and {batches, finishing} or {}) do
       for _, other in ipairs(redis.call('ZRANGE', set, 0, -1)) do
-        local read = redis.pcall('HMGET', hash_of(other), 'number', 'list')
+        local read = redis.pcall('HMGET', batch_key(other), 'number', 'list')
         if not read.err then open[tonumber(read[1]) or ''], lists[read[2] or ''] = true, true end
       end
     end
@@ -36,24 +36,24 @@ end
 
 -- Puts up to `most` items back whose lease has this number. One more rather than leave a single one, which nobody could
 -- tell from the lease of a program.
-local function put_back_some(lease, most)
+local function return_some(lease, most)
   local ids = redis.call('ZRANGEBYSCORE', leases, lease, lease, 'LIMIT', 0, most + 2)
   if #ids == most + 2 then ids = {unpack(ids, 1, most)} end
-  local held, back = scores_of(pending, ids), {}
+  local lease_ends, back = scores_of(pending, ids), {}
   for n, one in ipairs(ids) do
-    if held[n] then back[#back + 1] = one end
+    if lease_ends[n] then back[#back + 1] = one end
   end
   write_even_when_full()
-  put_back(back, read_clock(now_ms))
+  return_to_queue(back, read_clock(now_ms))
   call_sliced('ZREM', pending, ids)
-  free_keys(ids)
+  free_partitions(ids)
   call_sliced('ZREM', leases, ids)
   return #ids
 end
 
 count = tonumber(count)
 if known ~= '' then
-  local back = is_open(known) and 0 or put_back_some(known, count)
+  local back = is_open(known) and 0 or return_some(known, count)
   return {back, back >= count and known or '', (not open or lists[id]) and 1 or 0}
 end
 
@@ -62,7 +62,7 @@ for _ = 1, LOOKED_AT do
   local found = redis.call('ZRANGEBYSCORE', leases, '(' .. at, '(' .. FIRST_OF_WORKERS, 'WITHSCORES', 'LIMIT', 0, 2)
   if not found[1] then return {back, '', 0} end
   if found[4] == found[2] and not is_open(found[2]) then
-    back = back + put_back_some(found[2], count - back)
+    back = back + return_some(found[2], count - back)
     if back >= count then return {back, at, 0} end
   end
   at = found[2]

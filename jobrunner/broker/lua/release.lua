@@ -8,38 +8,38 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 -- reply list beside the reports: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands queue_position waiting_set task_end task_leases
--- rarely has_ended reason_of drop join slot_at arrival_after
--- rarely park
+-- rarely has_ended reason_of drop_damaged position_for slot_at arrival_after
+-- rarely add_to_partitions
 
 local now = read_clock(now_ms)
 local ids, numbers, starts = read_reports(4, 3)
-local verdicts, live = judge(ids, numbers, now, queue)
+local verdicts, live = check_leases(ids, numbers, now, queue)
 if #live > 0 then write_even_when_full() end
 
 local function release_one(id, delay)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'place', 'priority')
   if task.err or not task[1] then
-    drop(id)
+    drop_damaged(id)
     return 'gone'
   end
   if delay == '' then
-    line_up(waiting, {number(task[2]) or now, id})
+    add_waiting(waiting, {number(task[2]) or now, id})
     return 'waiting'
   end
   local unbegun_delay = string.match(delay, '^~(.+)')
-  local set, score, place = join(waiting, scheduled, arrival, task[3], now + (unbegun_delay or delay), now)
+  local set, score, place = position_for(waiting, scheduled, arrival, task[3], now + (unbegun_delay or delay), now)
   if unbegun_delay then
     redis.call('HSETNX', key, 'unknown_since', exact(now))
     redis.call('HSET', key, 'place', place, 'more', 1)
   else -- it has begun, so no time to start by holds for it any more
     redis.call('HSET', key, 'place', place, 'expires_in_ms', 'never', 'more', 1)
   end
-  stand(set, score, id)
+  insert(set, score, id)
   return 'scheduled'
 end
 
 for _, n in ipairs(live) do verdicts[n] = release_one(ids[n], ARGV[starts[n] + 2]) end
 end_leases(ids, live)
-if #live > 0 then wake_one(wake) end
+if #live > 0 then notify_worker(wake) end
 return verdicts

@@ -11,7 +11,7 @@ local now_ms, id, epoch, lease_ms, claim = unpack(ARGV)
 
 local now = read_clock(now_ms)
 local read = read_batch()
-if not (is_held(read, epoch, now) and (read.state == 'open' or read.state == 'committed')) then return 'lost' end
+if not (is_leased_as(read, epoch, now) and (read.state == 'open' or read.state == 'committed')) then return 'lost' end
 -- A failover may forget a claim and give its epoch to the next one.
 if claim ~= '' and claim ~= read.claim then return 'lost' end
 local ends = exact(now + lease_ms)
@@ -19,5 +19,5 @@ write_even_when_full()
 redis.call('HSET', batch, 'ends', ends)
 redis.call('ZADD', batches, 'XX', ends, id)
 redis.call('ZADD', finishing, 'XX', 'GT', ends, id)
-extend_hold(read, now)
+extend_member_leases(read, now)
 return ends

@@ -18,16 +18,16 @@ local function requeue_one(id)
   local exists, is_dead = not task.err and task[1], redis.call('ZSCORE', dead, id)
   if not is_dead then return exists and 'not_dead' or 'gone' end
   if not exists then
-    drop(id)
+    drop_damaged(id)
     redis.call('ZREM', dead, id)
     return 'gone'
   end
   -- First, as it frees: see lib/commands.lua.
   redis.call('HDEL', key, 'died_at', 'expiries', 'suspect', 'cancel_requested', 'unknown_since')
-  local set, score, place = join(waiting, scheduled, arrival, task[2], due, now)
+  local set, score, place = position_for(waiting, scheduled, arrival, task[2], due, now)
   redis.call('HSET', key, 'retry_count', 0, 'place', place, 'expires_in_ms', 'never', 'more', 1,
     unpack(ARGV, 6, first - 1))
-  stand(set, score, id)
+  insert(set, score, id)
   redis.call('ZREM', dead, id)
   done, due = done + 1, due + step_ms
   return 'ok'
@@ -37,6 +37,6 @@ local replies = {}
 for i = first, #ARGV do replies[i - first + 1] = requeue_one(ARGV[i]) end
 if done > 0 then
   redis.call('HINCRBY', counters, 'requeued', done)
-  wake_one(wake)
+  notify_worker(wake)
 end
 return replies

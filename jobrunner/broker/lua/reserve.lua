@@ -14,16 +14,16 @@ local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
 -- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
 -- rarely promote
--- rarely recover bury drop
+-- rarely recover_expired bury drop_damaged
 -- rarely history_of trim_dead trim_done
--- rarely walk_within
+-- rarely hand_out_limited
 -- rarely is_unfit lease_length
 
 local now, count = read_clock(now_ms), tonumber(count)
-local defaults = upkeep(now, count)
-local keepalive = number(keepalive_ms) or defaults.keepalive
+local config = maintain(now, count)
+local keepalive = number(keepalive_ms) or config.keepalive
 local usual_end = exact(now + keepalive)
-local reply = {exact(now), '', usual_end, exact(keepalive), exact(defaults.max_attempts)}
+local reply = {exact(now), '', usual_end, exact(keepalive), exact(config.max_attempts)}
 local lease, last, bytes_left = tonumber(first_lease), #reply, tonumber(most_bytes) or math.huge
 
 local function hand_out(ids, may_stop)
@@ -37,34 +37,34 @@ local function hand_out(ids, may_stop)
         'expires_in_ms', 'then', 'place', 'priority', 'unknown_since', 'suspect')
     end
     local is_damaged = not (type or payload)
-    local in_doubt = is_damaged or more or defaults.expires_in
-    if in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, more and more[1], now, defaults) then
-      defaults.foreseen = nil
+    local in_doubt = is_damaged or more or config.expires_in
+    if in_doubt and is_unfit(id, is_damaged, more and more[6], enqueue_time, more and more[1], now, config) then
+      config.foreseen = nil
     else
-      local own = more and more[3] and now + (lease_length(more[3]) or keepalive)
-      ends[at + 1], ends[at + 2], soonest = own or usual_end, id, math.min(soonest, own or now + keepalive)
+      local own_end = more and more[3] and now + (lease_length(more[3]) or keepalive)
+      ends[at + 1], ends[at + 2], soonest = own_end or usual_end, id, math.min(soonest, own_end or now + keepalive)
       numbers[at + 1], numbers[at + 2], at = lease, id, at + 2
       reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = id, type, payload, enqueue_time
       reply[last + 5], lease, last = more, lease + 1, last + 5
       -- When it was last handed out: only history asks how long tasks waited and ran.
-      if defaults.history then redis.pcall('HSET', tasks .. id, 'started_at', reply[1]) end
+      if config.history then redis.pcall('HSET', tasks .. id, 'started_at', reply[1]) end
       if payload then bytes_left = bytes_left - #payload end
       if bytes_left <= 0 and may_stop then stopped_at = n break end
     end
   end
-  if defaults.foreseen then defaults.foreseen = math.min(defaults.foreseen, soonest) end
+  if config.foreseen then config.foreseen = math.min(config.foreseen, soonest) end
   call_sliced('ZADD', pending, ends)
   call_sliced('ZADD', leases, numbers)
   return at / 2, stopped_at
 end
 
-local room = defaults.max_inflight > 0 and defaults.max_inflight - redis.call('ZCARD', pending) or math.huge
-local taken, is_cut_short, lifts = walk(defaults, math.min(count, defaults.at_most, room), hand_out, now, true)
+local free = config.max_inflight > 0 and config.max_inflight - redis.call('ZCARD', pending) or math.huge
+local taken, is_cut_short, lifts = hand_out_tasks(config, math.min(count, config.at_most, free), hand_out, now, true)
 if is_cut_short then
   reply[2] = reply[1]
 elseif taken < count or count == 0 then
-  reply[2] = next_event(defaults, lifts)
+  reply[2] = next_event(config, lifts)
 elseif redis.call('ZCARD', waiting) > 0 then
-  wake_one(wake)
+  notify_worker(wake)
 end
 return reply

@@ -6,20 +6,20 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- reply list beside the ids: 'ok' or 'not_scheduled' (nothing changed)
 -- include numbers commands queue_position waiting_set
 
-local now, hastened = read_clock(now_ms), 0
+local now, moved = read_clock(now_ms), 0
 
-local function hasten_one(id)
+local function run_one(id)
   local task = redis.pcall('HMGET', tasks .. id, 'id', 'priority')
   if task.err or not task[1] or not redis.call('ZSCORE', scheduled, id) then return 'not_scheduled' end
   redis.call('ZREM', scheduled, id)
-  local set, score, place = join(waiting, scheduled, arrival, task[2], now, now)
+  local set, score, place = position_for(waiting, scheduled, arrival, task[2], now, now)
   redis.call('HSET', tasks .. id, 'place', place)
-  stand(set, score, id)
-  hastened = hastened + 1
+  insert(set, score, id)
+  moved = moved + 1
   return 'ok'
 end
 
 local replies = {}
-for i = 3, #ARGV do replies[i - 2] = hasten_one(ARGV[i]) end
-if hastened > 0 then wake_one(wake) end
+for i = 3, #ARGV do replies[i - 2] = run_one(ARGV[i]) end
+if moved > 0 then notify_worker(wake) end
 return replies

@@ -1,7 +1,7 @@
-local line = unpack(KEYS)
+local set = unpack(KEYS)
 local now_ms, tasks, start, count, most, newest, id_part, type, error_part, payload_part = unpack(ARGV)
 -- search: tasks of one state that match, of a bounded piece of it. Changes nothing.
--- KEYS  line: zset, one state of a queue
+-- KEYS  set: zset, one state of a queue
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · start: rank of the first that is looked at · count: at most
 --       so many are · most: at most so many are found · newest: '1' = ranks from the highest score on · id_part: in
 --       lower case, in the id · type: all of it · error_part: in the last error · payload_part: any line; '' = all
@@ -10,7 +10,7 @@ local now_ms, tasks, start, count, most, newest, id_part, type, error_part, payl
 local LONGEST_ERROR, LONGEST_PAYLOAD = 4000, 16385
 
 local first, last = tonumber(start), tonumber(start) + tonumber(count) - 1
-local found = redis.call(newest == '1' and 'ZREVRANGE' or 'ZRANGE', line, first, last, 'WITHSCORES')
+local found = redis.call(newest == '1' and 'ZREVRANGE' or 'ZRANGE', set, first, last, 'WITHSCORES')
 local reply = {first}
 
 local function has(text, part) return part == '' or string.find(string.lower(text or ''), part, 1, true) end

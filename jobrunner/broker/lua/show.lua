@@ -17,7 +17,7 @@ for i = 1, #fields, 2 do
 end
 local queue = values.queue or ''
 if string.sub(queue, 1, #tag + 1) == tag .. '/' then queue = string.sub(queue, #tag + 2) end
-local ended = values.finished_at or over_since(task, base .. queue .. ':done', id)
+local ended = values.finished_at or end_time_of(task, base .. queue .. ':done', id)
 if ended then
   reply[1], reply[2] = values.outcome or 'succeeded', ended
   return reply

@@ -13,10 +13,10 @@ local now_ms, tasks, queue, finished, id, lease, keep_ms, onward, max_hops = unp
 -- A child whose id exists is left as it is; one has the parent's key and its hops and one more. A queue that is empty
 -- is never full: what is more than it may hold would wait for ever.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases
--- rarely park
+-- rarely add_to_partitions
 
 local now = read_clock(now_ms)
-local refused = judge({id}, {lease}, now, queue)
+local refused = check_leases({id}, {lease}, now, queue)
 if refused[1] then return refused[1] end
 local parent = redis.pcall('HMGET', tasks .. id, 'id', 'hops', 'priority', 'key')
 if parent.err or not parent[1] then return 'gone' end
@@ -34,7 +34,7 @@ while ARGV[at] do
   at = at + 6 + ARGV[at + 5]
 end
 for _, target in ipairs(targets) do
-  if target.in_need > target.room and not target.is_empty then return 'full' end
+  if target.in_need > target.capacity and not target.is_empty then return 'full' end
 end
 
 for _, at in ipairs(children) do
@@ -53,14 +53,14 @@ for _, at in ipairs(children) do
 end
 fill_targets(targets)
 
-local someone_waits, history = redis.call('EXISTS', waiters) == 1, read_history()
-local is_usual = ends_as_usual(keep_ms, 'succeeded', '', history)
-if end_one(id, keep_for(keep_ms, history), 'succeeded', '', exact(now), someone_waits, is_usual) then
+local has_waiters, history = redis.call('EXISTS', waiters) == 1, read_history()
+local is_usual = is_usual_end(keep_ms, 'succeeded', '', history)
+if end_task(id, ttl_for(keep_ms, history), 'succeeded', '', exact(now), has_waiters, is_usual) then
   unlink({tasks .. id})
 end
 post(onward, 'succeeded', '')
-if history then note_done({id}, now, history) end
+if history then add_to_history({id}, now, history) end
 redis.call('HINCRBY', counters, 'succeeded', 1)
 end_leases({id}, {1})
-wake_if_capped(wake)
+notify_worker_if_limited(wake)
 return 'ok'

@@ -13,17 +13,17 @@ local now_ms, id, epoch, nonce, after = unpack(ARGV, 1, 5)
 local LOOKUPS = 2
 local now = read_clock(now_ms)
 local read = read_batch()
-if not (is_held(read, epoch, now) and read.state == 'open') then return {'lost'} end
+if not (is_leased_as(read, epoch, now) and read.state == 'open') then return {'lost'} end
 
 local ids, targets = {}, {}
 for at = 6, #ARGV, 4 do
   if ARGV[at + 1] ~= '' then targets[ARGV[at + 1]] = true end
-  if not read_more(ARGV[at + 3]).new then ids[#ids + 1] = ARGV[at] end
+  if not read_options(ARGV[at + 3]).new then ids[#ids + 1] = ARGV[at] end
 end
 local lookups = 0
 for n, is_live in ipairs(are_members(ids, read.number, now)) do
   if not is_live and lookups < LOOKUPS then
-    local position = redis.call('LPOS', hash_of(read.list) .. ':members', ids[n])
+    local position = redis.call('LPOS', batch_key(read.list) .. ':members', ids[n])
     if not position then return {'unknown', ids[n]} end
     lookups = lookups + 1
   end
@@ -31,9 +31,9 @@ end
 
 local rows = batch .. ':rows:' .. epoch .. '.' .. nonce
 local count = (#ARGV - 5) / 4
-local there = redis.call('LLEN', rows) / 4
-if after ~= '' and there == after + count and count > 0 then return {} end
-if after ~= '' and there ~= tonumber(after) then return {'lost'} end
+local staged = redis.call('LLEN', rows) / 4
+if after ~= '' and staged == after + count and count > 0 then return {} end
+if after ~= '' and staged ~= tonumber(after) then return {'lost'} end
 for at = 6, #ARGV, 4000 do redis.call('RPUSH', rows, unpack(ARGV, at, math.min(at + 3999, #ARGV))) end
 redis.call('SADD', batch .. ':nonces', epoch .. '.' .. nonce)
 for to in pairs(targets) do redis.call('HSET', batch, 't:' .. to, '') end

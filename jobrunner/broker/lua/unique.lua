@@ -24,47 +24,47 @@ local function place_of_holder(holder)
   if task.err or not task[1] then return end
   local name = task[1]
   if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
-  local line = base .. name .. ':'
+  local prefix = base .. name .. ':'
   for _, state in ipairs({'waiting', 'scheduled', 'pending'}) do
-    if redis.call('ZSCORE', line .. state, holder) then return line, state, task[2], task[1] end
+    if redis.call('ZSCORE', prefix .. state, holder) then return prefix, state, task[2], task[1] end
   end
 end
 
-local function hold(id)
+local function take_lock(id)
   local ends = math.max(when, now) + ttl_ms
   redis.call('SET', lock, exact(ends) .. ' ' .. id, 'PX', exact(math.ceil(ends - now)))
 end
-
 local function is_sealed_else(id, queue) return sealed_as ~= '' and sealed_as ~= id .. ' ' .. queue end
 
 -- Puts the holder, which was not begun, where the new one would have gone.
-local function put_instead(holder, line, state, its_queue)
+local function put_instead(holder, prefix, state, its_queue)
   if on_clash == 'replace' and is_sealed_else(holder, its_queue) then return {'sealed_else', holder, its_queue} end
-  local set, score, place = join(line .. 'waiting', line .. 'scheduled', line .. 'arrival', priority, when, now)
+  local to_waiting, to_scheduled = prefix .. 'waiting', prefix .. 'scheduled'
+  local set, score, place = position_for(to_waiting, to_scheduled, prefix .. 'arrival', priority, when, now)
   redis.call('HSET', tasks .. holder, 'place', place)
   if on_clash == 'replace' then
     redis.call('HDEL', tasks .. holder, 'headers', 'encoding')  -- what the new one has none of
     redis.call('HSET', tasks .. holder, unpack(ARGV, 14))
   end
-  stand(set, score, holder)
-  if line .. state ~= set then redis.call('ZREM', line .. state, holder) end
-  hold(holder)
-  wake_one(line .. 'wake')
+  insert(set, score, holder)
+  if prefix .. state ~= set then redis.call('ZREM', prefix .. state, holder) end
+  take_lock(holder)
+  notify_worker(prefix .. 'wake')
   return {on_clash == 'replace' and 'replaced' or 'rescheduled', holder}
 end
 
 local ends, holder = string.match(redis.call('GET', lock) or '', '^(%S+) (.+)$')
 if holder and holder ~= id and tonumber(ends) > now then
-  local line, state, retries, its_queue = place_of_holder(holder)
+  local prefix, state, retries, its_queue = place_of_holder(holder)
   local begun = state == 'pending' or (number(retries) or 0) > 0
-  if state and not begun and on_clash ~= '' then return put_instead(holder, line, state, its_queue) end
+  if state and not begun and on_clash ~= '' then return put_instead(holder, prefix, state, its_queue) end
   if lasts == 'expired' or state and not (lasts == 'started' and begun) then return {'clash', holder} end
 end
 if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
 if is_sealed_else(id, queue) then return {'sealed_else', id, queue} end
-if is_full(settings, waiting, scheduled, 1) then return 'full' end
+if exceeds_capacity(settings, waiting, scheduled, 1) then return 'full' end
 local is_first = redis.call('SETNX', arrival, '0') == 1
 if call ~= '' then redis.call('SET', note, '', 'PX', SENT_KEEP_MS) end
-enter(id, priority, when, now, {'queue', queue, unpack(ARGV, 14)})
-hold(id)
+create_task(id, priority, when, now, {'queue', queue, unpack(ARGV, 14)})
+take_lock(id)
 return is_first and {'new', id, queue, 'first'} or {'new', id}

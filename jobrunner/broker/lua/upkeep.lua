@@ -8,9 +8,9 @@ local now_ms, tasks = unpack(ARGV)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
 -- include lease_recovery maintenance
 -- rarely promote
--- rarely recover
+-- rarely recover_expired
 -- rarely history_of trim_dead trim_done
 
 local now = read_clock(now_ms)
-local defaults, moved = upkeep(now)
-return {exact(now), next_event(defaults), moved}
+local config, moved = maintain(now)
+return {exact(now), next_event(config), moved}

@@ -1,6 +1,6 @@
--- A batch: a hash with its state, a list of members that halves of a split batch share by range, a list for the rows of
--- each nonce. `batch` is the key of its hash, `id` its id; all other keys are named after them. What a holder writes
--- counts only under the newest epoch, before its lease has ended, and while nothing is decided.
+-- A batch is a hash with its state, a list of members that the halves of a split batch share by range, and a list of
+-- rows for each nonce. `batch` is the key of its hash, `id` its id; all other keys are named after them. A holder's
+-- writes count only under the newest epoch, before its lease has ended, and while nothing is decided.
 local STAGED_SLICE = 500
 
 local function read_batch()
@@ -9,14 +9,14 @@ local function read_batch()
   return read
 end
 
-local function is_held(read, epoch, now)
+local function is_leased_as(read, epoch, now)
   return read.epoch == epoch and (number(read.ends) or 0) > now
 end
 
-local function hash_of(other) return string.sub(batch, 1, -#id - 1) .. other end
+local function batch_key(other) return string.sub(batch, 1, -#id - 1) .. other end
 
--- The names of the queues that its rows go to.
-local function targets_of(read)
+-- Short names of the queues that its rows go to.
+local function batch_targets(read)
   local targets = {}
   for field in pairs(read) do
     if string.sub(field, 1, 2) == 't:' then targets[#targets + 1] = string.sub(field, 3) end
@@ -24,7 +24,7 @@ local function targets_of(read)
   return targets
 end
 
--- Removes a bounded slice of what was staged. Returns whether there is more.
+-- Deletes a bounded slice of the staged rows. Returns whether there are more.
 local function clear_staged()
   local nonces = redis.call('SPOP', batch .. ':nonces', STAGED_SLICE)
   for n, nonce in ipairs(nonces) do nonces[n] = batch .. ':rows:' .. nonce end
@@ -32,95 +32,110 @@ local function clear_staged()
   return #nonces == STAGED_SLICE
 end
 
--- A member has not left its batch while its newest lease has the number of the batch, and the hold on it has not ended.
+-- A task is a member of its batch while its newest lease has the number of the batch and has not ended.
 
--- Beside ids, whether each is such a member.
-local function are_members(ids, given, now)
+-- Returns a list beside the ids: whether each is such a member.
+local function are_members(ids, lease, now)
   local newest, live = scores_of(leases, ids), {}
   local some_ended = redis.call('ZCOUNT', pending, '-inf', exact(now)) > 0
-  for n, held in ipairs(newest) do
-    local is_newest = held and (held == given or tonumber(held) == tonumber(given))
+  for n, newest_number in ipairs(newest) do
+    local is_newest = newest_number and (newest_number == lease or tonumber(newest_number) == tonumber(lease))
     live[n] = is_newest and not (some_ended and has_ended(ids[n], now))
   end
   return live
 end
 
--- The hold of a batch on its members ends a week behind the last time it was extended, and before half of that is over.
-local HOLD_MS = 604800000
-local HELD_SLICE = 1000
+-- Leases of members end a week after they were last extended, and are extended before half of that has passed.
+local MEMBER_LEASE_MS = 604800000
+local MEMBERS_SLICE = 1000
 
--- In the second half of the hold, a slice of the members; the hold counts as extended when all were.
-local function extend_hold(read, now)
+-- In the second half, extends a slice of the members; the batch counts as extended when all slices were.
+local function extend_member_leases(read, now)
   local size = tonumber(read.size)
-  if size == 0 or tonumber(read.hold) - now > HOLD_MS / 2 then return end
+  if size == 0 or tonumber(read.hold) - now > MEMBER_LEASE_MS / 2 then return end
   local extended = tonumber(read.extended) or 0
-  local first, last = read.first + extended, math.min(extended + HELD_SLICE, size) + read.first - 1
-  local ids, entries = redis.call('LRANGE', hash_of(read.list) .. ':members', first, last), {}
+  local first, last = read.first + extended, math.min(extended + MEMBERS_SLICE, size) + read.first - 1
+  local ids, entries = redis.call('LRANGE', batch_key(read.list) .. ':members', first, last), {}
   for n, is_live in ipairs(are_members(ids, read.number, now)) do
-    if is_live then entries[#entries + 1], entries[#entries + 2] = exact(now + HOLD_MS), ids[n] end
+    if is_live then entries[#entries + 1], entries[#entries + 2] = exact(now + MEMBER_LEASE_MS), ids[n] end
   end
   call_sliced('ZADD', pending, entries)
-  if extended + HELD_SLICE < size then
-    redis.call('HSET', batch, 'extended', extended + HELD_SLICE)
+  if extended + MEMBERS_SLICE < size then
+    redis.call('HSET', batch, 'extended', extended + MEMBERS_SLICE)
   else
-    redis.call('HSET', batch, 'hold', exact(now + HOLD_MS / 4 * 3), 'extended', 0)
+    redis.call('HSET', batch, 'hold', exact(now + MEMBER_LEASE_MS / 4 * 3), 'extended', 0)
   end
 end
 
--- What becomes of a batch that did not come to a decision. Whole ones are tried again; what fails again and again is
--- halved until the members that fail are alone.
+-- Batches that end without a decision. A whole batch is tried again; a batch that keeps failing is halved until the
+-- members that fail are alone.
 local FAILURES_OF_A_WHOLE = 2
 local TOMBSTONE_MS = 86400000
 
--- Leaves the decision to be rolled forward by anyone: nothing that was staged counts.
+-- Decides that no staged row counts, and leaves the rest to whoever rolls the batch forward.
 local function decide_without_rows(rest, now)
   redis.call('HSET', batch, 'state', 'committed', 'rest', rest, 'ends', 0)
   redis.call('ZREM', batches, id)
   redis.call('ZADD', finishing, exact(now), id)
 end
 
--- Two batches, due at once, with the failures of the one they were.
+-- Makes two batches, due at once, with the failures of the one that they were.
 local function halve(read, now, failures, expiries, error_text)
   local first, size = tonumber(read.first), tonumber(read.size)
   local left = math.floor(size / 2)
   for half, range in ipairs({{first, left}, {first + left, size - left}}) do
     local other = id .. '.' .. half
-    redis.call('HSET', hash_of(other), 'queue', read.queue, 'state', 'open', 'epoch', 0, 'ends', 0, 'number',
+    redis.call('HSET', batch_key(other), 'queue', read.queue, 'state', 'open', 'epoch', 0, 'ends', 0, 'number',
       read.number, 'list', read.list, 'first', range[1], 'size', range[2], 'failures', failures, 'expiries', expiries,
       'hold', read.hold, 'error', error_text)
     redis.call('ZADD', batches, exact(now), other)
   end
-  redis.call('HINCRBY', hash_of(read.list), 'users', 1)
+  redis.call('HINCRBY', batch_key(read.list), 'users', 1)
   redis.call('HSET', batch, 'state', 'split')
   if read.list ~= id then redis.call('PEXPIRE', batch, TOMBSTONE_MS) end
   redis.call('ZREM', batches, id)
 end
 
-local function is_spent_by(read, tries, defaults)
-  local own
+local function is_spent_by(read, tries, config)
+  local own_limit
   if read.size == '1' then
-    local member = redis.call('LINDEX', hash_of(read.list) .. ':members', read.first)
-    own = member and redis.pcall('HGET', tasks .. member, 'max_attempts')
+    local member = redis.call('LINDEX', batch_key(read.list) .. ':members', read.first)
+    own_limit = member and redis.pcall('HGET', tasks .. member, 'max_attempts')
   end
-  return is_spent(tries, number(own) or defaults.max_attempts)
+  return is_spent(tries, number(own_limit) or config.max_attempts)
 end
 
--- Counts a failure that was reported, or a lease that ended without a report. Returns 'again', 'split' or 'dead'.
-local function set_back(read, failed, expired, due, now, error_text)
+-- Counts a reported failure, or a lease that ended without a report. Returns 'again', 'split' or 'dead'.
+local function count_failure(read, failed, expired, due, now, error_text)
   local failures, expiries = read.failures + failed, (tonumber(read.expiries) or 0) + expired
   redis.call('HSET', batch, 'failures', failures, 'expiries', expiries, 'error', error_text, 'ends', 0)
-  local size, defaults = tonumber(read.size), read_defaults(now)
-  -- Failures of the batches that it was a part of say little about a member whose driver dies: it may be a good one
-  -- that was never run without the bad one.
+  local size, config = tonumber(read.size), read_config(now)
+  -- Failures of the larger batches say little about a single member whose driver dies: it may be a good one that was
+  -- never run without the bad one.
   local tries = failed > 0 and failures + expiries or expiries
-  if size == 0 or size == 1 and is_spent_by(read, tries, defaults) then
+  if size == 0 or size == 1 and is_spent_by(read, tries, config) then
     decide_without_rows('dead', now)
     return 'dead'
   end
-  if size > 1 and (failures >= FAILURES_OF_A_WHOLE or is_spent_by(read, expiries, defaults)) then
+  if size > 1 and (failures >= FAILURES_OF_A_WHOLE or is_spent_by(read, expiries, config)) then
     halve(read, now, failures, expiries, error_text)
     return 'split'
   end
   redis.call('ZADD', batches, exact(due), id)
   return 'again'
+end
+
+-- Puts tasks back to their positions in the queue; no attempt is spent.
+local function return_to_queue(ids, now)
+  local places = {}
+  for _, one in ipairs(ids) do
+    local task = redis.pcall('HMGET', tasks .. one, 'id', 'place')
+    if task.err or not task[1] then
+      drop_damaged(one)
+    else
+      places[#places + 1], places[#places + 2] = number(task[2]) or now, one
+    end
+  end
+  add_waiting(waiting, places)
+  if #places > 0 then notify_worker(wake) end
 end

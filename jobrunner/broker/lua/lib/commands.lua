@@ -1,4 +1,4 @@
--- How many tasks or ids one call works on at most, of those that it moves by itself.
+-- Bounds the tasks that one call promotes, recovers or trims, so that it does not block the server for long.
 local SLICE = 500
 
 -- Calls a command with any number of trailing words, in slices that fit Lua's stack.
@@ -8,14 +8,14 @@ local function call_sliced(command, key, words)
   end
 end
 
--- Deletes hashes of tasks, any number of them.
+-- Deletes any number of task hashes.
 local function unlink(doomed)
   for first = 1, #doomed, 4000 do
     redis.call('UNLINK', unpack(doomed, first, math.min(first + 3999, #doomed)))
   end
 end
 
--- How many of the hashes exist.
+-- Returns how many of the hashes exist.
 local function count_existing(hashes)
   local found = 0
   for first = 1, #hashes, 4000 do
@@ -24,33 +24,33 @@ local function count_existing(hashes)
   return found
 end
 
--- A server at its maxmemory takes what a script writes only behind a write that frees. This one frees nothing (no id is
--- empty) and so lets a script add first and remove last: an error in between then loses no task.
+-- A server at its maxmemory accepts the writes of a script only after one that frees memory. This one frees nothing (no
+-- id is empty), so a script may add first and remove last: an error in between then loses no task.
 local function write_even_when_full()
   redis.call('ZREM', pending, '')
 end
 
--- Damage: an id in a set without a hash that can be read. What is left of it goes, and is counted. Where the server
--- lets nobody read, that is no damage: the script ends there.
-local function drop(id)
+-- Deletes what is left of a task whose hash cannot be read although its id is in a set, and counts it. HMGET comes
+-- first because it fails where the server lets this user read nothing: that is no damage, and ends the script.
+local function drop_damaged(id)
   redis.call('HMGET', counters, 'orphaned')
   redis.call('UNLINK', tasks .. id)
   redis.call('HINCRBY', counters, 'orphaned', 1)
 end
 
--- Tells one idle worker that there may be work. A hint: one member at most, and polling is the guarantee.
-local function wake_one(wake)
+-- Wakes one idle worker. The set has one member at most: a hint, as workers also poll.
+local function notify_worker(wake)
   redis.call('ZADD', wake, 0, '1')
 end
 
--- Tells one idle worker, when something left a queue that hands out no more than so many at a time.
-local function wake_if_capped(wake)
+-- Wakes a worker after a task left a queue with limits, because a limit may have kept the worker from the next task.
+local function notify_worker_if_limited(wake)
   local set = redis.call('HMGET', settings, 'max_inflight', 'key_inflight')
-  if set[1] or set[2] then wake_one(wake) end
+  if set[1] or set[2] then notify_worker(wake) end
 end
 
--- Tells one of those who wait for room in a full queue that there is some. A hint, as wake_one is.
-local function hint_room(wake)
-  local room = string.gsub(wake, 'wake$', 'capacity')
-  redis.call('ZADD', room, 0, '1')
+-- Wakes one producer that waits for capacity. A hint, as notify_worker is.
+local function notify_producer(wake)
+  local waiting_producers = string.gsub(wake, 'wake$', 'capacity')
+  redis.call('ZADD', waiting_producers, 0, '1')
 end

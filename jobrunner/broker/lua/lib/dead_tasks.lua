@@ -1,64 +1,65 @@
 local FAILURES_KEPT = 10
 local LONGEST_REASON = 200
-local COUNTED = 134217728
+local LEASES_PER_WORKER = 134217728
 
--- The mark of the worker whose lease has this number; '' when no worker took it. See lease_number.py.
-local function mark_of(number)
-  local mark = math.floor((tonumber(number) or 0) / COUNTED) - 16777216
+-- The id of the worker whose lease has this number, '' for a lease that no worker took. See lease_number.py.
+local function worker_of_lease(number)
+  local mark = math.floor((tonumber(number) or 0) / LEASES_PER_WORKER) - 16777216
   return mark >= 0 and string.format('%06x', mark) or ''
 end
 
--- Adds a line about an attempt that failed or whose lease expired to those that its task's hash has (see task.py).
--- `noted` is what the field holds now.
+-- Adds a line about a failed attempt or an expired lease to those in the hash of its task (see task.py). `noted` is the
+-- present value of the field.
 local function note_failure(key, noted, now, attempt, what, worker, reason)
   local first = string.gsub(string.match(reason, '^[^\n]*'), '[%c]', ' ')
-  local line = exact(now) .. '\t' .. attempt .. '\t' .. what .. '\t' .. worker .. '\t'
+  local prefix = exact(now) .. '\t' .. attempt .. '\t' .. what .. '\t' .. worker .. '\t'
     .. string.sub(first, 1, LONGEST_REASON)
-  local lines = {}
-  for one in string.gmatch(noted or '', '[^\n]+') do lines[#lines + 1] = one end
-  lines[#lines + 1] = line
-  redis.call('HSET', key, 'failures', table.concat(lines, '\n', math.max(#lines - FAILURES_KEPT + 1, 1)))
+  local notes = {}
+  for one in string.gmatch(noted or '', '[^\n]+') do notes[#notes + 1] = one end
+  notes[#notes + 1] = prefix
+  redis.call('HSET', key, 'failures', table.concat(notes, '\n', math.max(#notes - FAILURES_KEPT + 1, 1)))
 end
 
 local MAX_FORWARDS = 100
 local DEATHS_NAMED, DEATHS_KEEP_MS = 1000, 86400000
 
--- Leaves word of a death for the leader, who makes an event of it wherever the task itself went. While nobody takes it,
--- the first ones are kept for a day; how many there were is in `counters`.
-local function leave_word(id, reason, type, attempts, fate)
+-- Adds a death to the list from which the leader writes events, wherever the task itself goes. Without a leader the
+-- first DEATHS_NAMED are kept for a day; `counters` has the number of all.
+local function record_death(id, reason, type, attempts, fate)
   local deaths = string.sub(dead, 1, -5) .. 'deaths'
   if redis.call('LLEN', deaths) >= DEATHS_NAMED then return end
-  local words = {id, type or '', attempts or '0', fate, string.sub(string.match(reason, '^[^\n]*'), 1, 200)}
-  for n, word in ipairs(words) do words[n] = string.gsub(word, '%c', ' ') end
-  if redis.call('RPUSH', deaths, table.concat(words, '\t')) == 1 then redis.call('PEXPIRE', deaths, DEATHS_KEEP_MS) end
+  local fields = {id, type or '', attempts or '0', fate, string.sub(string.match(reason, '^[^\n]*'), 1, 200)}
+  for n, word in ipairs(fields) do fields[n] = string.gsub(word, '%c', ' ') end
+  if redis.call('RPUSH', deaths, table.concat(fields, '\t')) == 1 then redis.call('PEXPIRE', deaths, DEATHS_KEEP_MS) end
 end
 
--- Takes a task that was given up on to another queue of its tag, at the end of the line and with its counts at zero.
-local function forward(id, now, reason, to, hops)
-  local line = string.sub(tasks, 1, -6) .. string.gsub(to, '^.*/', '') .. ':'
+-- Moves a task that is given up to the dead letter queue, of the same tag: to the end of it, with its counts at zero.
+local function dead_letter(id, now, reason, to, hops)
+  local prefix = string.sub(tasks, 1, -6) .. string.gsub(to, '^.*/', '') .. ':'
   local priority = redis.call('HGET', tasks .. id, 'priority') or ''
-  local set, score, place = join(line .. 'waiting', line .. 'scheduled', line .. 'arrival', priority, now, now)
-  stand(set, score, id)
+  local set, score, place =
+    position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', priority, now, now)
+  insert(set, score, id)
   redis.call('HSET', tasks .. id, 'queue', to, 'place', place, 'error', reason, 'retry_count', 0, 'hops', hops + 1,
     'more', 1)
   redis.call('HDEL', tasks .. id, 'expiries', 'suspect', 'expires_in_ms')
-  redis.call('HINCRBY', line .. 'counters', 'moved_in', 1)
+  redis.call('HINCRBY', prefix .. 'counters', 'moved_in', 1)
   redis.call('HINCRBY', counters, 'moved_out', 1)
-  wake_one(line .. 'wake')
+  notify_worker(prefix .. 'wake')
 end
 
--- Gives a task up: dead at `now` with the reason, or gone at once, or forwarded, as the queue is set. The caller takes
--- it out of the set it is in.
-local function bury(id, now, reason, defaults)
+-- Gives a task up: it is dead since `now` for that reason, or is deleted at once, or goes to the dead letter queue, as
+-- the queue is set. The caller takes it out of the set that it is in.
+local function bury(id, now, reason, config)
   local task = redis.pcall('HMGET', tasks .. id, 'then', 'type', 'retry_count')
   count_one(task[2], 'dead')
   post(task[1], 'dead', '')
-  local hops = defaults.dead_letter_queue and (number(redis.call('HGET', tasks .. id, 'hops')) or 0)
+  local hops = config.dead_letter_queue and (number(redis.call('HGET', tasks .. id, 'hops')) or 0)
   local goes_on = hops and hops < MAX_FORWARDS
-  local fate = goes_on and 'moved to ' .. defaults.dead_letter_queue or defaults.dead_ttl == 0 and 'deleted' or 'kept'
-  leave_word(id, reason, task[2], task[3], fate)
-  if goes_on then return forward(id, now, reason, defaults.dead_letter_queue, hops) end
-  if defaults.dead_ttl == 0 then
+  local fate = goes_on and 'moved to ' .. config.dead_letter_queue or config.dead_ttl == 0 and 'deleted' or 'kept'
+  record_death(id, reason, task[2], task[3], fate)
+  if goes_on then return dead_letter(id, now, reason, config.dead_letter_queue, hops) end
+  if config.dead_ttl == 0 then
     redis.call('UNLINK', tasks .. id)
     redis.call('HINCRBY', counters, 'trimmed', 1)
     return
@@ -69,19 +70,19 @@ end
 
 local unfit = {}
 
--- Whether a task in line cannot be handed out: damage is dropped, a task past its time to start is dead. One that was
--- tried has started, so that time is nothing to it.
-local function is_unfit(id, is_damaged, expires_in, enqueue_time, attempts, now, defaults)
+-- Whether a waiting task cannot be handed out: one that is damaged is deleted, one that did not start in time dies.
+-- Time to start no longer matters for a task that was tried.
+local function is_unfit(id, is_damaged, expires_in, enqueue_time, attempts, now, config)
   if is_damaged then
-    drop(id)
+    drop_damaged(id)
     unfit[id] = true
     return true
   end
-  local limit, since = defaults.expires_in, number(enqueue_time)
+  local limit, since = config.expires_in, number(enqueue_time)
   if expires_in then limit = number(expires_in) end  -- its own decides, also when that is none
   if not limit or not since or since + limit > now or (number(attempts) or 0) > 0 then return false end
   redis.call('HINCRBY', counters, 'expired', 1)
-  bury(id, now, 'expired before it started', defaults)
+  bury(id, now, 'expired before it started', config)
   unfit[id] = true
   return true
 end

@@ -1,7 +1,7 @@
--- Hands ids from the front of the line to `take`, which says how many of them were fit, until there were `wanted`:
--- those behind an unfit one take its place. `take` also says at how many it stopped, nil where it took all. Returns how
--- many were fit, and whether a bound ended it, that on unfit ones or that of `take`.
-local function walk_line(wanted, take)
+-- Passes ids from the front of the queue to `take` until `wanted` of them were fit: those behind an unfit one replace
+-- it. `take` returns how many were fit and, where it did not take all, at how many it stopped. Returns how many were
+-- fit, and whether a bound ended it: too many unfit ones, or `take`.
+local function hand_out_in_order(wanted, take)
   local taken, looked_at, bound = 0, 0, wanted + SLICE
   while taken < wanted and looked_at < bound do
     local ids = redis.call('ZRANGE', waiting, 0, wanted - taken - 1)
@@ -15,59 +15,59 @@ local function walk_line(wanted, take)
   return taken, looked_at >= bound
 end
 
--- A queue that went by key once and does not any more: what is sorted by key goes back to its place in line, the first
--- ones first and before anything is handed out, so that old and new keep the order of the line.
-local function unpark(own, most)
-  local first = redis.call('ZRANGEBYSCORE', waiting, exact(UNSORTED), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+-- A queue that had partitions and has none any more: a slice of the tasks in them goes back to its position in the
+-- queue, the first ones first and before anything is handed out, so that old and new tasks keep their order.
+local function leave_partitions(prefix, most)
+  local first = redis.call('ZRANGEBYSCORE', waiting, exact(UNPARTITIONED), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
   if #first == 0 then
     redis.call('HDEL', settings, 'parked', 'recheck', 'rotation_seq')
-    redis.call('UNLINK', own .. 'blocked', own .. 'unsure')
-    for band = -1, 1 do redis.call('UNLINK', rotation_of(own, band)) end
+    redis.call('UNLINK', prefix .. 'blocked', prefix .. 'unsure')
+    for band = -1, 1 do redis.call('UNLINK', rotation_key(prefix, band)) end
     return
   end
   local places = {}
   for i = 1, #first, 2 do
-    local id, place, key = first[i], first[i + 1] - PARKED, key_of(first[i])
-    local line = line_of(own, band_of(place), key)
-    redis.call('ZREM', line, id)
-    -- What is parked has lost the last digits of its place; the hash has them all.
+    local id, place, partition = first[i], first[i + 1] - PARTITIONED, partition_of(first[i])
+    local index = partition_key(prefix, band_of(place), partition)
+    redis.call('ZREM', index, id)
+    -- The score of a partitioned task lost the last digits of its place; the hash has all of them.
     local noted = number(redis.call('HGET', tasks .. id, 'place'))
     places[i], places[i + 1] = noted and math.abs(noted - place) < 1 and noted or place, id
   end
   call_sliced('ZADD', waiting, places)
 end
 
-local function walk_within(limits, wanted, take, now, are_leased)
-  local read = read_bucket(bucket, limits.max_tokens, limits.interval, now)
+local function hand_out_limited(config, wanted, take, now, are_leased)
+  local read = read_bucket(bucket, config.max_tokens, config.interval, now)
   wanted = math.min(wanted, whole_tokens(read))
-  local taken, is_cut_short, lifts = 0, false, limits.paused and limits.resumes or math.huge
-  local own = string.sub(waiting, 1, -8)
-  if limits.by_key then
-    local rooms = read_rooms(own, limits, now, are_leased)
-    taken, is_cut_short = walk_ring(own, limits, rooms, wanted, take, now, are_leased)
-    if not limits.paused then lifts = math.min(lifts, unblocks_at(own, now)) end
-  elseif limits.parked and wanted > 0 then
+  local taken, is_cut_short, lifts = 0, false, config.paused and config.resumes or math.huge
+  local prefix = string.sub(waiting, 1, -8)
+  if config.is_partitioned then
+    local limiter = read_partition_limits(prefix, config, now, are_leased)
+    taken, is_cut_short = hand_out_by_partition(prefix, config, limiter, wanted, take, now, are_leased)
+    if not config.paused then lifts = math.min(lifts, unblocks_at(prefix, now)) end
+  elseif config.parked and wanted > 0 then
     local most = math.min(wanted, SLICE)
     write_even_when_full()
-    unpark(own, most + SLICE)
-    taken, is_cut_short = walk_line(most, take)
+    leave_partitions(prefix, most + SLICE)
+    taken, is_cut_short = hand_out_in_order(most, take)
     is_cut_short = is_cut_short or taken == most and most < wanted
   else
-    taken, is_cut_short = walk_line(wanted, take)
+    taken, is_cut_short = hand_out_in_order(wanted, take)
   end
   pay(read, taken)
-  if limits.capacity_wanted and limits.capacity_wanted > now and taken > 0 then hint_room(wake) end
-  if not limits.paused then lifts = math.min(lifts, refills_at(read, now)) end
+  if config.capacity_wanted and config.capacity_wanted > now and taken > 0 then notify_producer(wake) end
+  if not config.paused then lifts = math.min(lifts, refills_at(read, now)) end
   return taken, is_cut_short, lifts
 end
 
--- Hands out up to `wanted` tasks by `take`, within the rate of the queue, in line or by key as it is set. Returns how
+-- Hands out up to `wanted` tasks through `take`, within the rate of the queue, in order or by partition. Returns how
 -- many, whether the bound on one call ended it, and when a limit lifts, Unix ms.
-local function walk(limits, wanted, take, now, are_leased)
-  if limits.by_key and redis.call('ZCARD', waiting) == 0 then return 0, false, math.huge end
-  if limits.paused or limits.max_tokens or limits.by_key or limits.capacity_wanted or limits.parked then
-    return walk_within(limits, wanted, take, now, are_leased)
+local function hand_out_tasks(config, wanted, take, now, are_leased)
+  if config.is_partitioned and redis.call('ZCARD', waiting) == 0 then return 0, false, math.huge end
+  if config.paused or config.max_tokens or config.is_partitioned or config.capacity_wanted or config.parked then
+    return hand_out_limited(config, wanted, take, now, are_leased)
   end
-  local taken, is_cut_short = walk_line(wanted, take)
+  local taken, is_cut_short = hand_out_in_order(wanted, take)
   return taken, is_cut_short, math.huge
 end

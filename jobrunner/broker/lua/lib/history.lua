@@ -1,13 +1,13 @@
--- How long a queue keeps its history.
+-- History without an age limit ends at this age.
 local AGE_OF_HISTORY_WITHOUT_AGE_MS = 604800000
 
--- What the settings `history_ms` and `history_max` say; nil without a history.
+-- The limits of history by the settings `history_ms` and `history_max`; nil without a history.
 local function history_of(history_ms, history_max)
   local age, most = number(history_ms), number(history_max)
   if age or most then return {age = age or AGE_OF_HISTORY_WITHOUT_AGE_MS, most = most or 0} end
 end
 
--- Remembers the time of the newest entry of history that was deleted.
+-- Notes the time of the newest history entry that was deleted.
 local function note_trimmed(settings, newest)
   local known = number(redis.call('HGET', settings, 'history_trimmed'))
   if newest and not (known and known >= tonumber(newest)) then
@@ -15,22 +15,22 @@ local function note_trimmed(settings, newest)
   end
 end
 
--- History: finished tasks of a queue that keeps them, by age and by number. `done` is outside the four sets and no
--- reserve reads it; index and hash of an entry end together, also when nobody looks after the queue again.
+-- History: finished tasks of a queue that keeps them, limited by age and number. No reserve reads `done`; index and
+-- hash of an entry expire together, also when no worker serves the queue any more.
 local function read_history()
   local set = redis.call('HMGET', settings, 'history_ms', 'history_max')
   return history_of(set[1], set[2])
 end
 
 -- How long the hash of a finished task stays: as its job says, or as long as history, whichever is longer.
-local function keep_for(keep_ms, history)
+local function ttl_for(keep_ms, history)
   if not history then return keep_ms end
   return exact(math.max(tonumber(keep_ms), history.age))
 end
 
--- `history_noted` and `history_trimmed` tell a reader who comes back whether entries went before it had read them.
--- An index that expired took all that was noted along.
-local function note_done(ids, now, history)
+-- `history_noted` and `history_trimmed` show a reader that comes back whether it missed entries. When the whole index
+-- expired, all that was noted was deleted.
+local function add_to_history(ids, now, history)
   if #ids == 0 then return end
   local entries, ended = {}, exact(now)
   if redis.call('EXISTS', done) == 0 then note_trimmed(settings, redis.call('HGET', settings, 'history_noted')) end
@@ -40,11 +40,11 @@ local function note_done(ids, now, history)
   redis.call('HSET', settings, 'history_noted', ended)
 end
 
--- Finished without a report of its own: hashes stay as long as history, with nothing but the time.
+-- For tasks that end without a report: their hashes stay as long as history, with only the time added.
 local function retire(ids, now, history)
   for _, id in ipairs(ids) do
     redis.call('PEXPIRE', tasks .. id, exact(history.age))
     redis.call('HSET', tasks .. id, 'finished_at', exact(now))
   end
-  note_done(ids, now, history)
+  add_to_history(ids, now, history)
 end

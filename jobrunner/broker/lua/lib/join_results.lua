@@ -1,37 +1,36 @@
--- What the members of a join brought, as two JSON arrays in the order of the members: results (null for none) and
--- outcomes. Results are JSON already and are put side by side as they are: nothing is parsed. A large join does so in
--- slices: see gather_slice.
+-- Results of the members of a join: two JSON arrays in the order of the members, results (null for none) and outcomes.
+-- Results are JSON already and are put side by side without parsing. A large join does so in slices: see gather_slice.
 local LARGE_RESULT = 4096
 local SLICE_MEMBERS = 1000
 local SLICE_BYTES = 1048576
 
--- How a member ended and what it brought, of what the join noted.
-local function split(noted)
+-- Splits a member's entry in the join into outcome and result.
+local function split_noted(noted)
   local colon = noted and string.find(noted, ':', 1, true)
   if not colon then return 'pending', 'null' end
   return string.sub(noted, 1, colon - 1), colon < #noted and string.sub(noted, colon + 1) or 'null'
 end
 
--- All at once.
+-- Gathers all members at once.
 local function gather(joining, total)
   local results, outcomes, names = {}, {}, {}
   for member = 0, total - 1 do names[#names + 1] = 'm' .. member end
   local noted = #names > 0 and redis.call('HMGET', joining, unpack(names)) or {}
   for n = 1, #names do
-    local outcome, result = split(noted[n])
+    local outcome, result = split_noted(noted[n])
     results[n], outcomes[n] = result, '"' .. outcome .. '"'
   end
   return '[' .. table.concat(results, ',') .. ']', '[' .. table.concat(outcomes, ',') .. ']'
 end
 
--- The results as the join is to pass them on: `given` ones, or with '*' those of its one member, which are an array.
-local function results_of(joining, total, given)
+-- The results that the join passes on: `fixed_results`, or with '*' those of its only member, which are an array.
+local function results_of(joining, total, fixed_results)
   local gathered, outcomes = gather(joining, total)
-  if given == '*' then gathered = string.sub(gathered, 2, -2) end
-  return given and given ~= '*' and given or gathered, outcomes
+  if fixed_results == '*' then gathered = string.sub(gathered, 2, -2) end
+  return fixed_results and fixed_results ~= '*' and fixed_results or gathered, outcomes
 end
 
--- Whether that would take too long.
+-- Whether gathering all at once would block the server for too long.
 local function is_large(joining, total)
   return total > SLICE_MEMBERS or (tonumber(redis.call('HGET', joining, 'bytes')) or 0) > SLICE_BYTES
 end
@@ -40,13 +39,13 @@ end
 -- of its task or is passed on. MOST_BYTES limits their sum.
 local MOST_BYTES = 16777216
 
--- In how many pieces a result came that is too large for one call (see join_arrive_part.lua); nil where it is whole.
+-- The number of pieces of a result that was too large for one call (see join_arrive_part.lua); nil for a whole one.
 local function pieces_of(result) return tonumber(string.match(result, '^@(%d+)')) end
 
 -- Adds a slice, from member `from` on, to the hash `collected`: two fields for each slice, `r0`, `o0` and so on, which
--- put side by side are the arrays; `piece` is where to go on in a result that came in pieces. Returns the member to go
--- on with; nil beyond the limit, and then it adds nothing.
-local function gather_slice(joining, collected, from, total, given)
+-- side by side are the arrays; `piece` is the next piece of a result that came in pieces. Returns the member to go on
+-- with; nil beyond MOST_BYTES, and then it adds nothing.
+local function gather_slice(joining, collected, from, total, fixed_results)
   local state = redis.call('HMGET', collected, 'parts', 'size', 'piece')
   local part, left, piece = tonumber(state[1]) or 0, MOST_BYTES - (tonumber(state[2]) or 0), tonumber(state[3]) or 0
   local brought, ended, read, member = {}, {}, 0, from
@@ -55,7 +54,7 @@ local function gather_slice(joining, collected, from, total, given)
     local length = redis.call('HSTRLEN', joining, name)
     if read > 0 and read + length > SLICE_BYTES then break end
     if read + length > left then return end
-    local outcome, result = split(redis.call('HGET', joining, name))
+    local outcome, result = split_noted(redis.call('HGET', joining, name))
     local pieces = pieces_of(result)
     if pieces then
       name = name .. '.' .. piece
@@ -66,15 +65,15 @@ local function gather_slice(joining, collected, from, total, given)
     end
     if piece == 0 then
       ended[#ended + 1] = '"' .. outcome .. '"'
-      if not given then brought[#brought + 1] = member == 0 and '[' or ',' end
+      if not fixed_results then brought[#brought + 1] = member == 0 and '[' or ',' end
     end
-    if given ~= '[]' then brought[#brought + 1] = result end
+    if fixed_results ~= '[]' then brought[#brought + 1] = result end
     read, piece = read + length, pieces and piece + 1 or 0
     if not pieces or piece == pieces then member, piece = member + 1, 0 end
   end
   local is_last = member == total
-  if given == '[]' and part == 0 then brought[1] = given end
-  if is_last and not given then brought[#brought + 1] = ']' end
+  if fixed_results == '[]' and part == 0 then brought[1] = fixed_results end
+  if is_last and not fixed_results then brought[#brought + 1] = ']' end
   local first = part == 0 and '[' or #ended > 0 and ',' or ''
   local outcomes, results = first .. table.concat(ended, ',') .. (is_last and ']' or ''), table.concat(brought)
   local size = #results + #outcomes
@@ -84,7 +83,7 @@ local function gather_slice(joining, collected, from, total, given)
   return member
 end
 
--- The results in that hash as one value; nil where they are too large for that.
+-- Returns the results in that hash as one value; nil where they are too large for that.
 local function collected_whole(collected)
   local parts, size = {}, 0
   for part = 0, redis.call('HGET', collected, 'parts') - 1 do
@@ -95,14 +94,14 @@ local function collected_whole(collected)
   return table.concat(parts)
 end
 
--- The task that a join prepared becomes a task in line, or scheduled, with these words in its hash too; then only the
--- fact that the join fired is left of it, for arrivals that come twice. Returns the id of the task.
-local function launch(joining, words, now)
+-- Enqueues the task that the join prepared, with `words` in its hash too. Of the join only the fact that it fired is
+-- kept, for arrivals that are sent twice. Returns the id of the task.
+local function start_join_task(joining, words, now)
   local task = redis.call('HMGET', joining, 'id', 'priority', 'due', 'names', 'rule', 'total', 'ttl_ms')
   for name in string.gmatch(task[4], '%S+') do
     words[#words + 1], words[#words + 2] = name, redis.call('HGET', joining, 'f:' .. name)
   end
-  enter(task[1], task[2], read_due(task[3], now), now, words)
+  create_task(task[1], task[2], read_due(task[3], now), now, words)
   redis.call('UNLINK', joining)
   redis.call('HSET', joining, 'rule', task[5], 'total', task[6], 'ttl_ms', task[7], 'fired', task[1])
   redis.call('PEXPIRE', joining, task[7])
@@ -112,12 +111,12 @@ end
 local TOO_LARGE = ' steps before it are more than 16 MiB together: let them return less, such as where they stored it, '
 local SEND_AGAIN = 'and send the flow again'
 
--- The task that a join prepared becomes a dead one, as what it is to be given is too large. Put back, it finds results
--- that nobody can read, rather than none.
-local function doom(joining, total, now, defaults)
-  local id = launch(joining, {'results', 'too large', 'outcomes', '[]'}, now)
+-- Makes the prepared task dead, because its results are too large. Put back into its queue, it finds results that
+-- nobody can read, rather than none.
+local function bury_join_task(joining, total, now, config)
+  local id = start_join_task(joining, {'results', 'too large', 'outcomes', '[]'}, now)
   redis.call('ZREM', waiting, id)
   redis.call('ZREM', scheduled, id)
-  bury(id, now, 'the results of the ' .. total .. TOO_LARGE .. SEND_AGAIN, defaults)
-  tell_waiting(id, 'dead')
+  bury(id, now, 'the results of the ' .. total .. TOO_LARGE .. SEND_AGAIN, config)
+  notify_waiters(id, 'dead')
 end

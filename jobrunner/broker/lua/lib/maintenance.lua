@@ -1,5 +1,5 @@
--- scheduled → waiting, what is due, to its place in line. Each task promoted may touch memory that the server touches
--- for the first time, which is dear: a call promotes few, but who wants many promotes as many, as a line would give.
+-- Moves tasks that are due from `scheduled` to their position in `waiting`. Each may touch memory that the server
+-- touches for the first time, which is slow: a call promotes few, but as many as a reserve asks for.
 local PROMOTED_SLICE = 100
 
 local function promoted_at_most(wanted)
@@ -7,7 +7,7 @@ local function promoted_at_most(wanted)
 end
 
 -- Returns how many, and how many at most it would have been.
-local function promote(now, wanted, by_key)
+local function promote(now, wanted, by_partition)
   local most = promoted_at_most(wanted)
   local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, most)
   if #due == 0 then return 0, most end
@@ -18,19 +18,19 @@ local function promote(now, wanted, by_key)
     ids[#ids + 1] = due[i]
   end
   write_even_when_full()
-  line_up(waiting, places, by_key)
+  add_waiting(waiting, places, by_partition)
   redis.call('ZREM', scheduled, unpack(ids))
   return #ids, most
 end
 
--- Deletes a bounded slice of what stands in a set since `before` or longer, and beyond that of the oldest when there
+-- Deletes a bounded slice of the members of a set with scores up to `before`, and beyond those the oldest when there
 -- are more than `most` (0 = any number), index and hash together. Returns how many, and the score of the newest.
 local function trim(set, before, most)
   local all = redis.call('ZCARD', set)
   if all == 0 then return 0 end
   local old = redis.call('ZRANGEBYSCORE', set, '-inf', exact(before), 'LIMIT', 0, SLICE)
-  local over = all - #old - most
-  if most > 0 and over > 0 then old = redis.call('ZRANGE', set, 0, math.min(#old + over, SLICE) - 1) end
+  local excess = all - #old - most
+  if most > 0 and excess > 0 then old = redis.call('ZRANGE', set, 0, math.min(#old + excess, SLICE) - 1) end
   if #old == 0 then return 0 end
   local newest = redis.call('ZSCORE', set, old[#old])
   redis.call('ZREMRANGEBYRANK', set, 0, #old - 1)
@@ -39,8 +39,8 @@ local function trim(set, before, most)
   return #old, newest
 end
 
-local function trim_dead(now, defaults)
-  local gone = trim(dead, now - defaults.dead_ttl, defaults.dead_max)
+local function trim_dead(now, config)
+  local gone = trim(dead, now - config.dead_ttl, config.dead_max)
   if gone > 0 then redis.call('HINCRBY', counters, 'trimmed', gone) end
   return gone
 end
@@ -56,32 +56,33 @@ local function first_score(set)
   return tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
--- What every operation on a queue does first, each in a bounded slice: due tasks become waiting, leases that ended go
--- back to their place or to dead, dead tasks past their time are deleted. So no result depends on a sweeper's timing.
--- Looks first, as mostly there is nothing to do: then `foreseen` is when there is.
-local function upkeep(now, wanted)
-  local defaults, due, promoted, slice, moved = read_defaults(now), first_score(scheduled), 0, nil, 0
-  if due < now + 1 then promoted, slice = promote(now, wanted, defaults.by_key) end
-  -- What stands behind a full slice of overdue tasks would overtake the rest of these: no more is handed out.
-  defaults.at_most = defaults.paused and 0 or promoted == slice and slice or math.huge
+-- Every reserve does this first, each part in a bounded slice: due tasks become waiting, expired leases go back to
+-- their position or to dead, dead tasks past their time are deleted. So no result depends on when a leader last did
+-- this. Mostly there is nothing to do, so each part is a check first; `foreseen` is then when there will be.
+local function maintain(now, wanted)
+  local config, due, promoted, slice, moved = read_config(now), first_score(scheduled), 0, nil, 0
+  if due < now + 1 then promoted, slice = promote(now, wanted, config.is_partitioned) end
+  -- Tasks behind a full slice of overdue ones would overtake the rest of these, so no more than the slice is handed
+  -- out.
+  config.at_most = config.paused and 0 or promoted == slice and slice or math.huge
   local ends = first_score(pending)
-  moved = promoted + (ends <= now and recover(now, defaults) or 0)
-  if moved > 0 then wake_one(wake) end
-  local dies = first_score(dead) + defaults.dead_ttl
-  if dies <= now or defaults.dead_max > 0 then moved = moved + trim_dead(now, defaults) end
-  if moved == 0 then defaults.foreseen = math.min(due, ends, dies) end
-  if defaults.history_ms or defaults.history_max then
-    defaults.history = history_of(defaults.history_ms, defaults.history_max)
-    moved = moved + trim_done(now, defaults.history)
+  moved = promoted + (ends <= now and recover_expired(now, config) or 0)
+  if moved > 0 then notify_worker(wake) end
+  local dies = first_score(dead) + config.dead_ttl
+  if dies <= now or config.dead_max > 0 then moved = moved + trim_dead(now, config) end
+  if moved == 0 then config.foreseen = math.min(due, ends, dies) end
+  if config.history_ms or config.history_max then
+    config.history = history_of(config.history_ms, config.history_max)
+    moved = moved + trim_done(now, config.history)
   end
-  return defaults, moved
+  return config, moved
 end
 
--- When the queue next has maintenance to do or a limit lifts (`lifts`), Unix ms; '' when neither is foreseen. What
--- `upkeep` read stays true until something is moved.
-local function next_event(defaults, lifts)
-  local soonest = defaults.foreseen
-    or math.min(first_score(scheduled), first_score(pending), first_score(dead) + defaults.dead_ttl)
+-- When the queue next has maintenance to do or a limit lifts (`lifts`), Unix ms; '' when neither is foreseen.
+-- `config.foreseen` stays true until something is moved.
+local function next_event(config, lifts)
+  local soonest = config.foreseen
+    or math.min(first_score(scheduled), first_score(pending), first_score(dead) + config.dead_ttl)
   soonest = math.min(soonest, lifts or math.huge)
   return soonest < math.huge and exact(soonest) or ''
 end

@@ -1,116 +1,121 @@
 -- Limits of single partitions: leases at a time, and a token bucket each. Tasks without a partition ('') have none.
--- `inflight` counts the leases of each partition; free_keys in task_leases.lua takes off those that end.
+-- `inflight` counts the leases of each partition; free_partitions in task_leases.lua takes off those that end.
 -- A partition at a limit is in `blocked`, with the time of its next token, or behind all times when it holds as many
 -- leases as it may.
-local function read_one(own, key, held, limits, now, holds)
-  local room = holds and limits.key_inflight - (tonumber(held) or 0) or math.huge
-  local bucket = limits.key_tokens and read_bucket(own .. 'bucket:' .. key, limits.key_tokens, limits.key_interval, now)
-  return {room = room, bucket = bucket or nil, held = tonumber(held) or 0, used = 0}
+local function read_partition(prefix, partition, inflight, limits, now, counts_leases)
+  local capacity = counts_leases and limits.key_inflight - (tonumber(inflight) or 0) or math.huge
+  local bucket = limits.key_tokens
+    and read_bucket(prefix .. 'bucket:' .. partition, limits.key_tokens, limits.key_interval, now)
+  return {capacity = capacity, bucket = bucket or nil, inflight = tonumber(inflight) or 0, used = 0}
 end
 
--- A function for each: `read` has the rooms of keys at hand, `of` is that of one, `use` and `unuse` change it by one,
--- `frees_at` is the score in `blocked` of one without room, and `write` writes them, with the ids that got a lease.
-local function read_rooms(own, limits, now, are_leased)
-  local seen, holds = {}, are_leased and limits.key_inflight > 0
-  local function read(keys)
+-- The limits of partitions as a table of functions: `read` reads those of some partitions, `capacity_of` says how many
+-- tasks one may hand out, `use` changes that, `frees_at` is the score in `blocked` of one at a limit, and `write`
+-- stores the limits and which tasks got a lease.
+local function read_partition_limits(prefix, limits, now, are_leased)
+  local known, counts_leases = {}, are_leased and limits.key_inflight > 0
+  local function read(partitions)
     local new = {}
-    for _, key in ipairs(keys) do
-      if not seen[key] then new[#new + 1] = key end
+    for _, partition in ipairs(partitions) do
+      if not known[partition] then new[#new + 1] = partition end
     end
-    local held = holds and #new > 0 and redis.call('HMGET', own .. 'inflight', unpack(new)) or {}
-    for n, key in ipairs(new) do seen[key] = read_one(own, key, held[n], limits, now, holds) end
+    local inflight = counts_leases and #new > 0 and redis.call('HMGET', prefix .. 'inflight', unpack(new)) or {}
+    for n, partition in ipairs(new) do
+      known[partition] = read_partition(prefix, partition, inflight[n], limits, now, counts_leases)
+    end
   end
-  local function of(key)
-    return key == '' and math.huge or math.min(seen[key].room, whole_tokens(seen[key].bucket))
+  local function capacity_of(partition)
+    return partition == '' and math.huge or math.min(known[partition].capacity, whole_tokens(known[partition].bucket))
   end
-  local function use(key, count)
-    local one = seen[key]
-    one.room, one.used = one.room - count, one.used + count
-    if one.bucket then one.bucket.level = one.bucket.level - count * one.bucket.interval end
+  local function use(partition, count)
+    local known_one = known[partition]
+    known_one.capacity, known_one.used = known_one.capacity - count, known_one.used + count
+    if known_one.bucket then known_one.bucket.level = known_one.bucket.level - count * known_one.bucket.interval end
   end
-  local function frees_at(key)
-    return seen[key].room < 1 and FAR or refills_at(seen[key].bucket, now)
+  local function frees_at(partition)
+    return known[partition].capacity < 1 and FAR or refills_at(known[partition].bucket, now)
   end
   local function write(holders)
-    local inflight = {}
-    for key, one in pairs(seen) do
-      if one.bucket and one.used > 0 then
-        save(one.bucket)
-        redis.call('PEXPIRE', one.bucket.name, exact(math.ceil(one.bucket.interval / 500)))
+    local counts = {}
+    for partition, known_one in pairs(known) do
+      if known_one.bucket and known_one.used > 0 then
+        save(known_one.bucket)
+        redis.call('PEXPIRE', known_one.bucket.name, exact(math.ceil(known_one.bucket.interval / 500)))
       end
-      if holds and key ~= '' and one.used > 0 then
-        inflight[#inflight + 1], inflight[#inflight + 2] = key, one.held + one.used
+      if counts_leases and partition ~= '' and known_one.used > 0 then
+        counts[#counts + 1], counts[#counts + 2] = partition, known_one.inflight + known_one.used
       end
     end
-    if not holds then return end
-    call_sliced('HSET', own .. 'inflight', inflight)
-    call_sliced('HSET', own .. 'holders', holders)
+    if not counts_leases then return end
+    call_sliced('HSET', prefix .. 'inflight', counts)
+    call_sliced('HSET', prefix .. 'holders', holders)
   end
-  return {read = read, of = of, use = use, frees_at = frees_at, write = write, holds = holds}
+  return {read = read, capacity_of = capacity_of, use = use, frees_at = frees_at, write = write,
+    counts_leases = counts_leases}
 end
 
--- A few tasks that count as held are compared with what is pending: an older version may have ended their leases.
-local function compare_some(own)
-  local some, stale = redis.call('HRANDFIELD', own .. 'holders', -3), {}
+-- Compares a few counted leases with `pending`: an older version may have ended them without counting them off.
+local function recount_some(prefix)
+  local some, stale = redis.call('HRANDFIELD', prefix .. 'holders', -3), {}
   if #some == 0 then return end
   for n, lease_end in ipairs(redis.call('ZMSCORE', pending, unpack(some))) do
     if not lease_end then stale[#stale + 1] = some[n] end
   end
-  free_keys(stale)
+  free_partitions(stale)
 end
 
 -- Partitions at a limit leave the rotations, so that a reserve reads only partitions that may hand out a task. They
 -- return when their time has come, when a lease of theirs ends (score 0), or when the limits were changed: then all of
 -- them are `unsure` and are checked slice by slice.
-local FREED_SLICE = 100
+local UNBLOCKED_SLICE = 100
 
-local function judge_keys(own, keys, rooms, turn)
-  rooms.read(keys)
+local function check_partitions(prefix, partitions, limiter, turn)
+  limiter.read(partitions)
   local free, blocked, rotations = {}, {}, {[-1] = {}, [0] = {}, [1] = {}}
-  for _, key in ipairs(keys) do
-    local has_room, is_there = rooms.of(key) >= 1, false
+  for _, partition in ipairs(partitions) do
+    local has_capacity, has_tasks = limiter.capacity_of(partition) >= 1, false
     for band, rotation in pairs(rotations) do
-      if redis.call('EXISTS', line_of(own, band, key)) == 1 then
-        is_there = true
-        if has_room then rotation[#rotation + 1], rotation[#rotation + 2] = turn, key end
+      if redis.call('EXISTS', partition_key(prefix, band, partition)) == 1 then
+        has_tasks = true
+        if has_capacity then rotation[#rotation + 1], rotation[#rotation + 2] = turn, partition end
       end
     end
-    if is_there and not has_room then
-      blocked[#blocked + 1], blocked[#blocked + 2] = exact(rooms.frees_at(key)), key
+    if has_tasks and not has_capacity then
+      blocked[#blocked + 1], blocked[#blocked + 2] = exact(limiter.frees_at(partition)), partition
     else
-      free[#free + 1] = key
+      free[#free + 1] = partition
     end
   end
   for band, rotation in pairs(rotations) do
-    if #rotation > 0 then redis.call('ZADD', rotation_of(own, band), 'NX', unpack(rotation)) end
+    if #rotation > 0 then redis.call('ZADD', rotation_key(prefix, band), 'NX', unpack(rotation)) end
   end
-  call_sliced('ZADD', own .. 'blocked', blocked)
-  call_sliced('ZREM', own .. 'blocked', free)
+  call_sliced('ZADD', prefix .. 'blocked', blocked)
+  call_sliced('ZREM', prefix .. 'blocked', free)
 end
 
--- Brings a bounded slice of the keys that have room again back to their rotations. Returns whether there may be more.
-local function unblock(own, limits, rooms, wanted, now, turn, are_leased)
-  local blocked, unsure = own .. 'blocked', own .. 'unsure'
+-- Returns a bounded slice of unblocked partitions to their rotations. Returns whether there may be more.
+local function unblock_partitions(prefix, limits, limiter, wanted, now, turn, are_leased)
+  local blocked, unsure = prefix .. 'blocked', prefix .. 'unsure'
   if limits.recheck and redis.call('EXISTS', unsure) == 0 then
     if redis.call('EXISTS', blocked) == 1 then redis.call('RENAME', blocked, unsure) end
     redis.call('HDEL', settings, 'recheck')
   end
-  local slice = math.max(FREED_SLICE, math.min(wanted, SLICE))
+  local slice = math.max(UNBLOCKED_SLICE, math.min(wanted, SLICE))
   local due = redis.call('ZRANGEBYSCORE', blocked, '-inf', exact(now), 'LIMIT', 0, slice)
-  judge_keys(own, due, rooms, turn)
-  local old = redis.call('ZRANGE', unsure, 0, math.max(slice - #due, FREED_SLICE) - 1)
-  judge_keys(own, old, rooms, turn)
+  check_partitions(prefix, due, limiter, turn)
+  local old = redis.call('ZRANGE', unsure, 0, math.max(slice - #due, UNBLOCKED_SLICE) - 1)
+  check_partitions(prefix, old, limiter, turn)
   call_sliced('ZREM', unsure, old)
-  -- A pop takes no lease, so what a key holds does not keep it out.
+  -- A pop takes no lease, so the count of leases keeps no partition out.
   if not are_leased then
-    judge_keys(own, redis.call('ZRANGEBYSCORE', blocked, exact(FAR), '+inf', 'LIMIT', 0, slice), rooms, turn)
+    check_partitions(prefix, redis.call('ZRANGEBYSCORE', blocked, exact(FAR), '+inf', 'LIMIT', 0, slice), limiter, turn)
   end
-  return #due == slice or #old >= FREED_SLICE
+  return #due == slice or #old >= UNBLOCKED_SLICE
 end
 
--- When the next key has a token again, Unix ms.
-local function unblocks_at(own, now)
-  local first = redis.call('ZRANGE', own .. 'blocked', 0, 0, 'WITHSCORES')[2]
+-- When the next partition has a token again, Unix ms.
+local function unblocks_at(prefix, now)
+  local first = redis.call('ZRANGE', prefix .. 'blocked', 0, 0, 'WITHSCORES')[2]
   if not first or tonumber(first) >= FAR then return math.huge end
-  return math.max(tonumber(first), now + SHORTEST_LOOK_US / 1000)
+  return math.max(tonumber(first), now + SHORTEST_WAIT_US / 1000)
 end

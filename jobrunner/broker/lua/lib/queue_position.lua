@@ -1,4 +1,4 @@
--- A place in line is one double: priority decides first, then due time, then arrival.
+-- A task's place in its queue is one double: priority decides first, then due time, then arrival.
 --   place = (1 - priority) * 2^42 + due,  due in Unix ms with 1/1024 ms as the finest step.
 -- It is exact (43 bits before the point, 10 behind) until the year 2109, and for the default priority simply the due
 -- time. The first half of a millisecond is for tasks that were scheduled for it, the second for those that arrive in
@@ -6,10 +6,10 @@
 local STEP = 1 / 1024
 local HALF = 1 / 2
 local BAND = 4398046511104
--- Behind all places: what is sorted by key, and between the two a line to tell it by. Behind all times as well.
-local PARKED = 70368744177664
+-- Scores behind all places, and all times: those of tasks in partitions; UNPARTITIONED separates the two kinds.
+local PARTITIONED = 70368744177664
 local FAR = 70368744177664
-local UNSORTED = 35184372088832
+local UNPARTITIONED = 35184372088832
 
 local function place_of(priority, due)
   if priority == '' then return due end
@@ -22,7 +22,7 @@ local function arrival_after(last, now)
   return after < first and first or after
 end
 
--- The due time nearest to `due` behind all that were scheduled for the same millisecond before.
+-- The due time nearest to `due` behind all tasks that are scheduled for the same millisecond.
 local function slot_at(scheduled, due)
   due = math.ceil(due)
   local last = redis.call('ZREVRANGEBYSCORE', scheduled, '(' .. exact(due + HALF), exact(due), 'WITHSCORES', 'LIMIT',
@@ -31,7 +31,7 @@ local function slot_at(scheduled, due)
   return math.min(tonumber(last[2]) + STEP, due + HALF - STEP)
 end
 
--- The last slot that is due at `now`.
+-- The last due time that counts as due at `now`.
 local function last_slot_at(now)
   return math.max(now, math.floor(now) + HALF - STEP)
 end

@@ -1,14 +1,15 @@
--- Defaults of a queue that nobody configured; settings.py holds the same figures and a test compares them.
+-- Defaults of a queue without settings; settings.py has the same values and a test compares them.
 local DEFAULT_MAX_ATTEMPTS = 5
 local DEFAULT_KEEPALIVE_MS = 30000
 local DEFAULT_DEAD_TTL_MS = 2592000000
 local DEFAULT_DEAD_MAX = 0
 
 -- `paused` is '1', or the Unix ms at which the pause ends by itself. Most queues have no settings at all.
-local function read_defaults(now)
+local function read_config(now)
   local words = redis.call('HGETALL', settings)
   local read = {keepalive = DEFAULT_KEEPALIVE_MS, max_attempts = DEFAULT_MAX_ATTEMPTS, dead_ttl = DEFAULT_DEAD_TTL_MS,
-    dead_max = DEFAULT_DEAD_MAX, max_inflight = 0, key_inflight = 0, by_key = false, at_most = 0, foreseen = false}
+    dead_max = DEFAULT_DEAD_MAX, max_inflight = 0, key_inflight = 0, is_partitioned = false, at_most = 0,
+    foreseen = false}
   if #words == 0 then return read end
   local set = {}
   for i = 1, #words, 2 do set[words[i]] = words[i + 1] end
@@ -21,7 +22,7 @@ local function read_defaults(now)
   read.max_inflight = number(set.max_inflight) or 0
   read.max_tokens, read.interval = number(set.max_tokens), number(set.interval_us)
   read.expires_in, read.dead_letter_queue = number(set.expires_in_ms), set.dead_letter_queue
-  read.by_key = (set.fair or set.key_inflight or set.key_tokens) and true or false
+  read.is_partitioned = (set.fair or set.key_inflight or set.key_tokens) and true or false
   read.key_inflight = number(set.key_inflight) or 0
   read.key_tokens, read.key_interval = number(set.key_tokens), number(set.key_interval_us)
   read.parked, read.recheck, read.rotation_seq = set.parked, set.recheck, number(set.rotation_seq)
@@ -37,10 +38,10 @@ end
 
 -- How many more tasks the queue may hold, waiting and scheduled together. Sets `capacity_wanted`: until when a producer
 -- waits for capacity, Unix ms, or nil; and `partitioning`: false when the queue has no partitions, else the settings
--- that `line_up` needs.
+-- that `add_waiting` needs.
 local capacity_wanted
 local partitioning
-local function room_in(settings, waiting, scheduled)
+local function capacity_left(settings, waiting, scheduled)
   local set = redis.call('HMGET', settings, 'max_size', 'capacity_wanted', 'fair', 'key_inflight', 'key_tokens',
     'rotation_seq')
   partitioning = (set[3] or set[4] or set[5]) and {inflight = set[4], tokens = set[5], rotation_seq = set[6]} or false
@@ -49,12 +50,12 @@ local function room_in(settings, waiting, scheduled)
   return most and most - redis.call('ZCARD', waiting) - redis.call('ZCARD', scheduled) or math.huge
 end
 
--- Whether so many more would be above that.
-local function is_full(settings, waiting, scheduled, more)
-  return more > 0 and more > room_in(settings, waiting, scheduled)
+-- Whether `more` tasks would not fit.
+local function exceeds_capacity(settings, waiting, scheduled, more)
+  return more > 0 and more > capacity_left(settings, waiting, scheduled)
 end
 
--- Who waited behind the one that was told of room has his turn now, if there is still some.
-local function hint_more_room(settings, waiting, scheduled, wake)
-  if not is_full(settings, waiting, scheduled, 1) then hint_room(wake) end
+-- Several producers may wait, and a hint wakes one of them: the next is woken when the queue still has capacity.
+local function notify_next_producer(settings, waiting, scheduled, wake)
+  if not exceeds_capacity(settings, waiting, scheduled, 1) then notify_producer(wake) end
 end

@@ -1,15 +1,15 @@
--- A task of a flow that ends writes an entry into the outbox of its tag, in the step that ends it; the relay takes it to
--- the joins that wait for it. The field names outcome and addressees, so an entry that is written twice is there once.
+-- A task of a flow that ends writes an entry into the outbox of its tag, in the step that ends it; the relay takes it
+-- to the joins that wait for it. The field names outcome and addressees, so writing an entry twice changes nothing.
 local function post(onward, outcome, result)
   if not onward or onward == '' or onward.err then return false end
   redis.call('HSET', outbox, outcome .. ':' .. onward, result)
   return true
 end
 
--- Totals by type, beside those of the queue; what has no type is only in the latter.
+-- Totals by type, beside those of the queue; tasks without a type count only in the latter.
 local types = string.sub(counters, 1, -9) .. 'types'
 
--- Of so many types and outcomes; what is beyond counts as of type `unknown`, as a name may be made of anything.
+-- Limits the fields, as a job may be named after anything; further types count as `unknown`.
 local MOST_TYPES = 1000
 
 local function count_typed(type, outcome, by)
@@ -22,50 +22,50 @@ local function count_typed(type, outcome, by)
   end
 end
 
--- One more, in the totals of the queue and of the type.
+-- Counts one task in the totals of the queue and of its type.
 local function count_one(type, outcome)
   redis.call('HINCRBY', counters, outcome, 1)
   count_typed(type, outcome, 1)
 end
 
--- Only the hash of a task that is over has an end of life, so that tells it, whatever its fields. Most tasks succeed,
--- return nothing and are kept for the usual time: theirs says nothing else. A field for the time would cost a quarter
--- of their report, and the end of life tells it to the millisecond.
+-- Only the hash of a finished task has a TTL, so the TTL marks it, whatever its fields. Most tasks succeed, return
+-- nothing and are kept for the usual time, and need no field at all: writing the time would cost a quarter of their
+-- report, and the TTL gives it to the millisecond.
 local USUAL_KEEP_MS = '60000'
 
-local function is_over(key)
+local function is_finished(key)
   return redis.call('PTTL', key) >= 0
 end
 
--- Whether an end is told without a field. The index of history has the time, as long as the hash does not outlive it;
--- an end of life goes by the server's clock, so that must have been read.
-local function ends_as_usual(keep_ms, outcome, result, history)
+-- Whether the end of a task needs no field. The index of history has the time, as long as the hash does not outlive it;
+-- a TTL runs by the server's clock, so that must be the clock that was read.
+local function is_usual_end(keep_ms, outcome, result, history)
   if outcome ~= 'succeeded' or result ~= '' then return false end
   if history then return tonumber(keep_ms) <= history.age end
   return keep_ms == USUAL_KEEP_MS and now_ms == ''
 end
 
--- When a task was over that has no field for it, Unix ms as text; nil when it is not. Where history was made shorter
--- and nobody worked on the queue since, its index may be gone before the hash, and the time with it: then it is now.
-local function over_since(key, done, id)
+-- When a task finished that has no field for it, Unix ms as text; nil when it has not. Where history was made shorter
+-- and no worker served the queue since, its index may expire before the hash, and the time with it: the answer is now.
+local function end_time_of(key, done, id)
   local left = redis.call('PTTL', key)
   if left < 0 then return end
   return redis.call('ZSCORE', done, id)
     or exact(math.floor(read_clock('')) + math.min(left - tonumber(USUAL_KEEP_MS), 0))
 end
 
--- Tells who waits for the end of a task, if anyone does. Returns whether.
-local function tell_waiting(id, outcome)
+-- Publishes the end of a task when a client waits for it. Returns whether one does.
+local function notify_waiters(id, outcome)
   if redis.call('ZREM', waiters, id) == 0 then return false end
   redis.call('PUBLISH', finished .. id, outcome)
   return true
 end
 
-local AWAITED_KEEP_MS = '5000'
+local WAITERS_KEEP_MS = '5000'
 
--- Ends a task: its hash is kept for a while with how it ended. Returns whether it is to be deleted at once instead.
-local function end_one(id, keep_ms, outcome, result, ended, someone_waits, is_usual)
-  if someone_waits and tell_waiting(id, outcome) and keep_ms == '0' then keep_ms = AWAITED_KEEP_MS end
+-- Ends a task: its hash is kept for a while with its outcome. Returns whether the caller is to delete it instead.
+local function end_task(id, keep_ms, outcome, result, ended, has_waiters, is_usual)
+  if has_waiters and notify_waiters(id, outcome) and keep_ms == '0' then keep_ms = WAITERS_KEEP_MS end
   if keep_ms == '0' then return true end
   local key = tasks .. id
   if redis.call('PEXPIRE', key, keep_ms) == 0 or is_usual then return false end

@@ -1,8 +1,8 @@
--- Token buckets, of a queue or of one key. A level is kept in parts of a token: a token is `interval` of them and
--- `tokens` of them flow in each microsecond, so that whole numbers suffice and nothing is lost to rounding (15 tokens
--- an hour are one in exactly 240 s). It survives restarts, being in the server. A clock that steps back neither fills
--- nor drains it.
-local SHORTEST_LOOK_US = 10000
+-- Token buckets of queues and partitions. The level is kept in fractions of a token: a token is `interval` of them and
+-- `tokens` of them flow in each microsecond, so that integers suffice and nothing is lost to rounding (15 tokens an
+-- hour are one in exactly 240 s). It survives restarts, being on the server. A clock that steps back neither fills nor
+-- drains it.
+local SHORTEST_WAIT_US = 10000
 
 -- A bucket {name, tokens, interval, level, at} as it is now; nil without a rate.
 local function read_bucket(name, tokens, interval, now)
@@ -26,15 +26,15 @@ local function save(read)
   redis.call('HSET', read.name, 'level', exact(read.level), 'at', exact(read.at), 'interval', exact(read.interval))
 end
 
--- Tokens are paid for what was handed out, and for nothing else.
+-- Takes tokens for tasks that were handed out, and for nothing else.
 local function pay(read, count)
   if not read or count == 0 then return end
   read.level = read.level - count * read.interval
   save(read)
 end
 
--- When there is a token again, Unix ms, but not sooner than it pays to look; never when there is one.
+-- When there is a token again, Unix ms, but at least SHORTEST_WAIT_US from now; never when there is one.
 local function refills_at(read, now)
   if not read or read.level >= read.interval then return math.huge end
-  return now + math.max((read.interval - read.level) / read.tokens, SHORTEST_LOOK_US) / 1000
+  return now + math.max((read.interval - read.level) / read.tokens, SHORTEST_WAIT_US) / 1000
 end
