@@ -22,7 +22,7 @@ id, priority, due, names, f:<name>   the prepared task: `due` as in lua/enqueue.
                     and their values; `f:then` also of `pass`
 bytes               how long the large results among them are together, pieces included
 gathered            when it is there the rule is met and nothing arrives any more: results and outcomes of so many
-                    members are collected in `join:<id>:collected` (see lua/collect.lua)
+                    members are collected in `join:<id>:collected` (see lua/join_collect.lua)
 fired               id of the task, once it is enqueued, or how the join ended without one; nothing arrives after that
 =================== ==========================================================================================
 """

@@ -61,7 +61,7 @@ key                                  type   content
 ``P:format``                         string number of the format of these keys (see broker/calls/server.py)
 ``P:{/}:periodics``                  hash   name → definition of a periodic job, JSON
 ``P:{/}:periodics:seen``             zset   name → when a worker last said it knows the job, Unix ms
-``P:{/}:periodics:deployed``         hash   name → its definitions that are published, see lua/define.lua
+``P:{/}:periodics:deployed``         hash   name → its definitions that are published, see lua/periodic_define.lua
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
 ``P:{/}:redact``                     set    names of parameters that pages and commands hide
 ``P:{/}:periodics:version``          string counts changes of definitions, so that the leader knows when to read them

@@ -104,15 +104,15 @@ def _claimed(batch_id: str, claim: str, reply: list[Any]) -> Claimed | bool:
     )
 
 
-_fill = ScriptCommand("fill", lambda reply: reply)
-_begin = ScriptCommand("begin", lambda reply: reply)
-_claim = ScriptCommand("claim", lambda reply: reply, repeatable=False)
-_renew = ScriptCommand("renew", lambda reply: reply)
-_stage = ScriptCommand("stage", lambda reply: reply)
-_decide = ScriptCommand("decide", lambda reply: reply)
-_advance = ScriptCommand("advance", lambda reply: reply)
-_failed_attempt = ScriptCommand("failed_attempt", lambda reply: reply)
-_reclaim = ScriptCommand("reclaim", lambda reply: Reclaimed(reply[0], reply[1].decode(), bool(reply[2])))
+_fill = ScriptCommand("batch_fill", lambda reply: reply)
+_begin = ScriptCommand("batch_begin", lambda reply: reply)
+_claim = ScriptCommand("batch_claim", lambda reply: reply, repeatable=False)
+_renew = ScriptCommand("batch_renew", lambda reply: reply)
+_stage = ScriptCommand("batch_stage", lambda reply: reply)
+_decide = ScriptCommand("batch_decide", lambda reply: reply)
+_advance = ScriptCommand("batch_advance", lambda reply: reply)
+_failed_attempt = ScriptCommand("batch_fail", lambda reply: reply)
+_reclaim = ScriptCommand("batch_reclaim", lambda reply: Reclaimed(reply[0], reply[1].decode(), bool(reply[2])))
 
 
 def lost(batch_id: str) -> BatchLost:

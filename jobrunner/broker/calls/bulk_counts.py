@@ -57,7 +57,7 @@ def _crew_said(reply: list[Any]) -> list[tuple[str, dict[str, bytes]]]:
     return [(text(raw), fields(said)) for raw, said in reply]
 
 
-_bulk_counts = ScriptCommand("bulk_counts", _surveyed, divisible=True)
+_bulk_counts = ScriptCommand("queue_bulk_counts", _surveyed, divisible=True)
 _list_workers = ScriptCommand("list_workers", _crew_said)
 
 

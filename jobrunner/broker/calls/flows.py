@@ -24,13 +24,13 @@ class JoinCounts:
     cancelled: int
 
 
-_prepare = ScriptCommand("prepare", bool)
+_prepare = ScriptCommand("join_prepare", bool)
 _join_arrive = ScriptCommand("join_arrive", text)
-_collect = ScriptCommand("collect", text)
+_collect = ScriptCommand("join_collect", text)
 _join_arrive_part = ScriptCommand("join_arrive_part", text)
-_passed = ScriptCommand("passed", text)
-_outbox: ScriptCommand[tuple[list[Ended], bool]] = ScriptCommand("outbox", tuple)
-_abandon = ScriptCommand("abandon", text)
+_passed = ScriptCommand("join_pass_on", text)
+_outbox: ScriptCommand[tuple[list[Ended], bool]] = ScriptCommand("outbox_read", tuple)
+_abandon = ScriptCommand("join_abandon", text)
 
 
 def prepare(keys: QueueKeys, join: Join) -> Call[bool]:
@@ -66,7 +66,7 @@ def join_arrive(keys: QueueKeys, join_id: str, arrivals: Iterable[tuple[int, str
 
 def collect(keys: QueueKeys, join_id: str) -> Call[str]:
     """A slice of what the members of a large join brought. Reply: 'more' while there is more to collect, else how the
-    join went on: 'fired', 'posted', 'pass', 'dead', 'noted' or 'gone' (see lua/collect.lua)."""
+    join went on: 'fired', 'posted', 'pass', 'dead', 'noted' or 'gone' (see lua/join_collect.lua)."""
     sets = (keys.waiting, keys.scheduled, keys.dead, keys.settings, keys.counters, keys.arrival, keys.wake)
     picked = (*keys.join_and_collected(join_id), *sets, keys.waiters, keys.outbox)
     return _collect.with_keys(picked, tasks=keys.tasks, finished=keys.finished)

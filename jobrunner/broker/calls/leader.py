@@ -26,12 +26,12 @@ def _leadership(reply: list[Any]) -> Leadership:
 
 
 _take_leadership = ScriptCommand("take_leadership", _leadership)
-_announce = ScriptCommand("announce", fields)
+_announce = ScriptCommand("worker_announce", fields)
 _DIGEST = 16
 """So many digits tell the definitions of one job apart."""
-_define = ScriptCommand("define", int)
-_fire = ScriptCommand("fire", text)
-_anchor = ScriptCommand("anchor", text)
+_define = ScriptCommand("periodic_define", int)
+_fire = ScriptCommand("periodic_fire", text)
+_anchor = ScriptCommand("periodic_anchor", text)
 
 
 def take_leadership(keys: Keys, worker_id: str, *, ttl_ms: int, resign: bool = False) -> Call[Leadership]:
@@ -57,7 +57,7 @@ def fire(
     overlap: str,
     fields: Sequence[Arg],
 ) -> Call[str]:
-    """One tick of a periodic job. Reply: 'fired', 'skipped', 'disabled', 'missed' or 'fenced' (see lua/fire.lua)."""
+    """One tick of a periodic job. Reply: 'fired', 'skipped', 'disabled', 'missed', 'fenced' (lua/periodic_fire.lua)."""
     picked = (keys.waiting, keys.scheduled, keys.pending, keys.counters, keys.arrival, keys.wake)
     return _fire.with_keys(
         (*picked, keys.periodic(name)),

@@ -40,7 +40,7 @@ _crash = ScriptCommand("crash", texts)
 _extend = ScriptCommand("extend", texts)
 _progress = ScriptCommand("progress", text)
 _move = ScriptCommand("move", texts)
-_spread = ScriptCommand("spread", lambda reply: [text(reply)])
+_spread = ScriptCommand("fan_out", lambda reply: [text(reply)])
 
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:

@@ -94,14 +94,14 @@ def _probed(reply: list[Any]) -> Probe:
 _ARCHIVED_SLICE = 500
 _LONGEST_LEASE_MS = 3 * 86_400_000
 """Members of a batch are held for between 3.5 and 7 days (HOLD_MS in lua/lib/batch.lua)."""
-_count = ScriptCommand("counts", _counts)
-_upkeep = ScriptCommand("upkeep", _upkeep_done)
+_count = ScriptCommand("queue_counts", _counts)
+_upkeep = ScriptCommand("maintain", _upkeep_done)
 _probe = ScriptCommand("probe", _probed)
 _configure = ScriptCommand("configure", lambda _: None)
 _purge = ScriptCommand("purge", int)
 _await_capacity = ScriptCommand("await_capacity", int)
 _delete_queue: ScriptCommand[list[Any]] = ScriptCommand("delete_queue", lambda reply: reply)
-_forget: ScriptCommand[list[str]] = ScriptCommand("forget", texts, divisible=True)
+_forget: ScriptCommand[list[str]] = ScriptCommand("queue_forget", texts, divisible=True)
 _register: ScriptCommand[Any] = ScriptCommand("register", lambda reply: reply, divisible=True)
 
 
@@ -232,7 +232,7 @@ def some_registered(keys: Keys, most: int = 1000) -> Call[list[str]]:
 def forget(keys: Keys, names: Sequence[str], *, unused_ms: int | None) -> Call[list[str]]:
     """Deletes what is left of queues that were unused for so long; None marks those that are unused now.
 
-    Reply: beside the names 'forgotten', 'marked', 'early' or 'used' (see lua/forget.lua), or what went wrong.
+    Reply: beside the names 'forgotten', 'marked', 'early' or 'used' (see lua/queue_forget.lua), or what went wrong.
     """
     return _forget.with_keys(tuple(map(keys.counters, names)), unused_ms="" if unused_ms is None else unused_ms)
 

@@ -7,7 +7,7 @@ from jobrunner.broker.call import Call, ScriptCommand
 from jobrunner.broker.keys import QueueKeys
 
 FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
-"""What is read of a task, as search.lua has it."""
+"""What is read of a task, as task_search.lua has it."""
 _PAYLOAD = "payload"
 _WORDS = 2 + len(FIELDS) + 1
 LONGEST_PAYLOAD = 16384
@@ -35,7 +35,7 @@ def _matches(reply: list[Any]) -> SearchChunk:
     return SearchChunk(rank=int(rank), tasks=tasks)
 
 
-_search = ScriptCommand("search", _matches)
+_search = ScriptCommand("task_search", _matches)
 
 
 def search_state(
@@ -85,7 +85,7 @@ def _ids_of_page(reply: list[int | list[bytes]]) -> Page | None:
     return first, [raw.decode("utf-8", "replace") for raw in found]
 
 
-_read_page = ScriptCommand("page", _ids_of_page)
+_read_page = ScriptCommand("task_page", _ids_of_page)
 
 
 def page(keys: QueueKeys, state: str, *, after: str | None, count: int) -> Call[Page | None]:

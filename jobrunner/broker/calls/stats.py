@@ -37,9 +37,9 @@ _FIELDS_AT_ONCE = 400
 _HASHES_AT_ONCE = 8
 _SCANNED_AT_ONCE = 2000
 
-_observe = ScriptCommand("observe", int)
-_sample = ScriptCommand("sample", int)
-_stats = ScriptCommand("stats", lambda reply: [text_fields(one) for one in reply])
+_observe = ScriptCommand("stats_add", int)
+_sample = ScriptCommand("stats_sample", int)
+_stats = ScriptCommand("stats_read", lambda reply: [text_fields(one) for one in reply])
 
 
 def field_of(queue: str, type: str, what: str) -> str:  # noqa: A002 - the word of this package

@@ -35,8 +35,8 @@ def _record(seal: PayloadEncryption | None, tag: str, task_id: str, reply: list[
 _TAG_AT = 28
 """Where an id that jobrunner made has a hyphen and its tag."""
 _enqueue: ScriptCommand[list[bool]] = ScriptCommand("enqueue", lambda reply: reply)
-_unique = ScriptCommand("unique", lambda reply: reply)
-_show = ScriptCommand("show", lambda reply: reply)
+_unique = ScriptCommand("enqueue_unique", lambda reply: reply)
+_show = ScriptCommand("task_read", lambda reply: reply)
 _cancel = ScriptCommand("cancel", text)
 _requeue = ScriptCommand("requeue", texts)
 _delete = ScriptCommand("delete", text)

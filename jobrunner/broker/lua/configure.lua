@@ -1,6 +1,6 @@
 local settings, wake = unpack(KEYS)
 local now_ms = unpack(ARGV, 1, 1)
--- configure: sets and removes settings of a queue in one step and wakes a sleeper; the others stay as they are.
+-- configure: sets and removes settings of a queue in one step and wakes a worker; the others stay as they are.
 -- KEYS  settings: hash · wake: zset
 -- ARGV  now_ms: Unix ms or '' · then field, value, ...; an empty value removes the field, '+N' means in N ms
 -- reply 1

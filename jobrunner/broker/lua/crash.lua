@@ -1,7 +1,7 @@
 local waiting, pending, dead, leases, settings, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, queue, reason = unpack(ARGV, 1, 4)
--- crash: pending → waiting at the original place, or → dead when the attempts are spent: tasks that had begun when
---        their worker died. Each counts as a lease that ended.
+-- crash: pending → waiting at the original position, or → dead when the attempts are spent: tasks that had begun when
+--       their worker died. Each counts as an expired lease.
 -- KEYS  waiting, pending, dead, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · reason: how the worker died
 --       then for each report: id, number of its lease, '1' when it may be to blame, else ''

@@ -1,6 +1,7 @@
 local waiting, scheduled, pending, dead, leases, settings, counters, arrival, wake, waiters, outbox = unpack(KEYS)
 local now_ms, tasks, queue, finished, worker = unpack(ARGV, 1, 5)
--- fail: pending → scheduled after a delay, → waiting without one, → dead when told so or when the attempts are spent.
+-- fail: pending → scheduled after a delay, → waiting without one, → dead when the report says so or the attempts are
+--       spent.
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · arrival: string ·
 --       wake, waiters: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the channels

@@ -1,12 +1,12 @@
 local first = unpack(KEYS)
 local now_ms, unused_ms = unpack(ARGV)
--- leader_scan: whether there is anything for the leader to do, in one call for many queues. Changes nothing.
+-- leader_scan: whether the leader has anything to do, in one call for many queues. Changes nothing.
 -- KEYS  first: counters of a queue (hash) or the workers (zset worker id → Unix ms), then further ones
 -- ARGV  now_ms: Unix ms or '' · unused_ms: after how long an unused queue is forgotten, 0 = never
 -- reply beside the keys: the sum of its totals for a queue of which there is nothing to say, else
 --       {1 when the outbox of its tag holds anything, 1 when batches of it are finishing, how many tasks of it died: ''
 --       for none, nil when nobody can read it; the sum; when upkeep has something to do, Unix ms or '';
---       0: it holds nothing, 1: something, 2: something that is in work; 'unmarked' or 'unused': see forget.lua};
+--       0: it holds nothing, 1: something, 2: something that is in work; 'unmarked' or 'unused': see queue_forget.lua};
 --       {id, ...}: the workers that fell silent
 -- The other keys of a queue are named by its counters, and those of workers by their set, so on a cluster all that are
 -- given must be of one slot: the driver divides the call.

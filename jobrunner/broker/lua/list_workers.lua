@@ -1,6 +1,6 @@
 local workers = unpack(KEYS)
 local now_ms, worker, most = unpack(ARGV)
--- list_workers: what all workers say of themselves, in one call. Changes nothing.
+-- list_workers: reads the last heartbeats of all workers, in one call. Changes nothing.
 -- KEYS  workers: zset worker id → Unix ms
 -- ARGV  now_ms: unused · worker: what the hashes of workers begin with · most: at most so many, the latest heard first
 -- reply {{id, {field, value, ...}}, ...} without those that fell silent

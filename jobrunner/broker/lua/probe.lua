@@ -1,6 +1,7 @@
 local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks = unpack(ARGV)
--- probe: upkeep, and whether a reserve could hand out a task now. A worker asks many queues so, and reserves from few.
+-- probe: maintenance, and whether a reserve could hand out a task now. A worker probes many queues so, and reserves
+--       from few.
 -- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes

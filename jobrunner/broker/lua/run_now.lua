@@ -1,6 +1,6 @@
 local waiting, scheduled, arrival, wake = unpack(KEYS)
 local now_ms, tasks = unpack(ARGV, 1, 2)
--- run_now: scheduled → waiting now, behind all that wait, whatever it was scheduled for.
+-- run_now: scheduled → waiting now, behind all waiting tasks, whatever the time it was scheduled for.
 -- KEYS  waiting, scheduled: zsets · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then ids
 -- reply list beside the ids: 'ok' or 'not_scheduled' (nothing changed)

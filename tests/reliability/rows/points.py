@@ -15,16 +15,19 @@ from tests.reliability.ticks import declare_ticks, end_ticks, judge_ticks
 from tests.support.waiting import wait_for
 
 SCRIPTS = {
-    "worker": ("announce", "collect", "commit", "configure", "counts", "define", "fail", "fire", "forget",
-               "join_arrive", "join_arrive_part", "leader_scan", "move", "observe", "passed", "progress",
-               "reclaim", "register", "release", "reserve", "sample", "spread", "take_leadership", "upkeep"),
+    "worker": ("batch_reclaim", "commit", "configure", "fail", "fan_out", "join_arrive", "join_arrive_part",
+               "join_collect", "join_pass_on", "leader_scan", "maintain", "move", "periodic_define",
+               "periodic_fire", "progress", "queue_counts", "queue_forget", "register", "release", "reserve",
+               "stats_add", "stats_sample", "take_leadership", "worker_announce"),
     "keeper": ("extend",),
 }  # fmt: skip
 """The scripts that a worker with all kinds of tasks calls, with those of its leader and its lease keeper."""
 POINTS = [
     f"{role}:{when}:{script}" for role, scripts in SCRIPTS.items() for script in scripts for when in ("before", "after")
 ]
-_HANDFUL = "worker:after:reserve worker:before:commit worker:after:commit keeper:after:extend worker:before:fire"
+_HANDFUL = (
+    "worker:after:reserve worker:before:commit worker:after:commit keeper:after:extend worker:before:periodic_fire"
+)
 _LONGER_THAN_A_RENEWAL_S = 1.2
 _TASKS = 6
 

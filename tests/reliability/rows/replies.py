@@ -67,7 +67,7 @@ def _push(losing: Losing, findings: Findings) -> None:
 
 def _unique(losing: Losing, findings: Findings) -> None:
     with pinned(losing.way):
-        ids = losing.each("unique", (lambda: single.enqueue().id for _ in range(losing.times)))
+        ids = losing.each("enqueue_unique", (lambda: single.enqueue().id for _ in range(losing.times)))
     findings.equals("unique: tasks", (losing.queue("unique")[0].counts()["waiting"], len(set(ids))), (1, 1))
 
 
@@ -215,7 +215,8 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
     Loss 0; no report counts twice; flows go on; no tick is doubled.
     """
     proxy = stage.proxy()
-    scripts = ("reserve", "commit", "fail", "extend", "fire", "take_leadership", "announce", "join_arrive")
+    leader = ("periodic_fire", "take_leadership", "worker_announce")
+    scripts = ("reserve", "commit", "fail", "extend", "join_arrive", *leader)
     for script in scripts:
         proxy.lose_replies(script, times=times, every=3)
     quick = {"leader_ttl": 1.0, "sweep": 0.5, "heartbeat": 0.5}
@@ -229,7 +230,7 @@ def worker(stage: Stage, findings: Findings, tasks: int, times: int) -> None:
     flows = [chain(Step(), Step()).enqueue() for _ in range(tasks // 10)]
     stage.acknowledged.update(task.id for task in (*retried, *dead))
     results = {flow.result(timeout=120) for flow in flows}
-    for script in ("fire", "take_leadership", "announce"):
+    for script in leader:
         wait_for(lambda script=script: proxy.lost[script] >= times, timeout_s=60 + 3 * times)
     end_ticks(stage, 2, **options)
 

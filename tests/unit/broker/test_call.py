@@ -42,7 +42,7 @@ def test_arguments_are_bound_by_name_in_the_order_of_the_script():
 
 
 def test_keys_of_a_queue_are_picked_by_the_names_of_the_script():
-    assert ScriptCommand("counts", int).on(MAIL, tasks=b"t:").keys[:2] == (MAIL.waiting, MAIL.scheduled)
+    assert ScriptCommand("queue_counts", int).on(MAIL, tasks=b"t:").keys[:2] == (MAIL.waiting, MAIL.scheduled)
     assert ScriptCommand("extend", int).on(MAIL, tasks=b"t:", queue="mail").keys == (MAIL.pending, MAIL.leases)
 
 

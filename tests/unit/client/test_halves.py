@@ -25,7 +25,7 @@ def raw_orders(broker, keys, client, clock):
 @pytest.fixture
 def grow(broker, keys, clock):
     """grow(lease, 5): tops a batch up as earlier versions did, halves too."""
-    script = load("fill")
+    script = load("batch_fill")
     assert GUARD in script.source
     source = script.source.replace(GUARD, b"")
 

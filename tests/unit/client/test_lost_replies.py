@@ -145,7 +145,7 @@ def test_a_unique_job_runs_once_and_replaces_nobody(consumer: Consumer, producer
 
     try:
         with pinned(producer):
-            consumer.lose("unique")
+            consumer.lose("enqueue_unique")
             first = Only().enqueue()
             consumer.take_all()
             second = Only().enqueue()

@@ -1,0 +1,61 @@
+local batch, batches, finishing, settings = unpack(KEYS)
+local now_ms, tasks, id, lease_ms, claim = unpack(ARGV)
+-- batch_claim: hands out a batch again whose lease ended, or that is due after a failure: same members, next epoch.
+-- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms · settings: hash
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · lease_ms: length of the lease ·
+--       claim: a name of this call alone, which `renew` compares
+-- reply {} when it is not due, {'gone'} when it cannot be taken (it was halved, is damaged, or much is staged: ask
+--       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
+--       error, target, ...}
+-- Works on a server that is full.
+-- include numbers queue_settings batch
+
+local now = read_clock(now_ms)
+local set = redis.call('ZSCORE', finishing, id) and finishing or batches
+local due = redis.call('ZSCORE', set, id)
+local read = read_batch()
+if not due or tonumber(due) > now then return {} end
+if read.state ~= 'committed' and read.state ~= 'open' then
+  redis.call('ZREM', set, id)
+  return {'gone'}
+end
+if set == batches and read_config(now).paused then return {} end
+redis.call('ZREM', set, '')  -- see lib/commands.lua
+
+-- The range of a half follows from its name and from the size of the whole. Versions that topped up halves left ranges
+-- that reach over those of the other halves, whose members a sink would then write twice.
+local function mend_range()
+  local size, first = number(redis.call('HGET', batch_key(read.list), 'size')), 0
+  if not size then return end
+  for half in string.gmatch(string.sub(id, #read.list + 1), '%.([12])') do
+    local left = math.floor(size / 2)
+    if half == '1' then size = left else first, size = first + left, size - left end
+  end
+  first, size = exact(first), exact(size)
+  if read.first == first and read.size == size then return end
+  redis.call('HSET', batch, 'first', first, 'size', size)
+  read.first, read.size = first, size
+end
+if read.state == 'open' and read.list ~= id then mend_range() end
+
+-- Nobody took it for as long as members are held: they are in line again, or are put there. Run once more, a sink would
+-- write them twice.
+if set == batches and (number(read.hold) or math.huge) <= now then
+  decide_without_rows('back', now)
+  read, set = read_batch(), finishing
+end
+
+-- A lease that ended without a report counts, as for a task: a batch may be what kills its drivers.
+if set == batches and (number(read.ends) or 0) > 0 then
+  if clear_staged() then return {'gone'} end
+  local fate = count_failure(read, 0, 1, now, now, 'its driver died, hung or was cut off')
+  if fate == 'split' then return {'gone'} end
+  read = read_batch()
+  if fate == 'dead' then set = finishing end
+end
+local epoch, ends = (number(read.epoch) or 0) + 1, exact(now + lease_ms)
+redis.call('HSET', batch, 'epoch', epoch, 'ends', ends, 'claim', claim)
+redis.call('ZADD', set, ends, id)
+if read.state == 'open' then clear_staged() end
+return {epoch, read.state, ends, tonumber(read.size), tonumber(read.failures), read.list, tonumber(read.first),
+  read.error or '', unpack(batch_targets(read))}

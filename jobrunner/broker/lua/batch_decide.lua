@@ -1,0 +1,20 @@
+local batch, batches, finishing = unpack(KEYS)
+local now_ms, id, epoch, remainder, max_hops = unpack(ARGV, 1, 5)
+-- batch_decide: from here on a batch is rolled forward: the rows that its writers staged under these nonces, and no
+--       others.
+-- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms
+-- ARGV  now_ms: Unix ms or '' · id: of the batch · epoch: of its holder · remainder: what becomes of members that no
+--       row names, 'succeeded' or 'dropped' · max_hops: who moves more often is dead, 0 = no limit · then nonces
+-- reply {'ok', target, ...}, or {'lost'} (nothing changed). Again by the same holder: 'ok'.
+-- include numbers batch
+
+local now = read_clock(now_ms)
+local read = read_batch()
+if read.decided == epoch then return {'ok', unpack(batch_targets(read))} end
+if not (is_leased_as(read, epoch, now) and read.state == 'open') then return {'lost'} end
+redis.call('UNLINK', batch .. ':manifest')
+for n = 6, #ARGV do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end
+redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch)
+redis.call('ZADD', finishing, read.ends, id)
+redis.call('ZREM', batches, id)
+return {'ok', unpack(batch_targets(read))}

@@ -1,0 +1,61 @@
+local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox, batches, batch = unpack(KEYS)
+local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV)
+-- batch_fill: waiting → pending, the first `count` in the queue, as members of a batch, which is new or was just begun.
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
+--       outbox: hash · batches: zset batch id → Unix ms · batch: hash
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id: of the batch ·
+--       epoch: of the caller · had: members it has by now, 0 for a new one · count: at most so many more ·
+--       lease: number of all its leases · lease_ms: length of the batch's own
+-- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'}, {'half'} (nothing changed): halves of a
+--       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
+-- In a queue that keeps history the hash of a member says with `started_at` when it was handed out.
+-- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
+-- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out batch
+-- rarely promote
+-- rarely recover_expired bury drop_damaged
+-- rarely history_of trim_dead trim_done
+-- rarely hand_out_limited
+
+local now = read_clock(now_ms)
+local read = read_batch()
+local is_new = not read.state
+if is_new and had ~= '0' or not is_new and not (is_leased_as(read, epoch, now) and read.state == 'open') then
+  return {'lost'}
+end
+if not is_new and read.list ~= id then return {'half'} end
+if not is_new and read.size ~= had then return {tonumber(read.size), read.ends} end
+count = tonumber(count)
+local config = maintain(now, count)
+local member_lease_end, members = exact(now + MEMBER_LEASE_MS), batch .. ':members'
+
+local function hand_out(ids)
+  local ends, numbers, taken = {}, {}, {}
+  for n = 1, #ids do
+    local one = ids[n]
+    local task = redis.pcall('HMGET', tasks .. one, 'id', 'expires_in_ms', 'enqueue_time', 'retry_count')
+    if not is_unfit(one, task.err or not task[1], task[2], task[3], task[4], now, config) then
+      local at = 2 * #taken
+      ends[at + 1], ends[at + 2], numbers[at + 1], numbers[at + 2] = member_lease_end, one, lease, one
+      taken[#taken + 1] = one
+      if config.history then redis.pcall('HSET', tasks .. one, 'started_at', exact(now)) end
+    end
+  end
+  call_sliced('RPUSH', members, taken)
+  call_sliced('ZADD', pending, ends)
+  call_sliced('ZADD', leases, numbers)
+  return #taken
+end
+
+local free = config.max_inflight > 0 and config.max_inflight - redis.call('ZCARD', pending) or math.huge
+local taken = hand_out_tasks(config, math.min(count, config.at_most, free), hand_out, now, true)
+if taken == 0 then return {tonumber(had), read.ends or ''} end
+local ends = exact(now + lease_ms)
+if is_new then
+  redis.call('HSET', batch, 'queue', queue, 'state', 'open', 'epoch', epoch, 'number', lease, 'list', id, 'first', 0,
+    'failures', 0, 'hold', member_lease_end, 'users', 1)
+end
+redis.call('HSET', batch, 'size', had + taken, 'ends', ends)
+redis.call('ZADD', batches, ends, id)
+if redis.call('ZCARD', waiting) > 0 then notify_worker(wake) end
+return {had + taken, ends}

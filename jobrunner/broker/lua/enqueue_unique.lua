@@ -1,0 +1,70 @@
+local waiting, scheduled, settings, counters, arrival, wake, lock = unpack(KEYS)
+local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, on_clash, sealed_as = unpack(ARGV, 1, 13)
+-- enqueue_unique: enqueues one task unless one like it is there: then that one stays, is replaced or rescheduled.
+-- KEYS  waiting, scheduled: zsets · settings, counters: hashes · arrival: string · wake: zset · lock: string, the end
+--       of the lock (Unix ms), a blank and the id of the task that has it
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · base: prefix of the keys of its tag · tag ·
+--       queue: full name · call: name of this call, the same when it is sent again · id · priority: '' = default ·
+--       due: '' now, '+N' in N ms, 'N' at Unix ms N · lasts: 'started' or 'finished' or 'expired', the end of the lock,
+--       which is `ttl_ms` behind the due time at the latest · ttl_ms · on_clash: 'replace', 'reschedule' or '' ·
+--       sealed_as: id, a blank and the queue of the task that the payload is sealed for ('' = it is plain) ·
+--       then field, value, ...
+-- reply {'new', 'exists' (its id), 'replaced', 'rescheduled' or 'clash', id of the task that is there now, for a new
+--       queue also its name and 'first'}; 'full'; {'sealed_else', id, queue}: the payload has to be sealed for these
+-- The lock is held by what the task is, not by what anybody remembers to undo: a task that ended in any way holds none.
+-- include numbers commands queue_position queue_settings waiting_set enqueue_call
+
+local note = string.sub(tasks, 1, -6) .. 'sent:' .. call
+if call ~= '' and redis.call('EXISTS', note) == 1 then return {'new', id} end
+local now = read_clock(now_ms)
+local when = read_due(due, now)
+
+local function place_of_holder(holder)
+  local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count')
+  if task.err or not task[1] then return end
+  local name = task[1]
+  if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
+  local prefix = base .. name .. ':'
+  for _, state in ipairs({'waiting', 'scheduled', 'pending'}) do
+    if redis.call('ZSCORE', prefix .. state, holder) then return prefix, state, task[2], task[1] end
+  end
+end
+
+local function take_lock(id)
+  local ends = math.max(when, now) + ttl_ms
+  redis.call('SET', lock, exact(ends) .. ' ' .. id, 'PX', exact(math.ceil(ends - now)))
+end
+local function is_sealed_else(id, queue) return sealed_as ~= '' and sealed_as ~= id .. ' ' .. queue end
+
+-- Puts the holder, which was not begun, where the new one would have gone.
+local function put_instead(holder, prefix, state, its_queue)
+  if on_clash == 'replace' and is_sealed_else(holder, its_queue) then return {'sealed_else', holder, its_queue} end
+  local to_waiting, to_scheduled = prefix .. 'waiting', prefix .. 'scheduled'
+  local set, score, place = position_for(to_waiting, to_scheduled, prefix .. 'arrival', priority, when, now)
+  redis.call('HSET', tasks .. holder, 'place', place)
+  if on_clash == 'replace' then
+    redis.call('HDEL', tasks .. holder, 'headers', 'encoding')  -- what the new one has none of
+    redis.call('HSET', tasks .. holder, unpack(ARGV, 14))
+  end
+  insert(set, score, holder)
+  if prefix .. state ~= set then redis.call('ZREM', prefix .. state, holder) end
+  take_lock(holder)
+  notify_worker(prefix .. 'wake')
+  return {on_clash == 'replace' and 'replaced' or 'rescheduled', holder}
+end
+
+local ends, holder = string.match(redis.call('GET', lock) or '', '^(%S+) (.+)$')
+if holder and holder ~= id and tonumber(ends) > now then
+  local prefix, state, retries, its_queue = place_of_holder(holder)
+  local begun = state == 'pending' or (number(retries) or 0) > 0
+  if state and not begun and on_clash ~= '' then return put_instead(holder, prefix, state, its_queue) end
+  if lasts == 'expired' or state and not (lasts == 'started' and begun) then return {'clash', holder} end
+end
+if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
+if is_sealed_else(id, queue) then return {'sealed_else', id, queue} end
+if exceeds_capacity(settings, waiting, scheduled, 1) then return 'full' end
+local is_first = redis.call('SETNX', arrival, '0') == 1
+if call ~= '' then redis.call('SET', note, '', 'PX', SENT_KEEP_MS) end
+create_task(id, priority, when, now, {'queue', queue, unpack(ARGV, 14)})
+take_lock(id)
+return is_first and {'new', id, queue, 'first'} or {'new', id}

@@ -1,0 +1,14 @@
+local joining, collected, outbox = unpack(KEYS)
+local now_ms, outcome = unpack(ARGV)
+-- join_abandon: a join that has not fired never will; what waits for its task learns that it ended with this outcome.
+-- KEYS  joining: hash · collected: hash, what its members brought · outbox: hash
+-- ARGV  now_ms: unused · outcome: 'cancelled'
+-- reply 'posted' (the outbox has word of it), 'noted' (nothing waits for it), 'fired' (before) or 'gone'
+-- include task_end
+
+local state = redis.call('HMGET', joining, 'rule', 'fired', 'f:then')
+if not state[1] then return 'gone' end
+if state[2] then return 'fired' end
+redis.call('HSET', joining, 'fired', outcome)
+redis.call('UNLINK', collected)
+return post(state[3], outcome, '') and 'posted' or 'noted'

@@ -1,0 +1,46 @@
+local periodics, seen, version, deployed = unpack(KEYS)
+local now_ms = unpack(ARGV, 1, 1)
+-- periodic_define: a worker publishes the periodic jobs that it knows, with the time when it did so.
+-- KEYS  periodics: hash name → definition · seen: zset name → Unix ms · version: string, counts changes ·
+--       deployed: hash name → of its definitions, in the order in which they were first published: digest and when it
+--       was published last (Unix ms), with blanks between all
+-- ARGV  now_ms: Unix ms or '' · then name, definition, digest of it (hexadecimal), ...
+-- reply how many were new, changed, or known again after a while
+-- While workers publish several definitions of one job, as during a deploy, the one that was first published last is in
+-- force; when nobody published that for a while, as it was taken back, the last one before it is again.
+-- Works on a server that is full: a worker that starts there makes room. Its first write frees nothing.
+-- include numbers
+
+local FORGOTTEN_MS = 30000 -- less than the time after which a leader fires the job no more
+local DEPLOYED_KEEP_MS = 86400000
+
+-- Notes that a definition was published; returns whether one that is newer is published still.
+local function is_outdated(name, digest, now)
+  local kept, own, newer = {}, nil, false
+  for known, at in string.gmatch(redis.call('HGET', deployed, name) or '', '(%x+) (%d+)') do
+    if known == digest then
+      own, at = true, exact(math.floor(now))
+    else
+      newer = newer or own and now - at <= FORGOTTEN_MS
+    end
+    if now - at <= DEPLOYED_KEEP_MS then kept[#kept + 1] = known .. ' ' .. at end
+  end
+  if not own then kept[#kept + 1] = digest .. ' ' .. exact(math.floor(now)) end
+  redis.call('HSET', deployed, name, table.concat(kept, ' '))
+  return newer
+end
+
+local now = read_clock(now_ms)
+local changed = 0
+redis.call('ZREM', seen, '')
+for i = 2, #ARGV, 3 do
+  local name, definition = ARGV[i], ARGV[i + 1]
+  local last_seen = tonumber(redis.call('ZSCORE', seen, name) or 0)
+  local is_changed = not is_outdated(name, ARGV[i + 2], now)
+    and redis.call('HGET', periodics, name) ~= definition
+  if is_changed then redis.call('HSET', periodics, name, definition) end
+  if is_changed or now - last_seen > FORGOTTEN_MS then changed = changed + 1 end
+  redis.call('ZADD', seen, exact(now), name)
+end
+if changed > 0 then redis.call('INCR', version) end
+return changed

@@ -1,0 +1,50 @@
+local waiting, scheduled, pending, counters, arrival, wake, periodic = unpack(KEYS)
+local now_ms, tasks, expected, tick, epoch, id, priority, due, overlap = unpack(ARGV, 1, 9)
+-- periodic_fire: one tick of a periodic job becomes one waiting task, however many leaders try.
+-- KEYS  waiting, scheduled, pending: zsets · counters: hash · arrival: string · wake: zset ·
+--       periodic: hash {last, task, epoch, fired, skipped, disabled}
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · expected: `last` as the caller read it ('' = never
+--       ran) · tick: Unix ms of this tick · epoch: fencing number of the caller's leadership (0 = by hand) ·
+--       id: of the new task, made from job and tick · priority · due: Unix ms (tick plus jitter) ·
+--       overlap: 'allow', or 'skip' while the task of an earlier tick is not finished · then field, value, ...
+-- reply 'fired', 'skipped' (overlap), 'disabled' (only noted as the last tick), 'missed' (another caller was first) or
+--       'fenced' (an older leader)
+-- include numbers commands queue_position waiting_set
+
+local now = read_clock(now_ms)
+local state = redis.call('HMGET', periodic, 'last', 'task', 'epoch', 'disabled')
+if tonumber(epoch) > 0 and (tonumber(state[3]) or 0) > tonumber(epoch) then return 'fenced' end
+if (state[1] or '') ~= expected then return 'missed' end
+
+local function is_live(earlier)
+  return redis.call('ZSCORE', waiting, earlier) or redis.call('ZSCORE', scheduled, earlier)
+    or redis.call('ZSCORE', pending, earlier)
+end
+
+-- What is damaged is found here, before the tick is noted: it is fired when that is mended.
+for _, set in ipairs({waiting, scheduled, pending, wake}) do redis.call('ZCARD', set) end
+redis.call('STRLEN', arrival)
+local counted = {redis.call('HGET', counters, 'enqueued'), redis.call('HGET', periodic, 'fired'),
+  redis.call('HGET', periodic, 'skipped')}
+for n = 1, 3 do
+  if counted[n] and not string.find(counted[n], '^%d+$') then
+    return redis.error_reply('ERR a count of this periodic job or of its queue is no number')
+  end
+end
+
+local is_disabled = tonumber(epoch) > 0 and state[4]
+local is_skipped = not is_disabled and overlap == 'skip' and state[2] and is_live(state[2])
+local exists = redis.call('EXISTS', tasks .. id) == 1
+if not (is_disabled or is_skipped or exists) then
+  create_task(id, priority, tonumber(due), now, {unpack(ARGV, 10)})
+  redis.call('HSET', periodic, 'task', id)
+  redis.call('HINCRBY', periodic, 'fired', 1)
+end
+if tonumber(epoch) > 0 then redis.call('HSET', periodic, 'epoch', epoch) end
+redis.call('HSET', periodic, 'last', tick)
+if is_disabled then return 'disabled' end
+if is_skipped then
+  redis.call('HINCRBY', periodic, 'skipped', 1)
+  return 'skipped'
+end
+return exists and 'missed' or 'fired'

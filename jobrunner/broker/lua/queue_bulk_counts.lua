@@ -1,0 +1,64 @@
+local first = unpack(KEYS)
+local now_ms = unpack(ARGV)
+-- queue_bulk_counts: the counts of many queues in one call. Changes nothing.
+-- KEYS  first: settings of a queue (hash), then those of further queues; a page of a dashboard has no command for each
+-- ARGV  now_ms: Unix ms or ''
+-- reply beside the keys: an error's text, or {waiting, scheduled, pending, dead, done, paused: the field or '',
+--       oldest: when that task was due which waits longest, Unix ms or '',
+--       limits: {max_inflight, max_size, max_tokens, interval_us, interval, interval_unit: the fields or nil},
+--       counter, total, counter, total, ...}
+-- What is due counts as waiting and a lease that ended too, although nobody has put them there yet.
+-- The other keys of a queue are named by its settings, so on a cluster all that are given must be of one slot: the
+-- driver divides the call.
+-- include numbers queue_position
+
+local now = read_clock(now_ms)
+local due_now = exact(last_slot_at(now))
+local problem
+
+-- The reply of a command; nil or false for none, or for one that the server refuses: then the queue has a problem.
+local function try(...)
+  local reply = redis.pcall(...)
+  if not reply or tonumber(reply) or not reply.err then return reply end
+  problem = problem or reply.err
+end
+
+local function oldest_of(waiting)
+  local oldest
+  for priority = 0, 2 do
+    local from = (1 - priority) * BAND
+    for _, start in ipairs({from, PARTITIONED + from}) do
+      local head = try('ZRANGEBYSCORE', waiting, exact(start), '(' .. exact(start + BAND), 'WITHSCORES', 'LIMIT', 0, 1)
+      local due = head and head[2] and tonumber(head[2]) - start
+      if due and (not oldest or due < oldest) then oldest = due end
+    end
+  end
+  return oldest and exact(oldest) or ''
+end
+
+local function counts_of(prefix)
+  local waiting, scheduled, pending, dead, done =
+    prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'pending', prefix .. 'dead', prefix .. 'done'
+  if redis.call('EXISTS', waiting, scheduled, pending, dead, done) == 0 then return {0, 0, 0, 0, 0, '', ''} end
+  local due = try('ZCOUNT', scheduled, '-inf', due_now) or 0
+  local ended = try('ZCOUNT', pending, '-inf', exact(now)) or 0
+  local there = try('ZCARD', waiting) or 0
+  return {there + due + ended, (try('ZCARD', scheduled) or 0) - due, (try('ZCARD', pending) or 0) - ended,
+    try('ZCARD', dead) or 0, try('ZCARD', done) or 0, '', there > 0 and oldest_of(waiting) or ''}
+end
+
+local function summary_of(prefix)
+  problem = nil
+  local reply = counts_of(prefix)
+  local set = try('HMGET', prefix .. 'settings', 'paused', 'max_inflight', 'max_size', 'max_tokens', 'interval_us',
+    'interval', 'interval_unit') or {}
+  reply[6] = table.remove(set, 1) or ''
+  reply[8] = set
+  for _, word in ipairs(try('HGETALL', prefix .. 'counters') or {}) do reply[#reply + 1] = word end
+  return problem or reply
+end
+
+local replies = {}
+if not first then return replies end
+for n, settings in ipairs(KEYS) do replies[n] = summary_of(string.sub(settings, 1, -9)) end
+return replies

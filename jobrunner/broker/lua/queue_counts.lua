@@ -1,0 +1,18 @@
+local waiting, scheduled, pending, dead, done, leases, settings, counters, wake, outbox = unpack(KEYS)
+local now_ms, tasks = unpack(ARGV)
+-- queue_counts: how many tasks are in each state, after maintenance; O(1) but for the slice that maintenance moves.
+-- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, counters: hashes · wake: zset ·
+--       outbox: hash
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes
+-- reply {waiting, scheduled, pending, dead, done, paused ('1' or ''), counter, total, counter, total, ...}
+-- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
+-- include lease_recovery maintenance
+-- rarely promote
+-- rarely recover_expired
+-- rarely history_of trim_dead trim_done
+
+local config = maintain(read_clock(now_ms))
+local reply = {redis.call('ZCARD', waiting), redis.call('ZCARD', scheduled), redis.call('ZCARD', pending),
+  redis.call('ZCARD', dead), redis.call('ZCARD', done), config.paused and '1' or ''}
+for _, word in ipairs(redis.call('HGETALL', counters)) do reply[#reply + 1] = word end
+return reply

@@ -1,0 +1,25 @@
+local first = unpack(KEYS)
+local now_ms, queue, type = unpack(ARGV)
+-- stats_read: reads statistics of some minutes or hours: all of them or those of one queue, of one job, or of both.
+-- KEYS  first: hash field → number · then more of these
+-- ARGV  now_ms: unused · queue: full name, '' = all · type: name of a job, '' = all
+-- reply beside the keys, lists of field, number, ...; nothing of who wrote, but '#sampled'
+-- Fields of the leader's samples are of type '-': they are of every job.
+
+local function is_wanted(field)
+  local of, job = string.match(field, '^(%S*) (.*) %S+$')
+  if not of then return field == '#sampled' end
+  return (queue == '' or of == queue) and (type == '' or job == type or job == '-')
+end
+
+local reply = {}
+for n, key in ipairs({first, unpack(KEYS, 2)}) do
+  local found, wanted = redis.call('HGETALL', key), {}
+  for at = 1, #found, 2 do
+    if is_wanted(found[at]) then
+      wanted[#wanted + 1], wanted[#wanted + 2] = found[at], found[at + 1]
+    end
+  end
+  reply[n] = wanted
+end
+return reply

@@ -1,0 +1,198 @@
+"""batch_advance: a decided batch is rolled forward in slices, each row applied once."""
+
+import pytest
+
+from jobrunner.broker.calls import batches
+from jobrunner.errors import ServerRefused
+
+
+@pytest.fixture
+def ends(line):
+    source, target = line("o/a"), line("o/b")
+    source.enqueue(*"uvwxyz")
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=6, lease_ms=1000))
+    return source, target
+
+
+def decide(source, rows, rest="dropped", **options):
+    words = [word for row in rows for word in row]
+    source.run(batches.stage(source.keys, "b", 1, "n", words))
+    source.run(batches.decide(source.keys, "b", 1, ["n", "empty"], rest=rest, **options))
+
+
+def advance(source, count=100):
+    return source.run(batches.advance(source.keys, "b", count=count))
+
+
+def test_a_slice_does_so_many_and_the_rest_waits(ends):
+    source, target = ends
+    decide(source, [(one, "b", b"1", "") for one in "uvwx"])
+
+    assert [advance(source, 3).moved, advance(source, 3).moved] == [3, 1]
+    while not advance(source, 3).done:
+        pass
+
+    assert target.ids("waiting") == list("uvwx")
+    assert source.totals() == {"enqueued": 6, "moved_out": 4, "dropped": 2}
+    assert source.ids("pending") == source.ids("leases") == []
+    assert source.raw.keys(source.keys.batch + b"*") == [source.keys.batch + b"b"]
+    assert source.raw.pttl(source.keys.batch + b"b") > 0
+    assert target.wakes()
+
+
+def test_an_item_keeps_what_it_is_and_begins_anew(ends):
+    source, target = ends
+    before = {"error": "old", "expiries": 1, "retry_count": 2, "headers": '{"a":"1"}'}
+    source.raw.hset(source.keys.task("u"), mapping=before)
+    decide(source, [("u", "b", b'"new"', '{"headers":{"b":"2"},"type":"T"}')])
+    advance(source)
+
+    found = target.hash("u")
+    assert (found["payload"], found["retry_count"], found["total_attempts"]) == (b'"new"', b"0", b"3")
+    assert found["hops"] == b"1"
+    assert (found["queue"], found["type"], found["encoding"]) == (b"o/b", b"T", b"json")
+    assert found["headers"] in (b'{"a":"1","b":"2"}', b'{"b":"2","a":"1"}')
+    assert not found.keys() & {"error", "expiries"}
+    assert [one.id for one in target.reserve()] == ["u"]
+
+
+def test_a_delay_schedules_it(ends, clock):
+    source, target = ends
+    decide(source, [("u", "b", b"1", '{"delay_ms":700}')])
+    advance(source)
+
+    assert target.scores("scheduled") == {"u": clock.ms + 700}
+
+
+def test_two_rows_for_one_item_are_one_move(ends):
+    source, target = ends
+    decide(source, [("u", "b", b"1", ""), ("u", "b", b"2", "")])
+
+    step = advance(source)
+
+    assert (step.moved, step.skipped) == (1, 1)
+    assert target.hash("u")["payload"] == b"1"
+
+
+def test_an_item_whose_hold_ran_out_is_skipped(ends, clock):
+    source, target = ends
+    decide(source, [("u", "b", b"1", "")])
+    clock.advance(604_800_000)
+
+    assert advance(source).skipped == 1
+    assert advance(source).done
+    assert source.ask(9).attempts[0].id == "u"
+    assert target.ids("waiting") == []
+
+
+def test_members_that_are_dropped_or_succeed_stay_in_the_history(ends):
+    source, _ = ends
+    source.configure(history_ms=60_000)
+    decide(source, [], rest="dropped")
+
+    assert advance(source).ended == 6
+
+    assert len(source.ids("done")) == 6
+    assert source.hash("u")["outcome"] == b"cancelled"
+
+
+def test_the_end_of_a_task_of_a_flow_is_told(line):
+    source = line("o/a")
+    source.enqueue("f", then=b"somebody")
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=6, lease_ms=1000))
+    decide(source, [], rest="succeeded")
+    advance(source)
+
+    assert source.raw.hgetall(source.keys.outbox) == {b"succeeded:somebody": b""}
+
+
+@pytest.mark.parametrize("denied", ["zadd", "hset", "hincrby", "zrem", "ltrim", "hdel", "unlink", "set"])
+def test_a_command_that_is_denied_half_way_loses_and_doubles_nothing(ends, weak_broker, denied):
+    source, target = ends
+    decide(source, [(one, "b", b"1", "") for one in "uvwx"])
+    source.raw.hset(source.keys.task("u"), "error", "old")
+
+    with pytest.raises(ServerRefused):
+        weak_broker(f"-{denied}").run(batches.advance(source.keys, "b"))
+    assert set("uvwx") <= {*source.ids("pending"), *target.ids("waiting")}
+    while not advance(source).done:
+        pass
+
+    assert sorted(target.ids("waiting")) == list("uvwx")
+    assert source.ids("pending") == []
+
+
+def test_it_works_on_a_server_that_is_full(ends):
+    source, target = ends
+    decide(source, [(one, "b", b"1", "") for one in "uvwx"])
+    source.raw.config_set("maxmemory", 1)
+    try:
+        while not advance(source).done:
+            pass
+    finally:
+        source.raw.config_set("maxmemory", 0)
+    assert target.ids("waiting") == list("uvwx")
+
+
+def test_a_new_item_with_a_delay_that_moved_too_often_is_dead(ends):
+    source, target = ends
+    source.raw.hset(source.keys.task("u"), "hops", 3)
+    more = '{"new":1,"parent":"u","delay_ms":5000}'
+    decide(source, [("kid", "b", b"1", more), ("v", "b", b"2", "")], rest="succeeded", max_hops=3)
+
+    step = advance(source)
+
+    assert (step.done, step.dead, step.moved, step.ended) == (True, 1, 1, 5)
+    assert source.ids("dead") == ["kid"]
+    assert (target.ids("scheduled"), target.ids("waiting")) == ([], ["v"])
+
+
+def test_headers_that_are_no_object_are_replaced(ends):
+    source, target = ends
+    source.raw.hset(source.keys.task("u"), "headers", "5")
+    decide(source, [("u", "b", b"1", '{"headers":{"b":"2"}}')])
+
+    assert advance(source).moved == 1
+    assert target.hash("u")["headers"] == b'{"b":"2"}'
+
+
+def test_a_batch_that_waits_for_room_keeps_its_members_however_long(ends, clock):
+    source, target = ends
+    target.configure(max_size=1)
+    decide(source, [(one, "b", b"1", "") for one in "uvwxyz"])
+    assert advance(source).full == "b"
+    for _ in range(4):
+        clock.advance(600_000_000 / 2)
+        assert advance(source).full == "b"
+
+    target.configure(max_size=100)
+    assert advance(source).moved == 5
+
+    assert target.ids("waiting") == list("uvwxyz")
+    assert source.reserve(9) == []
+
+
+def test_a_slice_of_large_payloads_is_short(line):
+    source, target = line("o/a"), line("o/b")
+    ids = [f"i{n:02}" for n in range(60)]
+    source.enqueue(*ids)
+    source.run(batches.fill(source.keys, "b", 1, had=0, count=60, lease_ms=1000))
+    decide(source, [(one, "b", b'"' + 100_000 * b"x" + b'"', "") for one in ids])
+
+    moved = [advance(source).moved for _ in range(4)]
+
+    assert sum(moved) == 60
+    assert max(moved) <= 20
+    assert advance(source).done
+    assert target.ids("waiting") == ids
+
+
+def test_an_idle_worker_of_a_queue_with_a_cap_is_woken_when_rows_made_room(ends):
+    source, _ = ends
+    source.configure(max_inflight=6)
+    decide(source, [(one, "b", b"1", "") for one in "uvwxyz"])
+    source.wakes()
+
+    advance(source, 6)
+
+    assert source.wakes()

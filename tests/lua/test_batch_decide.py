@@ -1,0 +1,60 @@
+"""batch_decide: the one step from which on a batch happens."""
+
+import pytest
+
+from jobrunner.broker.calls import batches
+from jobrunner.errors import BatchLost
+
+
+@pytest.fixture
+def held(line):
+    queue = line("o/a")
+    queue.enqueue("x", "y")
+    queue.run(batches.fill(queue.keys, "b", 1, had=0, count=2, lease_ms=1000))
+    queue.run(batches.stage(queue.keys, "b", 1, "n", ["x", "b", "1", ""]))
+    return queue
+
+
+def decide(line, epoch=1, nonces=("n",)):
+    return line.run(batches.decide(line.keys, "b", epoch, list(nonces), rest="dropped"))
+
+
+def test_it_names_the_targets_and_leaves_the_batch_for_anyone(held, clock):
+    assert decide(held) == ("b",)
+
+    assert held.scores("finishing") == {"b": clock.ms + 1000}
+    assert held.scores("batches") == {}
+    assert held.ids("pending") == ["x", "y"]
+    assert held.raw.zcard(held.keys.base + b"b:waiting") == 0
+
+
+def test_the_same_decision_again_is_answered_as_before_also_when_the_batch_is_done(held, clock):
+    decide(held)
+    clock.advance(9000)
+    assert decide(held) == ("b",)
+    while not held.run(batches.advance(held.keys, "b")).done:
+        pass
+    assert decide(held) == ()
+
+
+def test_nobody_else_decides(held, clock):
+    before = held.snapshot()
+    with pytest.raises(BatchLost):
+        decide(held, epoch=2)
+    clock.advance(1000)
+    with pytest.raises(BatchLost):
+        decide(held)
+    assert held.snapshot() == before
+    held.run(batches.claim(held.keys, "b", lease_ms=1000))
+    with pytest.raises(BatchLost):
+        decide(held)
+    decide(held, epoch=2)
+    with pytest.raises(BatchLost):
+        decide(held, epoch=3)
+
+
+def test_nothing_is_rolled_forward_before_it(held):
+    before = held.snapshot()
+    with pytest.raises(BatchLost):
+        held.run(batches.advance(held.keys, "b"))
+    assert held.snapshot() == before

@@ -1,0 +1,159 @@
+"""enqueue_unique: a task is added unless one like it is there; else that one stays, is replaced or rescheduled."""
+
+import pytest
+
+from jobrunner.broker.calls import queues, tasks
+from jobrunner.errors import QueueFull
+from jobrunner.task import Lock, Task
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def add(mail):
+    """add("id", lasts=…, on_clash=…, …): enqueues a task under the one lock of these tests."""
+
+    def enqueue(task_id, lasts="finished", on_clash="existing", ttl_ms=HOUR_MS, digest="d", **options):
+        lock = Lock(digest=digest, lasts=lasts, ttl_ms=ttl_ms, on_clash=on_clash)
+        task = Task(id=task_id, queue=mail.name, lock=lock, **{"payload": task_id.encode(), "type": "send"} | options)
+        return mail.run(tasks.enqueue_unique(mail.keys, task))[:2]
+
+    return enqueue
+
+
+def test_a_second_one_is_not_added(mail, add, clock):
+    assert add("a", priority=2) == ("new", "a")
+    before = mail.snapshot()
+    assert add("b") == ("clash", "a")
+    assert mail.snapshot() == before
+    assert add("c", digest="other") == ("new", "c")
+    assert mail.ids("waiting") == ["a", "c"]
+    assert (mail.hash("a")["queue"], mail.hash("a")["type"], mail.hash("a")["payload"]) == (b"mail", b"send", b"a")
+    assert mail.totals() == {"enqueued": 2}
+    assert mail.reserve()[0].payload == b"a"
+
+
+def test_the_same_call_again_is_no_clash(mail, add):
+    assert add("a", sending="1") == add("a", sending="1") == ("new", "a")
+    assert add("a", sending="2") == ("exists", "a")
+    assert mail.totals() == {"enqueued": 1}
+
+
+@pytest.mark.parametrize("way", ["commit", "dead", "cancel", "delete", "purge", "expiry of its lease", "pop"])
+def test_the_lock_is_free_when_the_task_has_ended_in_any_way(mail, add, clock, way):
+    mail.configure(keepalive_ms=1000)
+    add("a", max_attempts=1)
+    if way == "cancel":
+        mail.run(tasks.cancel(mail.keys, "a", keep_ms=60_000))
+    elif way == "purge":
+        mail.run(queues.purge(mail.keys, "waiting"))
+    elif way == "pop":
+        mail.raw.zrem(mail.keys.waiting, "a")
+        mail.raw.delete(mail.keys.task("a"))
+    else:
+        (held,) = mail.reserve()
+        assert add("b") == ("clash", "a")
+        if way == "commit":
+            mail.commit(held, keep_ms=60_000)
+        elif way == "dead":
+            mail.fail(held)
+        elif way == "delete":
+            mail.run(tasks.delete(mail.keys, "a"))
+        else:
+            clock.advance(1000)
+            mail.reserve()
+    assert add("b") == ("new", "b")
+
+
+def test_until_started_frees_the_lock_at_the_first_hand_out_for_good(mail, add, clock):
+    add("a", lasts="started")
+    (held,) = mail.reserve()
+    assert add("b", lasts="started") == ("new", "b")
+    mail.fail(held, delay_ms=1000)
+    assert add("c", lasts="started") == ("clash", "b")
+
+
+def test_a_task_that_is_tried_again_still_holds_its_lock(mail, add, clock):
+    add("a")
+    mail.fail(*mail.reserve(), delay_ms=5000)
+    assert add("b") == ("clash", "a")
+
+
+def test_until_expired_is_a_throttle(mail, add, clock):
+    add("a", lasts="expired", ttl_ms=5000)
+    mail.commit(*mail.reserve())
+    clock.advance(4999)
+    assert add("b", lasts="expired", ttl_ms=5000) == ("clash", "a")
+    clock.advance(1)
+    assert add("b", lasts="expired", ttl_ms=5000) == ("new", "b")
+
+
+def test_a_lock_always_ends(mail, add, clock):
+    add("a", ttl_ms=5000, delay_ms=2000)
+    key = mail.keys.unique("d")
+    assert 6000 < mail.raw.pttl(key) <= 7000
+    clock.advance(6999)
+    assert add("b") == ("clash", "a")
+    clock.advance(1)
+    assert add("b") == ("new", "b")
+
+
+def test_replace_gives_the_task_that_is_there_what_the_new_one_brought(mail, add, clock):
+    add("a", on_clash="replace", payload=b"old")
+    mail.enqueue("between")
+    clock.advance(10)
+    assert add("b", on_clash="replace", payload=b"new", priority=2) == ("replaced", "a")
+    assert mail.ids("waiting") == ["a", "between"]
+    assert mail.hash("a")["payload"] == b"new"
+    assert add("c", on_clash="replace", payload=b"newest", delay_ms=500) == ("replaced", "a")
+    assert (mail.ids("waiting"), mail.scores("scheduled")) == (["between"], {"a": clock.ms + 500})
+    assert mail.hash("b") == mail.hash("c") == {}
+
+
+def test_reschedule_is_a_debounce(mail, add, clock):
+    add("a", on_clash="reschedule", payload=b"first", delay_ms=1000)
+    for _ in range(5):
+        clock.advance(900)
+        assert add("b", on_clash="reschedule", payload=b"later", delay_ms=1000) == ("rescheduled", "a")
+        assert mail.reserve() == []
+    clock.advance(1000)
+    assert [attempt.payload for attempt in mail.reserve(9)] == [b"first"]
+
+
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+def test_what_has_begun_is_left_alone(mail, add, on_clash):
+    add("a", on_clash=on_clash)
+    mail.reserve()
+    before = mail.snapshot()
+    assert add("b", on_clash=on_clash, delay_ms=9) == ("clash", "a")
+    assert mail.snapshot() == before
+
+
+def test_a_holder_that_was_moved_is_found_in_its_new_queue(line):
+    from jobrunner.broker.calls import leases
+
+    raw, packed = line("orders/raw"), line("orders/packed")
+    lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="reschedule")
+    raw.run(tasks.enqueue_unique(raw.keys, Task(id="a", queue=raw.name, payload=b"", lock=lock)))
+    (held,) = raw.reserve()
+    raw.run(leases.move(raw.keys, packed.keys, [("a", held.token, "", 0, ())]))
+    again = Task(id="b", queue=raw.name, payload=b"", lock=lock, delay_ms=70)
+    assert raw.run(tasks.enqueue_unique(raw.keys, again))[:2] == ("rescheduled", "a")
+    assert (packed.ids("waiting"), packed.ids("scheduled"), raw.ids("scheduled")) == ([], ["a"], [])
+    assert packed.hash("a")["queue"] == b"orders/packed"
+
+
+def test_a_full_queue_takes_no_unique_task_but_changes_one(mail, add):
+    mail.run(queues.configure(mail.keys, {"max_size": 1}))
+    add("a")
+    with pytest.raises(QueueFull):
+        add("b", digest="other")
+    assert add("c", on_clash="replace") == ("replaced", "a")
+
+
+def test_a_damaged_lock_or_holder_locks_nothing(mail, add):
+    mail.raw.set(mail.keys.unique("d"), "nonsense")
+    assert add("a") == ("new", "a")
+    mail.raw.delete(mail.keys.task("a"))
+    mail.raw.set(mail.keys.task("a"), "damage")
+    assert add("b") == ("new", "b")

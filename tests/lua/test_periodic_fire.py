@@ -1,0 +1,198 @@
+"""periodic_fire: one tick of a periodic job becomes one waiting task, whoever and however many try."""
+
+import pytest
+
+from jobrunner.broker.calls import leader as leader_calls
+from jobrunner.errors import ServerFull, ServerRefused
+
+
+@pytest.fixture
+def fire(mail, clock):
+    def call(tick, *, expected="", due_ms=None, epoch=0, overlap="skip", priority=1, fields=()):
+        return mail.run(
+            leader_calls.fire(
+                mail.keys,
+                "tick",
+                expected=expected,
+                tick_ms=tick,
+                due_ms=clock.ms if due_ms is None else due_ms,
+                epoch=epoch,
+                task_id=f"tick-{tick}",
+                priority=priority,
+                overlap=overlap,
+                fields=["type", "tick", "queue", "mail", "payload", b"{}", *fields],
+            )
+        )
+
+    return call
+
+
+@pytest.fixture
+def state(mail):
+    return lambda: mail.run(leader_calls.periodic_state(mail.keys, "tick"))
+
+
+def test_a_tick_becomes_a_waiting_task(mail, clock, fire, state):
+    assert fire(1000) == "fired"
+
+    assert mail.scores("waiting") == {"tick-1000": clock.ms + 0.5}
+    found = mail.hash("tick-1000")
+    assert (found["id"], found["type"], found["queue"], found["payload"]) == (b"tick-1000", b"tick", b"mail", b"{}")
+    assert (found["enqueue_time"], found["retry_count"]) == (b"%d" % clock.ms, b"0")
+    assert state() == {"last": b"1000", "task": b"tick-1000", "fired": b"1"}
+    assert mail.totals() == {"enqueued": 1}
+    assert mail.wakes()
+    (attempt,) = mail.reserve()
+    assert (attempt.id, attempt.number) == ("tick-1000", 1)
+
+
+def test_a_tick_due_later_is_scheduled_for_its_instant(mail, clock, fire):
+    assert fire(1000, due_ms=clock.ms + 250.0) == "fired"
+
+    assert mail.scores("scheduled") == {"tick-1000": clock.ms + 250}
+
+
+def test_the_same_tick_again_is_missed(mail, fire):
+    fire(1000)
+    before = mail.snapshot()
+
+    assert fire(1000) == "missed"
+    assert fire(1000, expected="999") == "missed"
+    assert mail.snapshot() == before
+
+
+def test_a_tick_is_fired_by_who_knows_the_last_one(mail, fire, state):
+    fire(1000)
+    mail.commit(*mail.reserve())
+
+    assert fire(2000, expected="1000") == "fired"
+    assert state()["last"] == b"2000"
+
+
+def test_a_tick_is_skipped_while_the_earlier_task_is_not_finished(mail, fire, state):
+    fire(1000)
+    assert fire(2000, expected="1000") == "skipped"
+    (attempt,) = mail.reserve()
+    assert fire(3000, expected="2000") == "skipped"
+    mail.release(attempt, delay_ms=500)
+    assert fire(4000, expected="3000") == "skipped"
+    assert (state()["skipped"], state()["fired"], state()["last"]) == (b"3", b"1", b"4000")
+    assert mail.totals()["enqueued"] == 1
+
+
+def test_a_dead_task_holds_up_no_tick(mail, fire):
+    fire(1000)
+    mail.fail(*mail.reserve(), fate="dead")
+
+    assert fire(2000, expected="1000") == "fired"
+
+
+def test_ticks_overlap_when_they_may(mail, fire):
+    fire(1000, overlap="allow")
+
+    assert fire(2000, expected="1000", overlap="allow") == "fired"
+    assert mail.ids("waiting") == ["tick-1000", "tick-2000"]
+
+
+def test_an_older_leader_is_fenced(mail, fire, state):
+    assert fire(1000, epoch=7, overlap="allow") == "fired"
+    before = mail.snapshot()
+
+    assert fire(2000, expected="1000", epoch=6, overlap="allow") == "fenced"
+    assert mail.snapshot() == before
+    assert fire(2000, expected="1000", epoch=7, overlap="allow") == "fired"
+    assert fire(3000, expected="2000", epoch=8, overlap="allow") == "fired"
+    assert state()["epoch"] == b"8"
+
+
+def test_a_person_is_not_fenced_and_fences_nobody(fire, state):
+    fire(1000, epoch=7, overlap="allow")
+
+    assert fire(2000, expected="1000", epoch=0, overlap="allow") == "fired"
+    assert state()["epoch"] == b"7"
+
+
+def test_a_tick_whose_task_exists_is_not_made_twice(mail, fire, state):
+    mail.enqueue("tick-1000", payload=b"mine")
+
+    assert fire(1000) == "missed"
+    assert mail.hash("tick-1000")["payload"] == b"mine"
+    assert state()["last"] == b"1000", "the tick is done with"
+
+
+def test_a_priority_decides_the_place(mail, fire):
+    mail.enqueue("plain")
+    fire(1000, priority=2, fields=["priority", 2])
+
+    assert mail.ids("waiting") == ["tick-1000", "plain"]
+
+
+def test_a_full_server_takes_nothing(mail, fire):
+    mail.enqueue("before")
+    before = mail.snapshot()
+    mail.raw.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ServerFull):
+            fire(1000)
+    finally:
+        mail.raw.config_set("maxmemory", 0)
+    assert mail.snapshot() == before
+
+
+def test_a_job_that_is_switched_off_lets_its_ticks_pass_by(mail, clock, fire, state):
+    mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=False))
+
+    assert fire(1000, epoch=1) == "disabled"
+    assert state() == {"disabled": b"1", "epoch": b"1", "last": b"1000"}
+    assert mail.scores("waiting") == {}
+
+    mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=True))
+    assert fire(2000, expected="1000", epoch=1) == "fired"
+
+
+@pytest.mark.parametrize("damaged", ["waiting", "scheduled", "pending", "wake", "counters", "arrival"])
+def test_a_damaged_key_of_the_queue_costs_no_tick(mail, fire, state, damaged):
+    key = getattr(mail.keys, damaged)
+    (mail.raw.set if damaged != "arrival" else mail.raw.sadd)(key, "damage")
+    before = mail.snapshot()
+
+    with pytest.raises(ServerRefused):
+        fire(1000, epoch=1)
+    assert mail.snapshot() == before
+
+    mail.raw.delete(key)
+    assert fire(1000, epoch=1) == "fired"
+    assert mail.ids("waiting") == ["tick-1000"]
+    assert state()["last"] == b"1000"
+
+
+@pytest.mark.parametrize(("of_queue", "field"), [(True, "enqueued"), (False, "fired"), (False, "skipped")])
+def test_a_count_that_is_no_number_costs_no_tick(mail, fire, of_queue, field):
+    key = mail.keys.counters if of_queue else mail.keys.periodic("tick")
+    mail.raw.hset(key, field, "damage")
+    before = mail.snapshot()
+
+    with pytest.raises(ServerRefused, match="no number"):
+        fire(1000)
+    assert mail.snapshot() == before
+
+    mail.raw.hdel(key, field)
+    assert fire(1000) == "fired"
+
+
+def test_a_last_tick_that_is_ahead_of_the_clock_is_taken_back(mail, clock, fire, state):
+    ahead = int(clock.ms) + 3_600_000
+    fire(ahead, epoch=3)
+
+    def anchor(**changes):
+        wanted = {"expected": str(ahead), "to_ms": int(clock.ms), "ahead_ms": 11_000, "epoch": 3} | changes
+        return mail.run(leader_calls.anchor(mail.keys, "tick", **wanted))
+
+    assert anchor(epoch=2) == "fenced"
+    assert anchor(expected="1000") == "missed"
+    assert anchor(ahead_ms=3_600_001) == "missed"
+    assert anchor(to_ms=ahead) == "missed"
+    assert state()["last"] == b"%d" % ahead
+    assert anchor() == "anchored"
+    assert state()["last"] == b"%d" % clock.ms
+    assert anchor() == "missed"

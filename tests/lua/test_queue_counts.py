@@ -1,0 +1,44 @@
+"""queue_counts: how many tasks are in each state, after upkeep."""
+
+from jobrunner.broker.calls import queues
+
+
+def counted(mail):
+    return mail.run(queues.counts(mail.keys))
+
+
+def test_each_state_is_counted(mail):
+    mail.fail(mail.lease("dead"), fate="dead")
+    mail.lease("held")
+    mail.enqueue("later", delay_ms=100)
+    mail.enqueue("a", "b")
+
+    found = counted(mail)
+    assert (found.waiting, found.scheduled, found.pending, found.dead, found.paused) == (2, 1, 1, 1, False)
+    assert found.totals == {"enqueued": 5, "failed": 1, "dead": 1}
+
+
+def test_what_is_due_and_what_ended_is_counted_as_what_it_is_now(mail, clock):
+    mail.enqueue("later", delay_ms=100)
+    mail.lease("held")
+    clock.advance(30_000)
+
+    found = counted(mail)
+    assert (found.waiting, found.scheduled, found.pending) == (2, 0, 0)
+
+
+def test_a_pause_is_told(mail):
+    mail.run(queues.configure(mail.keys, {"paused": 1}))
+    assert counted(mail).paused
+
+
+def test_a_queue_that_was_never_used_is_empty_and_stays_without_keys(mail):
+    found = counted(mail)
+
+    assert (found.waiting, found.scheduled, found.pending, found.dead, found.totals) == (0, 0, 0, 0, {})
+    assert mail.snapshot() == {}
+
+
+def test_a_user_who_may_only_read_sees_a_queue_that_needs_no_upkeep(mail, weak_broker):
+    mail.enqueue("a")
+    assert weak_broker("-@write").run(queues.counts(mail.keys)).waiting == 1

@@ -1,0 +1,91 @@
+"""queue_forget: deletes the totals of queues that have been unused for long. A queue in use stays."""
+
+import pytest
+
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls.leader_scan import leader_scan
+
+WEEK_MS = 604_800_000
+
+
+@pytest.fixture
+def forget(mail, keys):
+    return lambda *names, unused_ms=WEEK_MS: mail.run(queues.forget(keys, names or ["mail"], unused_ms=unused_ms))
+
+
+@pytest.fixture
+def drained(mail, clock, forget):
+    """A queue that was used, and has been unused for a week."""
+    mail.commit(mail.lease("a"), mail.lease("b"))
+    forget(unused_ms=None)
+    clock.advance(WEEK_MS)
+    return mail
+
+
+def test_all_that_is_left_is_deleted(drained, keys, raw, forget):
+    raw.hset(drained.keys.settings, "history_noted", 1)
+    raw.set(drained.keys.bucket, "x")
+
+    assert forget() == ["forgotten"]
+    assert not raw.keys(f"{keys.prefix}:{{mail}}:mail:*")
+
+
+def test_marking_deletes_nothing(drained, forget):
+    assert forget(unused_ms=None) == ["early"]
+    assert drained.totals()["succeeded"] == 2
+
+
+def test_a_mark_is_no_total(drained):
+    assert drained.totals() == {"enqueued": 2, "succeeded": 2}
+
+
+def test_a_week_must_have_passed(mail, clock, forget):
+    mail.commit(mail.lease("a"))
+    assert forget() == ["marked"]
+    clock.advance(WEEK_MS - 1)
+    assert forget() == ["early"]
+    clock.advance(1)
+    assert forget() == ["forgotten"]
+
+
+def test_a_queue_that_was_used_since_is_marked_anew(drained, clock, forget):
+    drained.commit(drained.lease("c"))
+
+    assert forget() == ["marked"]
+    clock.advance(WEEK_MS)
+    assert forget() == ["forgotten"]
+
+
+@pytest.mark.parametrize("state", ["waiting", "scheduled", "pending", "dead", "done", "batches", "finishing", "leases"])
+def test_what_holds_anything_stays(drained, raw, forget, state):
+    raw.zadd(getattr(drained.keys, state), {"x": 1})
+    before = drained.snapshot()
+
+    assert forget() == ["used"]
+    assert forget(unused_ms=None) == ["used"]
+    assert drained.snapshot() == before
+
+
+def test_word_of_a_death_that_is_not_told_stays(drained, raw, forget):
+    raw.rpush(drained.keys.deaths, "x")
+    assert forget() == ["used"]
+
+
+def test_a_queue_that_somebody_configured_stays(drained, clock, keys, forget):
+    drained.run(queues.configure(drained.keys, {"max_inflight": 3}))
+
+    def look_again():
+        return drained.run(leader_scan(keys, ["mail"], unused_ms=WEEK_MS)[0]).unused
+
+    assert forget() == ["used"]
+    assert look_again() == [], "it is asked about again in a week"
+    clock.advance(WEEK_MS)
+    assert look_again() == ["mail"]
+
+
+def test_many_queues_are_judged_each_for_itself(drained, line, keys, raw, forget):
+    line("other").enqueue("x")
+    raw.set(keys.queue("damaged").counters, "x")
+
+    assert forget("other", "mail", "damaged", "never") == ["used", "forgotten", "used", "used"]
+    assert not raw.exists(keys.queue("never").counters)
