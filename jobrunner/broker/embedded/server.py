@@ -1,27 +1,21 @@
 """A private server per folder: nothing to install, nothing to configure, nothing left behind.
 
-What must always hold: at most one server per folder; it runs while any process uses it; what it has on disk
-is never removed. The folder's locks (see `embedded_locks`) say who is there; the pid file is for people.
+Invariant: at most one server per folder; it runs while any process uses it; its data on disk is never removed. The
+folder's locks (locks.py) count its users; the pid file is for people.
 """
 
 import os
-import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from jobrunner.broker.embedded.control import ServerControl
 from jobrunner.broker.embedded.files import OWN_REDIS, ServerFiles, disk_errors_explained
-from jobrunner.broker.embedded.locks import Share, count_shares, is_held_by, is_locked, tries, try_lock, turn, unlock
-from jobrunner.broker.embedded.process import Fsync, ask, cause_of_death, launch
-from jobrunner.clock import monotonic, sleep
+from jobrunner.broker.embedded.locks import Share, count_shares, is_locked, turn
+from jobrunner.broker.embedded.process import Fsync
 from jobrunner.errors import EmbeddedServerError
-
-SILENCE_TIMEOUT_S: Final = 10.0
-STOP_TIMEOUT_S: Final = 10.0
-LOADING_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +41,11 @@ def _check_link(folder: Path) -> None:
 class EmbeddedServer:
     """This process's use of the private server of one folder.
 
-    1. Starts the server when nobody has, adopts it when somebody did, even when that somebody is dead.
+    1. Starts the server when none runs, else adopts it, also when its starter is dead.
     2. Counts this process as a user from `acquire` to `release`, or to its death.
     3. Stops the server when the last user leaves. The append-only file stays.
     4. Brings the server back when it was killed (`ensure`).
-    5. Keeps `fsync="always"` for as long as one user asked for it, whoever starts the server.
+    5. Keeps `fsync="always"` for as long as one user asks for it, whichever process starts the server.
     6. In a forked child: leaves the parent's use alone; `ensure` makes the child a user of its own.
 
     Safe to call from several threads. Every method raises EmbeddedServerError.
@@ -60,7 +54,7 @@ class EmbeddedServer:
     def __init__(self, folder: Path, *, fsync: Fsync = "everysec") -> None:
         _check_link(folder)
         self._files = ServerFiles(folder=folder.resolve())
-        self._name = f"the embedded server in {self._files.folder}"
+        self._control = ServerControl(self._files, fsync)
         self._fsync: Fsync = fsync
         self._wanted: bool | None = None  # None before the first use, False after release
         self._folder_fd: int | None = None
@@ -77,7 +71,7 @@ class EmbeddedServer:
 
         Waits while the server loads its file. The first use is an `acquire`; after `release`, an error.
         """
-        if self._users.counts and self._ping() == "+PONG":
+        if self._users.counts and self._control.ping() == "+PONG":
             return self._files.socket
         if self._wanted is None:
             self._wanted = True
@@ -94,14 +88,14 @@ class EmbeddedServer:
                 self._part()
 
     def status(self) -> EmbeddedStatus:
-        """Reads who is there; starts, makes and changes nothing."""
+        """The server's state, read without starting, creating or changing anything."""
         with disk_errors_explained(self._files.folder):
             self._check_own()
-            pid = self._pid()
+            pid = self._control.pid()
             running = pid is not None or is_locked(self._files.server_lock)
             return EmbeddedStatus(
                 running=running,
-                pid=self._pid_on_file() if running and pid is None else pid,
+                pid=self._control.pid_on_file() if running and pid is None else pid,
                 socket=self._files.socket,
                 folder=self._files.folder,
                 users=count_shares(self._files.users_lock, start_lock=self._files.start_lock),
@@ -109,13 +103,13 @@ class EmbeddedServer:
             )
 
     def stop(self) -> bool:
-        """Stops the server whoever uses it; False when none runs. A user's next `ensure` starts it again."""
+        """Stops the server even while others use it; False when none runs. A user's next `ensure` starts it again."""
         with disk_errors_explained(self._files.folder):
             if not self._files.folder.is_dir():
                 return False
             self._check_own()
             with turn(self._files.start_lock):
-                return self._shut_down()
+                return self._control.shut_down()
 
     def _check_own(self) -> None:
         if self._files.folder.is_dir():
@@ -125,7 +119,7 @@ class EmbeddedServer:
     def _followed(self) -> Iterator[None]:
         """Finds the folder where it is now: in a folder that all may write, another user can move it away.
 
-        Its server would be left behind, with nobody to stop it.
+        Without this its server would keep running, as no process would find it to stop it.
         """
         held, self._folder_fd = self._folder_fd, None
         if held is None:
@@ -142,7 +136,7 @@ class EmbeddedServer:
             os.close(held)
 
     def _at(self, files: ServerFiles) -> None:
-        self._files = files
+        self._files = self._control.files = files
         self._users.moved_to(files.users_lock)
         self._always.moved_to(files.always_lock)
 
@@ -151,9 +145,9 @@ class EmbeddedServer:
         try:
             with turn(self._files.start_lock):
                 newcomer = self._enter()
-                log_size = self._rouse()
-            self._wait_until_loaded(log_size)
-            self._keep_promise()
+                log_size = self._control.start()
+            self._control.wait_until_loaded(log_size)
+            self._control.apply_fsync()
         except BaseException:
             if newcomer:
                 with suppress(EmbeddedServerError, OSError):  # the first error is the one to tell
@@ -162,7 +156,7 @@ class EmbeddedServer:
 
     def _enter(self) -> bool:
         if not self._wanted:
-            raise EmbeddedServerError(f"{self._name} was released by this process: acquire() it again")
+            raise EmbeddedServerError(f"{self._control.name} was released by this process: acquire() it again")
         newcomer = not self._users.counts
         self._users.enter()
         if newcomer:
@@ -177,115 +171,11 @@ class EmbeddedServer:
         try:
             if self._files.folder.is_dir():
                 with turn(self._files.start_lock):
-                    if self._leave() and not self._ended_without_socket():
-                        self._shut_down()
+                    if self._leave() and not self._control.end_without_socket():
+                        self._control.shut_down()
         finally:
             self._leave()
 
     def _leave(self) -> bool:
         self._always.leave()
         return self._users.leave()
-
-    def _rouse(self) -> int:
-        """Returns when a server answers whatever; the size of its log before. The caller holds start.lock."""
-        log_size = self._files.log.stat().st_size if self._files.log.exists() else 0
-        launched = False
-        for _ in tries(SILENCE_TIMEOUT_S):
-            if self._ping():
-                return log_size
-            lock = try_lock(self._files.server_lock)
-            if lock is None:
-                continue
-            try:
-                if launched:
-                    raise cause_of_death(self._files, log_size)
-                launch(self._files, fsync=self._fsync_for_all(), lock=lock)
-                launched = True
-            finally:
-                os.close(lock)  # not unlocked: the server has inherited it
-        raise self._silence()
-
-    def _wait_until_loaded(self, log_size: int) -> None:
-        """Waits as long as the server says LOADING, and 10 s where it says nothing."""
-        heard_at = monotonic()
-        while True:
-            reply = self._ping()
-            if reply and not reply.startswith("-LOADING"):
-                return self._refuse_full_disk(reply)
-            if reply:
-                heard_at = monotonic()
-            elif not is_locked(self._files.server_lock):
-                raise cause_of_death(self._files, log_size)
-            elif monotonic() > heard_at + SILENCE_TIMEOUT_S:
-                raise self._silence()
-            sleep(LOADING_POLL_S)
-
-    def _ended_without_socket(self) -> bool:
-        """Ends a server whose socket is gone, so that nobody could ask it to end; False when it has its socket."""
-        pid = self._pid_on_file()
-        if self._files.socket.exists() or pid is None or not is_held_by(self._files.server_lock, pid):
-            return False
-        os.kill(pid, signal.SIGTERM)  # it syncs its file, as when it is asked
-        for _ in tries(STOP_TIMEOUT_S):
-            if not is_locked(self._files.server_lock):
-                self._files.remove_socket_folder()
-                return True
-        raise self._silence()
-
-    def _shut_down(self) -> bool:
-        """False when no server runs. The caller holds start.lock."""
-        reply = self._ping()
-        if not reply:
-            if is_locked(self._files.server_lock):
-                raise self._silence()
-            return False
-        self._refuse_full_disk(reply)  # to stop now would lose what the server holds only in memory
-        # No RDB file; the append-only file is synced all the same. A server that stops does not answer.
-        refusal = ask(self._files.socket, "SHUTDOWN NOSAVE")
-        if refusal:
-            raise EmbeddedServerError(f"{self._name} does not stop: {refusal[1:]}; see {self._files.log}")
-        for _ in tries(STOP_TIMEOUT_S):
-            if not is_locked(self._files.server_lock):
-                self._files.remove_socket_folder()
-                return True
-        raise self._silence()
-
-    def _keep_promise(self) -> None:
-        if self._fsync == "everysec":
-            return
-        # A server that was adopted may have been started by somebody content with everysec.
-        reply = ask(self._files.socket, "CONFIG SET appendfsync always")
-        if reply != "+OK":
-            raise EmbeddedServerError(f"{self._name} does not take appendfsync always: {reply}; try again")
-
-    def _fsync_for_all(self) -> Fsync:
-        # Users who were promised "always" hold a share. The caller holds start.lock, so none comes meanwhile.
-        probe = try_lock(self._files.always_lock)
-        if probe is None:
-            return "always"
-        unlock(probe)
-        return self._fsync
-
-    def _ping(self) -> str | None:
-        return ask(self._files.socket, "PING")
-
-    def _pid(self) -> int | None:
-        info = ask(self._files.socket, "INFO server") or ""
-        return next((int(line[11:]) for line in info.splitlines() if line.startswith("process_id:")), None)
-
-    def _pid_on_file(self) -> int | None:
-        with suppress(OSError, ValueError):
-            return int(self._files.pid_file.read_text())
-        return None
-
-    def _refuse_full_disk(self, reply: str) -> None:
-        if reply.startswith("-MISCONF"):
-            raise EmbeddedServerError(
-                f"{self._name} takes no writes: {reply[1:]}; free some disk space, it goes on by itself, or {OWN_REDIS}"
-            )
-
-    def _silence(self) -> EmbeddedServerError:
-        return EmbeddedServerError(
-            f"{self._name} runs (pid {self._pid_on_file() or 'unknown'}), but does not answer on "
-            f"{self._files.socket}: see {self._files.log}, end that process, or {OWN_REDIS}"
-        )

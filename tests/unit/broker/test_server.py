@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from jobrunner.broker.embedded import control as embedded_control
 from jobrunner.broker.embedded import locks as embedded_locks
 from jobrunner.broker.embedded import process as embedded_process
-from jobrunner.broker.embedded import server as embedded_server
 from jobrunner.broker.embedded.locks import is_locked, turn
 from jobrunner.broker.embedded.process import ask
 from jobrunner.broker.embedded.server import EmbeddedServer
@@ -209,14 +209,14 @@ def test_a_newcomer_waits_while_the_last_user_stops_the_server(folder: Path, mon
     last, newcomer = EmbeddedServer(folder), EmbeddedServer(folder)
     last.acquire()
     entering = threading.Thread(target=newcomer.acquire)
-    stop = last._shut_down
+    stop = last._control.shut_down
 
     def stop_slowly() -> bool:
         entering.start()
         entering.join(0.3)  # long enough to slip in, if it could
         return stop()
 
-    monkeypatch.setattr(last, "_shut_down", stop_slowly)
+    monkeypatch.setattr(last._control, "shut_down", stop_slowly)
     last.release()
     entering.join()
 
@@ -415,7 +415,7 @@ def test_a_forked_child_leaves_its_parents_use_alone_and_can_have_its_own(folder
 def test_a_server_whose_socket_was_deleted_gets_no_second_one_on_the_same_data(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_server, "SILENCE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(embedded_control, "SILENCE_TIMEOUT_S", 0.2)
     EmbeddedServer(folder).acquire()
     pid = pid_of(folder)
     EmbeddedServer(folder).status().socket.unlink()
@@ -435,7 +435,7 @@ def test_a_server_whose_socket_was_deleted_gets_no_second_one_on_the_same_data(
 def test_a_server_that_hangs_is_reported_with_its_pid_and_used_again_when_it_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_server, "SILENCE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(embedded_control, "SILENCE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(embedded_process, "REPLY_TIMEOUT_S", 0.2)
     server = EmbeddedServer(folder)
     server.acquire()
@@ -453,7 +453,7 @@ def test_a_server_that_hangs_is_reported_with_its_pid_and_used_again_when_it_goe
 
 
 def test_a_large_file_is_waited_for_longer_than_a_silent_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_server, "SILENCE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(embedded_control, "SILENCE_TIMEOUT_S", 1.0)
     server = EmbeddedServer(folder)
     client = connect(server.acquire())
     fastest = min(seconds(lambda: client.eval("for i = 1, 1000000 do end", 0)) for _ in range(10))
