@@ -4,7 +4,7 @@ local now_ms, id, queue, lease_ms, attempt = unpack(ARGV, 1, 5)
 --       after what was staged under it was deleted: its writer starts anew then.
 -- KEYS  batch: hash · finishing: zset batch id → when anyone may finish it, Unix ms
 -- ARGV  now_ms: Unix ms or '' · id: of the batch · queue: full name · lease_ms: its length ·
---       attempt: who shares this name shares the batch ('' = nobody)
+--       attempt: calls with the same name share the batch ('' = none)
 --       then field, value, ... of every new item
 -- reply {epoch, 'open', 'committed' or 'done', end of the lease (Unix ms), target, ...}
 -- A batch with an attempt is remembered for 30 days behind its end, as its writer may be away for long.

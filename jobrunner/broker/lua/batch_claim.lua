@@ -3,7 +3,7 @@ local now_ms, tasks, id, lease_ms, claim = unpack(ARGV)
 -- batch_claim: hands out a batch again whose lease ended, or that is due after a failure: same members, next epoch.
 -- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms · settings: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · lease_ms: length of the lease ·
---       claim: a name of this call alone, which `renew` compares
+--       claim: a name of this call alone, which `batch_renew` compares
 -- reply {} when it is not due, {'gone'} when it cannot be taken (it was halved, is damaged, or much is staged: ask
 --       again), else {epoch, state ('open', 'committed'), end of the lease (Unix ms), size, failures, list, first,
 --       error, target, ...}
@@ -22,8 +22,8 @@ end
 if set == batches and read_config(now).paused then return {} end
 redis.call('ZREM', set, '')  -- see lib/commands.lua
 
--- The range of a half follows from its name and from the size of the whole. Versions that topped up halves left ranges
--- that reach over those of the other halves, whose members a sink would then write twice.
+-- The range of a half follows from its name and the size of the whole. Versions that topped up halves left ranges that
+-- overlap those of the other halves, whose members a sink would then write twice.
 local function mend_range()
   local size, first = number(redis.call('HGET', batch_key(read.list), 'size')), 0
   if not size then return end
@@ -38,8 +38,8 @@ local function mend_range()
 end
 if read.state == 'open' and read.list ~= id then mend_range() end
 
--- Nobody took it for as long as members are held: they are in line again, or are put there. Run once more, a sink would
--- write them twice.
+-- No driver took it until the leases of its members ended: they are back in the queue, or are put there now. Running
+-- the batch once more would make a sink write them twice.
 if set == batches and (number(read.hold) or math.huge) <= now then
   decide_without_rows('back', now)
   read, set = read_batch(), finishing

@@ -3,8 +3,8 @@ local now_ms, id, epoch, remainder, max_hops = unpack(ARGV, 1, 5)
 -- batch_decide: from here on a batch is rolled forward: the rows that its writers staged under these nonces, and no
 --       others.
 -- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms
--- ARGV  now_ms: Unix ms or '' · id: of the batch · epoch: of its holder · remainder: what becomes of members that no
---       row names, 'succeeded' or 'dropped' · max_hops: who moves more often is dead, 0 = no limit · then nonces
+-- ARGV  now_ms: Unix ms or '' · id: of the batch · epoch: of its holder · remainder: the outcome of members that no
+--       row names, 'succeeded' or 'dropped' · max_hops: items that move more often die, 0 = no limit · then nonces
 -- reply {'ok', target, ...}, or {'lost'} (nothing changed). Again by the same holder: 'ok'.
 -- include numbers batch
 

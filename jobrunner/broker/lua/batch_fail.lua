@@ -4,10 +4,10 @@ local now_ms, tasks, id, epoch, fate, delay_ms, reason = unpack(ARGV)
 --       last member dies.
 -- KEYS  batch: hash · batches, finishing: zsets batch id → Unix ms · settings: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of the batch · epoch: of its holder ·
---       fate: 'failed' counts, 'released' does not, 'dissolved' takes its members back to their places ·
+--       fate: 'failed' counts, 'released' does not, 'dissolved' returns its members to the queue ·
 --       delay_ms: until a batch that failed or is released is due again · reason: why it failed
--- reply 'again', 'split', or what anybody may roll forward now: 'dead', 'dissolved'; 'more' (call again, much is
---       staged); 'lost' (nothing changed). No staged key is left.
+-- reply 'again', 'split', or 'dead', 'dissolved' (any process may roll it forward now); 'more' (call again, more
+--       is staged); 'lost' (nothing changed). No staged key is left.
 -- Works on a server that is full.
 -- include numbers queue_settings batch
 

@@ -8,8 +8,8 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms = unpack(ARGV
 --       lease: number of all its leases · lease_ms: length of the batch's own
 -- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'}, {'half'} (nothing changed): halves of a
 --       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
--- In a queue that keeps history the hash of a member says with `started_at` when it was handed out.
--- The same call again changes nothing. What stands in the line is judged, and limits hold, as for reserve.
+-- In a queue that keeps history the field `started_at` of a member is the time when it was handed out.
+-- The same call again changes nothing. Unfit tasks are dropped and limits hold, as for reserve.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
 -- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out batch
 -- rarely promote

@@ -7,8 +7,8 @@ local now_ms, tasks, id, known, after, count = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id: of a batch whose items to find, or '' ·
 --       known: number of its leases, or '' for all numbers · after: number behind which to go on · count: at most so
 --       many items
--- reply {how many items went back to their places, number to go on behind ('' at the end), 1 when a batch uses the list
---       of members of `id` or nobody can tell}
+-- reply {how many items went back to the queue, number to go on behind ('' at the end), 1 when a batch uses the list
+--       of members of `id`, or may use it}
 -- A number counts as a batch's when two items share it: each lease of a program has a number of its own.
 -- Works on a server that is full.
 -- include numbers commands queue_position waiting_set task_end task_leases batch
@@ -20,7 +20,7 @@ local MOST_OPEN = 5000  -- hashes of batches to read, about a microsecond each
 
 local open, lists = nil, {}
 
--- Whether a batch that somebody may still end has this number; also when there are too many batches to look at.
+-- Whether an open batch has this number; also when there are too many batches to read.
 local function is_open(lease)
   if open == nil then
     open = redis.call('ZCARD', batches) + redis.call('ZCARD', finishing) <= MOST_OPEN and {}
@@ -34,8 +34,8 @@ local function is_open(lease)
   return not open or open[tonumber(lease)]
 end
 
--- Puts up to `most` items back whose lease has this number. One more rather than leave a single one, which nobody could
--- tell from the lease of a program.
+-- Returns up to `most` items to the queue whose lease has this number. One more rather than leave a single one, which
+-- would look like the lease of a program.
 local function return_some(lease, most)
   local ids = redis.call('ZRANGEBYSCORE', leases, lease, lease, 'LIMIT', 0, most + 2)
   if #ids == most + 2 then ids = {unpack(ids, 1, most)} end

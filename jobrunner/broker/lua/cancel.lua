@@ -4,7 +4,7 @@ local now_ms, tasks, finished, id, keep_ms = unpack(ARGV)
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · waiters: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters ·
 --       id · keep_ms: how long the cancelled task stays readable
--- reply 'ok', 'posted' (ok, and the outbox has word of it), 'reserved' (asked to stop) or 'gone' (finished, cancelled
+-- reply 'ok', 'posted' (ok, and the outbox has an entry), 'reserved' (asked to stop) or 'gone' (finished, cancelled
 --       before, or never was)
 -- include numbers commands task_end task_leases
 

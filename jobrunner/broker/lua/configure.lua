@@ -4,7 +4,7 @@ local now_ms = unpack(ARGV, 1, 1)
 -- KEYS  settings: hash · wake: zset
 -- ARGV  now_ms: Unix ms or '' · then field, value, ...; an empty value removes the field, '+N' means in N ms
 -- reply 1
--- Works on a server that is full: one who pauses a queue there has a reason. Its first write frees nothing.
+-- Works on a server that is full, where pausing a queue may help. Its first write frees nothing.
 -- include numbers commands
 
 local PARTITION_SETTINGS = {'key_inflight', 'key_tokens', 'key_interval_us', 'fair'}
@@ -20,7 +20,7 @@ for i = 2, #ARGV, 2 do
   end
 end
 
--- Tells the next hand-outs that blocked keys may have room, or that tasks are to leave the lines of their keys.
+-- Lets the next reserves check blocked partitions again, or return tasks from partitions to the queue.
 local after = redis.call('HMGET', settings, unpack(PARTITION_SETTINGS))
 local was_partitioned = before[1] or before[2] or before[4]
 if was_partitioned and (after[1] ~= before[1] or after[2] ~= before[2] or after[3] ~= before[3]) then
@@ -28,7 +28,7 @@ if was_partitioned and (after[1] ~= before[1] or after[2] ~= before[2] or after[
 end
 if before[1] and not after[1] then
   local prefix = string.sub(settings, 1, -9)
-  redis.call('UNLINK', prefix .. 'holders', prefix .. 'inflight')  -- reports do not keep them any more
+  redis.call('UNLINK', prefix .. 'holders', prefix .. 'inflight')  -- reports no longer update them
 end
 if was_partitioned and not (after[1] or after[2] or after[4]) then redis.call('HSET', settings, 'parked', 1) end
 notify_worker(wake)

@@ -5,7 +5,7 @@ local now_ms, tasks, queue, reason = unpack(ARGV, 1, 4)
 -- KEYS  waiting, pending, dead, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · reason: how the worker died
 --       then for each report: id, number of its lease, '1' when it may be to blame, else ''
--- reply list beside the reports: 'waiting' or 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
+-- reply a list, for each report: 'waiting' or 'dead', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands queue_position queue_settings waiting_set task_end task_leases dead_tasks lease_recovery
 -- rarely has_ended reason_of drop_damaged bury

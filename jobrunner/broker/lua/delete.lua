@@ -3,7 +3,7 @@ local now_ms, tasks, id = unpack(ARGV)
 -- delete: ends an outstanding reservation and removes the task for good (Titan's contract; no lease number).
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · id
--- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and nobody holds it: nothing changed)
+-- reply 'ok', 'gone' (no such task: a success) or 'not_reserved' (it exists and is under no lease: nothing changed)
 -- include numbers commands task_end history task_leases
 
 local now = read_clock(now_ms)

@@ -4,11 +4,11 @@ local now_ms, tasks, force, count = unpack(ARGV, 1, 4)
 -- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · counters, outbox: hashes
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · force: '1' deletes what it holds · count: at most so many
 --       tasks · then keys of the states of its periodic jobs
--- reply {'deleted'}; {'held', waiting, scheduled, pending, dead, done, batches}: it holds so much, and was left alone;
---       {'decided'}: a batch of it is decided and must be rolled forward first; {'posted'}: its outbox must be told
---       first; {'more', how many tasks were deleted}
--- A task goes with its place in line, its lease and its lock, so nobody sees half of one; who waits for it in a flow is
--- told, by the outbox, that it was cancelled. A worker that runs it is told that it lost it.
+-- reply {'deleted'}; {'held', waiting, scheduled, pending, dead, done, batches}: these keep it, nothing changed;
+--       {'decided'}: a batch of it is decided and must be rolled forward first; {'posted'}: its outbox must be
+--       delivered first; {'more', how many tasks were deleted}
+-- A task is deleted together with its position, lease and lock. Joins that wait for it are notified, by the outbox,
+-- that it was cancelled. A worker that runs it gets 'lost' for its report.
 -- include task_end queue_scan
 
 local prefix, tag_prefix, NONCES = string.sub(counters, 1, -9), string.match(counters, '^.-}:'), 500

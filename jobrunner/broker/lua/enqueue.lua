@@ -5,7 +5,7 @@ local now_ms, tasks, call, clash, shared = unpack(ARGV, 1, 5)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · call: name of this call, the same when it is sent
 --       again, '' = no note of it · clash: 'raise' = none of the tasks when an id exists already · shared: how many of
 --       the following words are field, value, ... of every task · then for each task
---       id, payload, wishes, field, value, ... of its own, `key` as the last field. The wishes are '' when it
+--       id, payload, options, field, value, ... of its own, `key` as the last field. The options are '' when it
 --       has none, else with a blank in between priority ('' = default), due ('' now, '+N' in N ms, 'N' at Unix ms N),
 --       count of words of its own
 -- reply the positions (1 = first) of tasks whose id exists already, which stay as they are, and 0 behind them for a new
@@ -22,7 +22,7 @@ local now, capacity = read_clock(now_ms), capacity_left(settings, waiting, sched
 local arrived = redis.call('GET', arrival)
 local last, known, added = tonumber(arrived) or 0, {}, 1
 
--- Most calls bring one task, which is new and due at once: these make no lists, and no functions that fill them.
+-- Most calls have one task, which is new and due at once: these make no lists, and no functions that fill them.
 local id, is_one = ARGV[first], ARGV[first + 2] == '' and not ARGV[first + 3]
 if is_one and capacity >= 1 and redis.call('EXISTS', tasks .. id) == 0 then
   last = arrival_after(last, now)

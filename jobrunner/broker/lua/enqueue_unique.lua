@@ -11,7 +11,7 @@ local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, o
 --       then field, value, ...
 -- reply {'new', 'exists' (its id), 'replaced', 'rescheduled' or 'clash', id of the task that is there now, for a new
 --       queue also its name and 'first'}; 'full'; {'sealed_else', id, queue}: the payload has to be sealed for these
--- The lock is held by what the task is, not by what anybody remembers to undo: a task that ended in any way holds none.
+-- The state of the task decides whether it holds the lock, so no step can forget to release it when a task ends.
 -- include numbers commands queue_position queue_settings waiting_set enqueue_call
 
 local note = string.sub(tasks, 1, -6) .. 'sent:' .. call
@@ -36,14 +36,14 @@ local function take_lock(id)
 end
 local function is_sealed_else(id, queue) return sealed_as ~= '' and sealed_as ~= id .. ' ' .. queue end
 
--- Puts the holder, which was not begun, where the new one would have gone.
+-- Puts the holder, which has not begun, where the new task would have gone.
 local function put_instead(holder, prefix, state, its_queue)
   if on_clash == 'replace' and is_sealed_else(holder, its_queue) then return {'sealed_else', holder, its_queue} end
   local to_waiting, to_scheduled = prefix .. 'waiting', prefix .. 'scheduled'
   local set, score, place = position_for(to_waiting, to_scheduled, prefix .. 'arrival', priority, when, now)
   redis.call('HSET', tasks .. holder, 'place', place)
   if on_clash == 'replace' then
-    redis.call('HDEL', tasks .. holder, 'headers', 'encoding')  -- what the new one has none of
+    redis.call('HDEL', tasks .. holder, 'headers', 'encoding')  -- the new task may have none
     redis.call('HSET', tasks .. holder, unpack(ARGV, 14))
   end
   insert(set, score, holder)

@@ -4,7 +4,7 @@ local now_ms, tasks, queue = unpack(ARGV, 1, 3)
 -- KEYS  pending, leases: zsets
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name
 --       then for each report: id, number of its lease, keepalive_ms
--- reply list beside the reports: the new lease end (Unix ms), with '!' in front when the task was asked to stop,
+-- reply a list, for each report: the new lease end (Unix ms), with '!' in front when the task was asked to stop,
 --       or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands task_end task_leases

@@ -5,9 +5,9 @@ local now_ms, tasks, queue, finished, worker = unpack(ARGV, 1, 5)
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · arrival: string ·
 --       wake, waiters: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the channels
---       that tell waiters · worker: id of the one that reports, or '' · then for each report: id, number of its lease,
+--       that tell waiters · worker: id of the reporting worker, or '' · then for each report: id, number of its lease,
 --       delay_ms (0: it waits behind what is there), 'retry' or 'dead', error (text)
--- reply list beside the reports: 'scheduled' (to be tried again, also at once), 'dead', or 'gone', 'not_reserved',
+-- reply a list, for each report: 'scheduled' (to be tried again, also at once), 'dead', or 'gone', 'not_reserved',
 --       'lost' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands queue_position queue_settings waiting_set task_end task_leases dead_tasks

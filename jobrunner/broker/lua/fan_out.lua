@@ -6,12 +6,12 @@ local now_ms, tasks, queue, finished, id, lease, keep_ms, onward, max_hops = unp
 --       target waiting, scheduled: zsets · settings, counters: hashes · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
 --       channels that tell waiters · id · lease: its number · keep_ms: 0 = delete · onward: '' = of no flow; else
---       whom its end is told · max_hops: 0 = no limit · then for each child: id, number of its target (0 = first),
---       priority ('' = as the parent's), delay_ms (0 = now), '1' when it goes in although the queue is full, count of
---       words, field, value, ... of its hash
+--       the joins to notify of its end · max_hops: 0 = no limit · then for each child: id, number of its target
+--       (0 = first), priority ('' = as the parent's), delay_ms (0 = now), '1' when it goes in although the queue is
+--       full, count of words, field, value, ... of its hash
 -- reply 'ok', 'gone', 'not_reserved', 'lost', 'hops' or 'full' (all but 'ok' changed nothing)
--- A child whose id exists is left as it is; one has the parent's key and its hops and one more. A queue that is empty
--- is never full: what is more than it may hold would wait for ever.
+-- A child whose id exists is left as it is. Children have the parent's partition, and one hop more. An empty queue is
+-- never full: otherwise more children than it may hold would wait for ever.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases
 -- rarely add_to_partitions
 

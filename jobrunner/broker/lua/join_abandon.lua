@@ -1,9 +1,9 @@
 local joining, collected, outbox = unpack(KEYS)
 local now_ms, outcome = unpack(ARGV)
 -- join_abandon: a join that has not fired never will; what waits for its task learns that it ended with this outcome.
--- KEYS  joining: hash · collected: hash, what its members brought · outbox: hash
+-- KEYS  joining: hash · collected: hash, the results of its members · outbox: hash
 -- ARGV  now_ms: unused · outcome: 'cancelled'
--- reply 'posted' (the outbox has word of it), 'noted' (nothing waits for it), 'fired' (before) or 'gone'
+-- reply 'posted' (the outbox has an entry), 'noted' (nothing waits for it), 'fired' (before) or 'gone'
 -- include task_end
 
 local state = redis.call('HMGET', joining, 'rule', 'fired', 'f:then')

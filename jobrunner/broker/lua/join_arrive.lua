@@ -7,8 +7,8 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then for each arrival:
 --       member (0 = first), outcome ('succeeded', 'dead', 'cancelled'), result (JSON, '', or '@<pieces>:<bytes>' for
 --       one whose pieces are here; see join_arrive_part.lua)
--- reply 'noted', 'fired' (the task is enqueued), 'posted' (the outbox has word for others), 'more' (the join is large:
---       `collect` is to be called until it says otherwise) or 'gone' (no such join)
+-- reply 'noted', 'fired' (the task is enqueued), 'posted' (the outbox has an entry), 'more' (the join is large:
+--       call `join_collect` until it replies something else) or 'gone' (no such join)
 -- The same arrival again changes nothing.
 -- include numbers commands queue_position waiting_set task_end join_results
 

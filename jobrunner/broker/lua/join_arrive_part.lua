@@ -1,7 +1,7 @@
 local joining = unpack(KEYS)
 local now_ms, member, piece, result = unpack(ARGV)
 -- join_arrive_part: stores a piece of a member's result that is too large for one call. The arrival follows the last
---       piece, and has the count of pieces in place of the result.
+--       piece, with the count of pieces instead of the result.
 -- KEYS  joining: hash
 -- ARGV  now_ms: unused · member: its number · piece: its number (0 = first) · result: the piece
 -- reply 'taken', 'noted' (no piece of it is needed) or 'gone' (no such join)

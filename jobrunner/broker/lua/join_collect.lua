@@ -6,10 +6,10 @@ local now_ms, tasks, finished = unpack(ARGV)
 -- KEYS  joining, collected: hashes · waiting, scheduled, dead: zsets, of the prepared task's queue ·
 --       settings, counters: hashes · arrival: string · wake, waiters: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters
--- reply 'more' (call again), 'fired' (the task is enqueued), 'posted' (the outbox has word for others), 'pass' (what
---       is collected is too large for the outbox: take it part by part to the joins behind, then call `passed`),
---       'dead' (the task is, and the outbox may have word of it), 'noted' (nothing to collect) or 'gone' (no such join)
--- Anybody may call it at any time: how far the join is stands in the join itself.
+-- reply 'more' (call again), 'fired' (the task is enqueued), 'posted' (the outbox has an entry), 'pass' (what
+--       is collected is too large for the outbox: take it part by part to the joins behind, then call `join_pass_on`),
+--       'dead' (the task is, and the outbox may have an entry), 'noted' (nothing to collect) or 'gone' (no such join)
+-- Any process may call it at any time: the progress is in the join itself.
 -- include numbers commands queue_position queue_settings waiting_set task_end dead_tasks join_results
 
 local now = read_clock(now_ms)
@@ -19,7 +19,7 @@ if not (rule and total) then return 'gone' end
 if state[4] or not state[7] then return 'noted' end
 
 redis.call('PEXPIRE', joining, state[3])
--- From the first member on where somebody deleted what was there.
+-- It starts again from the first member when the collected results were deleted.
 local from = redis.call('EXISTS', collected) == 1 and tonumber(state[7]) or 0
 if from < total then
   local at = gather_slice(joining, collected, from, total, fixed_results)

@@ -3,15 +3,15 @@ local now_ms, unused_ms = unpack(ARGV)
 -- leader_scan: whether the leader has anything to do, in one call for many queues. Changes nothing.
 -- KEYS  first: counters of a queue (hash) or the workers (zset worker id → Unix ms), then further ones
 -- ARGV  now_ms: Unix ms or '' · unused_ms: after how long an unused queue is forgotten, 0 = never
--- reply beside the keys: the sum of its totals for a queue of which there is nothing to say, else
+-- reply a list, for each key: the sum of its totals for a queue without anything to do, else
 --       {1 when the outbox of its tag holds anything, 1 when batches of it are finishing, how many tasks of it died: ''
---       for none, nil when nobody can read it; the sum; when upkeep has something to do, Unix ms or '';
---       0: it holds nothing, 1: something, 2: something that is in work; 'unmarked' or 'unused': see queue_forget.lua};
---       {id, ...}: the workers that fell silent
+--       for none, nil for damage; the sum; when it needs maintenance, Unix ms or '';
+--       0: it holds nothing, 1: something, 2: tasks in progress; 'unmarked' or 'unused': see queue_forget.lua};
+--       {id, ...}: the workers whose heartbeats stopped
 -- The other keys of a queue are named by its counters, and those of workers by their set, so on a cluster all that are
 -- given must be of one slot: the driver divides the call.
 -- include numbers history queue_scan
-local MOST_WORKERS = 1000 -- those that were heard longest ago: a silent one moves up to them
+local MOST_WORKERS = 1000 -- those with the oldest heartbeats: a silent one becomes one of them
 
 local now = read_clock(now_ms)
 

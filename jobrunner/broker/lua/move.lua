@@ -2,11 +2,11 @@ local pending, leases, settings, counters, wake, to_waiting, to_scheduled, to_se
 local now_ms, tasks, queue, to_queue, max_hops, over = unpack(ARGV, 1, 6)
 -- move: pending of one queue → waiting or scheduled of another with the same tag, or of the same one, in one step.
 -- KEYS  pending, leases: zsets · settings, counters: hashes · wake: zset · to_waiting, to_scheduled: zsets, of the
---       queue they enter, as all that follow · to_settings, to_counters: hashes · to_arrival: string · to_wake: zset
+--       queue they enter, as all further keys · to_settings, to_counters: hashes · to_arrival: string · to_wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes (one tag) · queue, to_queue: full names ·
 --       max_hops: 0 = no limit · over: '1' = they go in although the queue is full · then for each report: id, number
 --       of its lease, priority ('' = as it was), delay_ms (0 = now), count of words, field, value, ... to set
--- reply list beside the reports: 'ok', or 'gone', 'not_reserved', 'lost', 'hops', 'full' (nothing changed)
+-- reply a list, for each report: 'ok', or 'gone', 'not_reserved', 'lost', 'hops', 'full' (nothing changed)
 -- Attempts, failures and expiries start anew; total_attempts and hops go on.
 -- include numbers commands queue_position queue_settings waiting_set task_end task_leases
 -- rarely add_to_partitions

@@ -8,7 +8,7 @@ local now_ms, count, bytes = unpack(ARGV)
 
 local fields = redis.call('HRANDFIELD', outbox, count) or {}
 local reply, left = {#fields == tonumber(count) and '1' or ''}, tonumber(bytes)
--- Which fields come is random, their order is not, and math.random is the same in each call.
+-- The fields are random, their order is not, and math.random repeats itself in each call.
 local first = redis.call('TIME')[2]
 for n = 1, #fields do
   local field = fields[(first + n) % #fields + 1]

@@ -6,15 +6,15 @@ local now_ms = unpack(ARGV, 1, 1)
 --       was published last (Unix ms), with blanks between all
 -- ARGV  now_ms: Unix ms or '' · then name, definition, digest of it (hexadecimal), ...
 -- reply how many were new, changed, or known again after a while
--- While workers publish several definitions of one job, as during a deploy, the one that was first published last is in
--- force; when nobody published that for a while, as it was taken back, the last one before it is again.
+-- While workers publish several definitions of one job, as during a deploy, the newest one is in force; when no worker
+-- has published that for a while, because it was rolled back, the one before it is in force again.
 -- Works on a server that is full: a worker that starts there makes room. Its first write frees nothing.
 -- include numbers
 
 local FORGOTTEN_MS = 30000 -- less than the time after which a leader fires the job no more
 local DEPLOYED_KEEP_MS = 86400000
 
--- Notes that a definition was published; returns whether one that is newer is published still.
+-- Notes that a definition was published; returns whether a newer one is still being published.
 local function is_outdated(name, digest, now)
   local kept, own, newer = {}, nil, false
   for known, at in string.gmatch(redis.call('HGET', deployed, name) or '', '(%x+) (%d+)') do

@@ -1,6 +1,6 @@
 local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, count = unpack(ARGV)
--- pop: waiting → out of the queue, the first `count` in line: at most once, nothing comes back.
+-- pop: waiting → out of the queue, the first `count` in it: at most once, nothing comes back.
 -- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many

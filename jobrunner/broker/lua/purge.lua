@@ -3,7 +3,7 @@ local now_ms, tasks, count, before, counter = unpack(ARGV)
 -- purge: deletes the first tasks of one set, index and hash together; called until nothing is left.
 -- KEYS  set: zset, any of waiting, scheduled, dead, done · counters, outbox, settings: hashes
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: at most so many · before: only those with a lower
---       score, '' = any · counter: the total that counts them; one that begins with 'history' is of `done`
+--       score, '' = any · counter: the total that counts them; those of `done` begin with 'history'
 -- reply how many were deleted
 -- include numbers task_end history
 

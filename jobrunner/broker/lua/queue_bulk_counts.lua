@@ -1,14 +1,14 @@
 local first = unpack(KEYS)
 local now_ms = unpack(ARGV)
 -- queue_bulk_counts: the counts of many queues in one call. Changes nothing.
--- KEYS  first: settings of a queue (hash), then those of further queues; a page of a dashboard has no command for each
+-- KEYS  first: settings of a queue (hash), then those of further queues
 -- ARGV  now_ms: Unix ms or ''
--- reply beside the keys: an error's text, or {waiting, scheduled, pending, dead, done, paused: the field or '',
---       oldest: when that task was due which waits longest, Unix ms or '',
+-- reply a list, for each key: an error's text, or {waiting, scheduled, pending, dead, done, paused: the field or '',
+--       oldest: when the task was due that has waited longest, Unix ms or '',
 --       limits: {max_inflight, max_size, max_tokens, interval_us, interval, interval_unit: the fields or nil},
 --       counter, total, counter, total, ...}
--- What is due counts as waiting and a lease that ended too, although nobody has put them there yet.
--- The other keys of a queue are named by its settings, so on a cluster all that are given must be of one slot: the
+-- Tasks that are due and those with expired leases count as waiting, although maintenance has not moved them yet.
+-- The other keys of a queue are named by its settings, so on a cluster all of them must be of one slot: the
 -- driver divides the call.
 -- include numbers queue_position
 
@@ -16,7 +16,7 @@ local now = read_clock(now_ms)
 local due_now = exact(last_slot_at(now))
 local problem
 
--- The reply of a command; nil or false for none, or for one that the server refuses: then the queue has a problem.
+-- Returns the reply of a command; nil or false for none, or for an error, which is noted in `problem`.
 local function try(...)
   local reply = redis.pcall(...)
   if not reply or tonumber(reply) or not reply.err then return reply end

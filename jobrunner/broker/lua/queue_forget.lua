@@ -3,9 +3,9 @@ local now_ms, unused_ms = unpack(ARGV)
 -- queue_forget: deletes the totals of queues that have been unused for long. A queue in use stays.
 -- KEYS  first: counters of a queue (hash), then those of further queues
 -- ARGV  now_ms: Unix ms or '' · unused_ms: for how long it must have been unused; '' marks it and deletes nothing
--- reply beside the keys: 'forgotten', 'marked' (from now on it counts as unused), 'early' (marked before, not for long)
---       or 'used' (it holds something, somebody configured it, or it was never used: there is nothing to delete)
--- The other keys of a queue are named by its counters, so on a cluster all that are given must be of one slot.
+-- reply a list, for each key: 'forgotten', 'marked' (from now on it counts as unused), 'early' (marked not long ago)
+--       or 'used' (it holds something, is configured, or has no totals to delete)
+-- The other keys of a queue are named by its counters, so on a cluster all of them must be of one slot.
 -- include numbers queue_scan
 
 local now = read_clock(now_ms)

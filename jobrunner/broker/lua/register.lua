@@ -1,11 +1,11 @@
 local first = unpack(KEYS)
 local now_ms, number = unpack(ARGV, 1, 2)
 -- register: notes the format where there is none, and adds queues to the registry that are not in it.
--- KEYS  first: the number of the format (string) or the registry (set of names), then the other; what a key is, its
---       end tells: the two are in different slots, so a driver divides the call on a cluster
+-- KEYS  first: the number of the format (string) or the registry (set of names), then the other; the
+--       end of a key tells which it is: the two are in different slots, so a driver divides the call on a cluster
 -- ARGV  now_ms: unused · number: of the caller's format · then the names of queues
--- reply beside the keys: {the format that was found, or nil}; {how many queues were added}
--- A server that is full adds nothing, and neither does one on which the caller may not: that stops no worker.
+-- reply a list, for each key: {the format that was found, or nil}; {how many queues were added}
+-- A full server, or one where the caller lacks the right, adds nothing: that must not stop a worker.
 
 local function note(key)
   local found = redis.pcall('GET', key)

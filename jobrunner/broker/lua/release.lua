@@ -1,11 +1,11 @@
 local waiting, scheduled, pending, leases, counters, arrival, wake = unpack(KEYS)
 local now_ms, tasks, queue = unpack(ARGV, 1, 3)
--- release: pending → waiting at the original place, or after a delay (snooze) → scheduled. No attempt is spent.
+-- release: pending → waiting at the original position, or after a delay (snooze) → scheduled. No attempt is spent.
 -- KEYS  waiting, scheduled, pending, leases: zsets · counters: hash · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name
---       then for each report: id, number of its lease, delay_ms ('' = back to its place; 0 = to the end of the line;
+--       then for each report: id, number of its lease, delay_ms ('' = to its position; 0 = to the end of the queue;
 --       '~N' = due in N ms, but it did not begin: the worker does not know its job)
--- reply list beside the reports: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
+-- reply a list, for each report: 'waiting', 'scheduled', or 'gone', 'not_reserved', 'lost' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands queue_position waiting_set task_end task_leases
 -- rarely has_ended reason_of drop_damaged position_for slot_at arrival_after

@@ -3,7 +3,7 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- remove: waiting, scheduled, dead or finished → gone, index and hash together, for tasks by their ids.
 -- KEYS  waiting, scheduled, pending, dead, done: zsets · counters, outbox: hashes
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · then ids
--- reply list beside the ids: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone'
+-- reply a list, for each id: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone'
 -- Works on a server that is full.
 -- include task_end
 

@@ -1,11 +1,11 @@
 local waiting, scheduled, dead, counters, arrival, wake = unpack(KEYS)
 local now_ms, tasks, start_ms, step_ms, changed = unpack(ARGV, 1, 5)
--- requeue: dead → waiting, behind all that wait, with its counts at zero; or → scheduled, one behind the other.
+-- requeue: dead → waiting, behind all waiting tasks, with its counts at zero; or → scheduled, one after the other.
 -- KEYS  waiting, scheduled, dead: zsets · counters: hash · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · start_ms: from now to when the first is due ·
 --       step_ms: from one to the next · changed: how many of the following words are field, value, ... to set ·
 --       then these, then ids
--- reply list beside the ids: 'ok', 'not_dead' or 'gone' (nothing changed)
+-- reply a list, for each id: 'ok', 'not_dead' or 'gone' (nothing changed)
 -- Works on a server that is full.
 -- include numbers commands queue_position waiting_set
 

@@ -1,16 +1,16 @@
 local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox = unpack(KEYS)
 local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
--- reserve: waiting → pending, the first `count` in line, each under a lease of its own.
+-- reserve: waiting → pending, the first `count` in the queue, each under a lease of its own.
 -- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many · first_lease: number of the
 --       first lease, new for each call; the others count on · keepalive_ms: where tasks name none, '' = the queue's ·
---       most_bytes: of payloads, behind which no more are handed out ('' = no bound; none in a queue that goes by key)
+--       most_bytes: of payloads, beyond which no more are handed out ('' = no bound; ignored with partitions)
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
---       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and says
---       nothing itself, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then, place,
+--       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and has
+--       no options, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then, place,
 --       priority, unknown_since, suspect}
--- No lease when empty, paused or at a limit: fewer than `count` when a limit leaves room for fewer.
+-- No lease when empty, paused or at a limit: fewer than `count` when a limit allows fewer.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
 -- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
 -- rarely promote
@@ -46,7 +46,7 @@ local function hand_out(ids, may_stop)
       numbers[at + 1], numbers[at + 2], at = lease, id, at + 2
       reply[last + 1], reply[last + 2], reply[last + 3], reply[last + 4] = id, type, payload, enqueue_time
       reply[last + 5], lease, last = more, lease + 1, last + 5
-      -- When it was last handed out: only history asks how long tasks waited and ran.
+      -- Only history reports how long tasks waited and ran.
       if config.history then redis.pcall('HSET', tasks .. id, 'started_at', reply[1]) end
       if payload then bytes_left = bytes_left - #payload end
       if bytes_left <= 0 and may_stop then stopped_at = n break end

@@ -3,7 +3,7 @@ local now_ms, tasks = unpack(ARGV, 1, 2)
 -- run_now: scheduled → waiting now, behind all waiting tasks, whatever the time it was scheduled for.
 -- KEYS  waiting, scheduled: zsets · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then ids
--- reply list beside the ids: 'ok' or 'not_scheduled' (nothing changed)
+-- reply a list, for each id: 'ok' or 'not_scheduled' (nothing changed)
 -- include numbers commands queue_position waiting_set
 
 local now, moved = read_clock(now_ms), 0

@@ -3,7 +3,7 @@ local now_ms, queue, type = unpack(ARGV)
 -- stats_read: reads statistics of some minutes or hours: all of them or those of one queue, of one job, or of both.
 -- KEYS  first: hash field → number · then more of these
 -- ARGV  now_ms: unused · queue: full name, '' = all · type: name of a job, '' = all
--- reply beside the keys, lists of field, number, ...; nothing of who wrote, but '#sampled'
+-- reply a list, for each key: lists of field, number, ...; no fields of writers, but '#sampled'
 -- Fields of the leader's samples are of type '-': they are of every job.
 
 local function is_wanted(field)

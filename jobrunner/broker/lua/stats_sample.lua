@@ -1,10 +1,10 @@
 local minute, hour, sampled = unpack(KEYS)
 local now_ms, at_ms = unpack(ARGV, 1, 2)
 -- stats_sample: notes depth and totals of queues for a minute and its hour, the totals at its begin and its end.
--- KEYS  minute, hour: hashes of figures · sampled: hash queue → its totals at the last sample, '#sampled' → when
+-- KEYS  minute, hour: hashes of statistics · sampled: hash queue → its totals at the last sample, '#sampled' → when
 -- ARGV  now_ms: unused · at_ms: Unix ms, of all that follows · then queue, depth, totals, ...: numbers between blanks
--- reply how many queues were noted; one that is empty and whose totals did not change is not
--- Totals that nobody looked at for an hour grew at no time that is known: what they grew by is left out.
+-- reply how many queues were noted; a queue that is empty and whose totals did not change is not
+-- When totals grew that were not sampled for an hour is unknown, so their growth is left out.
 local MINUTE_KEEP_S, HOUR_KEEP_S, LONGEST_GAP_MS = 90000, 2764800, 3600000
 
 local last_at = tonumber(redis.call('HGET', sampled, '#sampled'))

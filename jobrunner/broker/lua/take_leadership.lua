@@ -1,17 +1,17 @@
 local leader, epoch, version = unpack(KEYS)
 local now_ms, worker, ttl_ms, resign = unpack(ARGV)
--- take_leadership: takes or renews leadership; every taking of it gets a new, higher epoch (the fencing number).
+-- take_leadership: takes or renews leadership; each new leader gets a new, higher epoch (the fencing number).
 -- KEYS  leader: hash {worker, epoch} · epoch, version: strings, the latter counts changes of periodic jobs
 -- ARGV  now_ms: Unix ms or '' · worker: id of the caller · ttl_ms: how long it lasts · resign: '1' gives it up
 -- reply {now (Unix ms), epoch when the caller leads, else 0, ms until the lock of the leader ends, version}
--- Works on a server that is full: what the leader does makes room.
+-- Works on a server that is full: the leader's maintenance frees memory.
 -- include numbers
 
 local now = exact(read_clock(now_ms))
 local changes = tonumber(redis.call('GET', version)) or 0
 local held = redis.call('HMGET', leader, 'worker', 'epoch')
 local left = redis.call('PTTL', leader)
-if held[1] and left < 0 then held = {} end -- a lock without an end is damage: it would be nobody's for ever
+if held[1] and left < 0 then held = {} end -- a lock without an end is damage: no worker could ever take it
 
 if held[1] == worker then
   if resign == '1' then

@@ -2,7 +2,7 @@ local task, waiters = unpack(KEYS)
 local now_ms, base, tag, id, await = unpack(ARGV)
 -- task_read: one task with its state. Changes nothing, unless asked to note that a client waits for its end.
 -- KEYS  task: hash · waiters: zset task id → when that was noted, Unix ms
--- ARGV  now_ms: Unix ms or '' · base: what the keys of its tag begin with · tag · id ·
+-- ARGV  now_ms: Unix ms or '' · base: prefix of the keys of its tag · tag · id ·
 --       await: '1' notes that the end of a task that is not finished is awaited
 -- reply {} when there is no such task, else {state or '', score (Unix ms) or '', field, value, ...}
 -- include numbers task_end
@@ -28,7 +28,7 @@ for _, state in ipairs({'waiting', 'scheduled', 'pending', 'dead'}) do
   if score then reply[1], reply[2] = state, score end
 end
 if await == '1' and reply[1] ~= 'dead' then
-  -- A hint, so a server that is full may refuse it; those an hour old were left by someone who has stopped asking.
+  -- A hint, so a server that is full may refuse it; entries an hour old are of clients that have stopped asking.
   local now = read_clock(now_ms)
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', exact(now - 3600000))
   redis.call('ZADD', waiters, now, id)

@@ -2,10 +2,10 @@ local set = unpack(KEYS)
 local now_ms, tasks, start, count, most, newest, id_part, type, error_part, payload_part = unpack(ARGV)
 -- task_search: tasks of one state that match, of a bounded piece of it. Changes nothing.
 -- KEYS  set: zset, one state of a queue
--- ARGV  now_ms: unused · tasks: prefix of the task hashes · start: rank of the first that is looked at · count: at most
---       so many are · most: at most so many are found · newest: '1' = ranks from the highest score on · id_part: in
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · start: rank of the first to read · count: how many to
+--       read at most · most: at most so many are found · newest: '1' = ranks from the highest score on · id_part: in
 --       lower case, in the id · type: all of it · error_part: in the last error · payload_part: any line; '' = all
--- reply {rank behind the last that was looked at, id, score, type, retry_count, started_at, enqueue_time, error,
+-- reply {rank behind the last that was read, id, score, type, retry_count, started_at, enqueue_time, error,
 --       payload (cut; '' unless it was searched), id, ...}
 local LONGEST_ERROR, LONGEST_PAYLOAD = 4000, 16385
 

@@ -1,9 +1,9 @@
-local worker, workers, orders = unpack(KEYS)
+local worker, workers, commands = unpack(KEYS)
 local now_ms, id, ttl_ms = unpack(ARGV, 1, 3)
 -- worker_announce: a heartbeat of a worker, with its description. Forgets workers that were silent for a day.
--- KEYS  worker: hash, expires when the worker falls silent · workers: zset worker id → Unix ms · orders: hash
--- ARGV  now_ms: Unix ms or '' · id: of the worker · ttl_ms: how long the sign lasts · then field, value, ...
--- reply {order, value, ...}: what the worker is told to do
+-- KEYS  worker: hash, expires when heartbeats stop · workers: zset worker id → Unix ms · commands: hash
+-- ARGV  now_ms: Unix ms or '' · id: of the worker · ttl_ms: how long the heartbeat lasts · then field, value, ...
+-- reply {command, value, ...}, for the worker to carry out
 -- Works on a server that is full.
 -- include numbers
 
@@ -12,4 +12,4 @@ redis.call('ZREMRANGEBYSCORE', workers, '-inf', exact(now - 86400000))
 redis.call('HSET', worker, unpack(ARGV, 4))
 redis.call('PEXPIRE', worker, ttl_ms)
 redis.call('ZADD', workers, exact(now), id)
-return redis.call('HGETALL', orders)
+return redis.call('HGETALL', commands)
