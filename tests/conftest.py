@@ -27,10 +27,10 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
 from jobrunner.soak.fault_proxy import FaultProxy
 from jobrunner.worker import child_processes, signals
-from tests.support.books import census, problems
 from tests.support.clock import Clock
-from tests.support.declared import as_before
-from tests.support.said import Said
+from tests.support.command_result import CommandResult
+from tests.support.queue_audit import census, problems
+from tests.support.registries import as_before
 from tests.support.server import VARIABLE, Server, topology_name
 from tests.support.waiting import wait_for
 
@@ -141,27 +141,27 @@ def current(client: Client) -> Iterator[Client]:
 
 
 @pytest.fixture
-def says(
+def cli(
     server: Any, keys: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Said]:
-    """says("status", "--json"): runs a command in this process on the server of this test; its output and exit code."""
+) -> Callable[..., CommandResult]:
+    """cli("status", "--json"): runs a command in this process on the server of this test; its output and exit code."""
     monkeypatch.setenv("JOBRUNNER_URL", server.url)
     monkeypatch.setenv("JOBRUNNER_PREFIX", keys.prefix)
     monkeypatch.chdir(tmp_path)
 
-    def say(*words: str) -> Said:
+    def say(*words: str) -> CommandResult:
         code = guarded(jobrunner, words)
         heard = capsys.readouterr()
-        return Said(code, heard.out, heard.err)
+        return CommandResult(code, heard.out, heard.err)
 
     return say
 
 
 @pytest.fixture
-def cable(server: Server) -> Iterator[FaultProxy]:
+def fault_proxy(server: Server) -> Iterator[FaultProxy]:
     """A TCP proxy to the server whose connections the test can cut."""
     if topology_name() == "cluster":
-        pytest.skip("a cable leads to one server")
+        pytest.skip("the proxy leads to one server")
     laid = FaultProxy(server.socket)
     yield laid
     laid.close()

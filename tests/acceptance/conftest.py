@@ -16,7 +16,7 @@ from jobrunner.client.internals import keys_of
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.ledger import Ledger
 from tests.acceptance.row_children import Child
-from tests.support.said import Said
+from tests.support.command_result import CommandResult
 from tests.support.server import Server
 
 Start = Callable[..., Child]
@@ -39,11 +39,11 @@ class Shell:
         path.write_text(text, "utf-8")
         return path
 
-    def run(self, *words: str, **environment: str) -> Said:
+    def run(self, *words: str, **environment: str) -> CommandResult:
         """Runs a command to its end."""
         process = self.start(*words, **environment)
-        out, talk = process.communicate(timeout=60)
-        return Said(process.returncode, out, talk)
+        out, err = process.communicate(timeout=60)
+        return CommandResult(process.returncode, out, err)
 
     def start(self, *words: str, **environment: str) -> "subprocess.Popen[str]":
         """Starts a command; it is ended with the test."""

@@ -44,8 +44,8 @@ def test_with_debug_the_traceback_comes_first(project: Any) -> None:
     said = project.run("enqueue", "add", "x=one", "--debug")
 
     assert said.code == 2
-    assert said.talk.startswith("Traceback")
-    assert said.talk.splitlines()[-1].startswith("Error: parameter x")
+    assert said.err.startswith("Traceback")
+    assert said.err.splitlines()[-1].startswith("Error: parameter x")
 
 
 @pytest.mark.parametrize("words", [("status",), ("enqueue", "add", "x=1"), ("work", "jobs_here")])

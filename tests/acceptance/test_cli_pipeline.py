@@ -44,8 +44,8 @@ def test_a_burst_runs_the_whole_pipeline_and_ends(shell: Any, client: Client, pr
 
     said = shell.run("pipeline", "run", "shop", "shop", "--burst", "--processes", str(processes))
 
-    assert said.code == 0, said.talk
-    assert 1 <= said.talk.count("worker started") <= processes
+    assert said.code == 0, said.err
+    assert 1 <= said.err.count("worker started") <= processes
     assert finished(client) == 300
     results = [record.result for record in client.queue("shop/large").history(300)]
     assert sorted(results) == sorted([10 * n if n <= 5 else n for n in range(10)] * 30)
@@ -60,9 +60,9 @@ def test_it_works_until_it_is_asked_to_stop(shell: Any, client: Client) -> None:
     wait_for(lambda: finished(client) == 50, timeout_s=30)
 
     process.send_signal(signal.SIGTERM)
-    out, talk = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=30)
 
-    assert process.returncode == 0, talk
+    assert process.returncode == 0, err
     assert json.loads(out)["finished"] >= 50
 
 
@@ -82,7 +82,7 @@ def test_jobrunner_work_runs_stations_too(shell: Any, client: Client) -> None:
 
     said = shell.run("work", "shop", "--burst")
 
-    assert (said.code, finished(client)) == (0, 20), said.talk
+    assert (said.code, finished(client)) == (0, 20), said.err
 
 
 def test_a_pipeline_is_run_with_spans_of_its_stations(client: Client, shell: Any) -> None:
@@ -96,6 +96,6 @@ def test_a_pipeline_is_run_with_spans_of_its_stations(client: Client, shell: Any
 
     said = shell.run("pipeline", "run", "line", "lines", "--burst", "--otel", OTEL_TRACES_EXPORTER="console")
 
-    assert said.code == 0, said.talk
-    assert '"name": "process line/raw"' in said.talk
-    assert '"jobrunner.moved_to": "line/done"' in said.talk
+    assert said.code == 0, said.err
+    assert '"name": "process line/raw"' in said.err
+    assert '"jobrunner.moved_to": "line/done"' in said.err

@@ -41,7 +41,7 @@ def office(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def lasting(
-    office: Any, says: Says, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    office: Any, cli: Says, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Any, Any]:
     """The shell of that project on a server with durable storage, and the server."""
     server = start_server(appendonly="yes", appendfsync="always")
@@ -52,53 +52,53 @@ def lasting(
 
 def done(said: Any) -> str:
     """Stdout of a command that succeeded."""
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     text: str = said.out.strip()
     return text
 
 
 def test_a_pause_outlives_the_server_and_a_worker_obeys_it(
-    lasting: Any, says: Says, keys: Any, wait_until: Callable[..., Any]
+    lasting: Any, cli: Says, keys: Any, wait_until: Callable[..., Any]
 ) -> None:
     """MDQ-24: set while no worker runs; after a restart a new worker serves the other queue and leaves this one."""
     office, server = lasting
-    kept = done(says("enqueue", "greet", "name=ada"))
-    assert done(says("queues", "pause", "mail")) == "queue mail is paused"
+    kept = done(cli("enqueue", "greet", "name=ada"))
+    assert done(cli("queues", "pause", "mail")) == "queue mail is paused"
 
     server.kill()
     server.start()
 
-    served = done(says("enqueue", "double", "x=2"))
+    served = done(cli("enqueue", "double", "x=2"))
     worker = office.start("work")
     with Client(server.url, keys.prefix) as client:
         assert client.task(served).result(timeout=30) == 4
         assert client.task(kept).state is TaskState.WAITING
-        mail = next(queue for queue in json.loads(done(says("queues", "list", "--json"))) if queue["name"] == "mail")
+        mail = next(queue for queue in json.loads(done(cli("queues", "list", "--json"))) if queue["name"] == "mail")
         assert (mail["paused"], mail["waiting"], mail["workers"]) == (True, 1, 1)
 
-        assert done(says("queues", "resume", "mail")) == "queue mail is open"
+        assert done(cli("queues", "resume", "mail")) == "queue mail is open"
         assert client.task(kept).result(timeout=30) == "dear ada"
     worker.terminate()
     assert worker.wait(30) == 0
 
 
-def test_limits_hold_as_soon_as_they_are_set(office: Any, says: Says, client: Client) -> None:
+def test_limits_hold_as_soon_as_they_are_set(office: Any, cli: Says, client: Client) -> None:
     queue = client.queue("mail")
     queue.push_many(range(10))
 
-    shown = done(says("queues", "limit", "mail", "--rate", "2/h", "--max-size", "8"))
+    shown = done(cli("queues", "limit", "mail", "--rate", "2/h", "--max-size", "8"))
     assert "2/1h" in shown.split()
     assert len(queue.reserve(10)) == 2
-    refused = says("enqueue", "greet", "name=ada")
+    refused = cli("enqueue", "greet", "name=ada")
     assert (refused.code, "max_size" in refused.line) == (1, True)
 
-    done(says("queues", "limit", "mail", "--rate", "none", "--max-size", "none", "--max-inflight", "5"))
+    done(cli("queues", "limit", "mail", "--rate", "none", "--max-size", "none", "--max-inflight", "5"))
     assert len(queue.reserve(10)) == 3, "two are held already"
-    done(says("enqueue", "greet", "name=ada"))
+    done(cli("enqueue", "greet", "name=ada"))
 
 
 def test_the_dead_are_found_by_their_error_mended_and_brought_back_slowly(
-    office: Any, says: Says, client: Client
+    office: Any, cli: Says, client: Client
 ) -> None:
     ids = [new_id("mail") for _ in range(3)]
     client.enqueue_many(
@@ -106,38 +106,38 @@ def test_the_dead_are_found_by_their_error_mended_and_brought_back_slowly(
     )
     done(office.run("work", "--burst", "--concurrency", "1"))  # they die in their order
 
-    found = json.loads(done(says("dead", "list", "mail", "--job", "greet", "--error", "LIVES HERE", "--json")))
+    found = json.loads(done(cli("dead", "list", "mail", "--job", "greet", "--error", "LIVES HERE", "--json")))
     assert [task["id"] for task in found] == ids
 
     mended = ("--id", ids[0], "--payload", '{"name": "bob"}')
-    assert done(says("dead", "requeue", "mail", *mended)) == "requeued 1 dead task of queue mail"
+    assert done(cli("dead", "requeue", "mail", *mended)) == "requeued 1 dead task of queue mail"
     done(office.run("work", "--burst"))
     assert client.task(ids[0]).result(timeout=0) == "dear bob"
 
-    done(says("dead", "requeue", "mail", "--error", "lives here", "--rate", "0.001"))
+    done(cli("dead", "requeue", "mail", "--error", "lives here", "--rate", "0.001"))
     assert [client.task(one).state for one in ids[1:]] == [TaskState.WAITING, TaskState.SCHEDULED]
-    assert says("dead", "requeue", "mail", "--all").line == "Error: queue mail has no dead tasks"
+    assert cli("dead", "requeue", "mail", "--all").line == "Error: queue mail has no dead tasks"
 
 
-def test_a_finished_task_is_replayed(office: Any, says: Says, client: Client) -> None:
+def test_a_finished_task_is_replayed(office: Any, cli: Says, client: Client) -> None:
     client.queue("maths").configure(history=3600)
-    first = done(says("enqueue", "double", "x=21"))
+    first = done(cli("enqueue", "double", "x=21"))
     done(office.run("work", "--burst"))
-    (kept,) = json.loads(done(says("history", "list", "maths", "--json")))
+    (kept,) = json.loads(done(cli("history", "list", "maths", "--json")))
     assert (kept["id"], kept["type"], kept["result"]) == (first, "double", 42)
 
-    again = done(says("history", "replay", "maths", first))
+    again = done(cli("history", "replay", "maths", first))
     done(office.run("work", "--burst"))
 
     assert again != first
     assert client.task(again).result(timeout=0) == 42
-    newest = json.loads(done(says("history", "list", "maths", "--limit", "1", "--json")))
+    newest = json.loads(done(cli("history", "list", "maths", "--limit", "1", "--json")))
     assert [(task["id"], task["headers"]) for task in newest] == [(again, {"replayed_from": first})]
-    assert done(says("history", "purge", "maths", "--yes")) == "deleted 2 done tasks of queue maths"
+    assert done(cli("history", "purge", "maths", "--yes")) == "deleted 2 done tasks of queue maths"
 
 
-def test_misuse_of_the_limits_is_told_in_one_line(office: Any, says: Says, raw: Any) -> None:
-    said = says("queues", "limit", "mail", "--rate", "1000 a second")
+def test_misuse_of_the_limits_is_told_in_one_line(office: Any, cli: Says, raw: Any) -> None:
+    said = cli("queues", "limit", "mail", "--rate", "1000 a second")
 
     assert (said.code, said.out) == (2, "")
     assert "'1000 a second' is no rate; write tasks/interval, such as 1000/1s" in said.line

@@ -75,7 +75,7 @@ def test_a_burst_runs_what_waits_and_ends(jobs: Any, client: Client) -> None:
 
     said = jobs.run("work", "jobs_here", "--burst", "--json")
 
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     assert json.loads(said.out)["finished"] == 1
     assert client.task(task).result(timeout=0) == 3
 
@@ -103,14 +103,14 @@ def test_it_ends_after_so_many_tasks(jobs: Any, client: Client) -> None:
 
     said = jobs.run("work", "jobs_here", "--max-tasks", "1", "--concurrency", "1", "--json")
 
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     assert json.loads(said.out)["finished"] >= 1
 
 
 def test_json_logs_are_one_object_a_line(jobs: Any) -> None:
     said = jobs.run("work", "jobs_here", "--burst", "--log-format", "json")
 
-    events = [json.loads(line)["event"] for line in said.talk.splitlines()]
+    events = [json.loads(line)["event"] for line in said.err.splitlines()]
     assert (events[0], events[-1]) == ("worker started", "worker stopped")
 
 
@@ -119,7 +119,7 @@ def test_asked_once_it_finishes_what_runs(jobs: Any, client: Client) -> None:
 
     said = jobs.run("work", "jobs_here", "--grace", "30")
 
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     assert client.task(task).result(timeout=0) == "finished"
     assert client.workers() == []
 
@@ -157,7 +157,7 @@ def test_a_thread_that_a_job_left_behind_does_not_keep_it(jobs: Any, client: Cli
 
     said = jobs.run("work", "jobs_here", "--burst", "--grace", "500ms")
 
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     assert client.task(task).state is TaskState.SUCCEEDED
 
 
@@ -170,7 +170,7 @@ def test_a_job_can_end_a_process_that_it_forked_and_the_worker_goes_on(
 
     said = jobs.run("work", "jobs_here", "--burst", "--concurrency", "1", "--executor", executor)
 
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     assert client.task(task).result(timeout=0) == [-signal.SIGTERM]
     assert client.task(later).result(timeout=0) == 1
 
@@ -229,7 +229,7 @@ def test_misuse_ends_the_supervisor_with_its_code(jobs: Any) -> None:
     said = jobs.run("work", "not_there", "--processes", "2")
 
     assert said.code == 2
-    assert "ModuleNotFoundError" in said.talk
+    assert "ModuleNotFoundError" in said.err
 
 
 def test_a_changed_file_starts_the_worker_again(jobs: Any, client: Client, wait_until: Callable[..., Any]) -> None:
@@ -263,7 +263,7 @@ def test_a_module_may_configure_the_client_that_the_worker_uses(jobs: Any, clien
 
     said = jobs.run("work", "app_here", "--burst", "-q", "maths")
 
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     with Client(client.settings.url, prefix) as own:
         assert own.task(added).result(timeout=30) == 4
         assert own.queue("maths").purge("waiting") == 0
@@ -275,10 +275,10 @@ def test_otel_sends_the_spans_of_attempts_where_the_variables_say(shell: Any, cl
 
     said = shell.run("work", "jobs", "--burst", "--otel", OTEL_TRACES_EXPORTER="console")
 
-    assert said.code == 0, said.talk
-    assert '"name": "process mail"' in said.talk
-    assert '"jobrunner.outcome": "succeeded"' in said.talk
-    assert '"service.name": "jobrunner"' in said.talk
+    assert said.code == 0, said.err
+    assert '"name": "process mail"' in said.err
+    assert '"jobrunner.outcome": "succeeded"' in said.err
+    assert '"service.name": "jobrunner"' in said.err
 
 
 def test_otel_with_an_unknown_exporter_says_which_there_are(shell: Any) -> None:

@@ -304,14 +304,14 @@ def _run_through_a_crash(server: Server, client: Client, fleet: Fleet) -> None:
 
 @pytest.mark.slow
 def test_replies_that_are_lost_cost_no_task(
-    fleet: Fleet, ledger: Ledger, cable: FaultProxy, current: Client, audit: Audit
+    fleet: Fleet, ledger: Ledger, fault_proxy: FaultProxy, current: Client, audit: Audit
 ) -> None:
     """MOAB-20, MOSQ-02, TITAN-21, TITAN-22: reserves and reports are cut off after a random number of bytes."""
-    fleet.start_one(url=cable.url, concurrency=5)
+    fleet.start_one(url=fault_proxy.url, concurrency=5)
     tasks = Work.enqueue_many([Work(n=n, seconds=0.01) for n in range(150)])
     for cut in (0, 40, 700, 3, 1500, 90):
         ended = len(ledger.times("end"))
-        cable.cut_reply = cut
+        fault_proxy.cut_reply = cut
         wait_for(lambda ended=ended: len(ledger.times("end")) >= min(ended + 10, 150), timeout_s=15)
     wait_for(lambda: current.queue("t").totals().get("succeeded", 0) == 150, timeout_s=15)
     assert set(ledger.times("end")) == {task.id for task in tasks}

@@ -47,7 +47,7 @@ def jobs(shell: Any) -> Any:
 
 def lines(said: Any) -> dict[str, dict[str, Any]]:
     """The lines of a log, by event; the last of each."""
-    return {line["event"]: line for line in map(json.loads, said.talk.splitlines())}
+    return {line["event"]: line for line in map(json.loads, said.err.splitlines())}
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
@@ -57,7 +57,7 @@ def test_every_line_of_a_job_names_what_it_is_of(jobs: Any, client: Client, exec
 
     said = jobs.run("work", "jobs_here", "--burst", "--log-format", "json", "--executor", executor)
 
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     assert said.out == ""
     found = lines(said)
     worker = found["worker started"]["worker"]
@@ -66,7 +66,7 @@ def test_every_line_of_a_job_names_what_it_is_of(jobs: Any, client: Client, exec
         assert ids == {"queue": "mail", "job": "Send", "task": "a", "attempt": 1, "worker": worker}, event
     assert found["awaited"] | {"job": "call", "task": "b", "worker": worker} == found["awaited"]
     assert found["own"]["step"] == 1
-    assert "hunter2" not in said.talk, "a parameter is in no line, whatever became of its task"
+    assert "hunter2" not in said.err, "a parameter is in no line, whatever became of its task"
 
 
 def test_an_item_of_a_station_has_no_empty_job(jobs: Any, client: Client) -> None:
@@ -79,7 +79,7 @@ def test_an_item_of_a_station_has_no_empty_job(jobs: Any, client: Client) -> Non
         assert (found[event]["queue"], found[event]["task"]) == ("shop/raw", "item")
         assert "job" not in found[event]
     client.queue("shop/raw").push({"n": 2}, id="another")
-    shown = jobs.run("work", "jobs_here", "--burst").talk
+    shown = jobs.run("work", "jobs_here", "--burst").err
     assert "stored" in shown
     assert "job= " not in shown
 
@@ -97,20 +97,20 @@ def test_no_line_has_the_password_or_a_parameter(jobs: Any, client: Client, guar
 
     worked = jobs.run("work", "jobs_here", "--burst", "--log-format", form, JOBRUNNER_URL=guarded_url)
 
-    assert "worker started" in worked.talk
-    assert "task died" in worked.talk
+    assert "worker started" in worked.err
+    assert "task died" in worked.err
     assert worked.code == 0
-    assert "hunter2" not in worked.talk + worked.out
+    assert "hunter2" not in worked.err + worked.out
 
 
 def test_no_traceback_has_the_password(
-    jobs: Any, guarded_url: str, says: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    jobs: Any, guarded_url: str, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = jobs.run("work", "jobs_here", "--burst", "--debug", JOBRUNNER_URL=guarded_url + "x")
     monkeypatch.setenv("JOBRUNNER_URL", guarded_url.replace("hunter2", "hunter22"))
-    refused = says("status", "--debug")
+    refused = cli("status", "--debug")
 
     for said in (wrong, refused):
         assert said.code != 0
-        assert "Traceback" in said.talk
-        assert "hunter2" not in said.talk + said.out
+        assert "Traceback" in said.err
+        assert "hunter2" not in said.err + said.out

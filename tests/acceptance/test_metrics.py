@@ -163,7 +163,7 @@ def test_a_port_that_is_taken_is_one_line(serve: Any, jobs: Any) -> None:
     said = jobs.run("work", "jobs_here", "--metrics-port", url.rpartition(":")[2])
 
     assert said.code == 2
-    assert "choose another --metrics-port" in said.talk.splitlines()[-1]
+    assert "choose another --metrics-port" in said.err.splitlines()[-1]
 
 
 def test_what_is_missing_is_said_in_one_line(jobs: Any, tmp_path: Path) -> None:
@@ -173,4 +173,4 @@ def test_what_is_missing_is_said_in_one_line(jobs: Any, tmp_path: Path) -> None:
     said = jobs.run("work", "jobs_here", "--metrics-port", "0", PYTHONPATH=path)
 
     assert said.code == 2
-    assert 'pip install "jobrunner[metrics]"' in said.talk
+    assert 'pip install "jobrunner[metrics]"' in said.err

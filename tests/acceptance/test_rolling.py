@@ -187,7 +187,7 @@ def test_processes_that_crash_again_and_again_end_the_supervisor_with_1(jobs: An
     said = jobs.run("work", "crashing", "--processes", "2")
 
     assert said.code == 1
-    assert "worker is given up" in said.talk
+    assert "worker is given up" in said.err
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_a_limit_of_memory_that_is_too_little_to_begin_is_misuse(jobs: Any) -> N
     said = jobs.run("work", "versioned", "--max-memory", "1MB")
 
     assert said.code == 2
-    assert "max_memory is 1 MB, and the process takes" in said.talk.splitlines()[-1]
+    assert "max_memory is 1 MB, and the process takes" in said.err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -574,13 +574,13 @@ def test_a_list_is_one_item(line: list[Queue], audit: Audit) -> None:
 
 
 def test_a_move_that_is_cut_off_neither_loses_nor_doubles(
-    line: list[Queue], clock: Clock, cable: FaultProxy, keys: Keys, audit: Audit
+    line: list[Queue], clock: Clock, fault_proxy: FaultProxy, keys: Keys, audit: Audit
 ) -> None:
     """KEU-28: at any byte of the request or the reply; the item is in one of the two queues, and goes on from there."""
     a, b, _ = line
     a.configure(max_attempts=0)
     cuts = 0
-    with Client(cable.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
+    with Client(fault_proxy.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
         far = cut_off.queue("p/a")
         far.counts()
         for number, (direction, size) in enumerate(
@@ -588,12 +588,12 @@ def test_a_move_that_is_cut_off_neither_loses_nor_doubles(
         ):
             a.push(["x" * 900, number])
             lease = take(far, keepalive=1)
-            setattr(cable, direction, size)
+            setattr(fault_proxy, direction, size)
             try:
                 lease.move("b", payload=[*lease.payload, "moved"])
             except OutcomeUnknown:
                 cuts += 1
-            cable.cut_request = cable.cut_reply = None
+            fault_proxy.cut_request = fault_proxy.cut_reply = None
             there = sum(audit("p/a").values()) + sum(audit("p/b").values())
             assert there == 1, f"{there} items after {direction} at {size}"
             clock.advance(1000)

@@ -491,15 +491,15 @@ def test_an_attempt_is_delivered_once_whoever_is_killed(queue: Queue, start: Sta
 
 
 def test_an_attempt_whose_reply_is_lost_is_spent(
-    queue: Queue, cable: FaultProxy, keys: Keys, clock: Clock, audit: Audit
+    queue: Queue, fault_proxy: FaultProxy, keys: Keys, clock: Clock, audit: Audit
 ) -> None:
     """MOAB-20: the task comes back as the second attempt when the lease is over, and never as the first again."""
     clock.set()
     queue.push("once")
-    with Client(cable.url, keys.prefix, now_ms=clock) as cut_off:
+    with Client(fault_proxy.url, keys.prefix, now_ms=clock) as cut_off:
         far = cut_off.queue("q")
         assert far.counts() == states(waiting=1)
-        cable.cut_reply = 0
+        fault_proxy.cut_reply = 0
         with pytest.raises(OutcomeUnknown, match="applied or it was not"):
             far.reserve(keepalive=2)
     clock.advance(1999)
@@ -814,16 +814,16 @@ def _run_to_its_end(fleet: Fleet, workers: dict[str, WorkerProcess], client: Cli
 
 
 def test_killed_workers_and_lost_replies_cost_no_task(
-    fleet: Fleet, client: Client, cable: FaultProxy, audit: Audit
+    fleet: Fleet, client: Client, fault_proxy: FaultProxy, audit: Audit
 ) -> None:
     """MOAB-33: 200 tasks, three workers on a bad line; one is killed every thirty tasks, replies are cut on the way."""
-    options = {"modules": [JOBS], "queues": ["rows"], "concurrency": 5, "url": cable.url}
+    options = {"modules": [JOBS], "queues": ["rows"], "concurrency": 5, "url": fault_proxy.url}
     rng, rows = random.Random(33), client.queue("rows")
     workers = fleet.start(3, **options)
     tasks = Step.enqueue_many([Step(seconds=0.02) for _ in range(200)])
     for ended in range(15, 200, 15):
         wait_for(lambda ended=ended: len(fleet.ledger.times("end")) >= ended, timeout_s=15)
-        cable.cut_reply = rng.randrange(1500)
+        fault_proxy.cut_reply = rng.randrange(1500)
         if ended % 30 == 0 and ended < 150:
             workers.pop(0).kill()
             workers.append(fleet.launch(**options))

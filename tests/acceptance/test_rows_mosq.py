@@ -162,7 +162,7 @@ class Breakage:
         self.queues[0].push_many([Item(task_id, id=task_id, in_=delay, max_attempts=9) for task_id in self.ids])
         self.clock.advance(6000 if operation == "promote" else 1)
 
-    def act(self, operation: str, cable: FaultProxy, cut: Callable[[], None]) -> bool:
+    def act(self, operation: str, fault_proxy: FaultProxy, cut: Callable[[], None]) -> bool:
         """The operation by a client that dies when its line breaks. Returns whether it did."""
         with Client(self.url, keys_of(self.client).prefix, now_ms=self.clock, retry_timeout=0) as mortal:
             queue = mortal.queue("p/a")
@@ -182,7 +182,7 @@ class Breakage:
             except OutcomeUnknown:
                 return True
             finally:
-                cable.cut_request = cable.cut_reply = None
+                fault_proxy.cut_request = fault_proxy.cut_reply = None
             return False
 
     def check_books(self, operation: str) -> None:
@@ -211,22 +211,22 @@ class Breakage:
 
 @pytest.mark.parametrize("operation", ["enqueue", "reserve", "commit", "fail", "promote", "move"])
 def test_a_client_that_dies_at_any_byte_loses_and_doubles_nothing(
-    operation: str, client: Client, clock: Clock, cable: FaultProxy, audit: Audit, raw: redis.Redis
+    operation: str, client: Client, clock: Clock, fault_proxy: FaultProxy, audit: Audit, raw: redis.Redis
 ) -> None:
     """MOSQ-02: its line is cut after some bytes of a request or a reply, with the script known to the server or not."""
     broken = 0
     requests = [("cut_request", size) for size in (0, 1, 60, 300, 480, 700, 1000, 1500, 2500)]
     replies = [("cut_reply", size) for size in (0, 1, 5, 30, 120)]
     for (direction, size), is_known in itertools.product([*requests, *replies], (True, False)):
-        breakage = Breakage(client, clock, cable.url, audit)
+        breakage = Breakage(client, clock, fault_proxy.url, audit)
         breakage.prepare(operation)
 
         def cut(direction: str = direction, size: int = size, is_known: bool = is_known) -> None:
             if not is_known:
                 raw.script_flush()
-            setattr(cable, direction, size)
+            setattr(fault_proxy, direction, size)
 
-        broken += breakage.act(operation, cable, cut)
+        broken += breakage.act(operation, fault_proxy, cut)
         breakage.check_books(operation)
         breakage.recover(operation)
         raw.flushall()
@@ -487,7 +487,7 @@ def test_sets_hold_ids_and_no_payloads(queue: Queue, clock: Clock, raw: redis.Re
 
 
 def test_a_task_is_stored_and_put_at_the_end_in_one_step(
-    queue: Queue, clock: Clock, raw: redis.Redis, keys: Keys, audit: Audit, cable: FaultProxy
+    queue: Queue, clock: Clock, raw: redis.Redis, keys: Keys, audit: Audit, fault_proxy: FaultProxy
 ) -> None:
     """MOSQ-15: its score is greater than all of equal priority, whatever the clock does; cut off: both or none."""
     waiting = keys.queue("t").waiting
@@ -500,15 +500,15 @@ def test_a_task_is_stored_and_put_at_the_end_in_one_step(
         assert score > last[priority]
         last[priority] = score
         clock.advance((0, 0.001, 7, -5000)[number % 4])
-    with Client(cable.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
+    with Client(fault_proxy.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
         for size in range(0, 1000, 50):
             assert cut_off.queue("t").counts()
-            cable.cut_request = size
+            fault_proxy.cut_request = size
             try:
                 cut_off.queue("t").push(b"x" * 300)
             except OutcomeUnknown:
                 assert size < 900
-            cable.cut_request = None
+            fault_proxy.cut_request = None
             audit("t")
     assert 301 <= queue.counts()["waiting"] < 320
 

@@ -233,7 +233,7 @@ def test_reserve_takes_from_the_front_for_a_time(queue: Queue, clock: Clock, raw
 
 
 def test_no_job_is_lost_when_a_reserve_is_cut_off(
-    queue: Queue, clock: Clock, cable: FaultProxy, keys: Keys, audit: Audit
+    queue: Queue, clock: Clock, fault_proxy: FaultProxy, keys: Keys, audit: Audit
 ) -> None:
     """TITAN-21: 5 000 jobs, the line cut at a random byte of the request or of the reply in half of all reserves."""
     chance = random.Random(21)
@@ -242,9 +242,9 @@ def test_no_job_is_lost_when_a_reserve_is_cut_off(
     queue.configure(max_attempts=0)
     handed_out: list[int] = []
     cuts = 0
-    with Client(cable.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
+    with Client(fault_proxy.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
         while any(cut_off.queue("t").counts().values()):
-            cable.cut_request, cable.cut_reply = chance.choice(
+            fault_proxy.cut_request, fault_proxy.cut_reply = chance.choice(
                 [(None, None), (chance.randrange(400), None), (None, 0), (None, chance.randrange(25_000))]
             )
             try:
@@ -253,7 +253,7 @@ def test_no_job_is_lost_when_a_reserve_is_cut_off(
                 cuts += 1
                 clock.advance(LEASE_S * 1000)
                 leases = []
-            cable.cut_request = cable.cut_reply = None
+            fault_proxy.cut_request = fault_proxy.cut_reply = None
             reports = [(lease.id, lease.token, 0, "succeeded", b"") for lease in leases]
             assert set(broker_of(queue).run(commit(keys_of(queue), reports))) <= {"ok"}
             handed_out += [lease.payload for lease in leases]
@@ -424,10 +424,10 @@ def test_order_is_by_priority_then_by_a_logical_time(queue: Queue, clock: Clock)
 
 
 def test_a_push_whose_reply_is_lost_may_be_made_again(
-    queue: Queue, clock: Clock, cable: FaultProxy, keys: Keys, client: Client
+    queue: Queue, clock: Clock, fault_proxy: FaultProxy, keys: Keys, client: Client
 ) -> None:
     """TITAN-15: its outcome is unknown, and said so; with the same id there is exactly one job then."""
-    with Client(cable.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
+    with Client(fault_proxy.url, keys.prefix, now_ms=clock, retry_timeout=0) as cut_off:
         far = cut_off.queue("t")
         far.push("before")
         assert far.counts()["waiting"] == 1
@@ -435,7 +435,7 @@ def test_a_push_whose_reply_is_lost_may_be_made_again(
             [("cut_reply", 0), ("cut_reply", 2), *(("cut_request", size) for size in (0, 1, 50, 300))]
         ):
             job_id = f"mine-{number}"
-            setattr(cable, direction, size)
+            setattr(fault_proxy, direction, size)
             with pytest.raises(OutcomeUnknown, match="applied or it was not"):
                 far.push(number, id=job_id)
             assert client.task(job_id, queue="t").exists() is (direction == "cut_reply")

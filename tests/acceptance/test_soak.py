@@ -39,8 +39,8 @@ def soak(folder: Path, *words: str, **tampering: str) -> "subprocess.Popen[str]"
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    said, talk = process.communicate(timeout=220)
-    return process.returncode, said, talk
+    said, err = process.communicate(timeout=220)
+    return process.returncode, said, err
 
 
 def broken(folder: Path) -> set[str]:
@@ -58,9 +58,9 @@ def folder() -> Any:
 
 
 def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
-    code, said, talk = ended(soak(folder, "--duration", "20s", "--every", "2s", "--plot", str(folder / "plot.svg")))
+    code, said, err = ended(soak(folder, "--duration", "20s", "--every", "2s", "--plot", str(folder / "plot.svg")))
 
-    assert code == 0, said + talk
+    assert code == 0, said + err
     assert "HELD: nothing was lost" in said
     found = json.loads((folder / "found.json").read_text())
     assert found["held"]
@@ -84,10 +84,10 @@ def test_it_holds_writes_what_it_found_and_leaves_nothing(folder: Path) -> None:
     ids=["loses", "doubles", "leaks", "hoards", "grows"],
 )
 def test_a_build_with_a_fault_does_not_hold(folder: Path, tampering: dict[str, str], caught: set[str]) -> None:
-    code, said, talk = ended(soak(folder, *BROKEN, **tampering))
+    code, said, err = ended(soak(folder, *BROKEN, **tampering))
 
-    assert code == 1, said + talk
-    assert "NOT HELD" in said, talk
+    assert code == 1, said + err
+    assert "NOT HELD" in said, err
     assert broken(folder) >= caught
 
 
@@ -99,11 +99,11 @@ def test_on_a_server_of_others_it_touches_its_own_keys_alone_also_when_it_is_int
     wait_for(lambda: raw.keys("mine-soak-*:*periodic:SoakTicking"), timeout_s=60)
 
     process.send_signal(signal.SIGINT)
-    code, said, talk = ended(process)
+    code, said, err = ended(process)
 
-    assert code == 0, said + talk
-    assert "ends early" in talk
-    assert "restarts" not in talk.partition("seed")[0]
+    assert code == 0, said + err
+    assert "ends early" in err
+    assert "restarts" not in err.partition("seed")[0]
     assert raw.keys() == [b"theirs"]
 
 

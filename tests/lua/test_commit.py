@@ -49,14 +49,14 @@ def test_a_job_that_cancelled_itself_counts_as_cancelled(mail):
 def test_reports_of_one_call_need_not_say_the_same(mail):
     mail.enqueue(*"abcde")
     held = mail.reserve(5)
-    says = [
+    cli = [
         (0, "succeeded", b""),
         (0, "succeeded", b""),
         (9000, "succeeded", b"1"),
         (9000, "cancelled", b""),
         (0, "succeeded", b""),
     ]
-    reports = [(attempt.id, attempt.token, *said) for attempt, said in zip(held, says, strict=True)]
+    reports = [(attempt.id, attempt.token, *said) for attempt, said in zip(held, cli, strict=True)]
 
     assert mail.run(leases.commit(mail.keys, reports)) == ["ok"] * 5
 

@@ -13,7 +13,7 @@ _REQUEST = "cut_request"
 
 
 class Proxy(FaultProxy):
-    """A cable that loses the replies of chosen scripts. While `error` is set no command arrives: each is answered with
+    """A proxy that loses the replies of chosen scripts. While `error` is set no command arrives: each is answered with
     that, and `refused` counts round trips.
     """
 

@@ -4,8 +4,8 @@ An entry fits the sentences that begin with it. `NOTHING_TO_ATTACK` lists those 
 and statements of what jobrunner does not do.
 """
 
-_SEALS = "security/test_seals.py::"
-_SEALED = "worker/test_sealed.py::"
+_SEALS = "security/test_encryption.py::"
+_SEALED = "worker/test_encryption.py::"
 _ROLES = "acceptance/test_roles.py::"
 
 TESTS: dict[str, list[str]] = {
@@ -42,17 +42,17 @@ TESTS: dict[str, list[str]] = {
         "security/test_urls.py::test_strangers_learn_nothing_of_a_server_that_is_away"
     ],
     "Names that a worker with that setting": [
-        "security/test_shown.py::test_names_that_a_worker_publishes_hold_everywhere",
-        "security/test_shown.py::test_names_come_from_the_environment_the_program_and_the_server_together",
+        "security/test_redacted_pages.py::test_names_that_a_worker_publishes_hold_everywhere",
+        "security/test_redacted_pages.py::test_names_come_from_the_environment_the_program_and_the_server_together",
     ],
     "Pages show fields that were chosen": [
-        "security/test_shown.py::test_no_page_tells_a_viewer_a_secret",
-        "security/test_shown.py::test_a_field_that_nobody_chose_to_show_is_not_shown",
-        "security/test_shown.py::test_json_nested_3_000_deep_is_no_error_and_shows_no_secret",
+        "security/test_redacted_pages.py::test_no_page_tells_a_viewer_a_secret",
+        "security/test_redacted_pages.py::test_a_field_that_nobody_chose_to_show_is_not_shown",
+        "security/test_redacted_pages.py::test_json_nested_3_000_deep_is_no_error_and_shows_no_secret",
     ],
     "In errors, logs and traces": [
-        "security/test_shown.py::test_errors_are_kept_and_logged_without_the_values_behind_hidden_names",
-        "security/test_shown.py::test_values_behind_names_are_hidden_in_free_text",
+        "security/test_redacted_pages.py::test_errors_are_kept_and_logged_without_the_values_behind_hidden_names",
+        "security/test_redacted_pages.py::test_values_behind_names_are_hidden_in_free_text",
     ],
     "Nothing that is read from the server steers": [
         "security/test_terminal.py::test_no_command_writes_what_steers_a_terminal",

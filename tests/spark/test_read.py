@@ -277,15 +277,15 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("options", "error", "says"), MISTAKES)
-def test_a_wrong_option_says_what_is_right(options, error, says):
-    with pytest.raises(ValueError, match=says) as told:
+@pytest.mark.parametrize(("options", "error", "message"), MISTAKES)
+def test_a_wrong_option_says_what_is_right(options, error, message):
+    with pytest.raises(ValueError, match=message) as told:
         batch_options(options)
     assert isinstance(told.value, error) or error is InvalidOption
 
 
 @pytest.mark.parametrize(
-    ("schema", "says"),
+    ("schema", "message"),
     [
         ("_ids string", "did you mean '_id'"),
         ("_when string", "is timestamp, not string; cast it"),
@@ -293,8 +293,8 @@ def test_a_wrong_option_says_what_is_right(options, error, says):
         ("o struct<i: interval day>", "payload column 'o'"),
     ],
 )
-def test_a_column_that_cannot_be_is_refused(spark, schema, says):
-    with pytest.raises(InvalidOption, match=says):
+def test_a_column_that_cannot_be_is_refused(spark, schema, message):
+    with pytest.raises(InvalidOption, match=message):
         shape_of(_parse_datatype_string(schema))
 
 

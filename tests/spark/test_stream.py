@@ -243,7 +243,7 @@ def test_entries_that_go_while_a_slice_is_read_are_an_error(orders, clock, strea
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "says"),
+    ("options", "error", "message"),
     [
         ({}, InvalidOption, "option history is missing"),
         ({"queue": "orders"}, InvalidOption, "a stream reads what has finished"),
@@ -253,6 +253,6 @@ def test_entries_that_go_while_a_slice_is_read_are_an_error(orders, clock, strea
         ({"history": "orders", "startingOffset": "2026-01-01"}, NaiveDatetime, "has no time zone"),
     ],
 )
-def test_a_wrong_option_says_what_is_right(stream, options, error, says):
-    with pytest.raises(error, match=says):
+def test_a_wrong_option_says_what_is_right(stream, options, error, message):
+    with pytest.raises(error, match=message):
         stream(**options)

@@ -68,9 +68,9 @@ class Load:
     def verdict(self) -> dict[str, int]:
         """Acknowledged, lost, run twice or more; and no worker or producer was ever told of keys of several slots."""
         sent, ended, starts = (self.ledger.times(event) for event in ("sent", "end", "start"))
-        talk = "".join(worker.log.read_text() for worker in self.fleet.workers) + self.ledger.path.read_text()
-        assert "CROSSSLOT" not in talk.upper()
-        assert "SAME SLOT" not in talk.upper()
+        err = "".join(worker.log.read_text() for worker in self.fleet.workers) + self.ledger.path.read_text()
+        assert "CROSSSLOT" not in err.upper()
+        assert "SAME SLOT" not in err.upper()
         return {
             "acknowledged": len(sent),
             "lost": len(sent.keys() - ended.keys()),

@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 from jobrunner import loop as module
 from jobrunner.errors import ServerUnavailable
 from jobrunner.loop import Complaints, Loop, Signal
+from tests.support.stopped_clock import FakeClock, stopped
 from tests.support.waiting import wait_for
-from tests.support.watch import Watch, stopped
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     structlog.reset_defaults()
     return stopped(monkeypatch, module)
 
@@ -39,7 +39,7 @@ def test_a_turn_says_when_the_next_is() -> None:
     assert Loop("l", Step()).turn() == 0.25
 
 
-def test_the_pause_after_errors_doubles_and_has_an_end(watch: Watch) -> None:
+def test_the_pause_after_errors_doubles_and_has_an_end(watch: FakeClock) -> None:
     loop = Loop("l", Step(ValueError("no")))
     pauses = [loop.turn() for _ in range(12)]
     assert 0.02 <= pauses[0] <= 0.05
@@ -47,7 +47,7 @@ def test_the_pause_after_errors_doubles_and_has_an_end(watch: Watch) -> None:
     assert all(1.5 <= pause <= 3.0 for pause in pauses[7:]), "so a server that is back is noticed within 3 s"
 
 
-def test_a_good_turn_ends_the_pauses(watch: Watch) -> None:
+def test_a_good_turn_ends_the_pauses(watch: FakeClock) -> None:
     step = Step(ValueError("no"))
     loop = Loop("l", step)
     for _ in range(8):
@@ -58,7 +58,7 @@ def test_a_good_turn_ends_the_pauses(watch: Watch) -> None:
     assert loop.turn() <= 0.05
 
 
-def test_an_error_is_told_once_in_ten_seconds_and_its_end_once(watch: Watch) -> None:
+def test_an_error_is_told_once_in_ten_seconds_and_its_end_once(watch: FakeClock) -> None:
     step = Step(ValueError("no"))
     loop = Loop("l", step)
     with capture_logs() as said:
@@ -72,7 +72,7 @@ def test_an_error_is_told_once_in_ten_seconds_and_its_end_once(watch: Watch) -> 
     assert said[0]["error"] == "ValueError: no"
 
 
-def test_a_server_that_is_away_is_one_trouble_of_all_loops(watch: Watch) -> None:
+def test_a_server_that_is_away_is_one_trouble_of_all_loops(watch: FakeClock) -> None:
     complaints = Complaints()
     steps = [Step(ServerUnavailable("away")) for _ in range(4)]
     loops = [Loop(str(n), step, complaints) for n, step in enumerate(steps)]
@@ -88,7 +88,7 @@ def test_a_server_that_is_away_is_one_trouble_of_all_loops(watch: Watch) -> None
     assert [entry["event"] for entry in said] == ["loop failed"] * 3 + ["recovered"]
 
 
-def test_a_server_that_comes_and_goes_is_told_of_once_in_ten_seconds(watch: Watch) -> None:
+def test_a_server_that_comes_and_goes_is_told_of_once_in_ten_seconds(watch: FakeClock) -> None:
     step = Step()
     loop = Loop("l", step)
     with capture_logs() as said:
@@ -99,7 +99,7 @@ def test_a_server_that_comes_and_goes_is_told_of_once_in_ten_seconds(watch: Watc
     assert [entry["event"] for entry in said] == ["loop failed", "recovered"]
 
 
-def test_another_error_is_told_beside_the_servers(watch: Watch) -> None:
+def test_another_error_is_told_beside_the_servers(watch: FakeClock) -> None:
     complaints = Complaints()
     with capture_logs() as said:
         Loop("a", Step(ServerUnavailable("away")), complaints).turn()

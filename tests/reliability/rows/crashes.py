@@ -27,7 +27,7 @@ _RUNS_S = 1.0
 _SHORT_S = 0.002
 _CHILDREN = 4
 _POISONS = ("exit", "segfault", "out of memory")
-_TAKING = [JOBS, "tests.reliability.taking"]
+_TAKING = [JOBS, "tests.reliability.started_attempts"]
 """The modules of a worker whose ledger has an entry `taken` from right before each mark."""
 
 
@@ -122,7 +122,7 @@ def _spent_unbegun(stage: Stage) -> int:
 
 
 def _taken(stage: Stage) -> set[tuple[str, int]]:
-    """The task and number of each attempt that an executor started (tests/reliability/taking.py)."""
+    """The task and number of each attempt that an executor started (tests/reliability/started_attempts.py)."""
     return {(entry.task, entry.attempt) for entry in stage.ledger.entries("taken")}
 
 

@@ -12,11 +12,11 @@ from jobrunner.task import Task, new_id
 from tests.acceptance.fleet import children_of
 from tests.acceptance.jobs_for_tests import Work
 from tests.reliability.mutations import Damage, Damager, kinds
-from tests.reliability.onlookers import Onlookers
+from tests.reliability.readers import Onlookers
 from tests.reliability.rows.points import enqueue_of_all_kinds, life
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, QUEUE, Stage
-from tests.support.books import problems, strays
+from tests.support.queue_audit import problems, strays
 from tests.support.waiting import wait_for
 
 _CALM = "calm"

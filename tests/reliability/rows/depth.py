@@ -13,7 +13,7 @@ from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, QUEUE, Stage
 from tests.reliability.stalls import Stalls, ran_s, rests, right_of_way, stalls
-from tests.support.books import problems, strays
+from tests.support.queue_audit import problems, strays
 from tests.support.waiting import wait_for
 
 _LOADERS = 2
@@ -77,10 +77,10 @@ def _run(stage: Stage, target: object, calls: list[tuple[object, ...]], total: i
 def _promote(stage: Stage, workers: int) -> tuple[float, int]:
     """Seconds until no task is due any more, and the number of tasks that the callers of maintenance moved."""
     over, keys = stage.folder / "promoted", keys_of(stage.client).queue(QUEUE)
-    says = [stage.folder / f"moved-{n}" for n in range(workers - _REAL_WORKERS)]
+    cli = [stage.folder / f"moved-{n}" for n in range(workers - _REAL_WORKERS)]
     stage.fleet.start(_REAL_WORKERS, concurrency=SLOTS)
     began = time.monotonic()
-    for _ in run_beside(spread_upkeep, [(stage.server.url, PREFIX, QUEUE, over, said) for said in says]):
+    for _ in run_beside(spread_upkeep, [(stage.server.url, PREFIX, QUEUE, over, said) for said in cli]):
         time.sleep(0.02)  # between two readings of the queue
         if not stage.raw.zcard(keys.scheduled) and not over.exists():
             took_s = time.monotonic() - began
@@ -88,7 +88,7 @@ def _promote(stage: Stage, workers: int) -> tuple[float, int]:
     stage.client.queue(QUEUE).pause()
     wait_for(lambda: not stage.raw.zcard(keys.pending), timeout_s=60)
     stage.stop_workers()
-    return took_s, sum(int(said.read_text()) for said in says)
+    return took_s, sum(int(said.read_text()) for said in cli)
 
 
 def _judge_line(stage: Stage, findings: Findings, files: list[Path], tasks: int) -> None:

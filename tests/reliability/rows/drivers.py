@@ -18,7 +18,7 @@ from tests.acceptance.fleet import ROOT
 from tests.reliability.driver import BAD, LEASE_S, MISFIT, written
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, Stage
-from tests.support.books import census, problems, strays
+from tests.support.queue_audit import census, problems, strays
 from tests.support.waiting import wait_for
 from tests.topologies.servers import Behind
 

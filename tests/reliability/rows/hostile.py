@@ -15,12 +15,12 @@ from jobrunner.client.queue import Queue
 from jobrunner.errors import LeaseError, QueueFull, TaskError, UsageError
 from tests.acceptance.fleet import ROOT
 from tests.reliability.checker import judge
-from tests.reliability.doors import Doors
-from tests.reliability.nasty import TEXTS, Nasty
+from tests.reliability.entry_points import Doors
+from tests.reliability.hostile_input import TEXTS, Nasty
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import QUEUE, Stage
-from tests.support.books import problems
+from tests.support.queue_audit import problems
 
 _TRIES = 5
 _REFUSALS = (UsageError, TaskError, LeaseError, QueueFull)

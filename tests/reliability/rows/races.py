@@ -15,7 +15,7 @@ from tests.reliability.jobs import OnlyOne, perishes
 from tests.reliability.rows.workers import PREFETCH, SLOTS
 from tests.reliability.scenario import Findings, scenario
 from tests.reliability.stage import PREFIX, QUEUE, Stage
-from tests.support.books import problems
+from tests.support.queue_audit import problems
 from tests.support.waiting import wait_for
 
 _MODULES = ["tests.reliability.jobs"]

@@ -24,8 +24,8 @@ def soaked(stage: Stage, findings: Findings, seconds: int, rate: int, every: int
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
-    talk = process.stderr
-    teller = threading.Thread(target=lambda: [stage.say(line.rstrip()) for line in talk], daemon=True)
+    err = process.stderr
+    teller = threading.Thread(target=lambda: [stage.say(line.rstrip()) for line in err], daemon=True)
     teller.start()
     assert process.stdout is not None
     said = process.stdout.read()

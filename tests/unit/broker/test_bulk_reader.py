@@ -45,17 +45,17 @@ def test_a_refused_command_is_an_error_among_the_replies_and_the_others_go_on(re
         reader.ask(b"HGET", b"{t}:b", b"f")
 
 
-def test_a_connection_that_breaks_ends_the_reader(server, cable):
-    with BulkReader(Endpoint(cable.url)) as reader:
-        cable.drop()
+def test_a_connection_that_breaks_ends_the_reader(server, fault_proxy):
+    with BulkReader(Endpoint(fault_proxy.url)) as reader:
+        fault_proxy.drop()
         with pytest.raises(ServerUnavailable, match=r"cannot be read from"):
             reader.ask(b"PING")
 
 
-def test_the_password_is_in_no_message(cable):
-    with BulkReader(Endpoint(cable.url)) as reader:
-        reader._at = str(Endpoint(cable.url.replace("redis://", "redis://:hidden@")))
-        cable.drop()
+def test_the_password_is_in_no_message(fault_proxy):
+    with BulkReader(Endpoint(fault_proxy.url)) as reader:
+        reader._at = str(Endpoint(fault_proxy.url.replace("redis://", "redis://:hidden@")))
+        fault_proxy.drop()
         with pytest.raises(ServerUnavailable) as told:
             reader.ask(b"PING")
     assert "hidden" not in str(told.value)

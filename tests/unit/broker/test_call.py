@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_told_with_its_key(read):
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "says"),
+    ("reply", "kind", "message"),
     [
         (OutOfMemoryError("command not allowed"), ServerFull, "free memory or raise maxmemory"),
         (ResponseError("OOM command not allowed when used memory > 'maxmemory'"), ServerFull, "took nothing"),
@@ -108,12 +108,12 @@ def test_what_cannot_be_read_is_told_with_its_key(read):
         (ResponseError("WRONGTYPE\nstack"), ServerRefused, "WRONGTYPE$"),
     ],
 )
-def test_an_error_of_the_server_has_its_class_and_says_what_to_do_in_one_line(reply, kind, says):
+def test_an_error_of_the_server_has_its_class_and_says_what_to_do_in_one_line(reply, kind, message):
     error = server_error(reply)
 
     assert type(error) is kind
     assert "\n" not in str(error)
-    with pytest.raises(kind, match=says):
+    with pytest.raises(kind, match=message):
         raise error
 
 

@@ -13,7 +13,7 @@ def test_a_usable_url_is_taken_and_nothing_is_opened(url):
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "message"),
     [
         ("", "is not one of"),
         ("localhost:6379", "is not one of"),
@@ -31,8 +31,8 @@ def test_a_usable_url_is_taken_and_nothing_is_opened(url):
         ("embedded://folder", "embedded:///absolute/folder"),
     ],
 )
-def test_any_other_url_is_refused_with_what_to_write(url, says):
-    with pytest.raises(InvalidOption, match=says) as refusal:
+def test_any_other_url_is_refused_with_what_to_write(url, message):
+    with pytest.raises(InvalidOption, match=message) as refusal:
         Endpoint(url)
 
     assert len(str(refusal.value)) < 300

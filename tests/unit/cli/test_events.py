@@ -6,28 +6,28 @@ from typing import Any
 from jobrunner.client.internals import broker_of, keys_of
 
 
-def test_the_command_shows_what_happened(client: Any, says: Any) -> None:
+def test_the_command_shows_what_happened(client: Any, cli: Any) -> None:
     client.queue("q").pause()
     client.queue("q").resume()
 
-    shown = says("events").out.splitlines()
-    said = says("events", "--json", "--kind", "queue_resumed").out.splitlines()
+    shown = cli("events").out.splitlines()
+    said = cli("events", "--json", "--kind", "queue_resumed").out.splitlines()
 
     assert [line.split()[2:4] for line in shown] == [["queue_paused", "queue=q"], ["queue_resumed", "queue=q"]]
     assert [json.loads(line)["kind"] for line in said] == ["queue_resumed"]
 
 
-def test_a_line_is_one_line_whatever_an_error_says(client: Any, says: Any) -> None:
+def test_a_line_is_one_line_whatever_an_error_says(client: Any, cli: Any) -> None:
     from jobrunner.broker.calls.events import note
 
     broker_of(client).run(note(keys_of(client), "task_died", queue="q", error="no\x1b[31m\nmore"))
 
-    (line,) = says("events").out.splitlines()
+    (line,) = cli("events").out.splitlines()
     assert "error=no?[31m?more" in line
 
 
-def test_what_is_no_id_is_misuse(says: Any) -> None:
-    said = says("events", "--after", "yesterday")
+def test_what_is_no_id_is_misuse(cli: Any) -> None:
+    said = cli("events", "--after", "yesterday")
 
     assert said.code == 2
-    assert "give the id of an event" in said.talk
+    assert "give the id of an event" in said.err

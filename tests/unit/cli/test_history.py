@@ -21,28 +21,28 @@ def done(client: Client) -> list[str]:
     return ids
 
 
-def test_finished_tasks_are_listed_the_last_one_first(says: Says, done: list[str]) -> None:
-    said = says("history", "list", "mail", "--json").value
+def test_finished_tasks_are_listed_the_last_one_first(cli: Says, done: list[str]) -> None:
+    said = cli("history", "list", "mail", "--json").value
 
     assert {task["id"] for task in said} == set(done)
     assert [task["when"] for task in said] == sorted((task["when"] for task in said), reverse=True)
-    assert len(says("history", "list", "mail", "--limit", "1", "--json").value) == 1
-    assert "to=ada" in says("history", "list", "mail").out
+    assert len(cli("history", "list", "mail", "--limit", "1", "--json").value) == 1
+    assert "to=ada" in cli("history", "list", "mail").out
 
 
-def test_a_queue_without_history_says_how_to_get_one(says: Says, client: Client, raw: Any) -> None:
-    said = says("history", "list", "mail")
+def test_a_queue_without_history_says_how_to_get_one(cli: Says, client: Client, raw: Any) -> None:
+    said = cli("history", "list", "mail")
     assert (said.code, said.out) == (0, "")
-    assert said.talk == "queue mail keeps no history; a program sets that with configure(history=…)\n"
+    assert said.err == "queue mail keeps no history; a program sets that with configure(history=…)\n"
     assert raw.dbsize() == 0
 
     client.queue("mail").configure(history_max=5)
-    assert says("history", "list", "mail").talk == "queue mail has no finished tasks\n"
-    assert says("history", "list", "mail", "--json").value == []
+    assert cli("history", "list", "mail").err == "queue mail has no finished tasks\n"
+    assert cli("history", "list", "mail", "--json").value == []
 
 
-def test_a_finished_task_is_done_again_as_a_new_one(says: Says, client: Client, done: list[str]) -> None:
-    said = says("history", "replay", "mail", done[1], done[0], done[1])
+def test_a_finished_task_is_done_again_as_a_new_one(cli: Says, client: Client, done: list[str]) -> None:
+    said = cli("history", "replay", "mail", done[1], done[0], done[1])
 
     new = said.out.split()
     assert (said.code, len(new)) == (0, 2)
@@ -54,34 +54,34 @@ def test_a_finished_task_is_done_again_as_a_new_one(says: Says, client: Client, 
 
 
 def test_what_the_history_does_not_have_is_named_and_the_others_are_replayed(
-    says: Says, client: Client, done: list[str]
+    cli: Says, client: Client, done: list[str]
 ) -> None:
-    said = says("history", "replay", "mail", "gone", done[0], "--json")
+    said = cli("history", "replay", "mail", "gone", done[0], "--json")
 
-    assert (said.code, said.talk.count("\n")) == (1, 1)
-    assert "not in the history of queue mail: gone" in said.talk
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "not in the history of queue mail: gone" in said.err
     assert said.value == {"queue": "mail", "replayed": {done[0]: client.queue("mail").ids("waiting")[0]}}
 
 
-def test_a_full_queue_takes_what_it_has_room_for_and_says_so(says: Says, client: Client, done: list[str]) -> None:
+def test_a_full_queue_takes_what_it_has_room_for_and_says_so(cli: Says, client: Client, done: list[str]) -> None:
     client.queue("mail").configure(max_size=1)
 
-    said = says("history", "replay", "mail", *done)
+    said = cli("history", "replay", "mail", *done)
 
     assert (said.code, said.out.split()) == (1, client.queue("mail").ids("waiting"))
-    assert "max_size" in said.talk
+    assert "max_size" in said.err
 
 
-def test_a_wrong_id_replays_nothing(says: Says, client: Client, done: list[str]) -> None:
-    assert says("history", "replay", "mail", done[0], "{a}").code == 2
-    assert says("history", "replay", "mail").code == 2
+def test_a_wrong_id_replays_nothing(cli: Says, client: Client, done: list[str]) -> None:
+    assert cli("history", "replay", "mail", done[0], "{a}").code == 2
+    assert cli("history", "replay", "mail").code == 2
 
     assert client.queue("mail").counts()["waiting"] == 0
 
 
-def test_the_history_is_purged_when_somebody_says_so(says: Says, client: Client, done: list[str]) -> None:
-    assert says("history", "purge", "mail").code == 2
+def test_the_history_is_purged_when_somebody_says_so(cli: Says, client: Client, done: list[str]) -> None:
+    assert cli("history", "purge", "mail").code == 2
     assert client.queue("mail").counts()["done"] == 2
 
-    assert says("history", "purge", "mail", "--yes", "--json").value == {"queue": "mail", "state": "done", "purged": 2}
-    assert says("history", "purge", "mail", "--yes").talk == "Error: queue mail has no done tasks\n"
+    assert cli("history", "purge", "mail", "--yes", "--json").value == {"queue": "mail", "state": "done", "purged": 2}
+    assert cli("history", "purge", "mail", "--yes").err == "Error: queue mail has no done tasks\n"

@@ -71,9 +71,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(("words", "told"), MISUSES)
 def test_misuse_is_told_in_one_line(
-    says: Callable[..., Any], project: None, raw: Any, words: tuple[str, ...], told: str
+    cli: Callable[..., Any], project: None, raw: Any, words: tuple[str, ...], told: str
 ) -> None:
-    said = says(*words)
+    said = cli(*words)
 
     assert (said.code, said.out) == (2, "")
     assert said.line.startswith("Error: ")

@@ -24,61 +24,61 @@ def heartbeat() -> Iterator[type[PeriodicJob]]:
     forget("Heartbeat")
 
 
-def test_a_job_that_was_published_is_listed(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
+def test_a_job_that_was_published_is_listed(cli: Callable[..., Any], client: Client, heartbeat: Any) -> None:
     broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
 
-    (listed,) = says("periodic", "list", "--json").value
+    (listed,) = cli("periodic", "list", "--json").value
 
     assert (listed["name"], listed["schedule"], listed["served"]) == ("Heartbeat", "every 5 minutes", True)
-    assert "every 5 minutes" in says("periodic", "list").out
-    assert "Heartbeat" in says("status").out
+    assert "every 5 minutes" in cli("periodic", "list").out
+    assert "Heartbeat" in cli("status").out
 
 
-def test_a_published_job_runs_without_its_code(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
+def test_a_published_job_runs_without_its_code(cli: Callable[..., Any], client: Client, heartbeat: Any) -> None:
     broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
     forget("Heartbeat")
 
-    task_id = says("periodic", "run", "Heartbeat").out.strip()
+    task_id = cli("periodic", "run", "Heartbeat").out.strip()
 
     record = client.task(task_id).record()
     assert (record.type, record.queue, record.priority) == ("Heartbeat", "beats", 2)
 
 
-def test_a_declared_job_runs_before_it_is_published(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
-    task_id = says("periodic", "run", "Heartbeat").out.strip()
+def test_a_declared_job_runs_before_it_is_published(cli: Callable[..., Any], client: Client, heartbeat: Any) -> None:
+    task_id = cli("periodic", "run", "Heartbeat").out.strip()
 
     assert client.task(task_id).record().queue == "beats"
 
 
-def test_an_unknown_periodic_job_is_a_no(says: Callable[..., Any], client: Client, add: Any, heartbeat: Any) -> None:
-    assert says("periodic", "run", "add").code == 1
-    assert "no worker published any yet" in says("periodic", "disable", "Nope").talk
+def test_an_unknown_periodic_job_is_a_no(cli: Callable[..., Any], client: Client, add: Any, heartbeat: Any) -> None:
+    assert cli("periodic", "run", "add").code == 1
+    assert "no worker published any yet" in cli("periodic", "disable", "Nope").err
 
     broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
 
     for verb in ("run", "enable", "disable"):
-        said = says("periodic", verb, "Nope")
+        said = cli("periodic", verb, "Nope")
         assert said.code == 1
-        assert "no periodic job 'Nope' was published; known are Heartbeat" in said.talk
+        assert "no periodic job 'Nope' was published; known are Heartbeat" in said.err
 
 
-def test_a_job_is_switched_off_and_on_which_is_told(says: Callable[..., Any], client: Client, heartbeat: Any) -> None:
+def test_a_job_is_switched_off_and_on_which_is_told(cli: Callable[..., Any], client: Client, heartbeat: Any) -> None:
     broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
 
-    assert says("periodic", "disable", "Heartbeat").out == "periodic job Heartbeat is disabled\n"
+    assert cli("periodic", "disable", "Heartbeat").out == "periodic job Heartbeat is disabled\n"
     assert [job.enabled for job in client.periodics()] == [False]
-    assert "disabled" in says("periodic", "list").out
-    assert says("periodic", "enable", "Heartbeat", "--json").value == {"name": "Heartbeat", "enabled": True}
-    assert says("periodic", "list", "--json").value[0]["enabled"] is True
-    assert "disabled" not in says("periodic", "list").out
+    assert "disabled" in cli("periodic", "list").out
+    assert cli("periodic", "enable", "Heartbeat", "--json").value == {"name": "Heartbeat", "enabled": True}
+    assert cli("periodic", "list", "--json").value[0]["enabled"] is True
+    assert "disabled" not in cli("periodic", "list").out
     assert [(event.kind, event.queue, event.job, bool(event.by)) for event in client.events()] == [
         ("periodic_disabled", "beats", "Heartbeat", True),
         ("periodic_enabled", "beats", "Heartbeat", True),
     ]
 
 
-def test_the_status_of_an_unused_prefix_is_empty(says: Callable[..., Any], raw: Any) -> None:
-    said = says("status")
+def test_the_status_of_an_unused_prefix_is_empty(cli: Callable[..., Any], raw: Any) -> None:
+    said = cli("status")
 
     assert said.code == 0
     assert [line for line in said.out.splitlines() if line.startswith("no ")] == [

@@ -10,7 +10,7 @@ import pytest
 from jobrunner.cli.pipeline_show import fitting_table
 from jobrunner.client.client import Client
 from jobrunner.etl.progress import PipelineView, Rate, StationView
-from tests.support.declared import forget_pipelines
+from tests.support.registries import forget_pipelines
 
 ORDERS = """
 from jobrunner.etl import Pipeline, To
@@ -44,10 +44,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> str
     return name
 
 
-def test_show_has_a_line_for_each_station_and_one_for_the_whole(says: Any, client: Client, module: str) -> None:
+def test_show_has_a_line_for_each_station_and_one_for_the_whole(cli: Any, client: Client, module: str) -> None:
     client.queue("orders/raw").push_many([{"home": True}] * 3)
 
-    said = says("pipeline", "show", "orders", module, "--over", "0.01")
+    said = cli("pipeline", "show", "orders", module, "--over", "0.01")
 
     heading, raw, *rest = said.out.splitlines()
     assert said.code == 0
@@ -69,10 +69,10 @@ def test_show_has_a_line_for_each_station_and_one_for_the_whole(says: Any, clien
     assert rest[2].endswith("0 finished, 0 dropped")
 
 
-def test_show_as_json(says: Any, client: Client, module: str) -> None:
+def test_show_as_json(cli: Any, client: Client, module: str) -> None:
     client.queue("orders/raw").push({})
 
-    seen = says("pipeline", "show", "orders", module, "--over", "0", "--json").value
+    seen = cli("pipeline", "show", "orders", module, "--over", "0", "--json").value
 
     assert (seen["name"], seen["open"], seen["pace"]["left_s"]) == ("orders", 1, None)
     assert [(one["queue"], one["waiting"], one["kind"]) for one in seen["stations"]] == [
@@ -80,9 +80,9 @@ def test_show_as_json(says: Any, client: Client, module: str) -> None:
     ]  # fmt: skip
 
 
-def test_watching_ends_when_nothing_is_open(says: Any, module: str) -> None:
-    said = says("pipeline", "show", "orders", module, "--until-empty")
-    lines = says("pipeline", "show", "orders", module, "--until-empty", "--json")
+def test_watching_ends_when_nothing_is_open(cli: Any, module: str) -> None:
+    said = cli("pipeline", "show", "orders", module, "--until-empty")
+    lines = cli("pipeline", "show", "orders", module, "--until-empty", "--json")
 
     assert (said.code, said.out.count("STATION")) == (0, 1)
     assert lines.out.count("\n") == 1
@@ -91,13 +91,13 @@ def test_watching_ends_when_nothing_is_open(says: Any, module: str) -> None:
 
 @pytest.mark.parametrize("has_rich", [True, False])
 def test_on_a_terminal_the_table_is_drawn_over_itself(
-    says: Any, module: str, monkeypatch: pytest.MonkeyPatch, has_rich: bool
+    cli: Any, module: str, monkeypatch: pytest.MonkeyPatch, has_rich: bool
 ) -> None:
     monkeypatch.setattr("jobrunner.cli.pipeline_show._is_terminal", lambda: True)
     if not has_rich:
         monkeypatch.setitem(sys.modules, "rich.live", None)
 
-    said = says("pipeline", "show", "orders", module, "--until-empty")
+    said = cli("pipeline", "show", "orders", module, "--until-empty")
 
     assert said.code == 0
     assert "STATION" in said.out
@@ -127,28 +127,28 @@ def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None
     assert "another-target" in fitting_table(seen, 200)
 
 
-def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(says: Any, client: Client, module: str) -> None:
-    assert says("pipeline", "list").talk == "no pipeline is declared, and the server has none\n"
+def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(cli: Any, client: Client, module: str) -> None:
+    assert cli("pipeline", "list").err == "no pipeline is declared, and the server has none\n"
     client.queue("stock/in").push_many("ab")
     client.queue("plain").push("x")
 
-    assert says("pipeline", "list", module, "--json").value == [
+    assert cli("pipeline", "list", module, "--json").value == [
         {"name": "orders", "stations": 2, "queues": 3, "open": 0, "dead": 0},
         {"name": "stock", "stations": None, "queues": 1, "open": 2, "dead": 0},
     ]
-    assert says("pipeline", "list", module).out.splitlines()[2].split() == ["stock", "-", "1", "2", "0"]
+    assert cli("pipeline", "list", module).out.splitlines()[2].split() == ["stock", "-", "1", "2", "0"]
 
 
-def test_diagram_is_text_or_mermaid_or_json(says: Any, module: str) -> None:
-    assert says("pipeline", "diagram", "orders", module).out.startswith("raw     station  → home  → abroad\n")
-    assert says("pipeline", "diagram", "orders", module, "--format", "mermaid").out.startswith("flowchart LR\n")
-    drawn = says("pipeline", "diagram", "orders", module, "--json").value
+def test_diagram_is_text_or_mermaid_or_json(cli: Any, module: str) -> None:
+    assert cli("pipeline", "diagram", "orders", module).out.startswith("raw     station  → home  → abroad\n")
+    assert cli("pipeline", "diagram", "orders", module, "--format", "mermaid").out.startswith("flowchart LR\n")
+    drawn = cli("pipeline", "diagram", "orders", module, "--json").value
     assert drawn["queues"][0]["targets"] == ["orders/home", "orders/abroad"]
 
 
-def test_push_adds_one_item_and_prints_its_id(says: Any, client: Client, module: str) -> None:
-    task_id = says("pipeline", "push", "orders/raw", '{"home": true}', "-m", module, "--priority", "2").out.strip()
-    also = says("pipeline", "push", "orders/raw", "null", "--in", "5m", "--json").value
+def test_push_adds_one_item_and_prints_its_id(cli: Any, client: Client, module: str) -> None:
+    task_id = cli("pipeline", "push", "orders/raw", '{"home": true}', "-m", module, "--priority", "2").out.strip()
+    also = cli("pipeline", "push", "orders/raw", "null", "--in", "5m", "--json").value
 
     assert (client.task(task_id).record().payload, client.task(task_id).record().priority) == (b'{"home":true}', 2)
     assert (client.task(also["id"]).state, also["queue"]) == ("scheduled", "orders/raw")
@@ -159,32 +159,32 @@ def feed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
-def test_push_reads_lines_from_stdin(says: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_reads_lines_from_stdin(cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, "".join(f"{number}\n" for number in range(2500)) + "\n")
 
-    assert says("pipeline", "push", "orders/raw", "-").out == "pushed 2500 items into orders/raw\n"
+    assert cli("pipeline", "push", "orders/raw", "-").out == "pushed 2500 items into orders/raw\n"
     assert client.queue("orders/raw").counts()["waiting"] == 2500
 
 
 def test_a_line_that_is_no_json_is_named_with_what_was_pushed_before(
-    says: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+    cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed(monkeypatch, "1\n" * 1200 + "oops\n")
 
-    said = says("pipeline", "push", "orders/raw", "-")
+    said = cli("pipeline", "push", "orders/raw", "-")
 
     assert (said.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
-    assert "1000 items were pushed" in said.talk
-    assert "line 1201 is no JSON: 'oops'" in said.talk
+    assert "1000 items were pushed" in said.err
+    assert "line 1201 is no JSON: 'oops'" in said.err
 
 
-def test_a_full_queue_says_no(says: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_says_no(cli: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, "1\n" * 4)
 
-    said = says("pipeline", "push", "orders/abroad", "-", "-m", module)
+    said = cli("pipeline", "push", "orders/abroad", "-", "-m", module)
 
     assert said.code == 1
-    assert "0 items were pushed" in said.talk
+    assert "0 items were pushed" in said.err
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_a_full_queue_says_no(says: Any, module: str, monkeypatch: pytest.Monkey
         (["run", "orders", "{}", "--conf", "spark.driver.memory"], "has no value; write --conf spark.driver.memory=4g"),
     ],
 )
-def test_misuse_is_told_in_one_line(says: Any, module: str, words: list[str], told: str) -> None:
-    said = says("pipeline", *(word.format(module) for word in words))
+def test_misuse_is_told_in_one_line(cli: Any, module: str, words: list[str], told: str) -> None:
+    said = cli("pipeline", *(word.format(module) for word in words))
 
-    assert (said.code, said.talk.count("\n")) == (2, 1), said.talk
-    assert told in said.talk
+    assert (said.code, said.err.count("\n")) == (2, 1), said.err
+    assert told in said.err

@@ -12,66 +12,66 @@ from jobrunner.clock import utc_now
 from jobrunner.settings import QueueSettings, RateLimit
 
 
-def test_the_list_counts_every_queue(says: Callable[..., Any], client: Client) -> None:
+def test_the_list_counts_every_queue(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push_many([1, 2, 3])
     client.queue("maths").push(1, in_=60)
 
-    listed = {queue["name"]: queue for queue in says("queues", "list", "--json").value}
+    listed = {queue["name"]: queue for queue in cli("queues", "list", "--json").value}
 
     assert (listed["mail"]["waiting"], listed["maths"]["scheduled"]) == (3, 1)
-    assert says("queues", "list").out.splitlines()[1].split()[:2] == ["mail", "3"]
+    assert cli("queues", "list").out.splitlines()[1].split()[:2] == ["mail", "3"]
 
 
-def test_a_pause_lasts_until_the_queue_is_resumed(says: Callable[..., Any], client: Client) -> None:
-    assert says("queues", "pause", "mail").out == "queue mail is paused\n"
+def test_a_pause_lasts_until_the_queue_is_resumed(cli: Callable[..., Any], client: Client) -> None:
+    assert cli("queues", "pause", "mail").out == "queue mail is paused\n"
     assert client.queue("mail").is_paused()
 
-    assert says("queues", "resume", "mail", "--json").value == {"queue": "mail", "state": "open"}
+    assert cli("queues", "resume", "mail", "--json").value == {"queue": "mail", "state": "open"}
     assert not client.queue("mail").is_paused()
 
 
-def test_a_pause_may_end_by_itself_and_the_list_says_when(says: Callable[..., Any], client: Client) -> None:
-    assert says("queues", "pause", "mail", "--for", "10m").out == "queue mail is paused for 10m\n"
-    assert says("queues", "pause", "maths", "--json").value == {"queue": "maths", "state": "paused", "for_s": None}
+def test_a_pause_may_end_by_itself_and_the_list_says_when(cli: Callable[..., Any], client: Client) -> None:
+    assert cli("queues", "pause", "mail", "--for", "10m").out == "queue mail is paused for 10m\n"
+    assert cli("queues", "pause", "maths", "--json").value == {"queue": "maths", "state": "paused", "for_s": None}
 
-    mail, maths = says("queues", "list", "--json").value
+    mail, maths = cli("queues", "list", "--json").value
     assert abs(datetime.fromisoformat(mail["paused_until"]) - utc_now() - timedelta(minutes=10)) < timedelta(minutes=1)
     assert (maths["paused"], maths["paused_until"]) == (True, None)
-    assert "paused, ends in 10 min\n" in says("queues", "list").out
-    assert "paused\n" in says("status").out
+    assert "paused, ends in 10 min\n" in cli("queues", "list").out
+    assert "paused\n" in cli("status").out
 
 
-def test_a_pause_that_has_ended_is_shown_no_more(says: Callable[..., Any], client: Client, raw: Any) -> None:
-    says("queues", "pause", "mail", "--for", "1d")
+def test_a_pause_that_has_ended_is_shown_no_more(cli: Callable[..., Any], client: Client, raw: Any) -> None:
+    cli("queues", "pause", "mail", "--for", "1d")
     raw.hset(keys_of(client).queue("mail").settings, "paused", 1000)
 
-    (mail,) = says("queues", "list", "--json").value
+    (mail,) = cli("queues", "list", "--json").value
     assert (mail["paused"], mail["paused_until"]) == (False, None)
 
 
-def test_a_damaged_pause_is_one_without_an_end(says: Callable[..., Any], client: Client, raw: Any) -> None:
-    says("queues", "pause", "mail")
+def test_a_damaged_pause_is_one_without_an_end(cli: Callable[..., Any], client: Client, raw: Any) -> None:
+    cli("queues", "pause", "mail")
     raw.hset(keys_of(client).queue("mail").settings, "paused", "damage")
 
-    (mail,) = says("queues", "list", "--json").value
+    (mail,) = cli("queues", "list", "--json").value
     assert (mail["paused"], mail["paused_until"]) == (True, None)
 
 
 @pytest.mark.parametrize("length", ["0", "-5", "soon"])
-def test_a_pause_has_a_length(says: Callable[..., Any], client: Client, length: str) -> None:
-    said = says("queues", "pause", "mail", "--for", length)
+def test_a_pause_has_a_length(cli: Callable[..., Any], client: Client, length: str) -> None:
+    said = cli("queues", "pause", "mail", "--for", length)
 
-    assert (said.code, said.talk.count("\n")) == (2, 1)
+    assert (said.code, said.err.count("\n")) == (2, 1)
     assert not client.queue("mail").is_paused()
 
 
-def test_limits_are_set_one_by_one_and_shown(says: Callable[..., Any], client: Client) -> None:
-    assert says("queues", "limit", "mail", "--max-inflight", "10", "--rate", "2000/1m").out == (
+def test_limits_are_set_one_by_one_and_shown(cli: Callable[..., Any], client: Client) -> None:
+    assert cli("queues", "limit", "mail", "--max-inflight", "10", "--rate", "2000/1m").out == (
         "queue                       mail\nmax-inflight                10\nrate                        2000/1m\n"
         "max-size                    none\n"
         "max-inflight-per-partition  none\nrate-per-partition          none\nfair                        no\n"
     )
-    said = says("queues", "limit", "mail", "--max-size", "500", "--max-inflight-per-partition", "2", "--fair", "--json")
+    said = cli("queues", "limit", "mail", "--max-size", "500", "--max-inflight-per-partition", "2", "--fair", "--json")
 
     assert said.value == {
         "queue": "mail", "max_inflight": 10, "max_size": 500,
@@ -85,12 +85,12 @@ def test_limits_are_set_one_by_one_and_shown(says: Callable[..., Any], client: C
 
 
 @pytest.mark.parametrize("lifted", ["none", "None", "0"])
-def test_a_limit_is_lifted(says: Callable[..., Any], client: Client, lifted: str) -> None:
+def test_a_limit_is_lifted(cli: Callable[..., Any], client: Client, lifted: str) -> None:
     client.queue("mail").configure(max_inflight=3, max_size=3, rate=RateLimit(max_tokens=1))
 
-    says("queues", "limit", "mail", "--max-inflight", lifted, "--max-size", lifted)
+    cli("queues", "limit", "mail", "--max-inflight", lifted, "--max-size", lifted)
     assert client.queue("mail").settings() == QueueSettings(rate=RateLimit(max_tokens=1))
-    says("queues", "limit", "mail", "--rate", "none")
+    cli("queues", "limit", "mail", "--rate", "none")
     assert client.queue("mail").settings() == QueueSettings()
 
 
@@ -99,19 +99,19 @@ def test_a_limit_is_lifted(says: Callable[..., Any], client: Client, lifted: str
     [(), ("--rate", "fast"), ("--rate", "0/1s"), ("--max-inflight", "-1"), ("--max-size", "1.5"), ("--rate", "1/1d")],
     ids=" ".join,
 )
-def test_a_limit_that_is_none_changes_nothing(says: Callable[..., Any], client: Client, words: tuple[str, ...]) -> None:
-    said = says("queues", "limit", "mail", *words)
+def test_a_limit_that_is_none_changes_nothing(cli: Callable[..., Any], client: Client, words: tuple[str, ...]) -> None:
+    said = cli("queues", "limit", "mail", *words)
 
-    assert (said.code, said.talk.count("\n"), said.out) == (2, 1, "")
-    assert all(word in said.talk for word in words)
+    assert (said.code, said.err.count("\n"), said.out) == (2, 1, "")
+    assert all(word in said.err for word in words)
     assert client.queues() == []
 
 
-def test_settings_are_shown_with_those_that_are_defaults(says: Callable[..., Any], client: Client) -> None:
+def test_settings_are_shown_with_those_that_are_defaults(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").configure(max_attempts=3, history=timedelta(days=1))
 
-    rows = {line.split()[0]: line for line in says("queues", "settings", "mail").out.splitlines()}
-    said = says("queues", "settings", "mail", "--json").value
+    rows = {line.split()[0]: line for line in cli("queues", "settings", "mail").out.splitlines()}
+    said = cli("queues", "settings", "mail", "--json").value
 
     assert set(rows) == {"SETTING", *QueueSettings.__slots__}
     assert rows["history"].split() == ["history", "1d", "configured"]
@@ -122,35 +122,35 @@ def test_settings_are_shown_with_those_that_are_defaults(says: Callable[..., Any
 
 
 def test_settings_of_a_queue_never_used_are_defaults_and_the_look_leaves_nothing(
-    says: Callable[..., Any], raw: Any
+    cli: Callable[..., Any], raw: Any
 ) -> None:
-    assert says("queues", "settings", "mail", "--json").value["configured"] == []
+    assert cli("queues", "settings", "mail", "--json").value["configured"] == []
     assert raw.dbsize() == 0
 
 
-def test_what_is_done_is_listed_where_there_is_such_a_thing(says: Callable[..., Any], client: Client) -> None:
+def test_what_is_done_is_listed_where_there_is_such_a_thing(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push(1)
-    assert "DONE" not in says("queues", "list").out
+    assert "DONE" not in cli("queues", "list").out
 
     client.queue("mail").configure(history=60)
     client.queue("mail").reserve()[0].commit()
 
-    assert says("queues", "list").out.splitlines()[0].split()[4:6] == ["DEAD", "DONE"]
-    assert says("queues", "purge", "mail", "--state", "done", "--yes").out == "deleted 1 done task of queue mail\n"
+    assert cli("queues", "list").out.splitlines()[0].split()[4:6] == ["DEAD", "DONE"]
+    assert cli("queues", "purge", "mail", "--state", "done", "--yes").out == "deleted 1 done task of queue mail\n"
 
 
-def test_a_purge_deletes_the_state_it_names_and_no_other(says: Callable[..., Any], client: Client) -> None:
+def test_a_purge_deletes_the_state_it_names_and_no_other(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push_many([1, 2])
     client.queue("mail").push(3, in_=60)
 
-    said = says("queues", "purge", "mail", "--state", "scheduled", "--yes")
+    said = cli("queues", "purge", "mail", "--state", "scheduled", "--yes")
 
     assert (said.code, said.out) == (0, "deleted 1 scheduled task of queue mail\n")
     assert client.queue("mail").counts()["waiting"] == 2
 
 
 def test_a_long_purge_shows_a_person_how_far_it_is(
-    says: Callable[..., Any], client: Client, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.queue("mail").push_many(range(2500))
     told: list[int] = []
@@ -159,30 +159,30 @@ def test_a_long_purge_shows_a_person_how_far_it_is(
     client.queue("mail").push_many(range(1500))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
 
-    said = says("queues", "purge", "mail", "--yes")
+    said = cli("queues", "purge", "mail", "--yes")
 
     assert said.out == "deleted 1500 waiting tasks of queue mail\n"
-    assert "1500/1500" in said.talk
+    assert "1500/1500" in said.err
 
 
-def test_a_purge_of_nothing_is_a_no(says: Callable[..., Any]) -> None:
-    said = says("queues", "purge", "mail", "--yes")
+def test_a_purge_of_nothing_is_a_no(cli: Callable[..., Any]) -> None:
+    said = cli("queues", "purge", "mail", "--yes")
 
-    assert (said.code, said.talk) == (1, "Error: queue mail has no waiting tasks\n")
+    assert (said.code, said.err) == (1, "Error: queue mail has no waiting tasks\n")
 
 
-def test_a_purge_that_nobody_confirms_deletes_nothing(says: Callable[..., Any], client: Client) -> None:
+def test_a_purge_that_nobody_confirms_deletes_nothing(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push(1)
 
-    said = says("queues", "purge", "mail")
+    said = cli("queues", "purge", "mail")
 
     assert said.code == 2
-    assert "Delete 1 waiting task of queue mail" in said.talk
+    assert "Delete 1 waiting task of queue mail" in said.err
     assert client.queue("mail").counts()["waiting"] == 1
 
 
-def test_looking_at_a_server_without_queues_says_so(says: Callable[..., Any], raw: Any) -> None:
-    said = says("queues", "list")
+def test_looking_at_a_server_without_queues_says_so(cli: Callable[..., Any], raw: Any) -> None:
+    said = cli("queues", "list")
 
-    assert (said.code, said.out, said.talk) == (0, "", "no queue was ever used\n")
+    assert (said.code, said.out, said.err) == (0, "", "no queue was ever used\n")
     assert raw.dbsize() == 0

@@ -17,84 +17,84 @@ def url(tmp_path: Path) -> str:
     return f"embedded://{tmp_path}/own"
 
 
-def test_a_look_starts_nothing(says: Callable[..., Any], url: str, tmp_path: Path) -> None:
-    said = says("server", "status", "--url", url, "--json")
+def test_a_look_starts_nothing(cli: Callable[..., Any], url: str, tmp_path: Path) -> None:
+    said = cli("server", "status", "--url", url, "--json")
 
     assert (said.code, said.value["running"], said.value["users"]) == (1, False, 0)
     assert not (tmp_path / "own").exists()
 
 
-def test_a_server_in_use_is_shown_and_stopped(says: Callable[..., Any], url: str) -> None:
+def test_a_server_in_use_is_shown_and_stopped(cli: Callable[..., Any], url: str) -> None:
     with Client(url) as client:
         client.queues()
-        assert "running  yes, pid" in says("server", "status", "--url", url).out
+        assert "running  yes, pid" in cli("server", "status", "--url", url).out
 
-        assert says("server", "stop", "--url", url).out == "stopped\n"
-        assert says("server", "status", "--url", url).code == 1
-    assert says("server", "stop", "--url", url).code == 1
+        assert cli("server", "stop", "--url", url).out == "stopped\n"
+        assert cli("server", "status", "--url", url).code == 1
+    assert cli("server", "stop", "--url", url).code == 1
 
 
-def test_a_server_that_is_not_embedded_is_not_touched(says: Callable[..., Any], client: Client) -> None:
-    assert says("server", "stop").code == 2
+def test_a_server_that_is_not_embedded_is_not_touched(cli: Callable[..., Any], client: Client) -> None:
+    assert cli("server", "stop").code == 2
 
     assert client.queues() == []
 
 
-def test_a_sound_set_up_passes_the_doctor(says: Callable[..., Any], url: str) -> None:
-    said = says("doctor", "json", "--url", url)
+def test_a_sound_set_up_passes_the_doctor(cli: Callable[..., Any], url: str) -> None:
+    said = cli("doctor", "json", "--url", url)
 
     assert said.code == 0
     assert not [line for line in said.out.splitlines() if line.startswith("fail")]
 
 
-def test_the_doctor_says_no_when_the_server_is_away(says: Callable[..., Any], tmp_path: Path) -> None:
-    said = says("doctor", "--url", f"unix://{tmp_path}/nothing", "--json")
+def test_the_doctor_says_no_when_the_server_is_away(cli: Callable[..., Any], tmp_path: Path) -> None:
+    said = cli("doctor", "--url", f"unix://{tmp_path}/nothing", "--json")
 
     assert said.code == 1
     assert [check["what"] for check in said.value if check["verdict"] == "fail"] == ["server"]
 
 
 def test_the_doctor_finds_a_server_that_evicts_and_a_module_that_is_not_there(
-    says: Callable[..., Any], start_server: Callable[..., Any]
+    cli: Callable[..., Any], start_server: Callable[..., Any]
 ) -> None:
     evicting = start_server(maxmemory="100mb", maxmemory_policy="allkeys-lru")
 
-    said = says("doctor", "not_there", "--url", evicting.url, "--json")
+    said = cli("doctor", "not_there", "--url", evicting.url, "--json")
 
     assert said.code == 1
     assert [check["what"] for check in said.value if check["verdict"] == "fail"] == ["module", "eviction"]
 
 
 def test_the_doctor_holds_a_durability_against_the_server_and_sums_up(
-    says: Callable[..., Any], start_server: Callable[..., Any]
+    cli: Callable[..., Any], start_server: Callable[..., Any]
 ) -> None:
-    said = says("doctor", "json", "--durability", "fsync", "--url", start_server().url)
+    said = cli("doctor", "json", "--durability", "fsync", "--url", start_server().url)
 
     assert said.code == 1
     assert 'fail  promise     durability="fsync" without an append-only file; set appendonly yes' in said.out
-    assert said.talk.startswith("1 thing to mend, ")
+    assert said.err.startswith("1 thing to mend, ")
 
 
-def test_the_doctor_finds_that_spark_has_no_java(says: Callable[..., Any], url: str, monkeypatch: Any) -> None:
+def test_the_doctor_finds_that_spark_has_no_java(cli: Callable[..., Any], url: str, monkeypatch: Any) -> None:
     def nowhere(_: Any) -> Any:
         raise JavaMissing("Spark needs Java 17 or newer and there is none; pip install it")
 
     monkeypatch.setattr("jobrunner.spark.java.find_java", nowhere)
     monkeypatch.setattr("jobrunner.cli.doctor.find_spec", lambda _: True)
 
-    said = says("doctor", "json", "--url", url)
+    said = cli("doctor", "json", "--url", url)
 
     assert (said.code, "fail  java" in said.out) == (1, True)
 
 
 def test_the_doctor_looks_at_tasks_with_the_modules_that_are_named(
-    says: Callable[..., Any], client: Client, tmp_path: Path, monkeypatch: Any
+    cli: Callable[..., Any], client: Client, tmp_path: Path, monkeypatch: Any
 ) -> None:
     (tmp_path / "doctored.py").write_text("from jobrunner import job\n\n@job()\ndef here(): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     client.enqueue(Task(id=new_id("mail"), queue="mail", type="gone", payload=b"{}"))
 
-    found = says("doctor", "doctored", "--json").value
+    found = cli("doctor", "doctored", "--json").value
     forget("here")
 
     assert [check["found"] for check in found if check["what"] == "job"] == [

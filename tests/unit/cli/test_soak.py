@@ -18,15 +18,15 @@ import pytest
         ("--duration soon", "no length of time"),
     ],
 )
-def test_misuse_is_told_in_one_line_and_starts_nothing(says: Callable[..., Any], words: str, told: str) -> None:
-    said = says("soak", *words.split())
+def test_misuse_is_told_in_one_line_and_starts_nothing(cli: Callable[..., Any], words: str, told: str) -> None:
+    said = cli("soak", *words.split())
 
     assert said.code == 2
-    assert told in said.talk
+    assert told in said.err
 
 
-def test_a_server_that_is_away_is_told(says: Callable[..., Any]) -> None:
-    said = says("soak", "--url", "redis://127.0.0.1:1", "--minutes", "1")
+def test_a_server_that_is_away_is_told(cli: Callable[..., Any]) -> None:
+    said = cli("soak", "--url", "redis://127.0.0.1:1", "--minutes", "1")
 
     assert said.code == 1
-    assert "127.0.0.1:1" in said.talk
+    assert "127.0.0.1:1" in said.err

@@ -24,23 +24,23 @@ def dead_id(client: Client) -> str:
     return task_id
 
 
-def test_tasks_are_listed_by_state_pending_first(says: Callable[..., Any], client: Client) -> None:
+def test_tasks_are_listed_by_state_pending_first(cli: Callable[..., Any], client: Client) -> None:
     queue = client.queue("mail")
     ids = [queue.push(1), queue.push(2), queue.push(3, in_=60)]
     queue.reserve()
 
-    listed = says("tasks", "list", "mail", "--json").value
-    waiting = says("tasks", "list", "mail", "--state", "waiting", "--json").value
+    listed = cli("tasks", "list", "mail", "--json").value
+    waiting = cli("tasks", "list", "mail", "--state", "waiting", "--json").value
 
     assert [(task["id"], task["state"]) for task in listed] == list(
         zip(ids, ("pending", "waiting", "scheduled"), strict=True)
     )
     assert [(task["id"], task["payload"]) for task in waiting] == [(ids[1], 2)]
-    assert len(says("tasks", "list", "mail", "--limit", "2", "--json").value) == 2
+    assert len(cli("tasks", "list", "mail", "--limit", "2", "--json").value) == 2
 
 
-def test_a_task_is_shown_with_its_error(says: Callable[..., Any], dead_id: str) -> None:
-    shown = says("tasks", "show", dead_id).out
+def test_a_task_is_shown_with_its_error(cli: Callable[..., Any], dead_id: str) -> None:
+    shown = cli("tasks", "show", dead_id).out
 
     assert "state     dead" in shown
     assert "payload   to=ada" in shown
@@ -48,16 +48,16 @@ def test_a_task_is_shown_with_its_error(says: Callable[..., Any], dead_id: str) 
     assert shown.endswith("no such address\ntraceback\n")
 
 
-def test_who_holds_a_task_is_shown(says: Callable[..., Any], client: Client) -> None:
+def test_who_holds_a_task_is_shown(cli: Callable[..., Any], client: Client) -> None:
     task_id = client.queue("mail").push({"to": "ada"})
     broker_of(client).run(reserve(keys_of(client).queue("mail"), 1, token=LeaseNumbers("h.7.00c0de").first_of(1)))
 
-    gone = says("tasks", "show", task_id).out
+    gone = cli("tasks", "show", task_id).out
     broker_of(client).run(announce(keys_of(client), "h.7.00c0de", {"host": "h", "pid": 7}, ttl_ms=60_000))
 
     assert "held by     a worker that is gone, 00c0de" in gone
-    assert "held by     h pid 7 (h.7.00c0de)" in says("tasks", "show", task_id).out
-    assert says("tasks", "show", task_id, "--json").value["holder"]["pid"] == 7
+    assert "held by     h pid 7 (h.7.00c0de)" in cli("tasks", "show", task_id).out
+    assert cli("tasks", "show", task_id, "--json").value["holder"]["pid"] == 7
 
 
 SECRET = {"to": "ada", "db_password": "hunter2", "deep": [{"iban": "DE00 hunter3"}]}
@@ -70,7 +70,7 @@ SHOWS = (
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["for people", "for programs"])
 def test_no_command_shows_what_is_to_be_redacted(
-    says: Callable[..., Any], client: Client, tmp_path: Path, form: tuple[str, ...]
+    cli: Callable[..., Any], client: Client, tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.jobrunner]\nredact = ["iban"]\n')
     mail, kept = client.queue("mail"), client.queue("kept")
@@ -82,79 +82,79 @@ def test_no_command_shows_what_is_to_be_redacted(
     kept.reserve()[0].commit({"token": "hunter5", "sent": True})
 
     for words in SHOWS:
-        said = says(*words, *form)
+        said = cli(*words, *form)
         assert said.code == 0, words
-        assert "hunter" not in said.out + said.talk, words
-    shown = says("tasks", "show", "f", "--queue", "kept", *form).out
+        assert "hunter" not in said.out + said.err, words
+    shown = cli("tasks", "show", "f", "--queue", "kept", *form).out
     assert shown.count(HIDDEN) == 3
     assert "ada" in shown
 
 
-def test_a_task_that_is_not_there_is_a_no(says: Callable[..., Any]) -> None:
-    said = says("tasks", "show", "mine", "--queue", "mail")
+def test_a_task_that_is_not_there_is_a_no(cli: Callable[..., Any]) -> None:
+    said = cli("tasks", "show", "mine", "--queue", "mail")
 
     assert said.code == 1
-    assert said.talk.startswith("Error: no task mine")
+    assert said.err.startswith("Error: no task mine")
 
 
-def test_an_id_of_ones_own_needs_its_queue(says: Callable[..., Any]) -> None:
-    said = says("tasks", "show", "mine")
+def test_an_id_of_ones_own_needs_its_queue(cli: Callable[..., Any]) -> None:
+    said = cli("tasks", "show", "mine")
 
     assert said.code == 2
-    assert "--queue NAME" in said.talk
+    assert "--queue NAME" in said.err
 
 
-def test_a_waiting_task_is_cancelled_and_the_second_time_it_is_gone(says: Callable[..., Any], client: Client) -> None:
+def test_a_waiting_task_is_cancelled_and_the_second_time_it_is_gone(cli: Callable[..., Any], client: Client) -> None:
     task_id = client.queue("mail").push(1)
 
-    assert says("tasks", "cancel", task_id, "--json").value == {"id": task_id, "state": "cancelled"}
+    assert cli("tasks", "cancel", task_id, "--json").value == {"id": task_id, "state": "cancelled"}
     assert client.task(task_id).state is TaskState.CANCELLED
-    assert says("tasks", "cancel", task_id).code == 1
+    assert cli("tasks", "cancel", task_id).code == 1
 
 
-def test_a_running_task_is_asked_to_stop(says: Callable[..., Any], client: Client) -> None:
+def test_a_running_task_is_asked_to_stop(cli: Callable[..., Any], client: Client) -> None:
     task_id = client.queue("mail").push(1)
     client.queue("mail").reserve()
 
-    assert "asked to stop" in says("tasks", "cancel", task_id).out
+    assert "asked to stop" in cli("tasks", "cancel", task_id).out
 
 
-def test_a_scheduled_task_is_run_now_and_no_other(says: Callable[..., Any], client: Client, dead_id: str) -> None:
+def test_a_scheduled_task_is_run_now_and_no_other(cli: Callable[..., Any], client: Client, dead_id: str) -> None:
     task_id = client.queue("mail").push(1, in_=60)
 
-    assert says("tasks", "run-now", task_id, "--json").value == {"id": task_id, "state": "waiting"}
+    assert cli("tasks", "run-now", task_id, "--json").value == {"id": task_id, "state": "waiting"}
     assert client.task(task_id).state is TaskState.WAITING
-    again, dead, none = (says("tasks", "run-now", one) for one in (task_id, dead_id, "0" * 28 + "-mail"))
+    again, dead, none = (cli("tasks", "run-now", one) for one in (task_id, dead_id, "0" * 28 + "-mail"))
     assert (again.code, dead.code, none.code) == (1, 1, 1)
-    assert f"task {task_id} is waiting: only a scheduled task can be run now" in again.talk
-    assert f"task {dead_id} is dead: only a scheduled task can be run now; " in dead.talk
-    assert "jobrunner dead requeue QUEUE --id ID" in dead.talk
-    assert "no task " in none.talk
+    assert f"task {task_id} is waiting: only a scheduled task can be run now" in again.err
+    assert f"task {dead_id} is dead: only a scheduled task can be run now; " in dead.err
+    assert "jobrunner dead requeue QUEUE --id ID" in dead.err
+    assert "no task " in none.err
     assert client.queue("mail").counts()["dead"] == 1
 
 
-def test_dead_tasks_are_listed_with_their_errors(says: Callable[..., Any], dead_id: str) -> None:
-    said = says("dead", "list", "mail")
+def test_dead_tasks_are_listed_with_their_errors(cli: Callable[..., Any], dead_id: str) -> None:
+    said = cli("dead", "list", "mail")
 
     assert dead_id in said.out
     assert "no such address" in said.out
     assert "traceback" not in said.out
 
 
-def test_a_dead_task_is_put_back(says: Callable[..., Any], client: Client, dead_id: str) -> None:
-    said = says("dead", "requeue", "mail", "--id", dead_id, "--id", "other")
+def test_a_dead_task_is_put_back(cli: Callable[..., Any], client: Client, dead_id: str) -> None:
+    said = cli("dead", "requeue", "mail", "--id", dead_id, "--id", "other")
 
     assert (said.code, said.out) == (0, "requeued 1 dead task of queue mail, 2 were named\n")
     assert client.task(dead_id).state is TaskState.WAITING
-    assert says("dead", "requeue", "mail", "--all").code == 1
+    assert cli("dead", "requeue", "mail", "--all").code == 1
 
 
 def test_a_dead_task_is_deleted_by_its_id_and_a_living_one_is_not(
-    says: Callable[..., Any], client: Client, dead_id: str
+    cli: Callable[..., Any], client: Client, dead_id: str
 ) -> None:
     living = client.queue("mail").push(1)
 
-    said = says("dead", "purge", "mail", "--id", dead_id, "--id", living, "--yes", "--json")
+    said = cli("dead", "purge", "mail", "--id", dead_id, "--id", living, "--yes", "--json")
 
     assert said.value == {"queue": "mail", "deleted": 1}
     assert client.queue("mail").counts() | {"done": 0} == {
@@ -162,6 +162,6 @@ def test_a_dead_task_is_deleted_by_its_id_and_a_living_one_is_not(
     }  # fmt: skip
 
 
-def test_which_dead_tasks_has_to_be_said(says: Callable[..., Any], dead_id: str) -> None:
-    assert says("dead", "requeue", "mail").code == 2
-    assert says("dead", "purge", "mail", "--all", "--id", dead_id, "--yes").code == 2
+def test_which_dead_tasks_has_to_be_said(cli: Callable[..., Any], dead_id: str) -> None:
+    assert cli("dead", "requeue", "mail").code == 2
+    assert cli("dead", "purge", "mail", "--all", "--id", dead_id, "--yes").code == 2

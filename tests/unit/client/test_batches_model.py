@@ -24,8 +24,8 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.errors import BatchLost, NotReserved
-from tests.support.books import WAYS_OUT
 from tests.support.clock import Clock
+from tests.support.queue_audit import WAYS_OUT
 from tests.support.server import Server
 
 LEASE_MS, MAX_ATTEMPTS, ROOM = 1000, 3, 3

@@ -13,15 +13,15 @@ from jobrunner.broker.keys import Keys
 from jobrunner.coordinator import coordinator
 from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.coordinator.scan import LeaderScan
+from tests.support.stopped_clock import FakeClock, stopped
 from tests.support.waiting import wait_for
-from tests.support.watch import Watch, stopped
 
 TTL_S = 30.0
 HANGS_S = 60.0
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return stopped(monkeypatch, coordinator)
 
 
@@ -44,7 +44,7 @@ def in_a_chore(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize(("later_s", "is_renewed"), [(HANGS_S - 0.01, True), (HANGS_S, False)])
 def test_the_lock_is_renewed_during_a_chore_until_that_hangs(
-    elect: Any, watch: Watch, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch,
+    elect: Any, watch: FakeClock, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch,
     later_s: float, is_renewed: bool,
 ) -> None:  # fmt: skip
     seen: list[float] = []
@@ -63,7 +63,7 @@ def test_the_lock_is_renewed_during_a_chore_until_that_hangs(
 
 
 def test_who_comes_back_from_a_hang_after_another_one_took_over_leads_no_more(
-    elect: Any, watch: Watch, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    elect: Any, watch: FakeClock, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = elect("a"), elect("b")
     first.step()
@@ -83,7 +83,7 @@ def test_who_comes_back_from_a_hang_after_another_one_took_over_leads_no_more(
 
 
 def test_each_chore_that_begins_is_progress(
-    elect: Any, watch: Watch, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    elect: Any, watch: FakeClock, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two that take 40 s each do not hang."""
     seen: list[float] = []
@@ -103,7 +103,7 @@ def test_each_chore_that_begins_is_progress(
     assert [left > 5_000 for left in seen] == [True, True]
 
 
-def test_who_does_not_lead_renews_nothing(elect: Any, watch: Watch, raw: redis.Redis, keys: Keys) -> None:
+def test_who_does_not_lead_renews_nothing(elect: Any, watch: FakeClock, raw: redis.Redis, keys: Keys) -> None:
     follower = elect("b")
     watch.now += TTL_S
     asked = raw.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
@@ -115,7 +115,7 @@ def test_who_does_not_lead_renews_nothing(elect: Any, watch: Watch, raw: redis.R
 
 
 def test_it_is_renewed_when_a_third_of_its_time_is_over_and_not_before(
-    elect: Any, watch: Watch, raw: redis.Redis, keys: Keys
+    elect: Any, watch: FakeClock, raw: redis.Redis, keys: Keys
 ) -> None:
     leader = elect("a")
     leader.step()
@@ -131,7 +131,7 @@ def test_it_is_renewed_when_a_third_of_its_time_is_over_and_not_before(
 
 
 def test_two_threads_that_find_it_due_ask_once(
-    elect: Any, watch: Watch, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    elect: Any, watch: FakeClock, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = elect("a")
     leader.step()

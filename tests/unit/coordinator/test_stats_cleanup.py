@@ -14,18 +14,18 @@ from jobrunner.coordinator import scan, scan_budget
 from jobrunner.coordinator.scan_budget import ScanBudget
 from jobrunner.coordinator.stats_cleanup import StatsCleanup
 from jobrunner.errors import ServerRefused
-from tests.support.watch import Watch, stopped
+from tests.support.stopped_clock import FakeClock, stopped
 
 HOUR_S = 3600.0
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return stopped(monkeypatch, scan, scan_budget)
 
 
 @pytest.fixture
-def trim(broker: Broker, keys: Keys, watch: Watch) -> StatsCleanup:
+def trim(broker: Broker, keys: Keys, watch: FakeClock) -> StatsCleanup:
     """The maintenance task with an unlimited budget."""
     return StatsCleanup(broker, keys, ScanBudget(share=float("inf")))
 
@@ -36,7 +36,7 @@ def hashes(keys: Keys) -> tuple[bytes, ...]:
     return keys.events_cursor, keys.stats_sampled, keys.stats_total
 
 
-def a_round(trim: StatsCleanup, watch: Watch) -> None:
+def a_round(trim: StatsCleanup, watch: FakeClock) -> None:
     """All slices of a round, as the loop does them."""
     for _ in range(100):
         if trim.step() >= 1:
@@ -45,7 +45,7 @@ def a_round(trim: StatsCleanup, watch: Watch) -> None:
 
 
 def test_what_is_noted_of_queues_that_are_gone_goes_and_all_else_stays(
-    trim: StatsCleanup, watch: Watch, hashes: Any, raw: redis.Redis, keys: Keys, client: Client
+    trim: StatsCleanup, watch: FakeClock, hashes: Any, raw: redis.Redis, keys: Keys, client: Client
 ) -> None:
     client.queue("mail").push("x")
     client.queue("line/raw").push("x")
@@ -68,7 +68,7 @@ def test_what_is_noted_of_queues_that_are_gone_goes_and_all_else_stays(
 
 
 def test_it_looks_again_after_an_hour_and_not_before(
-    trim: StatsCleanup, watch: Watch, raw: redis.Redis, keys: Keys
+    trim: StatsCleanup, watch: FakeClock, raw: redis.Redis, keys: Keys
 ) -> None:
     a_round(trim, watch)
     raw.hset(keys.events_cursor, "gone", 1)
@@ -83,7 +83,7 @@ def test_it_looks_again_after_an_hour_and_not_before(
 
 
 def test_a_large_hash_is_trimmed_in_slices_each_of_few_commands(
-    trim: StatsCleanup, watch: Watch, raw: redis.Redis, keys: Keys, client: Client
+    trim: StatsCleanup, watch: FakeClock, raw: redis.Redis, keys: Keys, client: Client
 ) -> None:
     client.queue("mail").push("x")
     raw.hset(keys.stats_total, mapping={f"gone-{n} Send succeeded": n for n in range(5000)} | {"mail Send dead": 1})
@@ -103,7 +103,7 @@ def test_a_large_hash_is_trimmed_in_slices_each_of_few_commands(
 
 
 def test_it_pauses_between_slices_as_long_as_the_leader_may_spend_nothing(
-    broker: Broker, watch: Watch, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, watch: FakeClock, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent = iter(range(1000))
     monkeypatch.setattr(scan_budget, "thread_time", lambda: float(next(spent)))  # a second of CPU time for each slice
@@ -125,7 +125,7 @@ def test_it_pauses_between_slices_as_long_as_the_leader_may_spend_nothing(
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_a_hash_that_somebody_damaged_keeps_no_other_from_being_trimmed(
-    trim: StatsCleanup, watch: Watch, hashes: Any, raw: redis.Redis, damaged: int
+    trim: StatsCleanup, watch: FakeClock, hashes: Any, raw: redis.Redis, damaged: int
 ) -> None:
     for number, key in enumerate(hashes):
         raw.set(key, "damage") if number == damaged else raw.hset(key, "gone Send dead", 1)
@@ -142,7 +142,7 @@ def test_a_hash_that_somebody_damaged_keeps_no_other_from_being_trimmed(
 
 
 def test_a_queue_that_is_used_again_keeps_what_is_noted_from_then_on(
-    trim: StatsCleanup, watch: Watch, raw: redis.Redis, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
+    trim: StatsCleanup, watch: FakeClock, raw: redis.Redis, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw.hset(keys.events_cursor, "back", 1)
     asks: Callable[..., Any] = queues.are_registered

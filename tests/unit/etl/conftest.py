@@ -11,7 +11,7 @@ from jobrunner.codec import encode
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.jobs.registry import station_of
 from jobrunner.jobs.running_task import JobRun
-from tests.support.declared import forget_pipelines
+from tests.support.registries import forget_pipelines
 
 
 @pytest.fixture(autouse=True)

@@ -10,33 +10,33 @@ from jobrunner.soak.target import fresh_prefix, target_of, url_through
 from tests.support.server import Server
 
 
-def test_a_lost_reply_is_one_of_a_command_that_was_applied(cable: FaultProxy, raw: redis.Redis) -> None:
-    through = redis.Redis.from_url(cable.url, protocol=2, retry=None)
+def test_a_lost_reply_is_one_of_a_command_that_was_applied(fault_proxy: FaultProxy, raw: redis.Redis) -> None:
+    through = redis.Redis.from_url(fault_proxy.url, protocol=2, retry=None)
     assert through.ping()
-    cable.replies_to_lose = 1
+    fault_proxy.replies_to_lose = 1
 
     with pytest.raises(redis.ConnectionError):
         through.incr("count")
 
     assert raw.get("count") == b"1"
-    assert redis.Redis.from_url(cable.url, protocol=2).ping()
+    assert redis.Redis.from_url(fault_proxy.url, protocol=2).ping()
 
 
-def test_without_a_server_connections_end_and_work_when_it_is_back(server: Server, cable: FaultProxy) -> None:
+def test_without_a_server_connections_end_and_work_when_it_is_back(server: Server, fault_proxy: FaultProxy) -> None:
     server.kill()
     with pytest.raises(redis.ConnectionError):
-        redis.Redis.from_url(cable.url, protocol=2, retry=None).ping()
+        redis.Redis.from_url(fault_proxy.url, protocol=2, retry=None).ping()
     server.start()
 
-    assert redis.Redis.from_url(cable.url, protocol=2).ping()
+    assert redis.Redis.from_url(fault_proxy.url, protocol=2).ping()
 
 
-def test_a_url_on_another_way_keeps_user_password_and_database(cable: FaultProxy) -> None:
-    at = f"127.0.0.1:{cable.port}"
+def test_a_url_on_another_way_keeps_user_password_and_database(fault_proxy: FaultProxy) -> None:
+    at = f"127.0.0.1:{fault_proxy.port}"
 
-    assert url_through(cable, "redis://me:secret@host:6380/3?timeout=1") == f"redis://me:secret@{at}/3?timeout=1"
-    assert url_through(cable, "redis://host") == f"redis://{at}"
-    assert url_through(cable, "unix://me:secret@/run/redis.sock?db=2") == f"redis://me:secret@{at}/2"
+    assert url_through(fault_proxy, "redis://me:secret@host:6380/3?timeout=1") == f"redis://me:secret@{at}/3?timeout=1"
+    assert url_through(fault_proxy, "redis://host") == f"redis://{at}"
+    assert url_through(fault_proxy, "unix://me:secret@/run/redis.sock?db=2") == f"redis://me:secret@{at}/2"
 
 
 def test_only_plain_urls_have_a_target() -> None:
@@ -53,8 +53,8 @@ def test_prefixes_are_fresh_and_say_what_they_are() -> None:
     assert fresh_prefix() != fresh_prefix()
 
 
-def test_who_has_said_everything_still_hears_the_answer(cable: FaultProxy) -> None:
-    with socket.create_connection(("127.0.0.1", cable.port)) as talker:
+def test_who_has_said_everything_still_hears_the_answer(fault_proxy: FaultProxy) -> None:
+    with socket.create_connection(("127.0.0.1", fault_proxy.port)) as talker:
         talker.sendall(b"PING\r\n")
         talker.shutdown(socket.SHUT_WR)
         talker.settimeout(10)

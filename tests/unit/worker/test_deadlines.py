@@ -16,8 +16,8 @@ from jobrunner.worker.run.executors import build, watchdog
 from jobrunner.worker.run.executors.build import Deadlines
 from jobrunner.worker.run.executors.watchdog import Watchdog
 from jobrunner.worker.run.runner import Runner
+from tests.support.stopped_clock import stopped
 from tests.support.waiting import wait_for
-from tests.support.watch import stopped
 from tests.unit.worker.attempts import attempt_at
 
 

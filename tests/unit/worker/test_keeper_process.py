@@ -244,19 +244,19 @@ def test_this_process_is_not_suspended() -> None:
 
 
 def test_it_is_connected_and_known_to_the_server_before_the_first_lease(
-    server: Server, cable: FaultProxy, keys: Keys, raw: redis.Redis
+    server: Server, fault_proxy: FaultProxy, keys: Keys, raw: redis.Redis
 ) -> None:
     """R12: on a slow way each of these would cost a round trip while a short lease runs out."""
     raw.script_flush()
-    broker = Broker(Endpoint(cable.url))
+    broker = Broker(Endpoint(fault_proxy.url))
     keeper = LeaseRenewer(broker, keys, print)
     keeper.connect()
 
-    assert cable.connections == 1
+    assert fault_proxy.connections == 1
     assert raw.script_exists(load("extend").sha) == [True]
 
     keeper.connect()
-    assert cable.connections == 1
+    assert fault_proxy.connections == 1
     broker.close()
 
 

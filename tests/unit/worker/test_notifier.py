@@ -40,8 +40,8 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def wakeup(cable: FaultProxy, keys: Keys, heard: Heard) -> Iterator[Notifier]:
-    broker = Broker(Endpoint(cable.url), retry_timeout_s=0)
+def wakeup(fault_proxy: FaultProxy, keys: Keys, heard: Heard) -> Iterator[Notifier]:
+    broker = Broker(Endpoint(fault_proxy.url), retry_timeout_s=0)
     made = Notifier(broker, keys, ["a", "b"], heard.hear)
     made.start()
     yield made
@@ -88,21 +88,21 @@ def test_arming_twice_is_arming_once(wakeup: Notifier, heard: Heard, raw: redis.
 
 
 def test_a_broken_line_means_that_hints_may_be_lost(
-    wakeup: Notifier, cable: FaultProxy, heard: Heard, raw: redis.Redis, keys: Keys
+    wakeup: Notifier, fault_proxy: FaultProxy, heard: Heard, raw: redis.Redis, keys: Keys
 ) -> None:
     """All queues are looked at, and it listens again by itself."""
     wakeup.arm()
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
-    cable.drop()
+    fault_proxy.drop()
     wait_for(lambda: None in heard)
     assert wakeup.is_armed
-    wait_for(lambda: cable.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
+    wait_for(lambda: fault_proxy.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
     hint(raw, keys, "b")
     wait_for(lambda: heard[-1] == "b")
 
 
 def test_a_connection_that_broke_while_it_rested_is_no_trouble(
-    wakeup: Notifier, cable: FaultProxy, heard: Heard, raw: redis.Redis, keys: Keys
+    wakeup: Notifier, fault_proxy: FaultProxy, heard: Heard, raw: redis.Redis, keys: Keys
 ) -> None:
     wakeup.arm()
     hint(raw, keys, "a")
@@ -194,14 +194,14 @@ def test_what_the_server_refuses_comes_as_an_error(
 
 
 def test_calls_are_sent_once(
-    wakeup: Notifier, cable: FaultProxy, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
+    wakeup: Notifier, fault_proxy: FaultProxy, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
 ) -> None:
     """The client that lost the answer does not know the effect of its commands."""
     client.queue("a").reserve()
     wakeup.arm(lambda: reserve(keys, "mine"))
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
-    cable.drop()
-    wait_for(lambda: cable.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
+    fault_proxy.drop()
+    wait_for(lambda: fault_proxy.connections == 2 and raw.info("clients")["blocked_clients"] == 1)
 
     client.queue("a").push("x")
 

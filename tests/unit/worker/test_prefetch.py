@@ -4,16 +4,16 @@ import pytest
 
 from jobrunner.worker.fetch import prefetch as module
 from jobrunner.worker.fetch.prefetch import Prefetch
-from tests.support.watch import Watch, stopped
+from tests.support.stopped_clock import FakeClock, stopped
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return stopped(monkeypatch, module)
 
 
 @pytest.fixture
-def stock(watch: Watch) -> Prefetch:
+def stock(watch: FakeClock) -> Prefetch:
     return Prefetch(10, 0.03, 500)
 
 
@@ -25,7 +25,7 @@ def test_at_first_it_wants_what_its_slots_can_take(stock: Prefetch) -> None:
     assert stock.wanted(0) == 0
 
 
-def test_short_tasks_are_held_ahead(stock: Prefetch, watch: Watch) -> None:
+def test_short_tasks_are_held_ahead(stock: Prefetch, watch: FakeClock) -> None:
     for _ in range(50):
         stock.took(10)
         watch.now += 0.01
@@ -34,7 +34,7 @@ def test_short_tasks_are_held_ahead(stock: Prefetch, watch: Watch) -> None:
     assert stock.wanted(0) == pytest.approx(40, abs=3)
 
 
-def test_tasks_shorter_than_a_measurement_are_counted_too(stock: Prefetch, watch: Watch) -> None:
+def test_tasks_shorter_than_a_measurement_are_counted_too(stock: Prefetch, watch: FakeClock) -> None:
     """Every batch ends before 2 ms are over, and the worker is idle in between."""
     for _ in range(200):
         stock.took(10)
@@ -45,7 +45,7 @@ def test_tasks_shorter_than_a_measurement_are_counted_too(stock: Prefetch, watch
     assert stock.depth > 200
 
 
-def test_idle_time_does_not_lower_the_rate(stock: Prefetch, watch: Watch) -> None:
+def test_idle_time_does_not_lower_the_rate(stock: Prefetch, watch: FakeClock) -> None:
     for _ in range(50):
         stock.took(10)
         watch.now += 0.01
@@ -57,7 +57,7 @@ def test_idle_time_does_not_lower_the_rate(stock: Prefetch, watch: Watch) -> Non
     assert stock.depth == before
 
 
-def test_long_tasks_lower_the_rate(stock: Prefetch, watch: Watch) -> None:
+def test_long_tasks_lower_the_rate(stock: Prefetch, watch: FakeClock) -> None:
     for _ in range(50):
         stock.took(10)
         watch.now += 0.01
@@ -69,14 +69,14 @@ def test_long_tasks_lower_the_rate(stock: Prefetch, watch: Watch) -> None:
     assert stock.depth == 0
 
 
-def test_what_is_handed_back_does_not_raise_the_rate(stock: Prefetch, watch: Watch) -> None:
+def test_what_is_handed_back_does_not_raise_the_rate(stock: Prefetch, watch: FakeClock) -> None:
     stock.took(100)
     watch.now += 0.01
     stock.gave(0, released=100)
     assert (stock.depth, stock.in_hand) == (0, 0)
 
 
-def test_nothing_more_is_wanted_while_the_backlog_is_more_than_half_full(stock: Prefetch, watch: Watch) -> None:
+def test_nothing_more_is_wanted_while_the_backlog_is_more_than_half_full(stock: Prefetch, watch: FakeClock) -> None:
     for _ in range(50):
         stock.took(10)
         watch.now += 0.01
@@ -86,7 +86,7 @@ def test_nothing_more_is_wanted_while_the_backlog_is_more_than_half_full(stock: 
     assert stock.wanted(stock.depth // 2) > 0
 
 
-def busy_at(rate: int, stock: Prefetch, watch: Watch) -> None:
+def busy_at(rate: int, stock: Prefetch, watch: FakeClock) -> None:
     """All slots have been busy, for a second."""
     stock.took(10)
     for _ in range(100):
@@ -95,7 +95,7 @@ def busy_at(rate: int, stock: Prefetch, watch: Watch) -> None:
         stock.gave(rate // 100)
 
 
-def test_what_ends_every_few_milliseconds_is_reported_together(stock: Prefetch, watch: Watch) -> None:
+def test_what_ends_every_few_milliseconds_is_reported_together(stock: Prefetch, watch: FakeClock) -> None:
     busy_at(300, stock, watch)
     assert stock.pause_s == pytest.approx(4 / 300, rel=0.01)
     assert stock.ends_together(6, 256) == 6 - stock.depth // 4
@@ -104,12 +104,12 @@ def test_what_ends_every_few_milliseconds_is_reported_together(stock: Prefetch, 
 
 
 @pytest.mark.parametrize(("rate", "pause_s"), [(100, 0.02), (20_000, 0.005)])
-def test_what_ended_is_soon_reported_all_the_same(stock: Prefetch, watch: Watch, rate: int, pause_s: float) -> None:
+def test_what_ended_is_soon_reported_all_the_same(stock: Prefetch, watch: FakeClock, rate: int, pause_s: float) -> None:
     busy_at(rate, stock, watch)
     assert stock.pause_s == pause_s
 
 
-def test_no_end_waits_for_long_while_slots_are_free(stock: Prefetch, watch: Watch) -> None:
+def test_no_end_waits_for_long_while_slots_are_free(stock: Prefetch, watch: FakeClock) -> None:
     busy_at(300, stock, watch)
     stock.gave(0, released=1)
     assert (stock.pause_s, stock.ends_together(3, 256)) == (0.005, 256)
@@ -120,11 +120,11 @@ def test_slots_that_are_free_are_filled_whatever_is_about_to_begin(stock: Prefet
     assert stock.wanted(4) == 6
 
 
-def test_a_batch_has_an_end(watch: Watch) -> None:
+def test_a_batch_has_an_end(watch: FakeClock) -> None:
     assert Prefetch(1000, 0.03, 500).wanted(0) == 500
 
 
-def test_it_is_stuck_when_nothing_moved_for_a_quarter_of_a_second(stock: Prefetch, watch: Watch) -> None:
+def test_it_is_stuck_when_nothing_moved_for_a_quarter_of_a_second(stock: Prefetch, watch: FakeClock) -> None:
     stock.took(20)
     watch.now += 0.2
     assert not stock.is_stuck(10)
@@ -136,7 +136,7 @@ def test_it_is_stuck_when_nothing_moved_for_a_quarter_of_a_second(stock: Prefetc
     assert not stock.is_stuck(0), "nothing waits"
 
 
-def test_what_was_just_taken_is_not_stuck(stock: Prefetch, watch: Watch) -> None:
+def test_what_was_just_taken_is_not_stuck(stock: Prefetch, watch: FakeClock) -> None:
     stock.took(10)
     watch.now += 60
     stock.gave(1)

@@ -5,12 +5,12 @@ import pytest
 from jobrunner.attempt import Attempt
 from jobrunner.worker import quarantine as module
 from jobrunner.worker.quarantine import ALONE, QUARANTINE_S, SUSPECT, Quarantine
-from tests.support.watch import Watch, stopped
+from tests.support.stopped_clock import FakeClock, stopped
 from tests.unit.worker.attempts import attempt_at
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return stopped(monkeypatch, module)
 
 
@@ -20,7 +20,7 @@ def cleared() -> list[Attempt]:
 
 
 @pytest.fixture
-def quarantine(watch: Watch, cleared: list[Attempt]) -> Quarantine:
+def quarantine(watch: FakeClock, cleared: list[Attempt]) -> Quarantine:
     return Quarantine(cleared.append, isolates=True)
 
 
@@ -42,7 +42,7 @@ def test_a_suspect_is_kept_and_what_came_with_it_goes_back(quarantine: Quarantin
     assert not quarantine.is_on
 
 
-def test_it_waits_for_the_others_no_longer_than_it_is_alone(quarantine: Quarantine, watch: Watch) -> None:
+def test_it_waits_for_the_others_no_longer_than_it_is_alone(quarantine: Quarantine, watch: FakeClock) -> None:
     suspect = attempt_at("x", suspect=SUSPECT)
     quarantine.sort([suspect])
     watch.now += QUARANTINE_S
@@ -50,7 +50,7 @@ def test_it_waits_for_the_others_no_longer_than_it_is_alone(quarantine: Quaranti
 
 
 def test_one_that_runs_for_long_is_cleared_and_others_begin_beside_it(
-    quarantine: Quarantine, watch: Watch, cleared: list[Attempt]
+    quarantine: Quarantine, watch: FakeClock, cleared: list[Attempt]
 ) -> None:
     suspect = attempt_at("x", suspect=SUSPECT)
     quarantine.sort([suspect])
@@ -71,7 +71,7 @@ def test_after_a_suspect_the_others_have_a_turn(quarantine: Quarantine) -> None:
     assert quarantine.sort([*suspects[1:], other]) == ([], [suspects[2], other]), "and then a suspect again"
 
 
-def hold_up(quarantine: Quarantine, watch: Watch, seconds: float) -> None:
+def hold_up(quarantine: Quarantine, watch: FakeClock, seconds: float) -> None:
     """A suspect is in quarantine for so long."""
     suspect = attempt_at("x", suspect=SUSPECT)
     quarantine.sort([suspect])
@@ -80,7 +80,7 @@ def hold_up(quarantine: Quarantine, watch: Watch, seconds: float) -> None:
     assert quarantine.is_over([suspect])
 
 
-def test_suspects_take_a_fifth_of_a_worker_that_has_other_work(quarantine: Quarantine, watch: Watch) -> None:
+def test_suspects_take_a_fifth_of_a_worker_that_has_other_work(quarantine: Quarantine, watch: FakeClock) -> None:
     """Of any queue: the batches of all queues come one by one, and that of the suspects may come first."""
     hold_up(quarantine, watch, 3.0)
     suspects, others = [attempt_at("x", suspect=SUSPECT) for _ in range(2)], [attempt_at("y")]
@@ -97,7 +97,7 @@ def test_suspects_take_a_fifth_of_a_worker_that_has_other_work(quarantine: Quara
     assert quarantine.is_on
 
 
-def test_a_worker_without_other_work_waits_two_seconds_for_some(quarantine: Quarantine, watch: Watch) -> None:
+def test_a_worker_without_other_work_waits_two_seconds_for_some(quarantine: Quarantine, watch: FakeClock) -> None:
     hold_up(quarantine, watch, 3.0)
     suspects = [attempt_at("x", suspect=SUSPECT)]
     watch.now += 1.9
@@ -107,7 +107,7 @@ def test_a_worker_without_other_work_waits_two_seconds_for_some(quarantine: Quar
     assert quarantine.is_on
 
 
-def test_after_one_that_was_quick_the_next_is_soon(quarantine: Quarantine, watch: Watch) -> None:
+def test_after_one_that_was_quick_the_next_is_soon(quarantine: Quarantine, watch: FakeClock) -> None:
     hold_up(quarantine, watch, 0.01)
     assert quarantine.rest_s == pytest.approx(0.04)
 

@@ -32,44 +32,44 @@ class Ending:
             return list(checks)
 
         self._monkeypatch.setattr(run, "_run", found)
-        out, talk = io.StringIO(), io.StringIO()
-        code = run_demo(folder=folder, quick=True, as_json=as_json, out=out, talk=talk)
-        return code, out.getvalue(), talk.getvalue()
+        out, err = io.StringIO(), io.StringIO()
+        code = run_demo(folder=folder, quick=True, as_json=as_json, out=out, err=err)
+        return code, out.getvalue(), err.getvalue()
 
 
 def test_when_all_agrees_it_returns_0_and_leaves_nothing_behind(ends_with: Ending) -> None:
-    code, out, talk = ends_with(AGREES)
+    code, out, err = ends_with(AGREES)
 
     assert code == 0
     assert "nothing was lost, and every figure agrees" in out
-    assert talk == ""
+    assert err == ""
     assert not ends_with.places[0].exists()
 
 
 def test_when_a_check_differs_it_returns_1_and_keeps_the_folder(ends_with: Ending) -> None:
-    code, out, talk = ends_with(AGREES, DIFFERS)
+    code, out, err = ends_with(AGREES, DIFFERS)
 
     assert code == 1
     assert "1 check differs" in out
-    assert str(ends_with.places[0]) in talk
+    assert str(ends_with.places[0]) in err
     ends_with.places[0].rmdir()
 
 
 def test_a_folder_of_the_users_own_is_kept(ends_with: Ending, tmp_path: Path) -> None:
-    code, _, talk = ends_with(AGREES, folder=tmp_path)
+    code, _, err = ends_with(AGREES, folder=tmp_path)
 
     assert (code, ends_with.places) == (0, [tmp_path])
     assert tmp_path.is_dir()
-    assert str(tmp_path) in talk
+    assert str(tmp_path) in err
 
 
 def test_a_folder_that_holds_something_is_left_alone(ends_with: Ending, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
 
-    code, out, talk = ends_with(AGREES, folder=tmp_path)
+    code, out, err = ends_with(AGREES, folder=tmp_path)
 
     assert (code, out, ends_with.places) == (2, "", [])
-    assert f"the folder {tmp_path} is not empty" in talk
+    assert f"the folder {tmp_path} is not empty" in err
 
 
 def test_json_holds_the_verdict_and_every_check(ends_with: Ending) -> None:

@@ -23,7 +23,7 @@ from jobrunner.settings import ClientSettings, QueueSettings, WorkerSettings
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.web.routes import all_actions, all_pages
-from tests.reliability.nasty import Nasty, shown
+from tests.reliability.hostile_input import Nasty, shown
 from tests.unit.web.conftest import Browser
 
 Asked = tuple[str, Callable[[], object]]
@@ -235,14 +235,14 @@ class Doors:
     def command(self, words: list[str]) -> int:
         """Runs a command in this process. Raises errors that must not reach a user."""
         out = io.TextIOWrapper(io.BytesIO(), "utf-8")
-        talk = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")
+        err = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")
         places = {"--url": self.client.settings.url, "--prefix": self.client.settings.prefix}
         given = words + [f"{option}={place}" for option, place in places.items() if option not in words]
-        with redirect_stdout(out), redirect_stderr(talk):
+        with redirect_stdout(out), redirect_stderr(err):
             code = guarded(command_line, given)
             out.flush()
-        talk.flush()
-        said = talk.buffer.getvalue().decode()
+        err.flush()
+        said = err.buffer.getvalue().decode()
         if code not in (0, 1, 2) or _FACTS.search(said):
             raise AssertionError(f"exit code {code}: {said[-300:]}")
         return code

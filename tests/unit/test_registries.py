@@ -8,8 +8,8 @@ import pytest
 from jobrunner.etl.pipeline import Pipeline, all_pipelines
 from jobrunner.jobs import registry
 from jobrunner.jobs.decorator import job
-from tests.support import declared
-from tests.support.declared import as_before
+from tests.support import registries
+from tests.support.registries import as_before
 
 MODULE = """
 from jobrunner import job
@@ -70,7 +70,7 @@ def test_what_an_imported_module_declares_stays_as_long_as_the_module(
 ) -> None:
     (tmp_path / "declared_late.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(declared, "_PROJECT", tmp_path)
+    monkeypatch.setattr(registries, "_PROJECT", tmp_path)
     with as_before():
         with as_before():
             registry.load_modules(["declared_late"])

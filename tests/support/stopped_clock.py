@@ -5,7 +5,7 @@ from types import ModuleType
 import pytest
 
 
-class Watch:
+class FakeClock:
     """Replaces `monotonic`: it returns the same time until the test changes `now`."""
 
     now = 1000.0
@@ -14,9 +14,9 @@ class Watch:
         return self.now
 
 
-def stopped(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Watch:
+def stopped(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> FakeClock:
     """Makes all of these modules read one clock that only the test moves."""
-    made = Watch()
+    made = FakeClock()
     for module in modules:
         monkeypatch.setattr(module, "monotonic", made)
     return made

@@ -6,12 +6,12 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """Exit code, stdout, stderr."""
 
     code: int
     out: str
-    talk: str
+    err: str
 
     @property
     def value(self) -> Any:
@@ -21,5 +21,5 @@ class Said:
     @property
     def line(self) -> str:
         """The line on stderr; fails unless it is the only one."""
-        assert self.talk.count("\n") == 1, self.talk
-        return self.talk.strip()
+        assert self.err.count("\n") == 1, self.err
+        return self.err.strip()
