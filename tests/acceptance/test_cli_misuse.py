@@ -32,28 +32,28 @@ def project(shell: Any) -> Any:
     ],
 )
 def test_misuse_is_told_in_one_line(project: Any, raw: Any, words: tuple[str, ...], told: str) -> None:
-    said = project.run(*words)
+    result = project.run(*words)
 
-    assert (said.code, said.out) == (2, "")
-    assert said.line.startswith("Error: ")
-    assert told in said.line
+    assert (result.code, result.out) == (2, "")
+    assert result.line.startswith("Error: ")
+    assert told in result.line
     assert raw.dbsize() == 0
 
 
 def test_with_debug_the_traceback_comes_first(project: Any) -> None:
-    said = project.run("enqueue", "add", "x=one", "--debug")
+    result = project.run("enqueue", "add", "x=one", "--debug")
 
-    assert said.code == 2
-    assert said.err.startswith("Traceback")
-    assert said.err.splitlines()[-1].startswith("Error: parameter x")
+    assert result.code == 2
+    assert result.err.startswith("Traceback")
+    assert result.err.splitlines()[-1].startswith("Error: parameter x")
 
 
 @pytest.mark.parametrize("words", [("status",), ("enqueue", "add", "x=1"), ("work", "jobs_here")])
 def test_a_server_that_is_away_is_a_no(project: Any, words: tuple[str, ...]) -> None:
-    said = project.run(*words, "--url", f"unix://{project.folder}/nothing.sock")
+    result = project.run(*words, "--url", f"unix://{project.folder}/nothing.sock")
 
-    assert (said.code, said.out) == (1, "")
-    assert said.line.startswith("Error: no server at unix://")
+    assert (result.code, result.out) == (1, "")
+    assert result.line.startswith("Error: no server at unix://")
 
 
 def test_a_reader_that_goes_away_is_met_in_silence(project: Any) -> None:

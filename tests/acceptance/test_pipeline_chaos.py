@@ -102,7 +102,7 @@ def test_every_item_reaches_its_one_right_end_whatever_is_killed(
     assert len(odd) == len({item["n"] for item in odd})
     assert [current.queue(queue).counts() | {"done": 0} for queue in queues] == [states()] * len(queues)
     assert maze.queue("right").totals()["succeeded"] == items // 2 == maze.queue("right").counts()["done"]
-    even = dict(map(_told, maze.queue("right").history(min(items, 10_000))))
+    even = dict(map(_reported, maze.queue("right").history(min(items, 10_000))))
     assert even == {n: row_pipelines.right_trail(n) for n in range(0, items, 2)}
     assert maze.queue("route").totals()["dropped"] == items // 10
 
@@ -115,5 +115,5 @@ def _open(client: Client) -> int:
     )
 
 
-def _told(record: ItemRecord) -> tuple[int, list[str]]:
+def _reported(record: ItemRecord) -> tuple[int, list[str]]:
     return record.result["n"], record.result["trail"]

@@ -9,25 +9,25 @@ from jobrunner.broker.calls.leader_scan import MOST_AT_ONCE, ScanReply, leader_s
 WEEK_MS = 604_800_000
 
 
-def look(line, keys, *names, **options):
+def scan(line, keys, *names, **options):
     return line.run(leader_scan(keys, names or [line.name], **options)[0])
 
 
 def test_a_quiet_queue_has_nothing_to_do(mail, keys):
     mail.commit(mail.lease("a"))
 
-    assert look(mail, keys) == ScanReply(dead={"mail": 0}, totals={"mail": 2})
+    assert scan(mail, keys) == ScanReply(dead={"mail": 0}, totals={"mail": 2})
 
 
 def test_what_a_queue_holds_is_told_with_its_next_event(mail, clock, keys):
     mail.lease("a")
     mail.enqueue("b")
 
-    found = look(mail, keys)
+    found = scan(mail, keys)
     assert (found.holding, found.in_work, found.due) == (["mail"], ["mail"], {"mail": clock.ms + 30_000})
 
     mail.enqueue("c", delay_ms=1000)
-    assert look(mail, keys).due == {"mail": clock.ms + 1000}
+    assert scan(mail, keys).due == {"mail": clock.ms + 1000}
 
 
 def test_what_there_is_to_do_is_told_and_nothing_is_changed(mail, line, keys, raw):
@@ -36,7 +36,7 @@ def test_what_there_is_to_do_is_told_and_nothing_is_changed(mail, line, keys, ra
     mail.fail(mail.lease("a"), fate="dead")
     before = mail.snapshot()
 
-    found = look(mail, keys, "mail", "shop/clean", "shop/raw")
+    found = scan(mail, keys, "mail", "shop/clean", "shop/raw")
 
     assert (found.posted, found.finishing) == (["mail"], ["shop/raw"])
     assert found.dead == {"mail": 1, "shop/clean": 0, "shop/raw": 0}
@@ -48,7 +48,7 @@ def test_dead_tasks_are_due_when_they_are_past_their_time(mail, clock, keys, set
     mail.run(queues.configure(mail.keys, settings))
     mail.fail(mail.lease("a"), fate="dead")
 
-    assert look(mail, keys).due == {"mail": clock.ms + after_ms}
+    assert scan(mail, keys).due == {"mail": clock.ms + after_ms}
 
 
 def test_too_many_dead_tasks_are_due_now(mail, clock, keys):
@@ -56,7 +56,7 @@ def test_too_many_dead_tasks_are_due_now(mail, clock, keys):
         mail.fail(mail.lease(name), fate="dead")
     mail.run(queues.configure(mail.keys, {"dead_max": 1}))
 
-    assert look(mail, keys).due == {"mail": clock.ms}
+    assert scan(mail, keys).due == {"mail": clock.ms}
 
 
 def test_history_is_due_by_its_age_and_by_its_number(mail, clock, keys):
@@ -64,16 +64,16 @@ def test_history_is_due_by_its_age_and_by_its_number(mail, clock, keys):
     mail.commit(mail.lease("a"))
     clock.advance(1)
     mail.commit(mail.lease("b"))
-    assert look(mail, keys).due == {"mail": clock.ms + 8999}
+    assert scan(mail, keys).due == {"mail": clock.ms + 8999}
 
     mail.run(queues.configure(mail.keys, {"history_max": 1}))
-    assert look(mail, keys).due == {"mail": clock.ms}
+    assert scan(mail, keys).due == {"mail": clock.ms}
 
 
 def test_an_outbox_that_several_queues_share_is_told_once(mail, keys, raw):
     raw.hset(keys.queue("orders/0").outbox, "x", "y")
 
-    assert look(mail, keys, *(f"orders/{n}" for n in range(3))).posted == ["orders"]
+    assert scan(mail, keys, *(f"orders/{n}" for n in range(3))).posted == ["orders"]
 
 
 def test_workers_that_fell_silent_are_told(broker, keys, raw):
@@ -117,16 +117,16 @@ def test_a_user_who_may_only_read_can_look(mail, keys, weak_broker):
 
 def test_a_queue_is_unused_when_it_was_marked_and_nothing_happened_since(mail, clock, keys):
     mail.commit(mail.lease("a"))
-    assert look(mail, keys, unused_ms=WEEK_MS).unmarked == ["mail"]
+    assert scan(mail, keys, unused_ms=WEEK_MS).unmarked == ["mail"]
     assert mail.run(queues.forget(keys, ["mail"], unused_ms=None)) == ["marked"]
 
-    assert look(mail, keys, unused_ms=WEEK_MS) == ScanReply(dead={"mail": 0}, totals={"mail": 2})
+    assert scan(mail, keys, unused_ms=WEEK_MS) == ScanReply(dead={"mail": 0}, totals={"mail": 2})
     clock.advance(WEEK_MS)
-    assert look(mail, keys, unused_ms=WEEK_MS).unused == ["mail"]
-    assert look(mail, keys, unused_ms=0).unused == []
+    assert scan(mail, keys, unused_ms=WEEK_MS).unused == ["mail"]
+    assert scan(mail, keys, unused_ms=0).unused == []
 
     mail.commit(mail.lease("b"))
-    found = look(mail, keys, unused_ms=WEEK_MS)
+    found = scan(mail, keys, unused_ms=WEEK_MS)
     assert (found.unused, found.unmarked) == ([], ["mail"])
 
 
@@ -136,4 +136,4 @@ def test_a_mark_of_a_clock_that_was_ahead_counts_for_nothing(mail, clock, keys):
     mail.run(queues.forget(keys, ["mail"], unused_ms=None))
     clock.advance(-WEEK_MS)
 
-    assert look(mail, keys, unused_ms=WEEK_MS).unmarked == ["mail"]
+    assert scan(mail, keys, unused_ms=WEEK_MS).unmarked == ["mail"]

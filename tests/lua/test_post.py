@@ -13,7 +13,7 @@ def outbox(mail):
     return {field.decode(): result for field, result in mail.raw.hgetall(mail.keys.outbox).items()}
 
 
-def told(outcome):
+def outbox_entry(outcome):
     return f"{outcome}:{THEN.decode()}"
 
 
@@ -31,7 +31,7 @@ def test_a_commit_leaves_word_with_its_result(mail):
     held, plain = lease(mail), mail.lease("b")
     reports = [(held.id, held.token, 0, "succeeded", b"[1]", THEN), (plain.id, plain.token, 0, "succeeded", b"2")]
     assert mail.run(leases.commit(mail.keys, reports)) == ["ok", "ok"]
-    assert outbox(mail) == {told("succeeded"): b"[1]"}
+    assert outbox(mail) == {outbox_entry("succeeded"): b"[1]"}
 
 
 def test_a_commit_that_is_refused_leaves_none(mail, clock):
@@ -44,7 +44,7 @@ def test_a_commit_that_is_refused_leaves_none(mail, clock):
 def test_a_job_that_cancels_itself_leaves_word(mail):
     held = lease(mail)
     mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "cancelled", b"", THEN)]))
-    assert outbox(mail) == {told("cancelled"): b""}
+    assert outbox(mail) == {outbox_entry("cancelled"): b""}
 
 
 def test_a_failure_leaves_word_only_when_it_is_the_last(mail, clock):
@@ -52,7 +52,7 @@ def test_a_failure_leaves_word_only_when_it_is_the_last(mail, clock):
     assert outbox(mail) == {}
     clock.advance(1)
     assert mail.fail(*mail.reserve(), fate="dead") == ["dead"]
-    assert outbox(mail) == {told("dead"): b""}
+    assert outbox(mail) == {outbox_entry("dead"): b""}
 
 
 def test_a_lease_that_ended_leaves_word_when_the_attempts_are_spent(mail, clock):
@@ -60,28 +60,28 @@ def test_a_lease_that_ended_leaves_word_when_the_attempts_are_spent(mail, clock)
     clock.advance(30_000)
     mail.run(queues.upkeep(mail.keys))
     assert mail.ids("dead") == ["a"]
-    assert outbox(mail) == {told("dead"): b""}
+    assert outbox(mail) == {outbox_entry("dead"): b""}
 
 
 def test_a_task_that_expires_in_line_leaves_word(mail, clock):
     mail.enqueue("a", then=THEN, expires_in_ms=10)
     clock.advance(11)
     assert mail.reserve() == []
-    assert outbox(mail) == {told("dead"): b""}
+    assert outbox(mail) == {outbox_entry("dead"): b""}
 
 
 def test_a_dead_task_that_is_not_kept_leaves_word_all_the_same(mail):
     mail.configure(dead_ttl_ms=0)
     mail.fail(lease(mail), fate="dead")
     assert not mail.hash("a")
-    assert outbox(mail) == {told("dead"): b""}
+    assert outbox(mail) == {outbox_entry("dead"): b""}
 
 
 def test_a_dead_task_that_is_forwarded_leaves_word_and_may_succeed_there(line):
     raw, lost = line("orders/raw"), line("orders/lost")
     raw.configure(dead_letter_queue="orders/lost")
     raw.fail(raw.lease("a", then=THEN), fate="dead")
-    assert outbox(raw) == {told("dead"): b""}
+    assert outbox(raw) == {outbox_entry("dead"): b""}
     (held,) = lost.reserve()
     assert held.then == THEN
 
@@ -91,27 +91,27 @@ def test_a_dead_task_that_is_put_back_leaves_word_of_its_other_end(mail):
     mail.run(tasks.requeue(mail.keys, ["a"]))
     (held,) = mail.reserve()
     mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "succeeded", b"", held.then)]))
-    assert set(outbox(mail)) == {told("dead"), told("succeeded")}
+    assert set(outbox(mail)) == {outbox_entry("dead"), outbox_entry("succeeded")}
 
 
 @pytest.mark.parametrize("delay_ms", [None, 1000])
 def test_a_task_that_is_cancelled_leaves_word(mail, delay_ms):
     mail.enqueue("a", then=THEN, delay_ms=delay_ms)
     assert mail.run(tasks.cancel(mail.keys, "a", keep_ms=1000)) == "posted"
-    assert outbox(mail) == {told("cancelled"): b""}
+    assert outbox(mail) == {outbox_entry("cancelled"): b""}
 
 
 def test_tasks_that_are_purged_leave_word(mail):
     mail.enqueue("a", then=THEN)
     mail.enqueue("b")
     assert mail.run(queues.purge(mail.keys, "waiting")) == 2
-    assert outbox(mail) == {told("cancelled"): b""}
+    assert outbox(mail) == {outbox_entry("cancelled"): b""}
 
 
 def test_the_dead_have_left_theirs_when_they_are_purged(mail):
     mail.fail(lease(mail), fate="dead")
     mail.run(queues.purge(mail.keys, "dead"))
-    assert outbox(mail) == {told("dead"): b""}
+    assert outbox(mail) == {outbox_entry("dead"): b""}
 
 
 def test_history_that_is_purged_leaves_none(mail):
@@ -124,11 +124,11 @@ def test_history_that_is_purged_leaves_none(mail):
 def test_a_task_that_is_popped_or_deleted_leaves_word(mail):
     mail.enqueue("a", then=THEN)
     mail.run(leases.pop(mail.keys, 1))
-    assert outbox(mail) == {told("succeeded"): b""}
+    assert outbox(mail) == {outbox_entry("succeeded"): b""}
     mail.raw.delete(mail.keys.outbox)
     lease(mail)
     mail.run(tasks.delete(mail.keys, "a"))
-    assert outbox(mail) == {told("succeeded"): b""}
+    assert outbox(mail) == {outbox_entry("succeeded"): b""}
 
 
 def test_a_task_that_moves_keeps_whom_to_tell(line):
@@ -147,7 +147,7 @@ def test_a_server_that_is_full_takes_the_word(mail):
         assert mail.run(leases.commit(mail.keys, [(held.id, held.token, 0, "succeeded", b"1", THEN)])) == ["ok"]
     finally:
         mail.raw.config_set("maxmemory", 0)
-    assert outbox(mail) == {told("succeeded"): b"1"}
+    assert outbox(mail) == {outbox_entry("succeeded"): b"1"}
 
 
 def test_an_outbox_is_read_and_emptied_by_entry(mail, keys: Keys):

@@ -8,7 +8,7 @@ from jobrunner.broker.calls import tasks
 
 
 @pytest.fixture
-def shown(mail, keys):
+def show(mail, keys):
     return lambda task_id, queue="mail", **options: mail.run(tasks.show(keys, task_id, queue=queue, **options))
 
 
@@ -16,32 +16,32 @@ def instant(ms):
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def test_a_task_has_its_state_and_the_instant_that_goes_with_it(mail, clock, shown):
+def test_a_task_has_its_state_and_the_instant_that_goes_with_it(mail, clock, show):
     mail.enqueue("a", type="send", payload=b"x", delay_ms=100)
-    assert (shown("a").state, shown("a").when) == ("scheduled", instant(clock.ms + 100))
+    assert (show("a").state, show("a").when) == ("scheduled", instant(clock.ms + 100))
     clock.advance(100)
     (attempt,) = mail.reserve()
-    assert (shown("a").state, shown("a").when) == ("pending", instant(clock.ms + 30_000))
+    assert (show("a").state, show("a").when) == ("pending", instant(clock.ms + 30_000))
     mail.release(attempt)
-    assert (shown("a").state, shown("a").when) == ("waiting", None)
+    assert (show("a").state, show("a").when) == ("waiting", None)
     mail.fail(*mail.reserve(), fate="dead")
-    assert (shown("a").state, shown("a").when) == ("dead", instant(clock.ms))
-    record = shown("a")
+    assert (show("a").state, show("a").when) == ("dead", instant(clock.ms))
+    record = show("a")
     assert (record.id, record.type, record.queue, record.payload) == ("a", "send", "mail", b"x")
     assert record.enqueue_time == instant(clock.ms - 100)
 
 
-def test_a_finished_task_has_its_result(mail, clock, shown):
+def test_a_finished_task_has_its_result(mail, clock, show):
     mail.commit(mail.lease("a"), keep_ms=60_000, result=b"[1]")
     mail.commit(mail.lease("b"), keep_ms=60_000)
 
-    assert (shown("a").state, shown("a").when, shown("a").result) == ("succeeded", instant(clock.ms), b"[1]")
-    assert (shown("b").state, shown("b").when, shown("b").result) == ("succeeded", instant(clock.ms), None)
+    assert (show("a").state, show("a").when, show("a").result) == ("succeeded", instant(clock.ms), b"[1]")
+    assert (show("b").state, show("b").when, show("b").result) == ("succeeded", instant(clock.ms), None)
 
 
-def test_attempts_and_failures_are_counted_as_the_task_goes(mail, clock, shown):
+def test_attempts_and_failures_are_counted_as_the_task_goes(mail, clock, show):
     def counts():
-        return shown("a").attempts, shown("a").retry_count
+        return show("a").attempts, show("a").retry_count
 
     mail.enqueue("a")
     assert counts() == (0, 0)
@@ -69,67 +69,67 @@ def test_a_task_of_a_pipeline_is_found_in_its_queue(line, keys):
     assert (record.state, record.queue) == ("waiting", "orders/raw")
 
 
-def test_a_task_that_is_not_there_is_none_and_leaves_no_trace(mail, shown):
-    assert shown("ghost", awaited=True) is None
+def test_a_task_that_is_not_there_is_none_and_leaves_no_trace(mail, show):
+    assert show("ghost", awaited=True) is None
     assert mail.snapshot() == {}
 
 
-def test_a_hash_in_no_set_is_none(mail, shown):
+def test_a_hash_in_no_set_is_none(mail, show):
     mail.enqueue("a")
     mail.raw.delete(mail.keys.waiting)
 
-    assert shown("a") is None
+    assert show("a") is None
 
 
-def test_a_key_of_another_type_is_none(mail, shown):
+def test_a_key_of_another_type_is_none(mail, show):
     mail.raw.set(mail.keys.task("a"), "text")
 
-    assert shown("a") is None
+    assert show("a") is None
 
 
-def test_looking_changes_nothing(mail, shown):
+def test_looking_changes_nothing(mail, show):
     mail.enqueue("a")
     before = mail.snapshot()
 
-    shown("a")
+    show("a")
     assert mail.snapshot() == before
 
 
-def test_that_someone_waits_is_noted_with_the_time(mail, clock, shown):
+def test_that_someone_waits_is_noted_with_the_time(mail, clock, show):
     mail.enqueue("a")
-    shown("a", awaited=True)
+    show("a", awaited=True)
     assert dict(mail.raw.zrange(mail.keys.waiters, 0, -1, withscores=True)) == {b"a": clock.ms}
 
 
-def test_a_task_that_is_over_is_not_awaited(mail, shown):
+def test_a_task_that_is_over_is_not_awaited(mail, show):
     mail.fail(mail.lease("dead"), fate="dead")
     mail.commit(mail.lease("kept"), keep_ms=60_000)
 
-    shown("dead", awaited=True)
-    shown("kept", awaited=True)
+    show("dead", awaited=True)
+    show("kept", awaited=True)
     assert not mail.raw.exists(mail.keys.waiters)
 
 
-def test_who_has_not_asked_for_an_hour_is_forgotten(mail, clock, shown):
+def test_who_has_not_asked_for_an_hour_is_forgotten(mail, clock, show):
     mail.enqueue("a", "b")
-    shown("a", awaited=True)
+    show("a", awaited=True)
     clock.advance(3_600_000)
-    shown("b", awaited=True)
+    show("b", awaited=True)
 
     assert mail.raw.zrange(mail.keys.waiters, 0, -1) == [b"b"]
 
 
-def test_a_server_that_is_full_still_shows(mail, shown):
+def test_a_server_that_is_full_still_shows(mail, show):
     mail.enqueue("a")
     mail.raw.config_set("maxmemory", 1)
     try:
-        assert shown("a", awaited=True).state == "waiting"
+        assert show("a", awaited=True).state == "waiting"
     finally:
         mail.raw.config_set("maxmemory", 0)
 
 
-def test_a_hash_with_very_many_fields_is_shown_whole(mail, shown):
+def test_a_hash_with_very_many_fields_is_shown_whole(mail, show):
     mail.enqueue("a")
     mail.raw.hset(mail.keys.task("a"), mapping={f"x{n}": n for n in range(9000)})
 
-    assert shown("a").fields["x8999"] == b"8999"
+    assert show("a").fields["x8999"] == b"8999"

@@ -50,7 +50,7 @@ WRONG = [
 ]
 
 
-def told_by(call: Callable[[], object]) -> str:
+def error_text(call: Callable[[], object]) -> str:
     """The text of an error with all causes, and its reprs; '' when there was none."""
     try:
         call()
@@ -69,7 +69,7 @@ def test_nothing_of_a_server_that_is_away_tells_the_secret(url: str, monkeypatch
     monkeypatch.setattr(options, "_RETRY_TIMEOUT_S", 0.0)
     with Client(url.format(SECRET), retry_timeout=0) as client:
         assert SECRET not in repr(client) + repr(client.settings) + str(endpoint_of(client)) + repr(endpoint_of(client))
-        told = told_by(lambda: client.queue("mail").push("x"))
+        told = error_text(lambda: client.queue("mail").push("x"))
         assert told
         assert SECRET not in told
     for words in (["status"], ["tasks", "list", "mail"], ["doctor"], ["queues", "list", "--json"], ["top", "--once"]):
@@ -79,7 +79,7 @@ def test_nothing_of_a_server_that_is_away_tells_the_secret(url: str, monkeypatch
 
 @pytest.mark.parametrize("url", WRONG)
 def test_nothing_of_a_wrong_url_tells_the_secret(url: str, capfd: pytest.CaptureFixture[str]) -> None:
-    told = told_by(lambda: Client(url.format(SECRET), retry_timeout=0).queue("mail").push("x"))
+    told = error_text(lambda: Client(url.format(SECRET), retry_timeout=0).queue("mail").push("x"))
     assert told
     assert SECRET not in told
     assert guarded(command_line, ["status", "--url", url.format(SECRET), "--debug"]) != 0
@@ -137,7 +137,7 @@ def test_no_page_line_of_the_log_or_answer_has_the_password_of_a_server_that_is_
     url = f"{server.url}{sign}username=default&password={SECRET}"
     plain = connect()
     with Client(url, keys_of(plain).prefix, retry_timeout=0) as client:
-        said = told_by(client.queues)  # a server without passwords may refuse one
+        said = error_text(client.queues)  # a server without passwords may refuse one
         if not said:
             Worker(client=client, queues=["mail"]).run(burst=True)
         texts = [viewer(client).get(path).text for path in ("/", "/queues", "/workers", "/health")]

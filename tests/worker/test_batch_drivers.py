@@ -220,7 +220,7 @@ def test_a_setting_that_cannot_be_is_refused_before_anything_starts(current: Cli
     assert current.workers() == []
 
 
-def tell(client: Client, worker: Worker, name: str, value: str) -> None:
+def send_command(client: Client, worker: Worker, name: str, value: str) -> None:
     broker_of(client).run_many(leader_calls.order(keys_of(client), worker.id, name, value, ttl_ms=60_000))
 
 
@@ -228,7 +228,7 @@ def test_a_driver_is_quiet_with_its_worker_and_goes_on_with_it(
     current: Client, made: list[ByTens], start: Any
 ) -> None:
     worker = start(queues=[BATCHES], heartbeat=0.05)
-    tell(current, worker, "quiet", "1")
+    send_command(current, worker, "quiet", "1")
     wait_for(lambda: made[0].quiet)
     made[0].running = [CurrentBatch(id="b", attempt=2, items=7, began_ms=1000.0)]
 
@@ -239,7 +239,7 @@ def test_a_driver_is_quiet_with_its_worker_and_goes_on_with_it(
     (batch,) = record.running
     assert (batch.queue, batch.id, batch.attempt, batch.items, batch.began_ms) == (BATCHES, "b", 2, 7, 1000.0)
 
-    tell(current, worker, "quiet", "0")
+    send_command(current, worker, "quiet", "0")
     wait_for(lambda: current.queue(BATCHES).totals().get("succeeded") == 5)
 
 
@@ -249,7 +249,7 @@ def test_a_worker_of_drivers_stops_when_it_is_told(current: Client, made: list[B
     thread.start()
     wait_for(lambda: made and made[0].calls)
 
-    tell(current, worker, "stop", "1")
+    send_command(current, worker, "stop", "1")
     thread.join(10)
 
     assert not thread.is_alive()

@@ -30,14 +30,14 @@ def bad() -> None:
     raise ValueError("no\nmore")
 
 
-def told(client: Client, *kinds: str) -> list[tuple[str, ...]]:
+def events_of(client: Client, *kinds: str) -> list[tuple[str, ...]]:
     return [(one.kind, one.queue, *one.details.values()) for one in client.events() if not kinds or one.kind in kinds]
 
 
 def test_workers_come_go_and_lead(current: Client) -> None:
     worker = Worker(client=current, queues=["ev"])
     worker.start()
-    wait_for(lambda: told(current, "leader_changed"))
+    wait_for(lambda: events_of(current, "leader_changed"))
     worker.stop()
 
     found = [(one.kind, one.worker) for one in current.events()]
@@ -48,7 +48,7 @@ def test_a_task_that_died_is_told_with_its_error(current: Client, run: Any) -> N
     task = bad.enqueue()
     worker = Worker(client=current, queues=["ev"], sweep=0.05)
     worker.start()
-    wait_for(lambda: told(current, "task_died"))
+    wait_for(lambda: events_of(current, "task_died"))
     worker.stop()
 
     (event,) = [one for one in current.events() if one.kind == "task_died"]
@@ -64,7 +64,7 @@ def good() -> None:
 def test_a_worker_tells_of_the_end_of_every_attempt_when_asked(current: Client, run: Any) -> None:
     good.enqueue()
     Worker(client=current, queues=["ev"]).run(burst=True)
-    assert told(current, "attempt_ended") == []
+    assert events_of(current, "attempt_ended") == []
 
     fine, late = good.enqueue(), bad.enqueue()
     Worker(client=current, queues=["ev"], events="all").run(burst=True)
@@ -87,7 +87,7 @@ def test_a_worker_whose_events_are_refused_works_on(current: Client, server: Any
 
     summary = Worker(client=mute, queues=["ev"], events="all").run(burst=True)
 
-    assert (summary.finished, told(current)) == (1, [])
+    assert (summary.finished, events_of(current)) == (1, [])
     assert task.state == "succeeded"
     mute.close()
     for node in broker_of(current).nodes():
@@ -99,7 +99,7 @@ def test_what_is_to_be_told_is_one_of_two_words() -> None:
         Worker(events="some")
 
 
-def look_once(broker: Broker, keys: Keys) -> None:
+def read_once(broker: Broker, keys: Keys) -> None:
     """As a leader that was just elected."""
     watch = DeathEvents(broker, keys)
     LeaderScan(broker, keys, 5.0, [watch.take]).step()
@@ -114,7 +114,7 @@ def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
 
     def look() -> None:
         clock.advance(1000)
-        look_once(broker, keys)
+        read_once(broker, keys)
 
     look()
     return look
@@ -135,7 +135,7 @@ def test_each_death_is_told_once_whoever_leads(current: Client, watch: Callable[
     kill(current, 1)
     watch()
 
-    died = told(current, "task_died", "tasks_died")
+    died = events_of(current, "task_died", "tasks_died")
     assert died == [("task_died", "q", "boom", "1", "kept")] * 4
 
 
@@ -145,8 +145,8 @@ def test_many_deaths_at_once_are_counted(current: Client, watch: Callable[[], No
     kill(current, 2)
     watch()
 
-    assert len(told(current, "task_died")) == 102
-    assert told(current, "tasks_died") == [("tasks_died", "q", "30")]
+    assert len(events_of(current, "task_died")) == 102
+    assert events_of(current, "tasks_died") == [("tasks_died", "q", "30")]
     assert not raw.exists(keys.queue("q").deaths)
 
 
@@ -159,8 +159,8 @@ def test_deaths_that_nobody_told_of_are_bounded_on_the_server_and_counted(
     assert raw.llen(died) == 1000
     assert 0 < raw.pttl(died) <= 86_400_000
     watch()
-    assert len(told(current, "task_died")) == 100
-    assert told(current, "tasks_died") == [("tasks_died", "q", "1000")]
+    assert len(events_of(current, "task_died")) == 100
+    assert events_of(current, "tasks_died") == [("tasks_died", "q", "1000")]
 
 
 def requeued(queue: Queue) -> None:
@@ -185,7 +185,7 @@ def test_a_death_is_told_whatever_became_of_the_task_since(
     leave(current.queue("q"))
     watch()
 
-    assert told(current, "task_died", "tasks_died") == [("task_died", "q", "boom", "1", "kept")] * 3
+    assert events_of(current, "task_died", "tasks_died") == [("task_died", "q", "boom", "1", "kept")] * 3
 
 
 def test_a_death_that_leaves_no_dead_task_is_told(current: Client, watch: Callable[[], None], keys: Keys) -> None:
@@ -197,7 +197,7 @@ def test_a_death_that_leaves_no_dead_task_is_told(current: Client, watch: Callab
     watch()
 
     assert (current.queue("q").counts()["dead"], raw_items.counts()["dead"], odd.counts()["waiting"]) == (0, 0, 1)
-    assert told(current, "task_died") == [
+    assert events_of(current, "task_died") == [
         ("task_died", "q", "boom", "1", "deleted"),
         ("task_died", "shop/raw", "boom", "1", "moved to shop/odd"),
     ]
@@ -228,9 +228,9 @@ def test_what_died_before_the_first_worker_came_is_told_too(
     kill(current, 2)
     clock.advance(10_000)
 
-    look_once(broker, keys)
+    read_once(broker, keys)
 
-    assert len(told(current, "task_died")) == 2
+    assert len(events_of(current, "task_died")) == 2
 
 
 def test_words_that_are_damaged_and_a_count_that_fell_back_stop_nothing(
@@ -245,8 +245,8 @@ def test_words_that_are_damaged_and_a_count_that_fell_back_stop_nothing(
     kill(current, 1)
     watch()
 
-    assert len(told(current, "task_died")) == 8
-    assert told(current, "tasks_died") == []
+    assert len(events_of(current, "task_died")) == 8
+    assert events_of(current, "tasks_died") == []
 
 
 def test_who_fell_silent_is_lost_once(current: Client, watch: Callable[[], None], raw: Any, keys: Keys) -> None:
@@ -268,7 +268,7 @@ def test_what_people_do_to_queues_is_told(current: Client, clock: Any, broker: B
     queue.requeue_dead()
     queue.purge("waiting")
 
-    assert told(current) == [
+    assert events_of(current) == [
         ("queue_configured", "q", "1"),
         ("queue_paused", "q", "5000"),
         ("queue_resumed", "q"),
@@ -286,7 +286,7 @@ def test_an_event_that_cannot_be_written_stops_nothing(current: Client, server: 
     Queue(mute, keys_of(current), "q", 1000).pause()
 
     assert current.stats()["q"].paused
-    assert told(current) == []
+    assert events_of(current) == []
     mute.close()
     for node in broker_of(current).nodes():
         node.run(command("ACL", "DELUSER", "mute", read=int))

@@ -84,7 +84,7 @@ def flaky(declared: list[str]) -> Any:
     return traced_flaky
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
@@ -114,16 +114,16 @@ def test_every_attempt_is_linked_to_the_enqueue_and_says_how_it_ended(
     (sent,) = spans.sent
     failed, succeeded = spans.run
     assert sent.name == "publish mail"
-    assert said(sent) == {
+    assert attributes_of(sent) == {
         "messaging.system": "jobrunner", "messaging.destination.name": "mail", "messaging.operation.name": "publish",
         "messaging.operation.type": "send", "messaging.message.id": task.id, "jobrunner.job": "traced_flaky",
     }  # fmt: skip
     assert failed.name == "process mail"
     assert linked(failed) == linked(succeeded) == [id_of(sent)]
     assert failed.parent is succeeded.parent is None
-    assert [said(span)["jobrunner.attempt"] for span in spans.run] == [1, 2]
-    assert [said(span)["jobrunner.outcome"] for span in spans.run] == ["failed", "succeeded"]
-    assert {said(span)["messaging.message.id"] for span in spans.run} == {task.id}
+    assert [attributes_of(span)["jobrunner.attempt"] for span in spans.run] == [1, 2]
+    assert [attributes_of(span)["jobrunner.outcome"] for span in spans.run] == ["failed", "succeeded"]
+    assert {attributes_of(span)["messaging.message.id"] for span in spans.run} == {task.id}
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.status.description == "ValueError: the first try fails"
     (event,) = failed.events
@@ -181,7 +181,7 @@ def test_many_at_once_are_one_producer_span_with_their_number(
     run(queues=["mail"], drain=True)
 
     (sent,) = spans.sent
-    assert said(sent)["messaging.batch.message_count"] == 5
+    assert attributes_of(sent)["messaging.batch.message_count"] == 5
     assert len(spans.run) == 6
     assert {one for span in spans.run for one in linked(span)} == {id_of(sent)}
 
@@ -239,7 +239,7 @@ def test_asyncio_enqueues_and_runs_are_traced(
     (ran,) = spans.run
     assert pushed.name == "publish bare"
     assert linked(ran) == [id_of(sent)]
-    assert said(ran)["jobrunner.outcome"] == "succeeded"
+    assert attributes_of(ran)["jobrunner.outcome"] == "succeeded"
 
 
 def test_an_item_of_a_pipeline_is_linked_at_every_station_also_what_it_became(
@@ -262,13 +262,13 @@ def test_an_item_of_a_pipeline_is_linked_at_every_station_also_what_it_became(
     run(queues=["traced/raw", "traced/parts", "traced/kept"])
 
     (sent,) = spans.sent
-    assert [(span.name, said(span)["jobrunner.outcome"]) for span in spans.run] == [
+    assert [(span.name, attributes_of(span)["jobrunner.outcome"]) for span in spans.run] == [
         ("process traced/raw", "moved"), ("process traced/parts", "spread"),
         ("process traced/kept", "succeeded"), ("process traced/kept", "succeeded"),
     ]  # fmt: skip
     assert {one for span in spans.run for one in linked(span)} == {id_of(sent)}
-    assert said(spans.run[0])["jobrunner.moved_to"] == "traced/parts"
-    assert said(spans.run[1])["jobrunner.children"] == 2
+    assert attributes_of(spans.run[0])["jobrunner.moved_to"] == "traced/parts"
+    assert attributes_of(spans.run[1])["jobrunner.children"] == 2
 
 
 def test_the_steps_of_a_flow_are_linked_to_its_enqueue(
@@ -312,7 +312,7 @@ def test_a_task_that_is_given_up_is_dead_and_one_that_snoozes_is_no_error(
     traced_doomed.enqueue(False)
     run(queues=["mail"])
 
-    outcomes = {said(span)["jobrunner.outcome"]: span.status.status_code for span in spans.run}
+    outcomes = {attributes_of(span)["jobrunner.outcome"]: span.status.status_code for span in spans.run}
     assert outcomes["dead"] is StatusCode.ERROR
     assert outcomes["snoozed"] is StatusCode.UNSET
 
@@ -324,10 +324,10 @@ def test_an_attempt_in_a_process_that_dies_has_a_span_and_its_child_knows_it(
     died = jobs.traced_exit.enqueue()
     run(modules=["tests.worker.traced_jobs"], queues=["traced"], executor="processes", concurrency=1)
 
-    by_task = {said(span)["messaging.message.id"]: span for span in spans.run}
+    by_task = {attributes_of(span)["messaging.message.id"]: span for span in spans.run}
     assert told.result(timeout=30).split("-")[2] == f"{id_of(by_task[told.id]):016x}"
     assert by_task[died.id].status.status_code is StatusCode.ERROR
-    assert said(by_task[died.id])["error.type"] == "AttemptCrashed"
+    assert attributes_of(by_task[died.id])["error.type"] == "AttemptCrashed"
 
 
 def test_a_tracer_that_fails_changes_nothing(current: Client, run: Any, flaky: Any) -> None:
@@ -404,13 +404,13 @@ def test_a_span_of_a_batch_links_to_its_items_each_enqueue_once(current: Client,
 
     done, failed = spans.run
     assert linked(done) == [id_of(spans.sent[0]), id_of(spans.sent[1])]
-    assert said(done)["messaging.batch.message_count"] == 4
+    assert attributes_of(done)["messaging.batch.message_count"] == 4
     assert failed.links == ()
     assert failed.status.description == "ValueError: no"
 
 
 def test_what_is_not_traced_does_not_import_the_tracing() -> None:
     code = "import sys, jobrunner.public, jobrunner.cli.work; print([one for one in sys.modules if 'tracing' in one])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    attributes_of = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
 
-    assert said.stdout == "[]\n"
+    assert attributes_of.stdout == "[]\n"

@@ -79,7 +79,7 @@ def hostile(stage: Stage, findings: Findings, inputs: int, processes: int, seed:
     _judge_server(stage, findings)
     for door, one in heard.items():
         findings.at_least(f"{door}: answers of different kinds", len(one.answers), 1 if door in _COARSE else 2)
-        findings.note(door, _told(one))
+        findings.note(door, _kind_of(one))
 
 
 _COARSE = ("command line", "pages", "actions")
@@ -156,7 +156,7 @@ def _empty(queue: Queue) -> dict[str, int]:
     return {state: queue.purge(state) for state in ("waiting", "scheduled", "dead")}
 
 
-def _told(one: Heard) -> str:
+def _kind_of(one: Heard) -> str:
     times = sorted(one.times)
     p99 = times[min(int(len(times) * 0.99), len(times) - 1)]
     refused = sum(count for word, count in one.answers.items() if word != "answered")

@@ -25,35 +25,35 @@ def test_it_measures_says_what_it_writes_and_leaves_nothing(
     client.queue("mail").push(1)
     before = sorted(raw.keys())
 
-    said = cli("bench", "--tasks", "300", "--json")
+    result = cli("bench", "--tasks", "300", "--json")
 
-    assert said.code == 0
-    assert "writes 380 tasks" in said.err
-    assert f"below {keys_of(client).prefix}-bench-" in said.err
+    assert result.code == 0
+    assert "writes 380 tasks" in result.err
+    assert f"below {keys_of(client).prefix}-bench-" in result.err
     for name in ("enqueue_per_s", "bulk_per_s", "drain_per_s"):
-        assert said.value[name] > 0, name
+        assert result.value[name] > 0, name
     for name in ("round_trip_ms", "idle_latency_ms"):
-        assert 0 < said.value[name]["p50"] <= said.value[name]["p95"] <= said.value[name]["max"]
+        assert 0 < result.value[name]["p50"] <= result.value[name]["p95"] <= result.value[name]["max"]
     assert sorted(raw.keys()) == before
     assert not [job for job in all_jobs() if "bench" in job.name]
 
 
 def test_a_person_gets_a_table(cli: Callable[..., Any]) -> None:
-    said = cli("bench", "--tasks", "100")
+    result = cli("bench", "--tasks", "100")
 
-    assert said.code == 0
-    assert [line.split("  ")[0] for line in said.out.splitlines()[:6]] == [
+    assert result.code == 0
+    assert [line.split("  ")[0] for line in result.out.splitlines()[:6]] == [
         *("MEASURE", "round trip", "enqueue, one by one", "enqueue, in bulk", "run, 10 at a time in one process"),
         "enqueue to start, idle worker",
     ]
 
 
 def test_it_says_what_holds_the_set_up_back_and_what_would_help(cli: Callable[..., Any]) -> None:
-    said = cli("bench", "--tasks", "100", "--json")
+    result = cli("bench", "--tasks", "100", "--json")
 
-    assert "µs of this interpreter and" in said.value["verdict"]
-    assert said.value["worker_us_per_task"] > 0
-    assert isinstance(said.value["advice"], list)
+    assert "µs of this interpreter and" in result.value["verdict"]
+    assert result.value["worker_us_per_task"] > 0
+    assert isinstance(result.value["advice"], list)
     assert "Verdict: " in cli("bench", "--tasks", "100").out
 
 
@@ -65,11 +65,11 @@ def test_tasks_bring_along_the_payload_that_is_given(
     monkeypatch.setattr(Client, "enqueue_many", lambda _, tasks: sent.extend(task.payload for task in tasks))
     monkeypatch.setattr(Bench, "drain", lambda *_: DRAINED)
 
-    said = cli("bench", "--tasks", "100", "--payload", tmp_path / "task.json", "--json")
+    result = cli("bench", "--tasks", "100", "--payload", tmp_path / "task.json", "--json")
 
-    assert said.code == 0
+    assert result.code == 0
     assert set(sent) == {'{"payload":{"user":17,"text":"é"}}'.encode()}
-    assert said.value["payload_bytes"] == len('{"user":17,"text":"é"}'.encode())
+    assert result.value["payload_bytes"] == len('{"user":17,"text":"é"}'.encode())
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_a_payload_that_cannot_be_sent_is_refused_before_anything_is(
 ) -> None:
     (tmp_path / "task.json").write_bytes(text)
 
-    said = cli("bench", "--payload", tmp_path / "task.json")
+    result = cli("bench", "--payload", tmp_path / "task.json")
 
-    assert said.code == 2
-    assert told in said.err
+    assert result.code == 2
+    assert told in result.err
     assert raw.keys("*-bench-*") == []
 
 

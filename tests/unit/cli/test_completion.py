@@ -142,13 +142,13 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_gets_its_script(cli: Callable[..., Any], shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = cli("completion", shell)
+    result = cli("completion", shell)
 
-    assert (said.code, said.err) == (0, "")
-    assert f"_JOBRUNNER_COMPLETE={shell}_complete" in said.out
-    assert cli("completion", shell, "--json").value == {"shell": shell, "script": said.out.removesuffix("\n")}
+    assert (result.code, result.err) == (0, "")
+    assert f"_JOBRUNNER_COMPLETE={shell}_complete" in result.out
+    assert cli("completion", shell, "--json").value == {"shell": shell, "script": result.out.removesuffix("\n")}
     monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
-    assert cli("completion").out == said.out
+    assert cli("completion").out == result.out
 
 
 def test_an_unknown_shell_is_misuse(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,10 +123,10 @@ def test_with_json_the_answer_is_one_value_and_nothing_else(
 ) -> None:
     words = {**ANSWERS, **NEEDS_NO_SERVER}[name]
 
-    said = cli(*name.split(), *words, "--json")
+    result = cli(*name.split(), *words, "--json")
 
-    assert said.code == 0, said.err
-    assert isinstance(said.value, dict | list)
+    assert result.code == 0, result.err
+    assert isinstance(result.value, dict | list)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -135,12 +135,12 @@ def test_a_server_that_is_away_is_a_no_in_one_line(
 ) -> None:
     monkeypatch.setattr(options, "_RETRY_TIMEOUT_S", 0.0)
 
-    said = cli(*name.split(), *ANSWERS[name], "--url", f"unix://{tmp_path}/nothing")
+    result = cli(*name.split(), *ANSWERS[name], "--url", f"unix://{tmp_path}/nothing")
 
-    assert said.code == 1
+    assert result.code == 1
     if name != "doctor":  # its answer is that the server is away
-        assert said.out == ""
-        assert said.err.splitlines()[-1].startswith("Error: no server at unix://")
+        assert result.out == ""
+        assert result.err.splitlines()[-1].startswith("Error: no server at unix://")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -181,6 +181,6 @@ def test_a_command_that_deletes_asks_and_without_a_person_says_so(
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     for words in (("queues", "purge", "mail"), ("dead", "purge", "mail", "--all"), ("history", "purge", "mail")):
-        said = cli(*words)
-        assert said.code == 2, words
-        assert "add --yes" in said.err
+        result = cli(*words)
+        assert result.code == 2, words
+        assert "add --yes" in result.err

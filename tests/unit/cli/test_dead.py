@@ -48,10 +48,10 @@ def test_the_dead_are_picked_by_job_and_by_error(cli: Says, client: Client) -> N
 def test_a_search_in_vain_says_what_it_looked_for(cli: Says, client: Client) -> None:
     kill(client, 1)
 
-    said = cli("dead", "list", "mail", "--job", "Welcome", "--error", "lost")
+    result = cli("dead", "list", "mail", "--job", "Welcome", "--error", "lost")
 
-    assert (said.code, said.out) == (0, "")
-    assert said.err == "queue mail has no dead tasks of job 'Welcome' with 'lost' in their errors\n"
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "queue mail has no dead tasks of job 'Welcome' with 'lost' in their errors\n"
     assert cli("dead", "requeue", "mail", "--job", "Welcome").code == 1
 
 
@@ -59,9 +59,9 @@ def test_only_those_picked_are_put_back(cli: Says, client: Client) -> None:
     mended = [kill_job(client, "Welcome", "refused") for _ in range(3)]
     left = [kill_job(client, "Welcome", "no address"), *kill(client, 1, error="late")]
 
-    said = cli("dead", "requeue", "mail", "--all", "--job", "Welcome", "--error", "Refused", "--json")
+    result = cli("dead", "requeue", "mail", "--all", "--job", "Welcome", "--error", "Refused", "--json")
 
-    assert said.value == {"queue": "mail", "requeued": 3}
+    assert result.value == {"queue": "mail", "requeued": 3}
     assert client.queue("mail").ids("waiting") == mended
     assert client.queue("mail").ids("dead") == left
 
@@ -73,10 +73,10 @@ def test_more_of_them_than_one_page_come_back_at_a_rate(
     ids = kill(client, *range(1000)) + kill(client, *range(230))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
-    said = cli("dead", "requeue", "mail", "--error", "boom", "--rate", "0.001")
+    result = cli("dead", "requeue", "mail", "--error", "boom", "--rate", "0.001")
 
-    assert (said.code, said.out) == (0, "requeued 1230 dead tasks of queue mail\n")
-    assert "requeueing" in said.err
+    assert (result.code, result.out) == (0, "requeued 1230 dead tasks of queue mail\n")
+    assert "requeueing" in result.err
     assert client.queue("mail").ids("scheduled", limit=2000) == ids[1:], "the first is due at once"
     first, last = (client.task(one).record().when for one in (ids[1], ids[-1]))
     assert first is not None
@@ -113,8 +113,8 @@ def test_one_comes_back_mended(cli: Says, client: Client, payload: str) -> None:
 def test_misuse_changes_nothing(cli: Says, client: Client, words: tuple[str, ...], told: str) -> None:
     kill(client, 1, 2)
 
-    said = cli("dead", "requeue", "mail", *words)
+    result = cli("dead", "requeue", "mail", *words)
 
-    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
-    assert told in said.err
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert told in result.err
     assert client.queue("mail").counts()["dead"] == 2

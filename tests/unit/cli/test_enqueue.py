@@ -8,18 +8,18 @@ from jobrunner.task import TaskState
 
 
 def test_it_enqueues_a_task_and_prints_its_id(cli: Callable[..., Any], add: Any, client: Client) -> None:
-    said = cli("enqueue", "add", "x=1", "y=2")
+    result = cli("enqueue", "add", "x=1", "y=2")
 
-    record = client.task(said.out.strip()).record()
-    assert said.code == 0
+    record = client.task(result.out.strip()).record()
+    assert result.code == 0
     assert (record.type, record.queue, record.payload) == ("add", "maths", b'{"x":1,"y":2}')
 
 
 def test_options_place_the_task(cli: Callable[..., Any], add: Any, client: Client) -> None:
-    said = cli("enqueue", "add", "x=1", "--in", "1h", "--priority", "2", "--queue", "vip", "--id", "mine", "--json")
+    result = cli("enqueue", "add", "x=1", "--in", "1h", "--priority", "2", "--queue", "vip", "--id", "mine", "--json")
 
     record = client.task("mine", queue="vip").record()
-    assert said.value == {"id": "mine", "queue": "vip", "type": "add", "is_new": True}
+    assert result.value == {"id": "mine", "queue": "vip", "type": "add", "is_new": True}
     assert (record.state, record.priority) == (TaskState.SCHEDULED, 2)
 
 
@@ -32,10 +32,10 @@ def test_an_instant_with_a_zone_is_a_due_time(cli: Callable[..., Any], add: Any,
 
 
 def test_nothing_is_written_for_a_wrong_parameter(cli: Callable[..., Any], add: Any, raw: Any) -> None:
-    said = cli("enqueue", "add", "x=1.5")
+    result = cli("enqueue", "add", "x=1.5")
 
-    assert said.code == 2
-    assert "x of job 'add' is '1.5'; it must be int" in said.err
+    assert result.code == 2
+    assert "x of job 'add' is '1.5'; it must be int" in result.err
     assert raw.dbsize() == 0
 
 

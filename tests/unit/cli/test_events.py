@@ -11,10 +11,10 @@ def test_the_command_shows_what_happened(client: Any, cli: Any) -> None:
     client.queue("q").resume()
 
     shown = cli("events").out.splitlines()
-    said = cli("events", "--json", "--kind", "queue_resumed").out.splitlines()
+    result = cli("events", "--json", "--kind", "queue_resumed").out.splitlines()
 
     assert [line.split()[2:4] for line in shown] == [["queue_paused", "queue=q"], ["queue_resumed", "queue=q"]]
-    assert [json.loads(line)["kind"] for line in said] == ["queue_resumed"]
+    assert [json.loads(line)["kind"] for line in result] == ["queue_resumed"]
 
 
 def test_a_line_is_one_line_whatever_an_error_says(client: Any, cli: Any) -> None:
@@ -27,7 +27,7 @@ def test_a_line_is_one_line_whatever_an_error_says(client: Any, cli: Any) -> Non
 
 
 def test_what_is_no_id_is_misuse(cli: Any) -> None:
-    said = cli("events", "--after", "yesterday")
+    result = cli("events", "--after", "yesterday")
 
-    assert said.code == 2
-    assert "give the id of an event" in said.err
+    assert result.code == 2
+    assert "give the id of an event" in result.err

@@ -22,18 +22,18 @@ def done(client: Client) -> list[str]:
 
 
 def test_finished_tasks_are_listed_the_last_one_first(cli: Says, done: list[str]) -> None:
-    said = cli("history", "list", "mail", "--json").value
+    result = cli("history", "list", "mail", "--json").value
 
-    assert {task["id"] for task in said} == set(done)
-    assert [task["when"] for task in said] == sorted((task["when"] for task in said), reverse=True)
+    assert {task["id"] for task in result} == set(done)
+    assert [task["when"] for task in result] == sorted((task["when"] for task in result), reverse=True)
     assert len(cli("history", "list", "mail", "--limit", "1", "--json").value) == 1
     assert "to=ada" in cli("history", "list", "mail").out
 
 
 def test_a_queue_without_history_says_how_to_get_one(cli: Says, client: Client, raw: Any) -> None:
-    said = cli("history", "list", "mail")
-    assert (said.code, said.out) == (0, "")
-    assert said.err == "queue mail keeps no history; a program sets that with configure(history=…)\n"
+    result = cli("history", "list", "mail")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "queue mail keeps no history; a program sets that with configure(history=…)\n"
     assert raw.dbsize() == 0
 
     client.queue("mail").configure(history_max=5)
@@ -42,10 +42,10 @@ def test_a_queue_without_history_says_how_to_get_one(cli: Says, client: Client, 
 
 
 def test_a_finished_task_is_done_again_as_a_new_one(cli: Says, client: Client, done: list[str]) -> None:
-    said = cli("history", "replay", "mail", done[1], done[0], done[1])
+    result = cli("history", "replay", "mail", done[1], done[0], done[1])
 
-    new = said.out.split()
-    assert (said.code, len(new)) == (0, 2)
+    new = result.out.split()
+    assert (result.code, len(new)) == (0, 2)
     held = client.queue("mail").reserve(3)
     assert [(lease.id, lease.payload["to"], lease.headers) for lease in held] == [
         (new[0], "bob", {"replayed_from": done[1]}),
@@ -56,20 +56,20 @@ def test_a_finished_task_is_done_again_as_a_new_one(cli: Says, client: Client, d
 def test_what_the_history_does_not_have_is_named_and_the_others_are_replayed(
     cli: Says, client: Client, done: list[str]
 ) -> None:
-    said = cli("history", "replay", "mail", "gone", done[0], "--json")
+    result = cli("history", "replay", "mail", "gone", done[0], "--json")
 
-    assert (said.code, said.err.count("\n")) == (1, 1)
-    assert "not in the history of queue mail: gone" in said.err
-    assert said.value == {"queue": "mail", "replayed": {done[0]: client.queue("mail").ids("waiting")[0]}}
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "not in the history of queue mail: gone" in result.err
+    assert result.value == {"queue": "mail", "replayed": {done[0]: client.queue("mail").ids("waiting")[0]}}
 
 
 def test_a_full_queue_takes_what_it_has_room_for_and_says_so(cli: Says, client: Client, done: list[str]) -> None:
     client.queue("mail").configure(max_size=1)
 
-    said = cli("history", "replay", "mail", *done)
+    result = cli("history", "replay", "mail", *done)
 
-    assert (said.code, said.out.split()) == (1, client.queue("mail").ids("waiting"))
-    assert "max_size" in said.err
+    assert (result.code, result.out.split()) == (1, client.queue("mail").ids("waiting"))
+    assert "max_size" in result.err
 
 
 def test_a_wrong_id_replays_nothing(cli: Says, client: Client, done: list[str]) -> None:

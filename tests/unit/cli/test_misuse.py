@@ -73,9 +73,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_misuse_is_told_in_one_line(
     cli: Callable[..., Any], project: None, raw: Any, words: tuple[str, ...], told: str
 ) -> None:
-    said = cli(*words)
+    result = cli(*words)
 
-    assert (said.code, said.out) == (2, "")
-    assert said.line.startswith("Error: ")
-    assert told in said.line
+    assert (result.code, result.out) == (2, "")
+    assert result.line.startswith("Error: ")
+    assert told in result.line
     assert raw.dbsize() == 0

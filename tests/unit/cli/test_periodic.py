@@ -57,9 +57,9 @@ def test_an_unknown_periodic_job_is_a_no(cli: Callable[..., Any], client: Client
     broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([heartbeat.definition])))
 
     for verb in ("run", "enable", "disable"):
-        said = cli("periodic", verb, "Nope")
-        assert said.code == 1
-        assert "no periodic job 'Nope' was published; known are Heartbeat" in said.err
+        result = cli("periodic", verb, "Nope")
+        assert result.code == 1
+        assert "no periodic job 'Nope' was published; known are Heartbeat" in result.err
 
 
 def test_a_job_is_switched_off_and_on_which_is_told(cli: Callable[..., Any], client: Client, heartbeat: Any) -> None:
@@ -78,10 +78,10 @@ def test_a_job_is_switched_off_and_on_which_is_told(cli: Callable[..., Any], cli
 
 
 def test_the_status_of_an_unused_prefix_is_empty(cli: Callable[..., Any], raw: Any) -> None:
-    said = cli("status")
+    result = cli("status")
 
-    assert said.code == 0
-    assert [line for line in said.out.splitlines() if line.startswith("no ")] == [
+    assert result.code == 0
+    assert [line for line in result.out.splitlines() if line.startswith("no ")] == [
         "no queues", "no workers", "no periodic jobs",
     ]  # fmt: skip
     assert raw.dbsize() == 0

@@ -47,10 +47,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> str
 def test_show_has_a_line_for_each_station_and_one_for_the_whole(cli: Any, client: Client, module: str) -> None:
     client.queue("orders/raw").push_many([{"home": True}] * 3)
 
-    said = cli("pipeline", "show", "orders", module, "--over", "0.01")
+    result = cli("pipeline", "show", "orders", module, "--over", "0.01")
 
-    heading, raw, *rest = said.out.splitlines()
-    assert said.code == 0
+    heading, raw, *rest = result.out.splitlines()
+    assert result.code == 0
     assert heading.split() == [
         "STATION",
         "TO",
@@ -81,10 +81,10 @@ def test_show_as_json(cli: Any, client: Client, module: str) -> None:
 
 
 def test_watching_ends_when_nothing_is_open(cli: Any, module: str) -> None:
-    said = cli("pipeline", "show", "orders", module, "--until-empty")
+    result = cli("pipeline", "show", "orders", module, "--until-empty")
     lines = cli("pipeline", "show", "orders", module, "--until-empty", "--json")
 
-    assert (said.code, said.out.count("STATION")) == (0, 1)
+    assert (result.code, result.out.count("STATION")) == (0, 1)
     assert lines.out.count("\n") == 1
     assert lines.value["open"] == 0
 
@@ -97,10 +97,10 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(
     if not has_rich:
         monkeypatch.setitem(sys.modules, "rich.live", None)
 
-    said = cli("pipeline", "show", "orders", module, "--until-empty")
+    result = cli("pipeline", "show", "orders", module, "--until-empty")
 
-    assert said.code == 0
-    assert "STATION" in said.out
+    assert result.code == 0
+    assert "STATION" in result.out
 
 
 def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None:
@@ -171,20 +171,20 @@ def test_a_line_that_is_no_json_is_named_with_what_was_pushed_before(
 ) -> None:
     feed(monkeypatch, "1\n" * 1200 + "oops\n")
 
-    said = cli("pipeline", "push", "orders/raw", "-")
+    result = cli("pipeline", "push", "orders/raw", "-")
 
-    assert (said.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
-    assert "1000 items were pushed" in said.err
-    assert "line 1201 is no JSON: 'oops'" in said.err
+    assert (result.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
+    assert "1000 items were pushed" in result.err
+    assert "line 1201 is no JSON: 'oops'" in result.err
 
 
 def test_a_full_queue_says_no(cli: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, "1\n" * 4)
 
-    said = cli("pipeline", "push", "orders/abroad", "-", "-m", module)
+    result = cli("pipeline", "push", "orders/abroad", "-", "-m", module)
 
-    assert said.code == 1
-    assert "0 items were pushed" in said.err
+    assert result.code == 1
+    assert "0 items were pushed" in result.err
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_full_queue_says_no(cli: Any, module: str, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_misuse_is_told_in_one_line(cli: Any, module: str, words: list[str], told: str) -> None:
-    said = cli("pipeline", *(word.format(module) for word in words))
+    result = cli("pipeline", *(word.format(module) for word in words))
 
-    assert (said.code, said.err.count("\n")) == (2, 1), said.err
-    assert told in said.err
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+    assert told in result.err

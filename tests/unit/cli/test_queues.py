@@ -59,9 +59,9 @@ def test_a_damaged_pause_is_one_without_an_end(cli: Callable[..., Any], client: 
 
 @pytest.mark.parametrize("length", ["0", "-5", "soon"])
 def test_a_pause_has_a_length(cli: Callable[..., Any], client: Client, length: str) -> None:
-    said = cli("queues", "pause", "mail", "--for", length)
+    result = cli("queues", "pause", "mail", "--for", length)
 
-    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert (result.code, result.err.count("\n")) == (2, 1)
     assert not client.queue("mail").is_paused()
 
 
@@ -71,9 +71,9 @@ def test_limits_are_set_one_by_one_and_shown(cli: Callable[..., Any], client: Cl
         "max-size                    none\n"
         "max-inflight-per-partition  none\nrate-per-partition          none\nfair                        no\n"
     )
-    said = cli("queues", "limit", "mail", "--max-size", "500", "--max-inflight-per-partition", "2", "--fair", "--json")
+    result = cli("queues", "limit", "mail", "--max-size", "500", "--max-inflight-per-partition", "2", "--fair", "--json")
 
-    assert said.value == {
+    assert result.value == {
         "queue": "mail", "max_inflight": 10, "max_size": 500,
         "rate": {"max_tokens": 2000, "interval": 1, "interval_unit": "MINUTES"},
         "max_inflight_per_partition": 2, "rate_per_partition": None, "fair": True,
@@ -100,10 +100,10 @@ def test_a_limit_is_lifted(cli: Callable[..., Any], client: Client, lifted: str)
     ids=" ".join,
 )
 def test_a_limit_that_is_none_changes_nothing(cli: Callable[..., Any], client: Client, words: tuple[str, ...]) -> None:
-    said = cli("queues", "limit", "mail", *words)
+    result = cli("queues", "limit", "mail", *words)
 
-    assert (said.code, said.err.count("\n"), said.out) == (2, 1, "")
-    assert all(word in said.err for word in words)
+    assert (result.code, result.err.count("\n"), result.out) == (2, 1, "")
+    assert all(word in result.err for word in words)
     assert client.queues() == []
 
 
@@ -111,14 +111,14 @@ def test_settings_are_shown_with_those_that_are_defaults(cli: Callable[..., Any]
     client.queue("mail").configure(max_attempts=3, history=timedelta(days=1))
 
     rows = {line.split()[0]: line for line in cli("queues", "settings", "mail").out.splitlines()}
-    said = cli("queues", "settings", "mail", "--json").value
+    result = cli("queues", "settings", "mail", "--json").value
 
     assert set(rows) == {"SETTING", *QueueSettings.__slots__}
     assert rows["history"].split() == ["history", "1d", "configured"]
     assert rows["keepalive"].split() == ["keepalive", "30s", "default"]
     assert rows["max_inflight"].split() == ["max_inflight", "no", "limit", "default"]
     assert "2s, each 2 times longer, at most 1h, jitter 10%" in rows["backoff"]
-    assert (said["configured"], said["settings"]["max_attempts"]) == (["max_attempts", "history"], 3)
+    assert (result["configured"], result["settings"]["max_attempts"]) == (["max_attempts", "history"], 3)
 
 
 def test_settings_of_a_queue_never_used_are_defaults_and_the_look_leaves_nothing(
@@ -143,9 +143,9 @@ def test_a_purge_deletes_the_state_it_names_and_no_other(cli: Callable[..., Any]
     client.queue("mail").push_many([1, 2])
     client.queue("mail").push(3, in_=60)
 
-    said = cli("queues", "purge", "mail", "--state", "scheduled", "--yes")
+    result = cli("queues", "purge", "mail", "--state", "scheduled", "--yes")
 
-    assert (said.code, said.out) == (0, "deleted 1 scheduled task of queue mail\n")
+    assert (result.code, result.out) == (0, "deleted 1 scheduled task of queue mail\n")
     assert client.queue("mail").counts()["waiting"] == 2
 
 
@@ -159,30 +159,30 @@ def test_a_long_purge_shows_a_person_how_far_it_is(
     client.queue("mail").push_many(range(1500))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
 
-    said = cli("queues", "purge", "mail", "--yes")
+    result = cli("queues", "purge", "mail", "--yes")
 
-    assert said.out == "deleted 1500 waiting tasks of queue mail\n"
-    assert "1500/1500" in said.err
+    assert result.out == "deleted 1500 waiting tasks of queue mail\n"
+    assert "1500/1500" in result.err
 
 
 def test_a_purge_of_nothing_is_a_no(cli: Callable[..., Any]) -> None:
-    said = cli("queues", "purge", "mail", "--yes")
+    result = cli("queues", "purge", "mail", "--yes")
 
-    assert (said.code, said.err) == (1, "Error: queue mail has no waiting tasks\n")
+    assert (result.code, result.err) == (1, "Error: queue mail has no waiting tasks\n")
 
 
 def test_a_purge_that_nobody_confirms_deletes_nothing(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push(1)
 
-    said = cli("queues", "purge", "mail")
+    result = cli("queues", "purge", "mail")
 
-    assert said.code == 2
-    assert "Delete 1 waiting task of queue mail" in said.err
+    assert result.code == 2
+    assert "Delete 1 waiting task of queue mail" in result.err
     assert client.queue("mail").counts()["waiting"] == 1
 
 
 def test_looking_at_a_server_without_queues_says_so(cli: Callable[..., Any], raw: Any) -> None:
-    said = cli("queues", "list")
+    result = cli("queues", "list")
 
-    assert (said.code, said.out, said.err) == (0, "", "no queue was ever used\n")
+    assert (result.code, result.out, result.err) == (0, "", "no queue was ever used\n")
     assert raw.dbsize() == 0

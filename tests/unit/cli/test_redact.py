@@ -13,7 +13,7 @@ from jobrunner.inspector.audit import entries
 
 
 @pytest.fixture
-def shown(cli: Callable[..., Any], client: Client, raw: redis.Redis, keys: Keys) -> Callable[[], str]:
+def show_output(cli: Callable[..., Any], client: Client, raw: redis.Redis, keys: Keys) -> Callable[[], str]:
     """The output of `tasks show` for a task with an IBAN in its parameters and in its progress."""
     client.queue("mail").push({"iban": "DE-1"}, id="a")
     raw.hset(keys.queue("mail").task("a"), "progress", '{"done": 1, "total": 2, "note": "iban=DE-2", "iban": "DE-3"}')
@@ -21,15 +21,15 @@ def shown(cli: Callable[..., Any], client: Client, raw: redis.Redis, keys: Keys)
     return lambda: cli(*words).out + cli(*words, "--json").out
 
 
-def test_what_is_added_is_hidden_until_it_is_removed(cli: Callable[..., Any], shown: Callable[[], str]) -> None:
-    assert all(f"DE-{n}" in shown() for n in (1, 2, 3))
+def test_what_is_added_is_hidden_until_it_is_removed(cli: Callable[..., Any], show_output: Callable[[], str]) -> None:
+    assert all(f"DE-{n}" in show_output() for n in (1, 2, 3))
 
     assert cli("redact", "add", "iban", "card.*").code == 0
-    assert not any(f"DE-{n}" in shown() for n in (1, 2, 3))
+    assert not any(f"DE-{n}" in show_output() for n in (1, 2, 3))
     assert cli("redact", "list", "--json").value["server"] == ["card.*", "iban"]
 
     assert cli("redact", "remove", "iban").code == 0
-    assert all(f"DE-{n}" in shown() for n in (1, 2, 3))
+    assert all(f"DE-{n}" in show_output() for n in (1, 2, 3))
     assert cli("redact", "list", "--json").value["server"] == ["card.*"]
 
 

@@ -18,9 +18,9 @@ def url(tmp_path: Path) -> str:
 
 
 def test_a_look_starts_nothing(cli: Callable[..., Any], url: str, tmp_path: Path) -> None:
-    said = cli("server", "status", "--url", url, "--json")
+    result = cli("server", "status", "--url", url, "--json")
 
-    assert (said.code, said.value["running"], said.value["users"]) == (1, False, 0)
+    assert (result.code, result.value["running"], result.value["users"]) == (1, False, 0)
     assert not (tmp_path / "own").exists()
 
 
@@ -41,17 +41,17 @@ def test_a_server_that_is_not_embedded_is_not_touched(cli: Callable[..., Any], c
 
 
 def test_a_sound_set_up_passes_the_doctor(cli: Callable[..., Any], url: str) -> None:
-    said = cli("doctor", "json", "--url", url)
+    result = cli("doctor", "json", "--url", url)
 
-    assert said.code == 0
-    assert not [line for line in said.out.splitlines() if line.startswith("fail")]
+    assert result.code == 0
+    assert not [line for line in result.out.splitlines() if line.startswith("fail")]
 
 
 def test_the_doctor_says_no_when_the_server_is_away(cli: Callable[..., Any], tmp_path: Path) -> None:
-    said = cli("doctor", "--url", f"unix://{tmp_path}/nothing", "--json")
+    result = cli("doctor", "--url", f"unix://{tmp_path}/nothing", "--json")
 
-    assert said.code == 1
-    assert [check["what"] for check in said.value if check["verdict"] == "fail"] == ["server"]
+    assert result.code == 1
+    assert [check["what"] for check in result.value if check["verdict"] == "fail"] == ["server"]
 
 
 def test_the_doctor_finds_a_server_that_evicts_and_a_module_that_is_not_there(
@@ -59,20 +59,20 @@ def test_the_doctor_finds_a_server_that_evicts_and_a_module_that_is_not_there(
 ) -> None:
     evicting = start_server(maxmemory="100mb", maxmemory_policy="allkeys-lru")
 
-    said = cli("doctor", "not_there", "--url", evicting.url, "--json")
+    result = cli("doctor", "not_there", "--url", evicting.url, "--json")
 
-    assert said.code == 1
-    assert [check["what"] for check in said.value if check["verdict"] == "fail"] == ["module", "eviction"]
+    assert result.code == 1
+    assert [check["what"] for check in result.value if check["verdict"] == "fail"] == ["module", "eviction"]
 
 
 def test_the_doctor_holds_a_durability_against_the_server_and_sums_up(
     cli: Callable[..., Any], start_server: Callable[..., Any]
 ) -> None:
-    said = cli("doctor", "json", "--durability", "fsync", "--url", start_server().url)
+    result = cli("doctor", "json", "--durability", "fsync", "--url", start_server().url)
 
-    assert said.code == 1
-    assert 'fail  promise     durability="fsync" without an append-only file; set appendonly yes' in said.out
-    assert said.err.startswith("1 thing to mend, ")
+    assert result.code == 1
+    assert 'fail  promise     durability="fsync" without an append-only file; set appendonly yes' in result.out
+    assert result.err.startswith("1 thing to mend, ")
 
 
 def test_the_doctor_finds_that_spark_has_no_java(cli: Callable[..., Any], url: str, monkeypatch: Any) -> None:
@@ -82,9 +82,9 @@ def test_the_doctor_finds_that_spark_has_no_java(cli: Callable[..., Any], url: s
     monkeypatch.setattr("jobrunner.spark.java.find_java", nowhere)
     monkeypatch.setattr("jobrunner.cli.doctor.find_spec", lambda _: True)
 
-    said = cli("doctor", "json", "--url", url)
+    result = cli("doctor", "json", "--url", url)
 
-    assert (said.code, "fail  java" in said.out) == (1, True)
+    assert (result.code, "fail  java" in result.out) == (1, True)
 
 
 def test_the_doctor_looks_at_tasks_with_the_modules_that_are_named(

@@ -19,14 +19,14 @@ import pytest
     ],
 )
 def test_misuse_is_told_in_one_line_and_starts_nothing(cli: Callable[..., Any], words: str, told: str) -> None:
-    said = cli("soak", *words.split())
+    result = cli("soak", *words.split())
 
-    assert said.code == 2
-    assert told in said.err
+    assert result.code == 2
+    assert told in result.err
 
 
 def test_a_server_that_is_away_is_told(cli: Callable[..., Any]) -> None:
-    said = cli("soak", "--url", "redis://127.0.0.1:1", "--minutes", "1")
+    result = cli("soak", "--url", "redis://127.0.0.1:1", "--minutes", "1")
 
-    assert said.code == 1
-    assert "127.0.0.1:1" in said.err
+    assert result.code == 1
+    assert "127.0.0.1:1" in result.err

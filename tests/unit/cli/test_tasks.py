@@ -82,26 +82,26 @@ def test_no_command_shows_what_is_to_be_redacted(
     kept.reserve()[0].commit({"token": "hunter5", "sent": True})
 
     for words in SHOWS:
-        said = cli(*words, *form)
-        assert said.code == 0, words
-        assert "hunter" not in said.out + said.err, words
+        result = cli(*words, *form)
+        assert result.code == 0, words
+        assert "hunter" not in result.out + result.err, words
     shown = cli("tasks", "show", "f", "--queue", "kept", *form).out
     assert shown.count(HIDDEN) == 3
     assert "ada" in shown
 
 
 def test_a_task_that_is_not_there_is_a_no(cli: Callable[..., Any]) -> None:
-    said = cli("tasks", "show", "mine", "--queue", "mail")
+    result = cli("tasks", "show", "mine", "--queue", "mail")
 
-    assert said.code == 1
-    assert said.err.startswith("Error: no task mine")
+    assert result.code == 1
+    assert result.err.startswith("Error: no task mine")
 
 
 def test_an_id_of_ones_own_needs_its_queue(cli: Callable[..., Any]) -> None:
-    said = cli("tasks", "show", "mine")
+    result = cli("tasks", "show", "mine")
 
-    assert said.code == 2
-    assert "--queue NAME" in said.err
+    assert result.code == 2
+    assert "--queue NAME" in result.err
 
 
 def test_a_waiting_task_is_cancelled_and_the_second_time_it_is_gone(cli: Callable[..., Any], client: Client) -> None:
@@ -134,17 +134,17 @@ def test_a_scheduled_task_is_run_now_and_no_other(cli: Callable[..., Any], clien
 
 
 def test_dead_tasks_are_listed_with_their_errors(cli: Callable[..., Any], dead_id: str) -> None:
-    said = cli("dead", "list", "mail")
+    result = cli("dead", "list", "mail")
 
-    assert dead_id in said.out
-    assert "no such address" in said.out
-    assert "traceback" not in said.out
+    assert dead_id in result.out
+    assert "no such address" in result.out
+    assert "traceback" not in result.out
 
 
 def test_a_dead_task_is_put_back(cli: Callable[..., Any], client: Client, dead_id: str) -> None:
-    said = cli("dead", "requeue", "mail", "--id", dead_id, "--id", "other")
+    result = cli("dead", "requeue", "mail", "--id", dead_id, "--id", "other")
 
-    assert (said.code, said.out) == (0, "requeued 1 dead task of queue mail, 2 were named\n")
+    assert (result.code, result.out) == (0, "requeued 1 dead task of queue mail, 2 were named\n")
     assert client.task(dead_id).state is TaskState.WAITING
     assert cli("dead", "requeue", "mail", "--all").code == 1
 
@@ -154,9 +154,9 @@ def test_a_dead_task_is_deleted_by_its_id_and_a_living_one_is_not(
 ) -> None:
     living = client.queue("mail").push(1)
 
-    said = cli("dead", "purge", "mail", "--id", dead_id, "--id", living, "--yes", "--json")
+    result = cli("dead", "purge", "mail", "--id", dead_id, "--id", living, "--yes", "--json")
 
-    assert said.value == {"queue": "mail", "deleted": 1}
+    assert result.value == {"queue": "mail", "deleted": 1}
     assert client.queue("mail").counts() | {"done": 0} == {
         "waiting": 1, "scheduled": 0, "pending": 0, "dead": 0, "done": 0,
     }  # fmt: skip

@@ -43,13 +43,13 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def keeper(broker: Broker, keys: Keys, said: list[str], watch: Watch) -> LeaseRenewer:
-    return LeaseRenewer(broker, keys, said.append)
+def keeper(broker: Broker, keys: Keys, messages: list[str], watch: Watch) -> LeaseRenewer:
+    return LeaseRenewer(broker, keys, messages.append)
 
 
 def line(*words: Any) -> bytes:
@@ -120,18 +120,18 @@ def test_what_is_over_is_not_renewed(
 
 
 def test_it_tells_once_of_a_task_that_was_asked_to_stop(
-    keeper: LeaseRenewer, lease: Lease, watch: Watch, client: Client, said: list[str]
+    keeper: LeaseRenewer, lease: Lease, watch: Watch, client: Client, messages: list[str]
 ) -> None:
     keeper.read(hold(lease))
     client.task(lease.id).cancel()
     for turn in range(1, 4):
         watch.ahead = 11 * turn
         keeper.step()
-    assert said == [f"S {lease.token}"]
+    assert messages == [f"S {lease.token}"]
 
 
 def test_it_tells_of_a_lost_lease_and_lets_go_of_it(
-    keeper: LeaseRenewer, lease: Lease, watch: Watch, client: Client, raw: redis.Redis, keys: Keys, said: list[str]
+    keeper: LeaseRenewer, lease: Lease, watch: Watch, client: Client, raw: redis.Redis, keys: Keys, messages: list[str]
 ) -> None:
     """MOAB-31"""
     keeper.read(hold(lease))
@@ -141,19 +141,19 @@ def test_it_tells_of_a_lost_lease_and_lets_go_of_it(
     for turn in range(1, 4):
         watch.ahead = 11 * turn
         keeper.step()
-    assert said == [f"L {lease.token}"]
+    assert messages == [f"L {lease.token}"]
     assert ends(raw, keys, newer) == first, "the other attempt's lease is not its business"
 
 
 def test_a_finished_task_is_let_go_of_in_silence(
-    keeper: LeaseRenewer, lease: Lease, watch: Watch, said: list[str]
+    keeper: LeaseRenewer, lease: Lease, watch: Watch, messages: list[str]
 ) -> None:
     """The report came before the renewal: that is the usual end."""
     keeper.read(hold(lease))
     lease.commit()
     watch.ahead = 11
     keeper.step()
-    assert said == []
+    assert messages == []
 
 
 def test_many_leases_are_renewed_in_slices(

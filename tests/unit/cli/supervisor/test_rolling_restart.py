@@ -32,14 +32,14 @@ class Run:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def said(self, word: str = "") -> list[str]:
+    def result(self, word: str = "") -> list[str]:
         """The lines of processes that begin so."""
         path = self.folder / "said"
         return [line for line in path.read_text().splitlines() if line.startswith(word)] if path.exists() else []
 
     def wait_said(self, word: str, count: int) -> None:
         """Returns when so many such lines were written."""
-        wait_for(lambda: len(self.said(word)) >= count)
+        wait_for(lambda: len(self.result(word)) >= count)
 
     def wait_logged(self, event: str, count: int = 1) -> None:
         """Returns when the supervisor has logged that so often."""
@@ -103,8 +103,8 @@ def test_a_roll_starts_a_new_one_before_the_old_one_ends_and_takes_the_next_afte
     rolled.signals.send_hup()
     rolled.wait_logged("roll is complete")
 
-    first, second = (line.removeprefix("end ") for line in rolled.said("end"))
-    assert rolled.said()[-6:] == ["start 3", "works 3", f"end {first}", "start 4", "works 4", f"end {second}"]
+    first, second = (line.removeprefix("end ") for line in rolled.result("end"))
+    assert rolled.result()[-6:] == ["start 3", "works 3", f"end {first}", "start 4", "works 4", f"end {second}"]
     assert {first, second} == {"1", "2"}
     assert rolled.stop() == 0
 
@@ -120,7 +120,7 @@ def test_a_new_one_that_does_not_come_up_stops_the_roll_and_the_old_ones_work_on
     assert "new worker did not come up; the old one works on" in rolled.log
     assert rolled.pids() == before
     assert rolled.stop() == 0
-    assert len(rolled.said("start")) == 3, "the second place was not tried"
+    assert len(rolled.result("start")) == 3, "the second place was not tried"
 
 
 def test_a_new_one_that_never_says_that_it_works_is_killed_in_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_an_old_one_that_does_not_leave_is_killed_in_time(run: Any, monkeypatch:
     rolled.supervisor._events.put(lambda: None)
     rolled.wait_logged("roll is complete")
 
-    assert rolled.said("stays") == ["stays"]
+    assert rolled.result("stays") == ["stays"]
     assert rolled.stop() == 0, "it was made up for"
 
 
@@ -163,7 +163,7 @@ def test_asked_again_during_a_roll_another_one_follows_once(run: Any) -> None:
     rolled.wait_logged("roll is complete", 2)
 
     assert rolled.stop() == 0
-    assert rolled.said("works") == ["works 1", "works 2", "works 3"]
+    assert rolled.result("works") == ["works 1", "works 2", "works 3"]
 
 
 def test_one_that_is_worn_is_replaced_and_no_other(run: Any) -> None:
@@ -172,9 +172,9 @@ def test_one_that_is_worn_is_replaced_and_no_other(run: Any) -> None:
     worn.wait_said("end", 1)
     worn.wait_said("works", 3)
 
-    assert worn.said("end") == ["end 1"]
+    assert worn.result("end") == ["end 1"]
     assert worn.stop() == 0
-    assert len(worn.said("start")) == 3
+    assert len(worn.result("start")) == 3
 
 
 def test_those_that_are_worn_together_are_replaced_one_after_the_other(run: Any) -> None:
@@ -183,7 +183,7 @@ def test_those_that_are_worn_together_are_replaced_one_after_the_other(run: Any)
     worn.wait_said("end", 3)
 
     wait_for(lambda: all(slot.leaver is None for slot in worn.supervisor._slots))
-    lines = [line.split()[0] for line in worn.said() if not line.startswith("start")]
+    lines = [line.split()[0] for line in worn.result() if not line.startswith("start")]
     first = lines.index("end")
     assert lines[first:] == ["end", "works", "end", "works", "end"]
     assert worn.stop() == 0
@@ -212,7 +212,7 @@ def test_when_the_old_one_crashes_while_the_new_one_comes_up_that_takes_the_plac
     rolled.wait_said("works 2", 1)
 
     assert rolled.stop() == 0
-    assert len(rolled.said("start")) == 2
+    assert len(rolled.result("start")) == 2
 
 
 def test_one_that_ended_well_is_not_brought_back_by_a_roll(run: Any) -> None:
@@ -223,7 +223,7 @@ def test_one_that_ended_well_is_not_brought_back_by_a_roll(run: Any) -> None:
     rolled.signals.send_hup()
     rolled.wait_logged("roll is complete")
 
-    assert len(rolled.said("start")) == 3
+    assert len(rolled.result("start")) == 3
     assert rolled.stop() == 0
 
 
@@ -234,7 +234,7 @@ def test_a_stop_during_a_roll_ends_old_and_new(run: Any) -> None:
     rolled.wait_said("start", 2)
 
     assert rolled.stop() == 0
-    assert len(rolled.said("end")) == 2
+    assert len(rolled.result("end")) == 2
 
 
 def test_one_that_is_told_to_stop_while_its_successor_comes_up_takes_that_along(run: Any) -> None:
@@ -246,7 +246,7 @@ def test_one_that_is_told_to_stop_while_its_successor_comes_up_takes_that_along(
     os.kill(rolled.pids()[0], signal.SIGTERM)
 
     assert rolled.ended() == 0
-    assert len(rolled.said("end")) == 2
+    assert len(rolled.result("end")) == 2
 
 
 def test_a_successor_that_works_after_all_when_it_was_asked_to_stop_is_not_put_in(run: Any) -> None:
@@ -259,7 +259,7 @@ def test_a_successor_that_works_after_all_when_it_was_asked_to_stop_is_not_put_i
     os.kill(rolled.pids()[0], signal.SIGTERM)
 
     assert rolled.ended() == 0
-    assert len(rolled.said("start")) == 2
+    assert len(rolled.result("start")) == 2
 
 
 def test_a_changed_file_during_a_roll_starts_all_again(run: Any) -> None:
@@ -271,7 +271,7 @@ def test_a_changed_file_during_a_roll_starts_all_again(run: Any) -> None:
     rolled.supervisor._events.put(lambda: rolled.supervisor._begin_again(["changed.py"]))
     rolled.wait_said("works 3", 1)
 
-    assert rolled.said("works") == ["works 1", "works 3"]
+    assert rolled.result("works") == ["works 1", "works 3"]
     assert rolled.stop() == 0
 
 

@@ -122,19 +122,19 @@ def test_it_ends_when_what_it_waits_for_has_come(tmp_path: Path, monkeypatch: py
 def test_one_that_ended_well_is_missed_by_nobody(tmp_path: Path) -> None:
     waits = f"until test -e {tmp_path}/looked; do sleep 0.01; done"
     supervised = Supervisor([a_script(tmp_path, "exit 0"), a_script(tmp_path, waits)])
-    said: list[tuple[bool, dict[str, object]]] = []
+    result: list[tuple[bool, dict[str, object]]] = []
 
     def look() -> bool:
         if not supervised._slots[0].over:
             return False
-        said.append(supervised.health())
+        result.append(supervised.health())
         (tmp_path / "looked").touch()
         return True
 
     supervised._until = look
     assert supervised.run() == 0
 
-    assert said == [(True, {"processes": 2, "running": 1})]
+    assert result == [(True, {"processes": 2, "running": 1})]
     assert starts(tmp_path) == 2
 
 
