@@ -47,13 +47,13 @@ class ModelQueue:
     history: int = 0
     history_max: int = 0
     rate: tuple[int, int] | None = None
-    """Tokens, and the milliseconds in which so many flow."""
+    """Tokens, and the milliseconds in which that many are added."""
     level: Fraction | None = None
     level_at: int = 0
     arrival: tuple[int, int] = (0, 0)
 
     def of(self, state: str) -> list[ModelTask]:
-        """Its tasks of one state: the first in line, due, dead or finished first."""
+        """Its tasks of one state, in the order of the queue, of due times, of deaths or of ends."""
         found = [task for task in self.tasks.values() if task.queue is self and task.state == state]
         orders = {"waiting": lambda task: task.place, "scheduled": lambda task: task.place[1:]}
         return sorted(found, key=orders.get(state, lambda task: (task.when, task.id)))

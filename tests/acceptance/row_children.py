@@ -38,12 +38,12 @@ class Child:
         self._near.send(word)
 
     def hear(self) -> Any:
-        """The next thing the child told; None when it ended."""
+        """The next message of the child; None when it ended."""
         with suppress(EOFError, ConnectionError):
             return self._near.recv()
 
     def hear_all(self) -> list[Any]:
-        """All that the child tells until it ends."""
+        """All messages of the child until it ends."""
         return list(iter(self.hear, None))
 
     def signal(self, number: int) -> None:
@@ -95,7 +95,7 @@ def take_and_commit(told: Connection, url: str, prefix: str, queue: str) -> None
 
 
 def sleep_over_lease(told: Connection, url: str, prefix: str, queue: str) -> None:
-    """Reserves, tells the id, stops itself; when it is continued, tells what its report was answered."""
+    """Reserves, sends the id, and stops itself; when it is continued, sends the answer to its report."""
     with Client(url, prefix) as client:
         (lease,) = client.queue(queue).reserve()
         told.send(lease.id)
@@ -113,7 +113,7 @@ def reserve_and_leave(told: Connection, url: str, prefix: str, queue: str) -> No
 
 
 def act_at_random(told: Connection, url: str, prefix: str, names: tuple[str, str], seed: int) -> None:
-    """Does anything a user can do to two queues of one pipeline, for ever; tells of each operation."""
+    """Runs random operations on two queues of one pipeline, for ever, and reports each of them."""
     rng = random.Random(seed)
     with Client(url, prefix) as client:
         queues = [client.queue(name) for name in names]

@@ -13,7 +13,7 @@ from jobrunner.worker.report.reports import report_calls
 from jobrunner.worker.run.runner import Runner
 
 SAFE: Any = {"max_attempts": 0, "keepalive": 1}
-"""Killing a worker spends an attempt; these are about what is moved, not about who gives up."""
+"""Killing a worker spends an attempt. These tests are about moves, so attempts are unlimited."""
 
 pair = Pipeline("pair")
 

@@ -91,14 +91,14 @@ def take_on_demand(told: Connection, url: str, prefix: str, queue: str) -> None:
 
 
 def hold(told: Connection, url: str, prefix: str, queue: str, n: int) -> None:
-    """Reserves n, tells their ids, and waits for its end."""
+    """Reserves n, sends their ids, and waits for its end."""
     with Client(url, prefix) as client:
         told.send([lease.id for lease in client.queue(queue).reserve(n)])
         told.recv()
 
 
 def pop_all(told: Connection, url: str, prefix: str, queue: str, n: int) -> None:
-    """Connects, says so, waits for a word, then pops n at a time until nothing is there; tells the payloads of each."""
+    """Connects, reports that, waits for a message, then pops n at a time until nothing is left; sends the payloads."""
     with Client(url, prefix) as client:
         source = client.queue(queue)
         source.counts()
@@ -120,7 +120,7 @@ def move_all(told: Connection, url: str, prefix: str, source: str, to: str) -> N
 
 
 def reserve_and_die(told: Connection, url: str, prefix: str, queue: str) -> None:
-    """Takes an item, tells its attempt, and kills its own process."""
+    """Takes an item, sends its attempt, and kills its own process."""
     with Client(url, prefix) as client:
         told.send([lease.attempts for lease in client.queue(queue).reserve(wait=20)])
     os.kill(os.getpid(), signal.SIGKILL)

@@ -89,7 +89,7 @@ class Shown(Job):
 
 @job(queue="t", name="RowsFlaky", backoff=AT_ONCE)
 class Flaky(Job):
-    """Fails so many times, then succeeds."""
+    """Fails `failures` times, then succeeds."""
 
     failures: int
 
@@ -143,7 +143,7 @@ def fork(act: Callable[[], object]) -> int:
         try:
             act()
         except BaseException:
-            traceback.print_exc()  # nobody else would tell of it
+            traceback.print_exc()  # nothing else would report it
             os._exit(1)
         os._exit(0)
     return child

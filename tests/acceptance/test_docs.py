@@ -1,4 +1,4 @@
-"""The examples of the documentation run as they stand, and print what they say they print.
+"""The examples of the documentation run unchanged, and print the output that they announce.
 
 Each Python block of each page is run, in one process for a page, or has a mark on the line before it:
 

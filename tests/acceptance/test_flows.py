@@ -68,7 +68,7 @@ def jobs(fleet: Fleet, tmp_path: Path) -> Iterator[Any]:
 def test_a_worker_killed_between_a_report_and_its_relay_holds_up_no_flow(
     jobs: Any, fleet: Fleet, ledger: Ledger, current: Client, keys: Keys, raw: redis.Redis, audit: Callable[..., Any]
 ) -> None:
-    """Each worker dies of the first relay it begins, so each makes one report; the leader's look does the rest."""
+    """Each worker dies of the first relay it begins, so each makes one report; the leader's scan does the rest."""
     killer: dict[str, Any] = {"modules": ["flow_killer"], "queues": ["t", "u"], "leader_ttl": 1}
     flow = chain(
         group(jobs.FlowStep(n=1), jobs.FlowStep(n=2), on_complete=jobs.FlowNote(name="done")), jobs.FlowStep(n=3)

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_for
 _SERVED = ("enter", "work", "again", "route", "left", "right")
 _ENDS = ("succeeded", "dropped")
 _WORKER_EVERY = 20
-"""One kill in so many is that of a worker: it must live long enough to do something."""
+"""One kill in this many is that of a worker: it must live long enough to do something."""
 
 
 class Census:

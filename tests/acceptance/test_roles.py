@@ -288,7 +288,7 @@ def test_a_viewer_sees_all_pages_and_changes_nothing(
     Worker(client=working, queues=["roles"]).run(burst=True)
     viewer = connect("viewer")
     page = TestClient(create_app(viewer, auth=Loopback()), base_url="http://127.0.0.1", client=("127.0.0.1", 50000))
-    page.get("/")  # which notes in the audit log who came in
+    page.get("/")  # which writes the visitor to the audit log
     before = {key: raw.dump(key) for key in raw.scan_iter()}
 
     pages = ["/", "/queues", "/queues/roles", f"/tasks/{task.id}", "/tasks?queue=roles&state=dead", "/workers",

@@ -167,7 +167,7 @@ def test_limits_are_those_of_moab(queue: Queue) -> None:
 
 
 def test_durability_is_asked_for(client: Client) -> None:
-    """D-21: none unless given; the handle tells what was reached."""
+    """D-21: none by default; the handle has the durability that was reached."""
     assert ClientSettings(url="x").durability == "none"
 
     @job(name="choices.calm", queue="q")

@@ -44,14 +44,14 @@ FALSY = [0, "", None, False, [], {}, b"", 0.0]
 
 @pytest.fixture
 def queue(client: Client, clock: Clock) -> Queue:
-    """A queue on a clock that stands still."""
+    """A queue on a stopped clock."""
     clock.set(NOW_MS)
     return client.queue("q")
 
 
 @pytest.fixture
 def line(client: Client, clock: Clock) -> list[Queue]:
-    """Three queues of one pipeline, on a clock that stands still."""
+    """Three queues of one pipeline, on a stopped clock."""
     clock.set(NOW_MS)
     return [client.queue(f"p/{name}") for name in "abc"]
 
@@ -185,7 +185,7 @@ def test_reserve_then_commit_or_rollback(queue: Queue, server: Server, keys: Key
 def test_every_item_is_processed_at_least_once_whatever_becomes_of_its_consumers(
     queue: Queue, clock: Clock, start: Start, audit: Audit
 ) -> None:
-    """KEU-09: five of those who take items are killed between processing and commit; duplicates there may be."""
+    """KEU-09: five consumers are killed between processing and commit; duplicates are allowed."""
     clock.ms = None
     queue.configure(keepalive=0.2, max_attempts=0)
     ids, processed = list[str](), Counter[str]()
@@ -269,7 +269,7 @@ def test_a_reservation_counts_from_now_however_old_the_item_is(
 def test_commit_deletes_what_was_reserved_and_nothing_else(
     queue: Queue, clock: Clock, raw: redis.Redis, keys: Keys, audit: Audit
 ) -> None:
-    """KEU-14: not an item in line, nor one whose reservation is over or another's; twice is once."""
+    """KEU-14: neither a waiting item nor one whose lease ended or belongs to another; twice counts once."""
     queue.push_many(["a", "b"])
     first = queue.reserve(keepalive=1)[0]
     clock.advance(1000)
@@ -355,7 +355,7 @@ def test_no_report_counts_without_a_live_reservation(queue: Queue, clock: Clock,
 
 
 def test_an_item_that_kills_its_consumers_goes_to_a_separate_queue(client: Client, start: Start, audit: Audit) -> None:
-    """KEU-18: three processes take it and die of it; leases that end count as tries, and no failure was ever told."""
+    """KEU-18: three processes take it and die of it; leases that end count as attempts, without a failure report."""
     queue, failed = client.queue("p/a"), client.queue("p/failed")
     queue.configure(keepalive=0.2, max_attempts=3, dead_letter_queue="p/failed")
     item = client.task(queue.push("poison"))
@@ -373,7 +373,7 @@ def test_an_item_that_kills_its_consumers_goes_to_a_separate_queue(client: Clien
 
 
 def finish(queue: Queue, way: str, result: object = None) -> None:
-    """Takes the first in line out of the queue."""
+    """Takes the first item out of the queue."""
     if way == "pop":
         assert len(queue.pop()) == 1
     elif way == "delete":
@@ -417,7 +417,7 @@ def test_what_is_not_consumed_is_no_history(line: list[Queue], client: Client) -
 
 
 def test_what_was_consumed_can_be_replayed(queue: Queue, clock: Clock, client: Client, audit: Audit) -> None:
-    """KEU-20: as a new item with an id of its own that tells of the first one, which stays as it is; for a while."""
+    """KEU-20: as a new item with an id of its own that refers to the first item, which stays unchanged for a while."""
     queue.configure(history=60)
     task = client.task(queue.push(b"\x00x", headers={"trace": "abc"}, priority=2, keepalive=7, max_attempts=3))
     take(queue).commit("result")

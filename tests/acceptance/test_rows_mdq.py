@@ -65,7 +65,7 @@ def work(current: Client, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def still(queue: Queue, clock: Clock) -> Queue:
-    """The queue on a clock that stands still."""
+    """The queue on a stopped clock."""
     clock.set(NOW_MS)
     return queue
 
@@ -294,7 +294,7 @@ CROWDS = [
 def test_the_server_keeps_the_limit_however_many_ask(
     queue: Queue, start: Start, raw: redis.Redis, keys: Keys, audit: Audit, processes: int, tasks: int
 ) -> None:
-    """MDQ-11, MDQ-08: processes that reserve by threes, renew, fail, give back and forget, and one who looks on."""
+    """MDQ-11, MDQ-08: processes that reserve by threes, renew, fail, release and forget, and an observer."""
     queue.configure(max_inflight=7, max_attempts=0)
     fill(queue, tasks)
     own, seen = keys.queue("q"), list[int]()
@@ -596,7 +596,7 @@ def test_a_pause_may_have_an_end(still: Queue, clock: Clock, client: Client) -> 
 def test_workers_do_not_notice_a_pause(
     work: StartWorker, client: Client, raw: redis.Redis, ledger: Ledger, paused_s: float
 ) -> None:
-    """MDQ-25: they look at the queue again and again and say nothing above `info`; resumed, they go on."""
+    """MDQ-25: they poll the queue and log nothing above `info`; when it is resumed, they go on."""
     queue = client.queue("t")
     queue.pause()
     task = Work(n=1).enqueue()
@@ -617,7 +617,7 @@ def _asked(raw: redis.Redis) -> int:
 
 
 def test_a_setting_counts_from_the_next_call_on(still: Queue, server: Server, client: Client, clock: Clock) -> None:
-    """MDQ-26: ten seconds are allowed; here the server decides at each call, whoever set it and whoever asks."""
+    """MDQ-26: ten seconds are allowed; here the server decides at each call, for all clients at once."""
     fill(still, 100)
     with Client(server.url, keys_of(client).prefix, now_ms=clock) as another:
         operator = another.queue("q")

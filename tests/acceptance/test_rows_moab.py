@@ -72,7 +72,7 @@ def take(queue: Queue) -> Lease:
 
 
 def take_all(queue: Queue, n: int = 100) -> list[Lease]:
-    """Leases of everything in line, `n` at a time."""
+    """Leases of all waiting tasks, `n` at a time."""
     return [lease for batch in iter(lambda: queue.reserve(n), []) for lease in batch]
 
 
@@ -274,7 +274,7 @@ LATER = [
 def test_a_task_for_later_stays_invisible_until_then(
     queue: Queue, clock: Clock, audit: Audit, option: dict[str, Any], due_in_ms: float
 ) -> None:
-    """MOAB-10: looked for fifty times before it is due."""
+    """MOAB-10: reserved fifty times before it is due."""
     began = clock.set(NOW_S * 1000)
     queue.push("later", **option)
     for step in range(50):
@@ -471,7 +471,7 @@ def test_a_task_goes_to_one_worker_only(queue: Queue, start: Start, audit: Audit
 
 
 def test_an_attempt_is_delivered_once_whoever_is_killed(queue: Queue, start: Start, audit: Audit) -> None:
-    """MOAB-20: seven of those who take tasks are killed; no pair of id and attempt is seen twice."""
+    """MOAB-20: seven consumers are killed; no pair of id and attempt is seen twice."""
     queue.configure(keepalive=0.2, max_attempts=0)
     rng, sent, delivered = random.Random(20), list[str](), list[tuple[str, int]]()
     for _ in range(7):
@@ -658,7 +658,7 @@ def test_a_report_made_twice_finds_the_task_gone(queue: Queue, audit: Audit) -> 
 
 
 def test_a_lease_may_be_renewed_without_limit(queue: Queue, clock: Clock, audit: Audit) -> None:
-    """MOAB-27: for a hundred times its length, while others look at the queue."""
+    """MOAB-27: for a hundred times its length, while other consumers poll the queue."""
     clock.set()
     queue.push("long", keepalive=1)
     lease = take(queue)
@@ -733,7 +733,7 @@ def test_a_failed_task_is_tried_again(queue: Queue, clock: Clock, audit: Audit) 
 def test_the_task_of_a_killed_worker_goes_to_another_when_its_lease_ends(
     fleet: Fleet, raw: redis.Redis, keys: Keys, audit: Audit
 ) -> None:
-    """MOAB-31: not before, and within half a second. A machine that stands still for as long has two more tries."""
+    """MOAB-31: not before, and within half a second. Two more tries, in case the machine itself stalls for as long."""
     late_s = [_seconds_late(fleet, raw, keys)]
     while late_s[-1] > 0.5 and len(late_s) < 3:
         late_s.append(_seconds_late(fleet, raw, keys))

@@ -27,7 +27,7 @@ from tests.support.clock import Clock
 
 @pytest.fixture
 def queue(client: Client, clock: Clock) -> Queue:
-    """A queue on a clock that stands still."""
+    """A queue on a stopped clock."""
     clock.set(NOW_MS)
     return client.queue("q")
 
@@ -102,7 +102,7 @@ def test_a_queue_has_a_strategy_of_retries_and_a_job_its_own(queue: Queue, clock
 def test_a_task_without_attempts_left_is_dead_as_its_queue_keeps_the_dead(
     queue: Queue, clock: Clock, client: Client, raw: redis.Redis, keys: Keys
 ) -> None:
-    """MOABX-03: gone at once where none are kept; at most so many; no longer than so; for ever many by default."""
+    """MOABX-03: gone at once without history; limited in number and in time; unlimited in number by default."""
     queue.configure(max_attempts=1, dead_ttl=0)
     gone = client.task(queue.push("gone"))
     take(queue).rollback(error="no")
@@ -133,7 +133,7 @@ def test_a_task_without_attempts_left_is_dead_as_its_queue_keeps_the_dead(
 
 
 def test_a_failure_may_say_why_and_the_dead_may_be_started_again(queue: Queue, clock: Clock, client: Client) -> None:
-    """MOABX-04: free text, such as a traceback, is there with the dead; brought back, a task has all its attempts."""
+    """MOABX-04: dead tasks keep free text, such as a traceback; a requeued task has all its attempts."""
     queue.configure(max_attempts=2)
     one, two = (client.task(task_id) for task_id in queue.push_many(["one", "two"]))
     try:
@@ -290,7 +290,7 @@ def test_a_tick_becomes_a_task_when_it_is_there_and_names_its_exact_time(
     leader = PeriodicTicks(broker, keys)
 
     def look_at(second: float) -> float:
-        """One look of the leader; a worker knows the job still. Returns when the next is due."""
+        """One scan of the leader; a worker still knows the job. Returns when the next tick is due."""
         clock.set(NOW_MS + second * 1000)
         broker.run(leader_calls.define_periodics(keys, {"minutely": msgspec.json.encode(definition)}))
         return second + leader.step(1, datetime.fromtimestamp(NOW_MS / 1000 + second, UTC))

@@ -58,7 +58,7 @@ class Ticking(PeriodicJob):
 
 @pytest.fixture
 def queue(client: Client, clock: Clock) -> Queue:
-    """A queue on a clock that stands still."""
+    """A queue on a stopped clock."""
     clock.set()
     return client.queue("t")
 
@@ -143,7 +143,7 @@ def test_a_url_is_all_it_needs(server: Server, monkeypatch: pytest.MonkeyPatch, 
 
 
 class Breakage:
-    """Three tasks, brought to the state in which an operation finds them; then the operation on a line that is cut."""
+    """Three tasks in the state that an operation expects; then the operation through a connection that is cut."""
 
     def __init__(self, client: Client, clock: Clock, url: str, audit: Audit) -> None:
         self.client = client
@@ -516,7 +516,7 @@ def test_a_task_is_stored_and_put_at_the_end_in_one_step(
 def test_a_task_begins_by_one_move_from_waiting_to_pending(
     server: Server, keys: Keys, client: Client, raw: redis.Redis
 ) -> None:
-    """MOSQ-16: two workers and an observer, who sees every task in exactly one of the two sets at any time."""
+    """MOSQ-16: two workers and an observer, which sees every task in exactly one of the two sets at any time."""
     total = 4000
     for _ in range(total // 1000):
         client.queue("t").push_many([b""] * 1000)

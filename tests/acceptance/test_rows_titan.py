@@ -47,7 +47,7 @@ EMPTY = {"waiting": 0, "scheduled": 0, "pending": 0, "dead": 0, "done": 0}
 
 @pytest.fixture
 def queue(client: Client, clock: Clock) -> Queue:
-    """A queue on a clock that stands still."""
+    """A queue on a stopped clock."""
     clock.set()
     return client.queue("t")
 
@@ -389,7 +389,7 @@ def test_reserve_returns_jobs_in_the_order_of_the_queue(queue: Queue, clock: Clo
 
 
 def test_the_timeout_begins_when_a_job_is_reserved(queue: Queue, clock: Clock) -> None:
-    """TITAN-05: five seconds in line take nothing off the one second of its reservation."""
+    """TITAN-05: five seconds of waiting take nothing off the one second of its reservation."""
     queue.push("X", keepalive=LEASE_S)
     clock.advance(5000)
     (lease,) = queue.reserve()
@@ -401,7 +401,7 @@ def test_the_timeout_begins_when_a_job_is_reserved(queue: Queue, clock: Clock) -
 
 
 def test_a_job_that_was_not_deleted_is_put_back(queue: Queue, clock: Clock) -> None:
-    """TITAN-06: at the timeout and not before, again and again until its attempts are spent, for whoever asks."""
+    """TITAN-06: at the timeout and not before, again and again until its attempts are spent, for any consumer."""
     queue.configure(max_attempts=4)
     job_id = queue.push("X")
     for attempt in range(1, 5):
@@ -415,7 +415,7 @@ def test_a_job_that_was_not_deleted_is_put_back(queue: Queue, clock: Clock) -> N
 
 
 def test_order_is_by_priority_then_by_a_logical_time(queue: Queue, clock: Clock) -> None:
-    """TITAN-07: the server's clock runs, stands, and goes back a second and an hour between two pushes."""
+    """TITAN-07: the server's clock runs, stops, and goes back a second and an hour between two pushes."""
     for number, step in enumerate((0, 5, -1000, 0, 0.001, -3_600_000, 0, 60_000)):
         clock.advance(step)
         for priority in (0, 2, 1):

@@ -1,4 +1,4 @@
-"""A dashboard that is served for real, and a browser that looks at it: the system's Chromium, driven by Playwright."""
+"""A real dashboard, and a browser that opens it: the system's Chromium, driven by Playwright."""
 
 import shutil
 import socket

@@ -1,4 +1,4 @@
-"""A worker process of its own, told what to do from the page of workers."""
+"""A worker process that receives commands from the page of workers."""
 
 import subprocess
 import sys

@@ -29,7 +29,7 @@ report_tables room salvage sample seal sealing served server_checks server_side 
 steps stock stopping strike survey sweep tally task_steps thrift token tracepoint trim turns unknown wakeup walk watch
 wear window words work_checks write_options write_rows writing
 """
-"""Names of modules that readers could not tell apart, or that said nothing to them."""
+"""Names of modules that readers confused, or could not understand."""
 CLASSES = """
 Aftermath Ahead Away ByKind Cable Closing Crew Decided Desk Endings Figures Fire Forget Glance Guesses Hospitable
 Keeping KeyMissing Line Look Marks Neighbour NotSealed Outboxes Overview Pace Parts Patience Place Presence Pressure

@@ -1,4 +1,4 @@
-"""One queue seen from both sides: through the calls, and as the keys on the server. The clock stands still."""
+"""One queue seen from both sides: through the calls, and as the keys on the server. The clock is stopped."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ def line(broker: Broker, raw: redis.Redis, keys: Keys, clock: Any) -> Callable[[
 
 @pytest.fixture
 def weak_broker(server: Any, raw: redis.Redis, clock: Any) -> Iterator[Callable[..., Broker]]:
-    """weak_broker("-zadd"): a driver as a user who may do everything but that."""
+    """weak_broker("-zadd"): a driver of a user with all permissions but that."""
     made: list[Broker] = []
 
     def make(*rules: str) -> Broker:

@@ -1,4 +1,4 @@
-"""fail: pending → scheduled after a delay, or → dead when told so or when the attempts are spent."""
+"""fail: pending → scheduled after a delay, or → dead by request or when the attempts are spent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""arrive, prepare, abandon: a join hears of its members and fires its task once, whatever is repeated."""
+"""arrive, prepare, abandon: a join counts its members and fires its task once, whatever is repeated."""
 
 from typing import Any
 

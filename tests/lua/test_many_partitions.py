@@ -13,7 +13,7 @@ HOUR_US = 3_600_000_000
 
 
 def add(mail, *ids, **options):
-    """Tasks whose key is what stands before the dash."""
+    """Tasks whose partition is the part of the id before the dash."""
     sent = [Task(id=one, queue="mail", payload=b"", key=one.partition("-")[0], **options) for one in ids]
     for first in range(0, len(sent), 500):
         mail.run(tasks.enqueue(mail.keys, sent[first : first + 500]))

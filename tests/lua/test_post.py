@@ -116,7 +116,7 @@ def test_the_dead_have_left_theirs_when_they_are_purged(mail):
 
 def test_history_that_is_purged_leaves_none(mail):
     mail.configure(history_ms=60_000)
-    mail.commit(lease(mail))  # without its `then`: as if the word was told already
+    mail.commit(lease(mail))  # without its `then`: as if the outcome was passed on already
     assert mail.run(queues.purge(mail.keys, "done")) == 1
     assert outbox(mail) == {}
 

@@ -1,4 +1,4 @@
-"""reserve: waiting → pending, the first in line, each under a lease of its own."""
+"""reserve: waiting → pending, the first tasks of the queue, each under a lease of its own."""
 
 import pytest
 

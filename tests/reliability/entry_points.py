@@ -60,7 +60,7 @@ _COMMANDS = (
     "enqueue Work --at T --queue T -m tests.acceptance.jobs_for_tests", "enqueue Work -m T", "events --after T",
     "events --kind T", "status --prefix T", "T", "T T", "queues T", "queues list --url T",
 )  # fmt: skip
-"""T stands for a text, N for a number."""
+"""T is replaced by a text, N by a number."""
 
 
 class Doors:

@@ -30,7 +30,7 @@ def load_scheduled(url: str, prefix: str, loader: int, file: Path, dues: "range 
 
 
 def load_waiting(url: str, prefix: str, loader: int, file: Path, names: list[str], each: int, bytes_each: int) -> None:
-    """Pushes `each` payloads of so many bytes into each of the queues."""
+    """Pushes `each` payloads of this size, in bytes, into each of the queues."""
     payload = b"x" * bytes_each
     with Client(url, prefix) as client, file.open("w") as said:
         for name in names:

@@ -29,7 +29,7 @@ _FABRICATED = {"tag": "t", "Q": "t"}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of key: as the table writes it, its type, and what its names look like."""
+    """One kind of key: its pattern in the table, its type, and the form of its names."""
 
     name: str
     type: str

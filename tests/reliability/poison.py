@@ -34,7 +34,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(3),
     "recursion": _overflow,
     "memory": _eat,  # up to the limit of its process
-    "out of memory": lambda: os.kill(os.getpid(), signal.SIGKILL),  # as the kernel ends who takes too much
+    "out of memory": lambda: os.kill(os.getpid(), signal.SIGKILL),  # as the kernel ends a process that takes too much
 }
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeating(step: Callable[[], object], every_s: float) -> Iterator[None]:
-    """Calls `step` every so many seconds, in a thread of its own, while the body runs."""
+    """Calls `step` every `every_s` seconds, in a thread of its own, while the body runs."""
     over = threading.Event()
 
     def repeat() -> None:

@@ -1,4 +1,4 @@
-"""The checker is shown builds that lose, double and leak: each must be caught, by the check that is made for it."""
+"""The checker runs on builds that lose, double and leak: the check for each of these bugs must find it."""
 
 import re
 from pathlib import Path

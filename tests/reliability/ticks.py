@@ -23,7 +23,7 @@ for n in range({count}):
 
 
 def declare_ticks(stage: Stage, count: int) -> str:
-    """The name of a module for workers with so many jobs, each due every second. Missed ticks are made up for."""
+    """The name of a module for workers with this many jobs, each due every second. Missed ticks are made up for."""
     return stage.fleet.module("ticking", _TEXT.format(count=count))
 
 

@@ -18,6 +18,6 @@ Fields = Mapping[bytes, bytes]
 
 
 def line_up(raw: redis.Redis, keys: QueueKeys, new: str, fields: Fields, changed: Fields | None = None) -> None:
-    """Puts a task with the fields of another one in line under the id `new`, as a script of an attacker does."""
+    """Enqueues a task with the fields of another one under the id `new`, as a script of an attacker does."""
     raw.hset(keys.task(new), mapping={**fields, b"id": new.encode(), **(changed or {})})
     raw.zadd(keys.waiting, {new: 1})

@@ -81,7 +81,7 @@ class Balance(Job):
 
 @job(name="vault.ship", queue="vault", max_attempts=1)
 class Ship(Job):
-    """A step behind others, which never looks at what they brought."""
+    """A step after others that ignores their results."""
 
     what: str
 
@@ -91,7 +91,7 @@ class Ship(Job):
 
 @job(name="vault.tell", queue="vault", max_attempts=1)
 class Tell(Job):
-    """A step that tells what it was given."""
+    """A step that records its parameters."""
 
     def run(self) -> list[Any]:
         ran.append(("tell", *self.task.results))
@@ -292,7 +292,7 @@ def test_another_key_and_none_are_no_way_round(raw: redis.Redis, connect: Connec
 def test_signed_text_cannot_take_the_place_of_ciphertext_nor_the_other_way_round(
     connect: Connect, raw: redis.Redis
 ) -> None:
-    """Downgrade: an attacker who has seen a signed payload cannot have it read as an encrypted one of that task."""
+    """Downgrade: a signed payload that an attacker has read is not accepted as an encrypted one of that task."""
     signing = connect(payload_keys=[KEY], payload_encryption="sign", require_encryption=True)
     signed = Pay(to="ann").enqueue()
     encrypting = connect(payload_keys=[KEY], require_encryption=True)
@@ -378,7 +378,7 @@ def forge(how: str, results: bytes, others: bytes) -> bytes:
 def test_a_step_does_not_run_before_those_before_it_also_when_it_never_looks_at_their_results(
     sealing: Client, raw: redis.Redis
 ) -> None:
-    """The attacker puts the step that a join prepared in line himself, with and without forged results."""
+    """The attacker enqueues the step that a join prepared, with and without forged results."""
     chain(Pay(to="ann"), Ship(what="gold")).enqueue()
     chain(Silent(), Ship(what="silver")).enqueue()
     keys = keys_of(sealing).queue("vault")

@@ -1,4 +1,4 @@
-"""No text of the server steers the terminal of who looks: tables, records, events, errors, logs; JSON is plain JSON."""
+"""No text from the server controls a terminal: tables, records, events, errors, logs; JSON is plain JSON."""
 
 import io
 import json

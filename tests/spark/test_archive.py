@@ -26,7 +26,7 @@ def path(tmp_path: Any) -> str:
 
 @pytest.fixture
 def finish(client: Any) -> Any:
-    """finish("mail", 5): so many tasks are done; returns their ids."""
+    """finish("mail", 5): runs five tasks; returns their ids."""
 
     def run(queue: str, n: int, *, dies: bool = False) -> list[str]:
         line = client.queue(queue)

@@ -127,7 +127,7 @@ def chaos(start_server, tmp_path) -> Iterator[tuple[Server, Client]]:
 
 
 def push(client: Client, items: int) -> None:
-    """Items whose id tells their number."""
+    """Items whose id contains their number."""
     raw = client.queue("chaos/raw")
     for start in range(0, items, 1000):
         raw.push_many([Item({"n": n, "key": f"k{n % 7}"}, id=f"i{n}") for n in range(start, min(start + 1000, items))])

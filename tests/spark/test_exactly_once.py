@@ -122,7 +122,7 @@ def test_a_write_that_fails_leaves_what_is_there_and_nothing_else(spark, tmp_pat
 
 def test_under_spark_connect_a_path_is_of_this_machine_and_a_url_is_written_in_place(spark, tmp_path, monkeypatch):
     class Remote:
-        """A session without a JVM at hand."""
+        """A session without a JVM."""
 
     assert isinstance(folders_in(str(tmp_path), Remote(), {}), LocalFolders)
     assert isinstance(folders_in(tmp_path.as_uri(), Remote(), {}), LocalFolders)

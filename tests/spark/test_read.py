@@ -53,7 +53,7 @@ def rows(reader):
 
 @pytest.fixture
 def mail(client, clock):
-    """One item in each state, at a clock that stands still."""
+    """One item in each state, on a stopped clock."""
     clock.set(NOW_MS)
     queue = client.queue("mail")
     queue.configure(max_attempts=1)

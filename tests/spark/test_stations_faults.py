@@ -1,4 +1,4 @@
-"""Spark stations whose driver dies, hangs or loses its lease: every item moves on once, whoever does it."""
+"""Spark stations whose driver dies, hangs or loses its lease: every item moves on once, by any driver."""
 
 import threading
 

@@ -18,7 +18,7 @@ LIVE = ("waiting", "scheduled", "pending")
 
 
 class Load:
-    """Two workers and two producers, by default, on some queues. `client` is a patient look at the same."""
+    """Two workers and two producers, by default, on some queues. `client` reads the same queues, with long retries."""
 
     def __init__(self, url: str, folder: Path, queues: list[str], **options: Any) -> None:
         self.queues = queues
@@ -39,7 +39,7 @@ class Load:
         return self.fleet.ledger
 
     def wait_more(self, count: int, timeout_s: float = 60) -> None:
-        """Returns when so many more tasks were run."""
+        """Returns when `count` further tasks were run."""
         before = len(self.ledger.entries("end"))
         wait_for(lambda: len(self.ledger.entries("end")) >= before + count, timeout_s=timeout_s)
 
@@ -66,7 +66,7 @@ class Load:
         return left
 
     def verdict(self) -> dict[str, int]:
-        """Acknowledged, lost, run twice or more; and no worker or producer was ever told of keys of several slots."""
+        """Acknowledged, lost, run twice or more; and no worker or producer ever got a CROSSSLOT error."""
         sent, ended, starts = (self.ledger.times(event) for event in ("sent", "end", "start"))
         err = "".join(worker.log.read_text() for worker in self.fleet.workers) + self.ledger.path.read_text()
         assert "CROSSSLOT" not in err.upper()

@@ -175,7 +175,7 @@ class Spread:
         self.url = f"redis+cluster://{','.join(f'127.0.0.1:{one.port}' for one in self.nodes[:3])}"
 
     def wait_well(self, nodes: list[Node] | None = None) -> None:
-        """Returns when these nodes, all by default, know who serves every slot, and replicas follow."""
+        """Returns when these nodes, all by default, know the owner of every slot, and replicas follow."""
         asked = self.nodes if nodes is None else nodes
         wait_for(lambda: all(self._is_well(one) for one in asked), timeout_s=60)
 

@@ -46,7 +46,7 @@ class Cluster(Server):
 
 
 class _AsOne(redis.RedisCluster):
-    """A cluster that tells of itself as one server would."""
+    """A cluster with the interface of a single server."""
 
     def info(self, *sections: str) -> dict[str, Any]:  # type: ignore[override]
         told = super().info(*sections, target_nodes=redis.RedisCluster.PRIMARIES).values()

@@ -1,4 +1,4 @@
-"""On a cluster: calls find their nodes, whatever moves and whoever dies."""
+"""On a cluster: calls find their nodes while slots move and nodes die."""
 
 import asyncio
 import threading

@@ -70,7 +70,7 @@ async def _counted(behind: Behind) -> int:
 
 
 def test_a_primary_that_comes_back_is_written_to_by_nobody(behind: Behind, broker: Broker) -> None:
-    """It stood still while another took its place, and says that it is the primary until a sentinel tells it."""
+    """It was frozen during the failover, and claims to be the primary until a sentinel corrects it."""
     broker.run(enqueue("c"))
     behind.wait_replicated()
     old = behind.primary()

@@ -26,7 +26,7 @@ def test_a_log_that_cannot_be_written_ends_no_work(monkeypatch: pytest.MonkeyPat
 
 
 class BrokenSlots:
-    """Slots whose attempts cannot be run, of which a slot tells."""
+    """Slots whose attempts cannot be run, which a slot logs."""
 
     def new_run(self) -> RunAttempt:
         def run(_: Attempt) -> Failed:

@@ -61,7 +61,7 @@ def cpu_ms(call: Callable[[], object]) -> float:
     return min(times) * 1000
 
 
-# The oracle looks at every minute of some days around a change of the clocks, with its own reader of fields.
+# The oracle checks every minute of some days around a change of the clocks, with its own parser of fields.
 
 CHANGES = [
     ("Europe/Madrid", "2024-03-31T01:00"),

@@ -108,7 +108,7 @@ def read_once(broker: Broker, keys: Keys) -> None:
 
 @pytest.fixture
 def watch(broker: Broker, keys: Keys, clock: Any) -> Callable[[], None]:
-    """One look of the leader, a second later."""
+    """One scan of the leader, a second later."""
     clock.set()
     broker.run_many(register(keys, ["q", "shop/raw", "shop/odd"]))
 

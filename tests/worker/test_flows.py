@@ -118,7 +118,7 @@ def client(server: Server) -> Iterator[Client]:
     """One client and one worker for the file; no test here empties the server."""
     with Client(server.url, "flows") as made:
         use(made)
-        worker = Worker(queues=QUEUES, client=made, sweep=600)  # what is told, it tells itself at once
+        worker = Worker(queues=QUEUES, client=made, sweep=600)  # the worker passes outcomes on itself, at once
         worker.start()
         yield made
         worker.stop(grace=0)
@@ -299,7 +299,7 @@ def grow(rng: random.Random, depth: int, broken: float = 0.0) -> Step:
 
 
 def expected(step: Step, given: list[Any]) -> Any:
-    """The result of a flow by its description: a chain brings that of its last step, a group the list of them."""
+    """The result of a flow by its description: that of the last step of a chain, the list of all of a group."""
     if isinstance(step, Group):
         return [expected(one, given) for one in step.steps]
     if isinstance(step, Chain):

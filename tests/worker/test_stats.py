@@ -165,7 +165,7 @@ def test_samples_tell_depth_and_what_no_worker_counted(current: Client, broker: 
 
 
 class Unreliable:
-    """A broker whose answers are lost, or that reaches nothing, as told."""
+    """A broker whose answers are lost, or that reaches no server, as the test says."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

@@ -97,7 +97,7 @@ def test_a_burst_does_not_end_between_two_steps_of_a_flow(
 
     def pass_on_late(aftermath: AfterReport) -> None:
         if len(aftermath):
-            time.sleep(0.2)  # a burst looks ten times meanwhile
+            time.sleep(0.2)  # a burst polls ten times meanwhile
         pass_on(aftermath)
 
     monkeypatch.setattr(AfterReport, "pass_on", pass_on_late)

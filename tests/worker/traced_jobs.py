@@ -1,4 +1,4 @@
-"""Jobs that children of a worker import: one tells the span it runs in, one dies."""
+"""Jobs that child processes of a worker import: one records the span it runs in, one dies."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The table of the benchmarks: medians, ratios, and who carries a target."""
+"""The table of the benchmarks: medians, ratios, and the row of each target."""
 
 import re
 

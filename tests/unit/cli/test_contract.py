@@ -80,7 +80,7 @@ TESTED_ELSEWHERE = {
     "events": "tests/unit/cli/test_events.py",
     "soak": "tests/unit/cli/test_soak.py",
 }
-"""Commands that go on until stopped, run Spark, or look at a folder: where they are tested."""
+"""The tests of commands that run until stopped, run Spark, or read a folder."""
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_only_those_picked_are_put_back(cli: Says, client: Client) -> None:
 def test_more_of_them_than_one_page_come_back_at_a_rate(
     cli: Says, client: Client, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person looks on, and the bar changes nothing of it."""
+    """With a progress bar on a terminal, the result is the same."""
     ids = kill(client, *range(1000)) + kill(client, *range(230))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 

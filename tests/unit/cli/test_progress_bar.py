@@ -1,4 +1,4 @@
-"""The progress bar is for people who wait for much."""
+"""The progress bar appears on a terminal, for long operations."""
 
 import sys
 

@@ -71,7 +71,8 @@ def test_limits_are_set_one_by_one_and_shown(cli: Callable[..., Any], client: Cl
         "max-size                    none\n"
         "max-inflight-per-partition  none\nrate-per-partition          none\nfair                        no\n"
     )
-    result = cli("queues", "limit", "mail", "--max-size", "500", "--max-inflight-per-partition", "2", "--fair", "--json")
+    limits = ("--max-size", "500", "--max-inflight-per-partition", "2", "--fair")
+    result = cli("queues", "limit", "mail", *limits, "--json")
 
     assert result.value == {
         "queue": "mail", "max_inflight": 10, "max_size": 500,

@@ -17,7 +17,7 @@ RAW, CLEAN, LATE = "orders/raw", "orders/clean", "orders/late"
 
 @pytest.fixture
 def raw_orders(broker, keys, client, clock):
-    """The batches of queue orders/raw; the clock stands still."""
+    """The batches of queue orders/raw, on a stopped clock."""
     clock.set()
     return Batches(broker, keys.queue(RAW))
 

@@ -49,7 +49,7 @@ def connect(own: Server) -> Iterator[Callable[..., Client]]:
 
 
 def numbers(client: Client) -> list[Any]:
-    """Payloads in line."""
+    """The waiting payloads, in order."""
     return [popped.payload for popped in client.queue("mail").pop(1000)]
 
 

@@ -142,7 +142,7 @@ def test_periodic_jobs_are_forgotten_with_their_state(
 
 
 def test_a_queue_that_is_used_again_appears_again(server: Any, keys: Keys, client: Client) -> None:
-    """Also when who uses it has registered it before, and knows nothing of its deletion."""
+    """Also when a client registered it before and does not know of its deletion."""
     with Client(server.url, keys.prefix) as other:
         queue = other.queue("mail")
         lock = Lock(digest="d", lasts="finished", ttl_ms=60_000, on_clash="existing")
@@ -203,7 +203,7 @@ def test_nothing_is_lost_that_is_pushed_while_queues_are_deleted(server: Any, ke
 def test_the_leader_forgets_what_was_unused_for_a_week(
     broker: Broker, client: Client, clock: Clock, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ScanBudget, "pause", 0.0)  # else a slow machine looks at quiet queues some steps later
+    monkeypatch.setattr(ScanBudget, "pause", 0.0)  # else a slow machine scans quiet queues some steps later
     clock.set()
     for name in ("old", "kept", "full"):
         client.queue(name).push("x")

@@ -47,7 +47,7 @@ class Flow:
         self.finish(queue, result=result, fate=fate)
 
     def finish(self, queue: str, *, result: bytes = b"1", fate: str = "succeeded") -> None:
-        """The first task in line runs and ends."""
+        """The first waiting task runs and ends."""
         own = self.keys.queue(queue)
         (held,) = self.broker.run(leases.reserve(own, 1, token=f"{queue}{fate}")).attempts
         if fate == "dead":

@@ -17,7 +17,7 @@ GUARD = b"if not is_new and read.list ~= id then return {'half'} end\n"
 
 @pytest.fixture
 def raw_orders(broker, keys, client, clock):
-    """The batches of queue orders/raw; the clock stands still."""
+    """The batches of queue orders/raw, on a stopped clock."""
     clock.set()
     return Batches(broker, keys.queue(RAW))
 
@@ -40,7 +40,7 @@ def grow(broker, keys, clock):
 
 @pytest.fixture
 def lists(broker, keys, client):
-    """lists(): removes left-over lists of members; returns how many items went back in line."""
+    """lists(): removes left-over lists of members; returns how many items went back to waiting."""
 
     def run():
         found = MemberLists(broker, keys, [RAW, CLEAN, OTHER])
@@ -218,7 +218,7 @@ def test_items_that_an_earlier_version_stranded_go_back_to_their_places(
     left = raw_orders.take(10, lease_s=LEASE_S)
     right = raw_orders.take(10, lease_s=LEASE_S)
     grow(left, 5)
-    grow(right, 1)  # one alone has a number of its own, as a program's lease: only the list tells of it
+    grow(right, 1)  # a single item has a lease number of its own, as a program's lease: only the list shows the batch
     (held,) = client.queue(RAW).reserve(1, keepalive=8 * 86_400)
     assert client.queue(RAW).counts() == client.queue(RAW).counts() | {"waiting": 13, "pending": 17}
 

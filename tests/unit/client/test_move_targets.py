@@ -1,4 +1,4 @@
-"""An item does not move where no station looks: a published pipeline refuses queues that it does not have."""
+"""A published pipeline refuses moves to queues that it does not have, as no station would serve them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Ticks become tasks: each exactly one, whoever and however many fire. Time is passed in; the server's clock stands."""
+"""Each tick becomes exactly one task, however many processes fire it. Time is passed in; the server's clock is set."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 def start(clock: Clock) -> datetime:
-    """The instant at which the clock stands at first."""
+    """The instant at which the clock is stopped at first."""
     return datetime.fromtimestamp(clock.set() / 1000, UTC)
 
 
@@ -31,7 +31,7 @@ def fire(broker: Broker, keys: Keys) -> PeriodicTicks:
 
 
 class Town:
-    """Publishes jobs, moves the clock, and tells what is in the queue."""
+    """Publishes jobs, moves the clock, and reads the queue."""
 
     def __init__(self, broker: Broker, keys: Keys, clock: Clock, start: datetime) -> None:
         self.broker, self.keys, self.clock, self.start = broker, keys, clock, start

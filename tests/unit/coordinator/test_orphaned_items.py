@@ -13,7 +13,7 @@ RAW = "orders/raw"
 
 @pytest.fixture
 def strand(broker, keys, client, raw):
-    """strand("orders/raw", 3): leaves three items of a batch whose hash is gone; returns the ids in line."""
+    """strand("orders/raw", 3): leaves three items of a batch whose hash is gone; returns their ids in order."""
 
     def run(queue, count):
         ids = client.queue(queue).push_many(range(count))

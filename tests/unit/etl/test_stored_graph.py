@@ -1,4 +1,4 @@
-"""Graphs of pipelines on the server: written when a pipeline is used, read by who has none of its code."""
+"""Graphs of pipelines on the server: written when a pipeline is used, read by processes without its code."""
 
 import pytest
 

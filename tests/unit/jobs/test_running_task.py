@@ -11,7 +11,7 @@ from tests.unit.worker.attempts import attempt_at
 
 
 class Server:
-    """Answers progress notes as told."""
+    """Answers progress notes with the set answer."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -35,7 +35,7 @@ def test_a_note_that_cannot_be_written_fails_no_attempt() -> None:
     ("answer", "stops"), [("ok", False), ("stop", True), ("lost", True), ("not_reserved", True), ("gone", False)]
 )
 def test_the_answer_to_a_note_tells_whether_to_stop(answer: str, stops: bool) -> None:
-    """`gone` is what a task that was acknowledged early hears: it runs on."""
+    """`gone` is the answer for a task that was acknowledged early: it runs on."""
     run = run_with(Server(answer))
     assert not run.cancelled
     run.progress(1, 2)

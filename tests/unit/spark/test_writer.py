@@ -267,7 +267,7 @@ def test_a_job_that_is_unique_is_not_written_in_bulk(write, raw):
 def test_what_a_task_that_does_not_count_staged_is_not_there(server, keys, client, raw):
     table = pa.table({"n": list(range(10))})
     made = Write(server, keys, table.schema)
-    made.stage(table)  # a first attempt, killed before Spark heard of it
+    made.stage(table)  # a first attempt, killed before it reported to Spark
     counted = made.stage(table)
     made.stage(table[:4])  # a speculative one
     assert client.queue("orders").counts()["waiting"] == 0, "nothing is seen before the decision"

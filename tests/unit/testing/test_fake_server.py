@@ -1,4 +1,4 @@
-"""The stand-in server: fakeredis behind a socket."""
+"""The fake server: fakeredis behind a socket."""
 
 from collections.abc import Iterator
 

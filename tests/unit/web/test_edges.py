@@ -131,7 +131,7 @@ def test_cookies_over_https_are_of_this_host_alone(client: Client, secure: str) 
     assert entered.status_code == 303
     for cookie in entered.headers.get_list("set-cookie"):
         assert re.match(r"__Host-jobrunner_\w+=[^;]+;.*HttpOnly;.*Path=/; SameSite=lax; Secure$", cookie), cookie
-    # A cookie of the same name without the prefix, which a neighbouring subdomain can plant, is not looked at.
+    # A cookie of the same name without the prefix, which a neighbouring subdomain can set, is ignored.
     session = next(one for one in entered.headers.get_list("set-cookie") if "session" in one).split(";")[0]
     assert browser.get("/", headers={**JSON, "cookie": session}).status_code == 200
     browser.cookies.clear()

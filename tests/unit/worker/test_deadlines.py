@@ -79,7 +79,7 @@ def test_an_attempt_that_runs_too_long_is_ended(deadlines: Deadlines) -> None:
 
 
 def test_one_in_time_is_left_alone(deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that stands while the job runs, and goes far beyond the deadline after it."""
+    """On a clock that is stopped while the job runs, and is moved far beyond the deadline after it."""
     watch = stopped(monkeypatch, build, watchdog)
     assert run(deadlines, attempt_at("deadlines.timely")) == Succeeded(b'"done"')
     watch.now += 3600

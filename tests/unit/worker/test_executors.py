@@ -77,7 +77,7 @@ def threads(finished: FinishedAttempts) -> Iterator[Callable[..., ThreadExecutor
 
 
 def drain(finished: FinishedAttempts, count: int) -> list[tuple[Attempt, Outcome]]:
-    """Waits for so many reports."""
+    """Waits for `count` reports."""
     reports: list[tuple[Attempt, Outcome]] = []
     wait_for(lambda: (reports.extend(finished.drain()), len(reports) >= count)[1])
     return reports
@@ -138,7 +138,7 @@ def test_a_long_task_keeps_nobody_waiting_behind_it(threads: Any, finished: Fini
 
 
 def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, finished: FinishedAttempts) -> None:
-    """Short tasks are left to few threads; when they stand still all the same, another one is woken."""
+    """Short tasks are left to few threads; when these block all the same, another thread is woken."""
     go = threading.Event()
 
     def run(attempt: Attempt) -> Outcome:
@@ -183,7 +183,7 @@ def test_what_was_not_begun_can_be_taken_back(threads: Any, finished: FinishedAt
 
 
 class Crew:
-    """A thread that brings work to an executor and may change places with a slot."""
+    """A thread that submits work to an executor and may swap roles with a slot."""
 
     def __init__(self, executor: ThreadExecutor) -> None:
         self.executor = executor

@@ -30,7 +30,7 @@ from jobrunner.worker.run.executors.slots import FinishedAttempts
 
 
 class Shelf:
-    """An executor with some slots that begins attempts when told, and never by itself."""
+    """An executor with some slots that begins attempts only when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[Attempt] = []
@@ -118,7 +118,7 @@ class Bench:
 
 
 class Unreachable:
-    """A broker that loses replies, as told."""
+    """A broker that loses the replies that the test names."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -264,7 +264,7 @@ def test_a_report_whose_reply_was_lost_is_sent_again(broker: Broker, keys: Keys,
 
 
 class Refusing(Unreachable):
-    """A broker whose server refuses some reports: the first of each call, when told."""
+    """A broker whose server refuses the first report of each call while the test says so."""
 
     def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
         replies = self._broker.run_each(calls, meanwhile)
@@ -314,7 +314,7 @@ def test_reports_that_are_refused_for_ever_are_given_up(broker: Broker, keys: Ke
 
 
 class HalfAway(Unreachable):
-    """A broker of a cluster one of whose servers, that of a queue, does not answer, when told."""
+    """A broker of a cluster; the server of one queue does not answer while the test says so."""
 
     def __init__(self, broker: Broker, key: bytes) -> None:
         super().__init__(broker)
@@ -463,7 +463,7 @@ def test_a_reply_that_came_later_than_its_leases_last_is_not_begun(broker: Broke
 
 
 def test_what_the_keeper_cannot_keep_yet_is_handed_back_at_once(bench: Bench, client: Client) -> None:
-    """No attempt is spent, and the queue is looked at again soon."""
+    """No attempt is spent, and the queue is polled again soon."""
     push(client, 2)
     bench.held.is_ready = False
     assert bench.begun() == []

@@ -1,4 +1,4 @@
-"""The keeper's process as the worker sees it: started, told, heard, replaced, ended."""
+"""The lease keeper's process as the worker uses it: start, messages in both directions, replacement, end."""
 
 import os
 import signal
@@ -90,7 +90,7 @@ def test_a_killed_keeper_is_replaced_and_told_everything(
 def test_telling_a_dead_keeper_is_no_error(
     held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
 ) -> None:
-    """The watcher tells the next one."""
+    """The watcher informs the next keeper."""
     dropped, kept = reserve(client, broker, keys, 2, keepalive_s=20)
     os.kill(pid_of(held), signal.SIGKILL)
     for attempt in (dropped, kept):

@@ -90,7 +90,7 @@ def test_arming_twice_is_arming_once(wakeup: Notifier, heard: Heard, raw: redis.
 def test_a_broken_line_means_that_hints_may_be_lost(
     wakeup: Notifier, fault_proxy: FaultProxy, heard: Heard, raw: redis.Redis, keys: Keys
 ) -> None:
-    """All queues are looked at, and it listens again by itself."""
+    """All queues are polled, and it listens again without a call."""
     wakeup.arm()
     wait_for(lambda: raw.info("clients")["blocked_clients"] == 1)
     fault_proxy.drop()

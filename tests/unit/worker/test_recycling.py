@@ -1,4 +1,4 @@
-"""When a worker has done its share, and whom it tells."""
+"""The point at which a worker is due for recycling, and its report to the supervisor."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""From outcomes to calls: one script takes so many reports and so many bytes at once, and no report is left out."""
+"""From outcomes to calls: one script takes a bounded number of reports and bytes, and no report is left out."""
 
 from jobrunner.broker.keys import Keys
 from jobrunner.outcome import Failed, Moved, Outcome, Succeeded

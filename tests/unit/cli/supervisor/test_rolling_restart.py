@@ -38,7 +38,7 @@ class Run:
         return [line for line in path.read_text().splitlines() if line.startswith(word)] if path.exists() else []
 
     def wait_said(self, word: str, count: int) -> None:
-        """Returns when so many such lines were written."""
+        """Returns when `count` such lines were written."""
         wait_for(lambda: len(self.result(word)) >= count)
 
     def wait_logged(self, event: str, count: int = 1) -> None:

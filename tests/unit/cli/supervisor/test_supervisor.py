@@ -154,7 +154,7 @@ def stopped_when(fact: Callable[[], object], signals: Signals, supervised: Super
 
 
 def works(folder: Path, count: int) -> bool:
-    """Whether so many processes have said that they work."""
+    """Whether this many processes have reported that they work."""
     path = folder / "said"
     return path.exists() and path.read_text().count("works") >= count
 

@@ -13,7 +13,7 @@ from jobrunner.errors import ServerUnavailable
 
 @pytest.fixture
 def changed(client: Client) -> Iterator[Callable[[], Screen]]:
-    """The screen after one more look."""
+    """The screen after one more poll."""
     server = ServerPoller(client)
     server.start()
 

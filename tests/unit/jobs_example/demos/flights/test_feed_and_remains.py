@@ -27,7 +27,7 @@ def pipeline(client: Client) -> Pipeline:
 
 @pytest.fixture
 def some_flights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first flights of January stand for the month."""
+    """The first flights of January represent the month."""
     first = list(islice(dataset.raw_flights(month=1), FLIGHTS))
     monkeypatch.setattr(dataset, "raw_flights", lambda month: iter(first))
 
