@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks import pictures
 from benchmarks.growth_points import LARGE_PAYLOAD_BATCH, GrowthPoint, as_json
 from benchmarks.results import growth_table, write_json
 from benchmarks.server import PrivateServer
@@ -124,7 +125,7 @@ def main() -> int:
     asked.add_argument("--most", type=int, default=1_000_000, help="tasks that wait (default 1000000)")
     asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--json", type=Path, metavar="FILE")
-    asked.add_argument("--plot", type=Path, metavar="FILE", help="SVG; needs matplotlib")
+    asked.add_argument("--plot", type=Path, metavar="FILE", help="a picture of the curves, SVG")
     given = asked.parse_args()
     load = os.getloadavg()[0]
     options = {"retry_timeout": 60, "payload_limit": _PAYLOAD_LIMIT}
@@ -144,8 +145,6 @@ def main() -> int:
     if given.json:
         write_json(given.json, [as_json(point) for point in made])
     if given.plot:
-        from benchmarks import pictures  # matplotlib
-
         pictures.growth(made, given.plot)
     return 0
 

@@ -1,23 +1,20 @@
-"""Draws the figures as SVGs whose colours work on light and dark pages."""
+"""Draws the results as SVGs whose colours work on light and dark pages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
 
 from benchmarks.board import Board
 from benchmarks.growth_points import GrowthPoint
 from benchmarks.measures import MEASURES, OURS, PEERS
 from benchmarks.results import Summary
+from jobrunner.charts.axes import PlotArea, plain
+from jobrunner.charts.scale import ChartScale, logarithmic, number, quarters
+from jobrunner.charts.svg import band, curve, dot, picture, rect, rule, text
 
-mpl.use("svg")
-
-from matplotlib import pyplot as plt
-
-_OURS, _PEER, _LIMIT = "#0d9488", "#94a3b8", "#cbd5e1"
-_INK = "#7a8699"
-"""Colour of text and axes: a grey between black and white."""
+_WIDTH, _COLUMNS = 1200, 3
+_BAR_LABELS, _COST_LABELS = 132, 64
+_BAR_HEIGHT, _CURVE_HEIGHT = 375, 325
+_TITLE, _BELOW = 30, 34
 _WIDE = 8
 """Costs that differ by more than this factor get a logarithmic axis."""
 _BARS = {
@@ -28,66 +25,94 @@ _BARS = {
     "cpu_us": "server CPU a task, µs",
     "client_us": "worker CPU a task, µs",
 }
-_STYLE = {
-    "text.color": _INK, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "axes.edgecolor": _INK,
-    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": "jobrunner",
-}  # fmt: skip
+# Text and axes are of a grey between black and white, and the background is transparent: GitHub and the documentation
+# show the same file on light and on dark pages.
+_STYLE = """\
+svg{font:12px sans-serif}text{fill:#7a8699}.title{font-size:13px}.value{font-size:10px}.axis{font-size:11px}
+.grid{stroke:#7a8699;stroke-opacity:.25}.edge,.spread{stroke:#7a8699}.spread{stroke-width:.8}
+.line{fill:none!important;stroke-width:2}.area{opacity:.2;stroke:none!important}
+.ours{fill:#0d9488;stroke:#0d9488}.peer{fill:#94a3b8}.limit{fill:#cbd5e1}rect{stroke:none!important}"""
 
 
 def bars(board: Board, path: Path) -> None:
-    """Medians of all contenders, the best on top, with the spread of the rounds as error bars."""
-    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
-        figure, axes = plt.subplots(2, 3, figsize=(12, 7.5), layout="constrained")
-        for (name, title), axis in zip(_BARS.items(), axes.flat, strict=True):
-            _bars(board, name, axis)
-            axis.set_title(title, fontsize=10)
-        _save(figure, path)
+    """Medians of all contenders, the best on top; the thin lines are the spread of the rounds."""
+    parts = _grid(_BARS, _BAR_HEIGHT, _BAR_LABELS, lambda name, plot: _ranked(board, name, plot))
+    _save(parts, len(_BARS), _BAR_HEIGHT, "Bars of all contenders, each plot on a logarithmic scale", path)
 
 
 def growth(points: Sequence[GrowthPoint], path: Path) -> None:
     """The server's time for a task in each series, by size; the band is the spread of the rounds."""
-    names = list(dict.fromkeys(point.series for point in points))
-    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
-        figure, axes = plt.subplots(2, 3, figsize=(12, 6.5), layout="constrained")
-        for name, axis in zip(names, axes.flat, strict=True):
-            _curve(name, [point for point in points if point.series == name], axis)
-        _save(figure, path)
+    series = {point.series: point.series for point in points}
+
+    def draw(name: str, plot: PlotArea) -> list[str]:
+        return _cost([point for point in points if point.series == name], plot)
+
+    parts = _grid(series, _CURVE_HEIGHT, _COST_LABELS, draw)
+    _save(parts, len(series), _CURVE_HEIGHT, "What a task costs the server by size, a curve for each series", path)
 
 
-def _bars(board: Board, name: str, axis: Any) -> None:
+def _grid(titles: dict[str, str], height: float, left: float, draw: Callable[[str, PlotArea], list[str]]) -> list[str]:
+    parts, width = [], _WIDTH / _COLUMNS
+    for nth, (name, title) in enumerate(titles.items()):
+        x, y = nth % _COLUMNS * width, nth // _COLUMNS * height
+        plot = PlotArea(left=x + left, right=x + width - 14, top=y + _TITLE, floor=y + height - _BELOW)
+        parts += [text("title", (plot.left + plot.right) / 2, y + 18, title), *draw(name, plot)]
+        parts.append(rule("edge", plot.left, plot.top, plot.left, plot.floor))
+        parts.append(rule("edge", plot.left, plot.floor, plot.right, plot.floor))
+    return parts
+
+
+def _save(parts: Sequence[str], plots: int, height: float, label: str, path: Path) -> None:
+    rows = -(-plots // _COLUMNS)
+    path.write_text(picture(parts, width=_WIDTH, height=rows * height, label=label, style=_STYLE), "utf-8")
+
+
+def _ranked(board: Board, name: str, plot: PlotArea) -> list[str]:
     measure = MEASURES[name]
     found = {who: one.summary for who, one in board.figures(name).items() if one.values and not one.void}
-    ranked = sorted(found, key=lambda who: found[who].median, reverse=not measure.most_is_best)
-    summaries = [found[who] for who in ranked]
-    middle = [one.median for one in summaries]
-    spread = [[one.median - one.least for one in summaries], [one.most - one.median for one in summaries]]
-    colours = [_OURS if who.startswith(OURS) else _PEER if who in PEERS else _LIMIT for who in ranked]
-    axis.barh(ranked, middle, xerr=spread, color=colours, ecolor=_INK, error_kw={"elinewidth": 0.8})
-    for place, value in enumerate(middle):
-        axis.text(value, place, f"  {measure.format(value)}", va="bottom", fontsize=7.5)
-    axis.set_xscale("log")
-    axis.set_xlim(min(middle) / 2, max(middle) * 4)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    ranked = sorted(found, key=lambda who: found[who].median, reverse=measure.most_is_best)
+    medians = [one.median for one in found.values()]
+    x = logarithmic(min(medians) / 2, max(medians) * 4, plot.left, plot.right)
+    parts = [plot.x_axis(x, number if min(x.ticks) >= 1 else plain)]
+    row = (plot.floor - plot.top - 8) / max(len(ranked), 1)
+    for nth, who in enumerate(ranked):
+        y, summary = plot.top + 4 + (nth + 0.5) * row, found[who]
+        look = "ours" if who.startswith(OURS) else "peer" if who in PEERS else "limit"
+        end = x.at(summary.most)
+        parts += [
+            text("label", plot.left - 8, y + 4, who, "end"),
+            rect(look, plot.left, y - row * 0.4, x.at(summary.median) - plot.left, row * 0.8),
+            rule("spread", x.at(summary.least), y, end, y),
+            text("value", end + 5, y + 4, measure.format(summary.median), "start"),
+        ]
+    return parts
 
 
-def _curve(name: str, points: Sequence[GrowthPoint], axis: Any) -> None:
-    is_history = name.startswith("history")
+def _cost(points: Sequence[GrowthPoint], plot: PlotArea) -> list[str]:
+    is_history = points[0].series.startswith("history")
     # "off" has size 0, which a logarithmic axis cannot show.
     sizes = [max(point.size, 100) if is_history else point.size for point in points]
     costs = [Summary.of(point.server_us) for point in points]
-    middle = [cost.median for cost in costs]
-    axis.fill_between(sizes, [cost.least for cost in costs], [cost.most for cost in costs], alpha=0.2, color=_OURS)
-    axis.plot(sizes, middle, marker="o", color=_OURS)
-    axis.set(xscale="log", ylabel="server, µs a task", ylim=(0, max(max(middle) * 1.3, 1)))
-    if max(middle) > _WIDE * min(middle):
-        axis.set(yscale="log", ylim=(min(middle) / 2, max(middle) * 2))
-    axis.set_title(name, fontsize=10)
+    x = logarithmic(min(sizes), max(*sizes, min(sizes) * 10), plot.left + 14, plot.right - 14)
     if is_history:
-        axis.set_xticks(sizes, ["off", *(f"{point.size:,}" for point in points[1:])])
-    axis.grid(alpha=0.3)
+        x = ChartScale(x.low, x.high, x.start, x.end, tuple(sizes), is_log=True)
+    y = _cost_scale(costs, plot)
+    xs = [x.at(size) for size in sizes]
+    middle, upper, lower = (
+        [(at, y.at(value)) for at, value in zip(xs, values, strict=True)]
+        for values in zip(*((cost.median, cost.most, cost.least) for cost in costs), strict=True)
+    )
+    return [
+        plot.x_axis(x, lambda size: "off" if is_history and size == sizes[0] else number(size)),
+        plot.y_axis(y, title="server, µs a task"),
+        band("ours", upper, lower),
+        curve("ours", middle),
+        *(dot("ours", *point, 4) for point in middle),
+    ]
 
 
-def _save(figure: Any, path: Path) -> None:
-    figure.savefig(path, transparent=True, metadata={"Date": None})
-    plt.close(figure)
+def _cost_scale(costs: Sequence[Summary], plot: PlotArea) -> ChartScale:
+    medians = [cost.median for cost in costs]
+    if max(medians) > _WIDE * min(medians):
+        return logarithmic(min(medians) / 2, max(medians) * 2, plot.floor, plot.top)
+    return quarters(max(cost.most for cost in costs), plot.floor, plot.top)

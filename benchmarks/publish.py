@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import growth_points
+from benchmarks import growth_points, pictures
 from benchmarks.board import Board
 from benchmarks.child import ROOT
 from benchmarks.page import Figures, with_tables
@@ -45,8 +45,6 @@ def main() -> int:
             return 1
     figures = read(given.folder)
     PAGE.write_text(with_tables(PAGE.read_text("utf-8"), figures), "utf-8")
-    from benchmarks import pictures  # matplotlib
-
     pictures.bars(figures.board, IMAGES / "speed.svg")
     pictures.growth(figures.growth, IMAGES / "growth.svg")
     print(f"{PAGE} and its pictures are written")

@@ -1,49 +1,135 @@
-"""Numbers into places on a plot: the end of an axis, figures for labels, and curves as SVG paths. Pure."""
+"""From values to coordinates: scales with their ticks, curves as SVG paths, and numbers as labels. Pure functions."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 Values = Sequence[float | None]
 Point = tuple[float, float]
+_HOUR_S, _DAY_S = 3600, 86_400
+_STEPS_S = (
+    1, 5, 10, 30, 60, 300, 600, 1800, _HOUR_S, 2 * _HOUR_S, 4 * _HOUR_S, 12 * _HOUR_S, _DAY_S, 7 * _DAY_S, 30 * _DAY_S,
+)  # fmt: skip
+_LOG_FROM = 50
+"""Values whose largest is this many times the smallest get a logarithmic axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartScale:
+    """A linear or logarithmic mapping from [low, high] to [start, end], with the ticks of its axis."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...] = ()
+    is_log: bool = False
+
+    def at(self, value: float) -> float:
+        """The coordinate of a value, clamped to the axis."""
+        bend = math.log10 if self.is_log else float
+        low, high = bend(self.low), bend(self.high)
+        share = (bend(max(value, self.low)) - low) / ((high - low) or 1.0)
+        return self.start + min(share, 1.0) * (self.end - self.start)
+
+
+def quarters(most: float, start: float, end: float) -> ChartScale:
+    """A linear scale from zero with about four steps of a round size."""
+    step = _nice(most / 4 if most > 0 else 0.25)
+    high = step * math.ceil(round(most / step, 6) or 1)
+    return ChartScale(0.0, high, start, end, tuple(step * n for n in range(round(high / step) + 1)))
+
+
+def halves(most: float, start: float, end: float) -> ChartScale:
+    """A linear scale from zero with ticks at its round end and half of it, for small plots."""
+    top = nice_top(most)
+    return ChartScale(0.0, top, start, end, (0.0, top / 2, top))
+
+
+def logarithmic(low: float, high: float, start: float, end: float) -> ChartScale:
+    """A logarithmic scale from `low` to `high`, both above zero, with ticks at the powers of ten in between."""
+    first, last = math.ceil(round(math.log10(low), 6)), math.floor(round(math.log10(high), 6))
+    return ChartScale(low, high, start, end, tuple(10.0**n for n in range(first, last + 1)), is_log=True)
+
+
+def fitting(values: Sequence[float], start: float, end: float) -> ChartScale:
+    """Logarithmic over whole powers of ten when the largest value is 50 times the smallest or more, else linear."""
+    above = [value for value in values if value > 0]
+    if not above or max(above) / min(above) < _LOG_FROM:
+        return quarters(max(above, default=1.0), start, end)
+    low, high = math.floor(math.log10(min(above))), math.ceil(math.log10(max(above)))
+    return logarithmic(10.0**low, 10.0 ** max(high, low + 1), start, end)
+
+
+def times(first: datetime, last: datetime, start: float, end: float) -> ChartScale:
+    """A scale of Unix seconds with at most ten ticks, at round times."""
+    low, high = first.timestamp(), last.timestamp()
+    step = round_step(high - low, 9)
+    ticks = tuple(float(at) for at in range(math.ceil(low / step) * step, int(high) + 1, step))
+    return ChartScale(low, high, start, end, ticks)
+
+
+def round_step(length_s: float, most: int) -> int:
+    """The shortest round length of time, in seconds, that divides `length_s` into at most `most` steps."""
+    return next((step for step in _STEPS_S if length_s / step <= most), _STEPS_S[-1])
 
 
 def nice_top(most: float) -> float:
-    """The end of an axis that holds `most`, with a short half: 1, 2, 3, 4, 6 or 8 times a power of ten, at least 1."""
+    """The end of an axis that holds `most`, whose half is short too: 1, 2, 3, 4, 6 or 8 times a power of ten, or 1."""
     if most <= 1 or not math.isfinite(most):
         return 1.0
-    magnitude: float = 10.0 ** math.floor(math.log10(most))
-    return next(factor * magnitude for factor in (1, 2, 3, 4, 6, 8, 10) if factor * magnitude >= most * 0.999999)
+    return _round_up(most, (1, 2, 3, 4, 6, 8, 10))
 
 
 def number(value: float) -> str:
-    """A figure for a label: `1,204`, `12.5k`, `3.1M`; below ten with one digit where it is not whole."""
+    """A number for a label: `1,204`, `12.5k`, `3.1M`; below ten with one digit where it is not whole."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= 10 * size or (unit == "M" and abs(value) >= size):
             return f"{value / size:.1f}".removesuffix(".0") + unit
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
-def runs(xs: Sequence[float], values: Values, top: float, height: float) -> list[list[Point]]:
-    """The points of values between their gaps; y goes down, from `height` for 0 to 0 for `top`."""
+def rounded(value: float) -> str:
+    """A number with three significant digits, or with all digits before the point when there are more."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
+    return f"{value:.{digits}f}"
+
+
+def runs(xs: Sequence[float], values: Values, y: ChartScale) -> list[list[Point]]:
+    """The points of values between their gaps, each None being a gap."""
     found: list[list[Point]] = [[]]
     for x, value in zip(xs, values, strict=True):
         if value is None:
             found.append([])
         else:
-            found[-1].append((x, height - value / top * height))
-    return [_seen(run) for run in found if run]
+            found[-1].append((x, y.at(value)))
+    return [_widened(run) for run in found if run]
 
 
-def _seen(run: list[Point]) -> list[Point]:
-    # A run of one point has no length: it gets a dash, or nobody would see it.
-    return run if len(run) > 1 else [(run[0][0] - 2, run[0][1]), (run[0][0] + 2, run[0][1])]
-
-
-def path(points: list[Point]) -> str:
-    """Through these points."""
+def path(points: Sequence[Point]) -> str:
+    """The `d` of an SVG path through these points."""
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def area(points: list[Point], floor: float) -> str:
-    """Between these points and the floor."""
+def area(points: Sequence[Point], floor: float) -> str:
+    """The `d` of the area between these points and the floor."""
     return f"{path(points)}L{points[-1][0]:.1f} {floor:.0f}L{points[0][0]:.1f} {floor:.0f}Z"
+
+
+def _widened(run: list[Point]) -> list[Point]:
+    # A run of one point has no length and would be invisible: it is drawn as a dash.
+    return run if len(run) > 1 else [(run[0][0] - 2, run[0][1]), (run[0][0] + 2, run[0][1])]
+
+
+def _nice(value: float) -> float:
+    return _round_up(value, (1, 2, 2.5, 5, 10))
+
+
+def _round_up(value: float, factors: Sequence[float]) -> float:
+    magnitude: float = 10.0 ** math.floor(math.log10(value))
+    return next(factor * magnitude for factor in factors if factor * magnitude >= value * 0.999999)

@@ -11,8 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from jobrunner.charts.responsive import safe, shares, sparkline
 from jobrunner.charts.scale import number
-from jobrunner.charts.svg import safe, shares, sparkline
 from jobrunner.client.client import Client
 from jobrunner.client.internals import keys_of
 from jobrunner.clock import utc_now

@@ -2,7 +2,7 @@
 
 Layers by the longest way from a start (Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical
 System Structures", 1981); within a layer a node stands near the mean of those that lead to it. Links that lead back
-into a loop run below the nodes. As in charts.py there are classes only, no styles; text is escaped.
+into a loop run below the nodes. As in `charts.responsive` there are classes only, no styles; text is escaped.
 """
 
 import itertools
@@ -12,8 +12,8 @@ from html import escape
 
 from markupsafe import Markup
 
+from jobrunner.charts.responsive import safe
 from jobrunner.charts.scale import number
-from jobrunner.charts.svg import safe
 from jobrunner.web.filters import rate as rate_of
 
 _WIDE, _TALL = 196, 84

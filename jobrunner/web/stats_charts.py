@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from markupsafe import Markup
 
-from jobrunner.charts.svg import ChartLine, bars, lines
+from jobrunner.charts.responsive import bars, lines
+from jobrunner.charts.svg import ChartSeries
 from jobrunner.client.client import Client
 from jobrunner.inspector.stats import StatsSeries, StatsStep, Unit, series
 from jobrunner.web.context import Context
@@ -53,9 +54,9 @@ def plots(client: Client, span: str, *, queue: str | None = None) -> StatsCharts
     )
 
 
-def _outcomes(steps: Sequence[StatsStep]) -> list[ChartLine]:
-    def of(name: str, look: str, *outcomes: str) -> ChartLine:
-        return ChartLine(
+def _outcomes(steps: Sequence[StatsStep]) -> list[ChartSeries]:
+    def of(name: str, look: str, *outcomes: str) -> ChartSeries:
+        return ChartSeries(
             name=name, look=look, values=[sum(step.counts.get(one, 0) for one in outcomes) for step in steps]
         )
 
@@ -68,10 +69,10 @@ def _outcomes(steps: Sequence[StatsStep]) -> list[ChartLine]:
     return [line for at, line in enumerate(found) if at in (0, 2) or any(line.values)]
 
 
-def _percentiles(steps: Sequence[StatsStep], kind: str) -> list[ChartLine]:
+def _percentiles(steps: Sequence[StatsStep], kind: str) -> list[ChartSeries]:
     times = [step.run if kind == "run" else step.wait for step in steps]
     return [
-        ChartLine(name="p50", look="pending", values=[one.p50_ms for one in times]),
-        ChartLine(name="p95", look="scheduled", values=[one.p95_ms for one in times]),
-        ChartLine(name="p99", look="warn", values=[one.p99_ms for one in times]),
+        ChartSeries(name="p50", look="pending", values=[one.p50_ms for one in times]),
+        ChartSeries(name="p95", look="scheduled", values=[one.p95_ms for one in times]),
+        ChartSeries(name="p99", look="warn", values=[one.p99_ms for one in times]),
     ]

@@ -1,6 +1,6 @@
 """A report as one HTML page that needs nothing else: no request leaves it, and it can be mailed or kept as a file.
 
-Readable in light and dark, as the reader's system is set; plots from `report_charts`, tables below them.
+Readable in light and dark, as the reader's system is set; charts from `jobrunner.charts.axes`, tables below them.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from dataclasses import replace
 from html import escape
 from importlib.resources import files
 
-from jobrunner.spark.report.charts import ChartSeries, columns, legend, lines, spans, stacked_bars
+from jobrunner.charts.axes import columns, legend, lines, spans, stacked_bars
+from jobrunner.charts.svg import ChartSeries
 from jobrunner.spark.report.tables import Report, Table, instant_text, length_unit, shown
 
 _MOST_LABELS = 20

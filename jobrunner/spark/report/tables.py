@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from jobrunner.charts.scale import rounded
+
 Row = Sequence[Any]
 
 
@@ -79,16 +81,6 @@ def length_unit(longest_s: float) -> tuple[str, float]:
         if longest_s < limit_s:
             return unit, factor
     return "h", 1 / 3600
-
-
-def rounded(value: float) -> str:
-    """Three digits that count, or all before the point."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
-    return f"{value:.{digits}f}"
 
 
 def _longest(table: Table, column: ReportColumn) -> float:

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from jobrunner.charts.responsive import bars, lines, shares, sparkline, ticks
 from jobrunner.charts.scale import nice_top, number
-from jobrunner.charts.svg import ChartLine, bars, lines, shares, sparkline, ticks
+from jobrunner.charts.svg import ChartSeries
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 
@@ -38,7 +39,7 @@ def test_bars_stack_and_the_highest_stack_reaches_its_share_of_the_axis():
     drawn = svg(
         bars(
             minutes(2),
-            [ChartLine(name="a", look="good", values=[3, 0]), ChartLine(name="b", look="bad", values=[1, None])],
+            [ChartSeries(name="a", look="good", values=[3, 0]), ChartSeries(name="b", look="bad", values=[1, None])],
             title="t",
         )
     )
@@ -51,14 +52,14 @@ def test_bars_stack_and_the_highest_stack_reaches_its_share_of_the_axis():
 
 def test_a_line_has_a_gap_where_there_is_no_value():
     drawn = svg(
-        lines(minutes(5), [ChartLine(name="p50", look="pending", values=[1, 2, None, 2, 1])], title="run", unit=" ms")
+        lines(minutes(5), [ChartSeries(name="p50", look="pending", values=[1, 2, None, 2, 1])], title="run", unit=" ms")
     )
 
     assert sum(part.get("class") == "line pending" for part in drawn) == 2
 
 
 def test_each_step_of_a_chart_tells_its_values():
-    drawn = svg(lines(minutes(2), [ChartLine(name="p50", look="pending", values=[1, 20])], title="run", unit=" ms"))
+    drawn = svg(lines(minutes(2), [ChartSeries(name="p50", look="pending", values=[1, 20])], title="run", unit=" ms"))
 
     assert [part.get("data-tip") for part in drawn if part.get("class") == "hot"] == [
         "Nov 21 10:00 · p50 1 ms",
@@ -81,7 +82,7 @@ def test_the_axis_of_time_is_marked_at_round_times(count, apart, labels):
 
 
 def test_a_plot_of_nothing_says_so_and_half_a_task_is_no_mark():
-    drawn = str(bars(minutes(2), [ChartLine(name="a", look="good", values=[0, None])], title="t"))
+    drawn = str(bars(minutes(2), [ChartSeries(name="a", look="good", values=[0, None])], title="t"))
 
     assert "Nothing was measured" in drawn
     assert "0.5" not in drawn
@@ -90,7 +91,7 @@ def test_a_plot_of_nothing_says_so_and_half_a_task_is_no_mark():
 @pytest.mark.parametrize(
     "markup",
     [
-        bars(minutes(1), [ChartLine(name='"><script>', look="good", values=[1])], title='"><script>', unit="<"),
+        bars(minutes(1), [ChartSeries(name='"><script>', look="good", values=[1])], title='"><script>', unit="<"),
         sparkline([1, 2], label='"><script>'),
         shares([('"><script>', "good", 1)], label='"><script>'),
     ],
@@ -108,6 +109,6 @@ def test_nothing_to_draw_is_drawn_empty(markup):
 
 
 def test_no_chart_has_a_style_of_its_own():
-    drawn = bars(minutes(1), [ChartLine(name="a", look="good", values=[1])], title="t") + sparkline([1, 2], label="l")
+    drawn = bars(minutes(1), [ChartSeries(name="a", look="good", values=[1])], title="t") + sparkline([1, 2], label="l")
 
     assert "style=" not in drawn

@@ -1,0 +1,154 @@
+"""Charts of the dashboard, rendered on the server: bars and lines over time, sparklines, shares of a whole.
+
+Invariants: the SVG has classes of `app.css` and no colour, font or inline style, so that it follows both themes and
+passes the page's security policy; text stands beside the plot and never inside it, so that a plot stretches to any
+width and stays readable; every text from outside is escaped.
+
+Reads best beside Tufte, "The Visual Display of Quantitative Information" (1983): little ink that is no figure.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+
+from markupsafe import Markup
+
+from jobrunner.charts.scale import ChartScale, Values, halves, number, round_step, runs
+from jobrunner.charts.svg import ChartSeries, curve, filled, rect, rule
+
+_WIDTH, _HEIGHT = 600.0, 160.0
+_SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 24.0
+_DAY_S = 86_400
+_MOST_TICKS = 7
+
+
+def bars(starts: Sequence[datetime], lines: Sequence[ChartSeries], *, title: str, unit: str = "") -> Markup:
+    """Stacked bars over time. All of `lines` are as long as `starts`."""
+    totals = [sum(line.values[at] or 0.0 for line in lines) for at in range(len(starts))]
+    y = halves(max(totals, default=0.0), _HEIGHT, 0.0)
+    parts = []
+    width = _WIDTH / max(len(starts), 1)
+    for at in range(len(starts)):
+        below = 0.0
+        for line in lines:
+            if value := line.values[at] or 0.0:
+                tall = max(value / y.high * _HEIGHT, 1.0)
+                parts.append(rect(f"fill {line.look}", (at + 0.1) * width, y.at(below + value), width * 0.8, tall))
+                below += value
+    return _with_axes(starts, lines, parts, y, title=title, unit=unit)
+
+
+def lines(starts: Sequence[datetime], drawn: Sequence[ChartSeries], *, title: str, unit: str = "") -> Markup:
+    """Lines over time on one linear axis from zero, with gaps where a value is None. The area below the first line is
+    filled."""
+    found = [value for line in drawn for value in line.values if value is not None]
+    y = halves(max(found, default=0.0), _HEIGHT, 0.0)
+    xs = _middles(len(starts))
+    parts = []
+    for nth, line in enumerate(drawn):
+        for points in runs(xs, line.values, y):
+            if nth == 0:
+                parts.append(filled(line.look, points, _HEIGHT))
+            parts.append(curve(line.look, points))
+    return _with_axes(starts, drawn, parts, y, title=title, unit=unit)
+
+
+def sparkline(values: Values, *, label: str, look: str = "waiting") -> Markup:
+    """A line of the size of a word; without values, an empty plot of the same size."""
+    top = max((value for value in values if value is not None), default=0.0) or 1.0
+    y = ChartScale(0.0, top, _SPARK_HEIGHT - 1, 1.0)  # half the width of the line stays free at both ends
+    xs = [at * _SPARK_WIDTH / max(len(values) - 1, 1) for at in range(len(values))]
+    parts = []
+    for points in runs(xs, values, y):
+        parts += [filled(look, points, _SPARK_HEIGHT), curve(look, points)]
+    return safe(
+        f'<svg class="sparkline" viewBox="0 0 {_SPARK_WIDTH:.0f} {_SPARK_HEIGHT:.0f}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    )
+
+
+def shares(parts: Sequence[tuple[str, str, float]], *, label: str) -> Markup:
+    """One bar cut into (name, look, size): how a whole is made up. An empty whole is an empty bar."""
+    whole = sum(size for _, _, size in parts)
+    drawn, left = [], 0.0
+    for name, look, size in parts:
+        if size:
+            width = size / whole * 100
+            drawn.append(rect(f"fill {look}", left, 0, max(width, 0.6), 4, title=f"{name}: {number(size)}"))
+            left += width
+    said = ", ".join(f"{name} {number(size)}" for name, _, size in parts if size) or "nothing"
+    return safe(
+        f'<svg class="shares" viewBox="0 0 100 4" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(label)}: {escape(said)}">{"".join(drawn)}</svg>'
+    )
+
+
+def safe(drawn: str) -> Markup:
+    """Marks text as HTML, so that templates do not escape it. Only for SVG made here, with every name escaped."""
+    return Markup(drawn)  # noqa: S704
+
+
+def _with_axes(
+    starts: Sequence[datetime], drawn: Sequence[ChartSeries], parts: list[str], y: ChartScale, *, title: str, unit: str
+) -> Markup:
+    legend = "".join(f'<span class="key"><i class="dot {line.look}"></i>{escape(line.name)}</span>' for line in drawn)
+    peaks = ", ".join(f"{line.name} up to {_amount(_most(line), unit)}" for line in drawn)
+    axis = "".join(f"<span>{escape(_mark(tick, unit))}</span>" for tick in y.ticks[:0:-1]) + "<span>0</span>"
+    xs, marks = _middles(len(starts)), ticks(starts)
+    grid = [rule("grid", 0, y.at(tick), _WIDTH, y.at(tick)) for tick in y.ticks]
+    grid += [rule("grid upright", xs[at], 0, xs[at], _HEIGHT) for at, _ in marks]
+    below = "".join(
+        f'<text x="{xs[at] / _WIDTH:.2%}" y="14" text-anchor="middle">{escape(label)}</text>' for at, label in marks
+    )
+    none = "" if parts else '<p class="plot-none">Nothing was measured in this time.</p>'
+    return safe(
+        f'<div class="legend">{legend}</div><div class="plot"><div class="plot-y" aria-hidden="true">{axis}</div>'
+        f'<svg class="plot-area" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(title)}: {escape(peaks)}">{"".join(grid)}{"".join(parts)}'
+        f'{_spots(starts, drawn, unit)}</svg><svg class="plot-x" aria-hidden="true">{below}</svg>{none}</div>'
+    )
+
+
+def ticks(starts: Sequence[datetime]) -> list[tuple[int, str]]:
+    """(index, label) of the round times among the starts of steps, in UTC: at most eight."""
+    if len(starts) < 2:
+        return []
+    apart_s = round_step((starts[-1] - starts[0]).total_seconds(), _MOST_TICKS)
+    form = "%H:%M" if apart_s < _DAY_S else "%b %d"
+    return [
+        (at, start.astimezone(UTC).strftime(form))
+        for at, start in enumerate(starts)
+        if start.timestamp() % apart_s == 0
+    ]
+
+
+def _spots(starts: Sequence[datetime], drawn: Sequence[ChartSeries], unit: str) -> str:
+    """An invisible rectangle for each step that shows the step's values under the pointer."""
+    width = _WIDTH / max(len(starts), 1)
+    tips = [_tip(start, drawn, at, unit) for at, start in enumerate(starts)]
+    return "".join(
+        rect("hot", at * width, 0, width, _HEIGHT, title=tip, tip=tip) for at, tip in enumerate(tips)
+    )
+
+
+def _tip(start: datetime, drawn: Sequence[ChartSeries], at: int, unit: str) -> str:
+    values = [f"{line.name} {_amount(value, unit)}" for line in drawn if (value := line.values[at]) is not None]
+    return " · ".join([start.astimezone(UTC).strftime("%b %d %H:%M"), *values])
+
+
+def _amount(value: float, unit: str) -> str:
+    """A number with its unit; a second and more of milliseconds as seconds."""
+    return f"{number(value / 1000)} s" if unit == " ms" and value >= 1000 else f"{number(value)}{unit}"
+
+
+def _mark(value: float, unit: str) -> str:
+    """The label of a tick; empty where it would count half a task."""
+    return "" if not unit and value != int(value) else _amount(value, unit)
+
+
+def _most(line: ChartSeries) -> float:
+    return max((value for value in line.values if value is not None), default=0.0)
+
+
+def _middles(count: int) -> list[float]:
+    return [(at + 0.5) * _WIDTH / count for at in range(count)]
