@@ -1,8 +1,8 @@
 """Pipelines: stations joined by queues, where an item is in exactly one queue at any time."""
 
-from jobrunner.etl.item import StationItem
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.etl.station import StationItem
 from jobrunner.etl.station_outcome import UNSET, Drop, To
 
 __all__ = ["UNSET", "Drop", "Pipeline", "SparkStation", "StationItem", "To"]

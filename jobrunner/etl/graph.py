@@ -1,13 +1,21 @@
-"""The stations of one pipeline as a graph of queues: what leads where, and what is wrong with that.
+"""The stations of one pipeline as a graph of queues: its checks, its diagrams, and its form on the server.
 
-What must always hold: a move may wait for room in a full target only where waiting cannot come round in a circle. So
-moves within a strongly connected component (a loop, a station that leads to itself) never wait.
+Invariant: a move may wait for room in a full target only where waiting cannot come round in a circle. So moves within a
+strongly connected component (a loop, a station that leads to itself) never wait.
+
+A program writes the graph of a pipeline to the server when it first uses it, so that readers need none of its code; the
+last writer wins. Readers skip a graph that they cannot read: another version may have written it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from jobrunner.errors import PipelineError
+import msgspec
+
+from jobrunner.broker.call import Call, command
+from jobrunner.broker.keys import Keys
+from jobrunner.errors import InvalidOption, PipelineError
 from jobrunner.etl.queue_names import nearest
 
 
@@ -154,3 +162,102 @@ def _close(queue: str, path: list[str], numbered: dict[str, int]) -> None:
         numbered[member] = number
         if member == queue:
             return
+
+
+_SHAPES = {
+    "station": ("[", "]"),
+    "sink": ("([", "])"),
+    "spark station": ("[[", "]]"),
+    "spark sink": ("[(", ")]"),
+    "queue": (">", "]"),
+}
+
+
+def draw(graph: Graph, form: str) -> str:
+    """The graph as `mermaid` or `text`. Raises InvalidOption for another form."""
+    if form == "mermaid":
+        return _mermaid(graph)
+    if form == "text":
+        return _text(graph)
+    raise InvalidOption(f"diagram {form!r}: choose 'mermaid' or 'text'")
+
+
+def _mermaid(graph: Graph) -> str:
+    """Shapes tell what serves a queue; a dotted line leads to where the dead go. See mermaid.js.org, "Flowcharts"."""
+    nodes = graph.in_order()
+    names = {node.queue: f"q{number}" for number, node in enumerate(nodes)}
+    lines = ["flowchart LR"]
+    for node in nodes:
+        opens, closes = _SHAPES[node.kind]
+        lines.append(f'    {names[node.queue]}{opens}"{_shown(node)}"{closes}')
+    for node in nodes:
+        lines += [f"    {names[node.queue]} --> {names[to]}" for to in node.targets if to in names]
+        if node.dead_letter_queue in names:
+            lines.append(f"    {names[node.queue]} -. dead .-> {names[node.dead_letter_queue]}")
+    return "\n".join(lines)
+
+
+def _text(graph: Graph) -> str:
+    """One line a queue: its name, what serves it, where that leads to. `↺` marks a way back into a loop."""
+    nodes = graph.in_order()
+    width = max((len(node.short) for node in nodes), default=0)
+    kinds = max((len(node.kind) for node in nodes), default=0)
+    return "\n".join(f"{node.short:<{width}}  {node.kind:<{kinds}}  {_ways(graph, node)}".rstrip() for node in nodes)
+
+
+def _ways(graph: Graph, node: QueueNode) -> str:
+    ways = [f"→ {_target(graph, node, to)}" for to in node.targets]
+    if node.dead_letter_queue is not None:
+        ways.append(f"☠ {node.dead_letter_queue.partition('/')[2]}")
+    return "  ".join(ways)
+
+
+def _target(graph: Graph, node: QueueNode, to: str) -> str:
+    return to.partition("/")[2] + ("" if graph.waits(node.queue, to) else " ↺")
+
+
+def _shown(node: QueueNode) -> str:
+    function = node.origin.rpartition(":")[2].rpartition(".")[2]
+    if not function or function == node.short or not function.isidentifier():
+        return node.short
+    return f"{node.short}: {function}"
+
+
+class _StoredQueue(msgspec.Struct, kw_only=True):
+    queue: str
+    kind: str
+    targets: tuple[str, ...] = ()
+    dead_letter_queue: str | None = None
+
+
+def publish(keys: Keys, graph: Graph) -> Call[int]:
+    """Writes a graph."""
+    told = [
+        _StoredQueue(queue=node.queue, kind=node.kind, targets=node.targets, dead_letter_queue=node.dead_letter_queue)
+        for node in graph.nodes
+    ]
+    return command("HSET", keys.pipelines, graph.pipeline, msgspec.json.encode(told), read=int)
+
+
+def published(keys: Keys) -> Call[dict[str, Graph]]:
+    """Every graph that was written, by the name of its pipeline; without those that cannot be read."""
+    return command("HGETALL", keys.pipelines, read=_graphs)
+
+
+def _graphs(reply: list[bytes]) -> dict[str, Graph]:
+    found = {raw.decode("utf-8", "replace"): text for raw, text in zip(reply[::2], reply[1::2], strict=True)}
+    read = {name: _graph(name, text) for name, text in sorted(found.items())}
+    return {name: graph for name, graph in read.items() if graph is not None}
+
+
+def _graph(name: str, text: bytes) -> Graph | None:
+    graph = Graph(name)
+    try:
+        told: Any = msgspec.json.decode(text, type=list[_StoredQueue])
+        for one in told:
+            graph.add(
+                QueueNode(queue=one.queue, kind=one.kind, targets=one.targets, dead_letter_queue=one.dead_letter_queue)
+            )
+    except (msgspec.MsgspecError, PipelineError):
+        return None
+    return graph

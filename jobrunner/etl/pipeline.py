@@ -15,14 +15,12 @@ from jobrunner.client.queue import Queue
 from jobrunner.client.queue_settings import write_settings
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
-from jobrunner.etl.diagram import draw
-from jobrunner.etl.graph import Graph, QueueNode
+from jobrunner.etl.graph import Graph, QueueNode, draw, publish
 from jobrunner.etl.options import QueueOptions, StationOptions, check_station, settle_queue, settle_station, targets_of
 from jobrunner.etl.queue_names import full_name, nearest
 from jobrunner.etl.spark_station import SparkStation, driver_of, settle_batches
 from jobrunner.etl.station import StationFunction, check_function, define_station, origin_of
 from jobrunner.etl.station_outcome import Link
-from jobrunner.etl.stored_graph import publish
 from jobrunner.jobs.registry import forget_station, register_driver, register_station
 from jobrunner.option_names import checks_options
 from jobrunner.settings import Duration, check_whole
@@ -80,13 +78,13 @@ class Pipeline:
         """
         own = full_name(self.name, queue)
         check_station(options, f"station of queue {queue!r}", _OPTIONS["station"])
-        link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
+        link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
         return self._declare(own, link, dict(options), "station")
 
     def sink(self, queue: str, **options: Unpack[StationOptions]) -> Callable[[S], S]:
         """Declares the end of a line: what the function returns is the item's result. Raises as `station`."""
         own = full_name(self.name, queue)
-        return self._declare(own, self._link(own, (), is_sink=True), dict(options), "sink")
+        return self._declare(own, _link(self, own, (), is_sink=True), dict(options), "sink")
 
     def declare(self, queue: str, **options: Unpack[QueueOptions]) -> None:
         """Declares a queue that no station takes from: an end to read by hand, or a place for the dead."""
@@ -117,7 +115,7 @@ class Pipeline:
         """
         own = full_name(self.name, queue)
         settle_queue(self.name, own, options, explicit=_OPTIONS["spark station"])
-        link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
+        link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
         batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing=missing, lease=lease)
         return self._declare_spark(own, link, name, dict(options), {**batches, "emits_new": emits_new})
 
@@ -134,7 +132,7 @@ class Pipeline:
     ) -> Callable[[F], F]:
         """Declares the end of a line on Spark: (df, spark, batch) -> None; `batch.id` is stable over retries."""
         own = full_name(self.name, queue)
-        link = self._link(own, (), is_sink=True)
+        link = _link(self, own, (), is_sink=True)
         batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing="drop", lease=lease)
         return self._declare_spark(own, link, name, dict(options), batches)
 
@@ -190,17 +188,6 @@ class Pipeline:
             self.apply(client)
             self._applied = client
 
-    def _link(self, queue: str, targets: tuple[str, ...], *, fan_out: bool = False, is_sink: bool = False) -> Link:
-        graph = self.graph
-        return Link(
-            queue=queue,
-            targets=targets,
-            waits=lambda to: graph.waits(queue, to),
-            max_hops=self.max_hops,
-            fan_out=fan_out,
-            is_sink=is_sink,
-        )
-
     def _declare(self, queue: str, link: Link, options: dict[str, Any], kind: str) -> Callable[[S], S]:
         default, explicit = queue.partition("/")[2], _OPTIONS[kind]
         what = f"{kind} of queue {default!r}"
@@ -249,6 +236,20 @@ class Pipeline:
         self.graph.add(node)
         if node.dead_letter_queue is not None:
             allow_forward(node.queue, node.dead_letter_queue)
+
+
+def _link(
+    pipeline: Pipeline, queue: str, targets: tuple[str, ...], *, fan_out: bool = False, is_sink: bool = False
+) -> Link:
+    graph = pipeline.graph
+    return Link(
+        queue=queue,
+        targets=targets,
+        waits=lambda to: graph.waits(queue, to),
+        max_hops=pipeline.max_hops,
+        fan_out=fan_out,
+        is_sink=is_sink,
+    )
 
 
 _known: dict[str, tuple[str, Pipeline]] = {}

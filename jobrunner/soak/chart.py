@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from jobrunner.charts.axes import PlotArea
 from jobrunner.charts.scale import ChartScale, Values, halves, number, round_step, runs
 from jobrunner.charts.svg import ChartSeries, curve, filled, picture, rule, text
-from jobrunner.soak.fault_injector import InjectedFault
-from jobrunner.soak.fault_plan import KINDS
+from jobrunner.soak.faults import KINDS, InjectedFault
 from jobrunner.soak.samples import SoakSample
 
 _WIDTH, _LEFT, _RIGHT = 1000, 70, 980

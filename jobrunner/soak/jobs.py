@@ -9,7 +9,7 @@ from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.unique import Unique
 from jobrunner.retry import Backoff
-from jobrunner.soak.ledger import line_of, write
+from jobrunner.soak.ledger import KEEP_S, line_of, write
 
 LEDGER = "_JOBRUNNER_SOAK_LEDGER"
 """The variable that names the ledger."""
@@ -20,7 +20,6 @@ IN, OUT = f"{HAND}/in", f"{HAND}/out"
 QUEUES = (*SERVED, IN, OUT)
 TICK_S = {"SoakTicking": 1, "SoakTocking": 5}
 """Seconds between the ticks of periodic jobs."""
-KEEP_S = 5
 _SOON = Backoff(base=0.2, factor=2, cap=2, jitter=0.1)
 _ENDLESS: Any = {"max_attempts": 0, "max_stalled": 0, "result_ttl": KEEP_S, "backoff": _SOON}
 

@@ -1,16 +1,20 @@
-"""What happened, written where neither a killed worker nor a killed server can lose it.
+"""The ledger of a soak, written where neither a killed worker nor a killed server can lose it, and what it adds up to.
 
 One file, opened with O_APPEND by every process. An entry is one write of one short line, or of several: the kernel
 mixes none with others', so their order in the file is the order in which they were written.
 """
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from bisect import insort
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobrunner.clock import monotonic
 
+KEEP_S = 5
+"""Seconds that the result of a task is kept."""
 _WORDS = 6
 _PIECE = 1 << 20
 
@@ -69,3 +73,191 @@ class LedgerTail:
                 self._read += len(whole)
                 file.seek(self._read)
                 yield from (entry for line in whole.decode().splitlines() if (entry := entry_of(line)))
+
+
+_FORGOTTEN_S = 300.0
+_DOOMED = "SoakDoomed"
+
+
+@dataclass(slots=True)
+class KnownTask:
+    """One task, as the ledger has it."""
+
+    kind: str = ""
+    offered_at: float = 0.0
+    due_at: float = 0.0
+    first_at: float = 0.0
+    pid: int = 0
+    """Of its last start."""
+    starts: int = 0
+    attempt: int = 0
+    """Of its last start."""
+    has_failed: bool = False
+    """Whether that attempt did, on purpose."""
+    excused: int = 0
+    """Starts too many that a fault explains; each may come to an end of its own."""
+    ends: int = 0
+    ended_at: float = 0.0
+    acked_at: float = 0.0
+    """0: it was not."""
+
+    def is_forgotten(self, now: float) -> bool:
+        """Whether the call that enqueues it was open for so long after its end that the server knew it no more: what is
+        sent again then, under the same id, is a new task."""
+        return self.ends > 0 and (self.acked_at or now) - self.ended_at >= KEEP_S
+
+
+class Excuses:
+    """When which processes were struck by what may cost them their leases."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float, frozenset[int] | None]] = []
+
+    def add(self, pids: Collection[int] | None, since: float, until: float) -> None:
+        """These processes, or all; `until` may lie ahead."""
+        insort(self._spans, (since, until, None if pids is None else frozenset(pids)), key=lambda span: span[0])
+
+    def excuse(self, pids: Collection[int], since: float, until: float) -> bool:
+        """Whether one of the processes was struck between these instants."""
+        return any(
+            began <= until and ended >= since and (struck is None or not struck.isdisjoint(pids))
+            for began, ended, struck in reversed(self._spans)
+        )
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts of a run."""
+
+    offered: int = 0
+    acked: int = 0
+    acked_doomed: int = 0
+    finished: int = 0
+    retries: int = 0
+    extra: int = 0
+    extra_unexcused: int = 0
+    ended_again: int = 0
+    ended_again_unexcused: int = 0
+    unknown: int = 0
+    refused: int = 0
+    unsent: int = 0
+    offered_doomed: int = 0
+    wrong: list[str] = field(default_factory=list)
+    """Some of what is not excused, in words."""
+
+
+class LedgerSummary:
+    """Takes entries in; `totals`, `open` and `ticks` can be read at any time."""
+
+    def __init__(self, excuses: Excuses) -> None:
+        self.totals = Totals()
+        self.open: dict[str, KnownTask] = {}
+        """Acknowledged and not finished, by id, the oldest first or nearly so; without those that are to die."""
+        self.ticks: dict[str, set[str]] = {}
+        """Ids of the ticks that ran, by the name of their job."""
+        self.waits: deque[tuple[float, float]] = deque(maxlen=20_000)
+        """When a task began for the first time, and how long after it was due."""
+        self._excuses = excuses
+        self._known: dict[str, KnownTask] = {}
+        self._settled: deque[tuple[float, str]] = deque()
+
+    def take(self, entries: Iterable[LedgerEntry]) -> None:
+        """Adds entries in the order in which they were written."""
+        last_at = 0.0
+        for entry in entries:
+            last_at = entry.at
+            match entry.event:
+                case "offer":
+                    self._offer(entry)
+                case "ack":
+                    self._ack(entry)
+                case "start":
+                    self._start(entry)
+                case "fail":
+                    self._fail(entry)
+                case "end":
+                    self._end(entry)
+                case "tick":
+                    self.ticks.setdefault(entry.note, set()).add(entry.task)
+                case "refused":
+                    self.totals.refused += 1
+                case "unsent":
+                    self.totals.unsent += 1
+        self._forget(last_at - _FORGOTTEN_S)
+
+    def oldest_s(self, now: float) -> float:
+        """For how long the oldest of what is open is due; 0 when nothing is."""
+        return max((now - known.due_at for known in self.open.values() if known.due_at < now), default=0.0)
+
+    def never_begun(self) -> list[str]:
+        """Ids of what is open and never ran."""
+        return [task for task, known in self.open.items() if not known.starts]
+
+    def _offer(self, entry: LedgerEntry) -> None:
+        kind, _, delay_s = entry.note.partition(" ")
+        self._known[entry.task] = KnownTask(kind, entry.at, entry.at + float(delay_s))
+        self.totals.offered += 1
+        self.totals.offered_doomed += kind == _DOOMED
+
+    def _ack(self, entry: LedgerEntry) -> None:
+        known = self._known.get(entry.task)
+        if known is None or known.acked_at:
+            return  # a unique task that was there already
+        known.acked_at = entry.at
+        self.totals.acked += 1
+        if known.kind == _DOOMED:
+            self.totals.acked_doomed += 1
+        elif not known.ends:
+            self.open[entry.task] = known
+
+    def _start(self, entry: LedgerEntry) -> None:
+        known = self._known.get(entry.task)
+        if known is None:
+            self.totals.unknown += 1
+            self._note_wrong(f"{entry.task} began, which nobody offered, or which was over for long")
+            known = self._known[entry.task] = KnownTask(offered_at=entry.at, due_at=entry.at)
+        if known.starts and not known.has_failed:
+            self.totals.extra += 1
+            if known.is_forgotten(entry.at) or self._excuses.excuse((known.pid, entry.pid), known.first_at, entry.at):
+                known.excused += 1
+            else:
+                self.totals.extra_unexcused += 1
+                self._note_wrong(f"{entry.task} began again in attempt {entry.attempt} after {known.starts} starts")
+        elif known.starts:
+            self.totals.retries += 1
+        else:
+            known.first_at = entry.at
+            self.waits.append((entry.at, max(entry.at - known.due_at, 0.0)))
+        known.starts += 1
+        known.pid, known.attempt, known.has_failed = entry.pid, entry.attempt, False
+
+    def _fail(self, entry: LedgerEntry) -> None:
+        known = self._known.get(entry.task)
+        if known is not None:
+            known.has_failed |= entry.attempt == known.attempt
+            if known.kind == _DOOMED:
+                self._settled.append((entry.at, entry.task))
+
+    def _end(self, entry: LedgerEntry) -> None:
+        known = self._known.get(entry.task)
+        if known is None:
+            return
+        known.ends += 1
+        known.ended_at = entry.at
+        if known.ends > 1:
+            self.totals.ended_again += 1
+            if known.ends > 1 + known.excused:
+                self.totals.ended_again_unexcused += 1
+                self._note_wrong(f"{entry.task} finished {known.ends} times")
+            return
+        self.totals.finished += 1
+        self.open.pop(entry.task, None)
+        self._settled.append((entry.at, entry.task))
+
+    def _note_wrong(self, told: str) -> None:
+        if len(self.totals.wrong) < 10:
+            self.totals.wrong.append(told)
+
+    def _forget(self, before: float) -> None:
+        while self._settled and self._settled[0][0] < before:
+            self._known.pop(self._settled.popleft()[1], None)

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from jobrunner.soak.fault_plan import KINDS
+from jobrunner.soak.faults import KINDS
 from jobrunner.soak.report import clock, milliseconds
 from jobrunner.soak.run import Soak
 from jobrunner.soak.samples import SoakSample

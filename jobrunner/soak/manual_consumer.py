@@ -8,9 +8,9 @@ import threading
 
 from jobrunner.client.client import Client
 from jobrunner.errors import JobrunnerError
-from jobrunner.soak.child_process import asked_to_stop, settings_here
 from jobrunner.soak.jobs import IN, LEDGER, OUT
 from jobrunner.soak.ledger import line_of, write
+from jobrunner.soak.processes import asked_to_stop, settings_here
 
 _AT_ONCE = 50
 _IDLE_S = 0.05

@@ -1,19 +1,59 @@
-"""The processes of a soak: workers, one that enqueues, one that moves items by hand. They end with this process.
-
-The first worker is the *elder*: nothing kills or suspends it, so its memory and descriptors can be judged.
-"""
+"""The processes of a soak: starting, replacing and ending them, and the settings that they share."""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from jobrunner.clock import monotonic, sleep
 from jobrunner.soak.jobs import SERVED
+
+SETTINGS = "_JOBRUNNER_SOAK_SETTINGS"
+"""The variable that holds the settings as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSettings:
+    """What these processes are told."""
+
+    rate: float
+    """Tasks a second."""
+    keepalive: float
+    """Seconds of a lease."""
+    task_s: float
+    """Seconds that a task takes, on average."""
+
+    def text(self) -> str:
+        """As the variable holds it."""
+        return msgspec.json.encode(asdict(self)).decode()
+
+
+def settings_here() -> ChildSettings:
+    """Of this process."""
+    return msgspec.json.decode(os.environ[SETTINGS], type=ChildSettings)
+
+
+def asked_to_stop() -> threading.Event:
+    """Set at SIGTERM, and when standard input ends: whoever started this process is no more."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        stop.set()
+
+    threading.Thread(target=wait, name="jobrunner-lifeline", daemon=True).start()
+    return stop
+
 
 _LOOK_S = 0.02
 _STARTS_S = 20.0

@@ -19,9 +19,9 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, QueueFull
 from jobrunner.jobs.build import Placement, build_task
 from jobrunner.jobs.job import definition_of
-from jobrunner.soak.child_process import ChildSettings, asked_to_stop, settings_here
 from jobrunner.soak.jobs import HAND, IN, LEDGER, Doomed, Limited, Noted, Short, Single
 from jobrunner.soak.ledger import line_of, write
+from jobrunner.soak.processes import ChildSettings, asked_to_stop, settings_here
 from jobrunner.task import Task, new_id
 
 _TURN_S = 0.1

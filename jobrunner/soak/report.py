@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from jobrunner.soak.checks import SoakCheck
 from jobrunner.soak.run import Soak
 from jobrunner.soak.samples import SoakSample
-from jobrunner.soak.verdict import SoakCheck
 
 _EVERY_S = 10.0
 _MIB = 1 << 20

@@ -15,15 +15,22 @@ from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import JobrunnerError
 from jobrunner.retry import Backoff
 from jobrunner.soak.audit import delete_all
-from jobrunner.soak.checks import Peaks, of_growth, of_ledger, of_limits, of_prefix, of_processes, of_server, of_ticks
-from jobrunner.soak.child_process import SETTINGS, ChildSettings
-from jobrunner.soak.fault_injector import FaultInjector, InjectedFault
-from jobrunner.soak.fault_plan import OF_PROXY, Fault, faults_of
+from jobrunner.soak.checks import (
+    Peaks,
+    SoakCheck,
+    of_growth,
+    of_ledger,
+    of_limits,
+    of_prefix,
+    of_processes,
+    of_server,
+    of_ticks,
+)
 from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.soak.faults import OF_PROXY, Fault, FaultInjector, InjectedFault, faults_of
 from jobrunner.soak.jobs import DOOMED, LEDGER, LIMITED, QUEUES, TICK_S, WORK
-from jobrunner.soak.ledger import LedgerTail
-from jobrunner.soak.ledger_summary import Excuses, LedgerSummary
-from jobrunner.soak.processes import SoakProcesses
+from jobrunner.soak.ledger import Excuses, LedgerSummary, LedgerTail
+from jobrunner.soak.processes import SETTINGS, ChildSettings, SoakProcesses
 from jobrunner.soak.samples import (
     QueueSample,
     SoakSample,
@@ -36,7 +43,6 @@ from jobrunner.soak.samples import (
     waits_since,
 )
 from jobrunner.soak.target import OwnServer, target_of, url_through
-from jobrunner.soak.verdict import SoakCheck
 
 LIMIT = 5
 """Of the limited queue at a time."""

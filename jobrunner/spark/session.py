@@ -1,7 +1,7 @@
 """The Spark session of this process, built in one place.
 
-What must hold: one session in a process; it runs on one machine without any set-up, without a `java` on it too; and
-nothing of it listens beyond the machine unless a cluster was asked for.
+Invariants: a process has one session; it runs on one machine without any set-up, also without a `java` on it; and none
+of its ports listens beyond the machine unless a cluster was asked for.
 """
 
 import os
@@ -20,6 +20,10 @@ from jobrunner.spark.java import find_java, home_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+import zipfile
+from tempfile import mkdtemp
+
+from pyspark.sql import SparkSession
 
 _QUIET = Path(__file__).with_name("log4j2.properties")
 _TRIES_OF_A_TASK = 4
@@ -172,3 +176,33 @@ def _own_paths() -> list[str]:
     paths = (str(Path(entry).absolute()) for entry in sys.path)
     return list(dict.fromkeys(path for path in paths if path not in known and Path(path).exists()))
 
+
+_SHIPPED = "jobrunner.shipped"
+
+
+def ship_package(spark: "SparkSession") -> None:
+    """Makes executors elsewhere find this package; once in a session, and nothing when they are on this machine.
+
+    What it stands on (redis, msgspec, structlog, pandas, pyarrow) has to be installed where they run.
+    """
+    with suppress(Exception):  # Spark Connect may hide where its executors are
+        if str(spark.conf.get("spark.master", "")).startswith("local"):
+            return
+    if spark.conf.get(_SHIPPED, "") == "yes":
+        return
+    packed = str(_packed())
+    if hasattr(spark, "_jsparkSession"):
+        spark.sparkContext.addPyFile(packed)
+    else:
+        spark.addArtifacts(packed, pyfile=True)
+    spark.conf.set(_SHIPPED, "yes")
+
+
+def _packed() -> Path:
+    package = Path(__file__).parents[1]
+    target = Path(mkdtemp(prefix="jobrunner-")) / "jobrunner.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(package.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                archive.write(path, path.relative_to(package.parent))
+    return target

@@ -22,8 +22,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
-from jobrunner.etl.graph import Graph
-from jobrunner.etl.stored_graph import published
+from jobrunner.etl.graph import Graph, published
 from jobrunner.inspector.doctor.check import Check, warn
 from jobrunner.inspector.doctor.server import facts_checks
 from jobrunner.inspector.doctor.unknown_types import unknown_type_check

@@ -12,7 +12,7 @@ from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.history import archive as module
-from jobrunner.spark.history import progress
+from jobrunner.spark.history import archive_files
 from jobrunner.spark.history.archive import archive, read_history
 from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.history.replay import Replay, Replayed, count, replay, select
@@ -56,7 +56,7 @@ def test_who_looks_sees_the_rows_as_they_are_written(
 ) -> None:
     finish("mail", 30)
     finish("orders/raw", 20)
-    monkeypatch.setattr(progress, "_EACH_S", 0.01)
+    monkeypatch.setattr(archive_files, "_EACH_S", 0.01)
     seen: list[int] = []
 
     @contextmanager

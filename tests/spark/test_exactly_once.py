@@ -9,9 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from jobrunner.errors import BatchLost, PipelineError
 from jobrunner.retry import Backoff
 from jobrunner.spark import write_batch
-from jobrunner.spark.paths import LocalFolders, folders_in
 from jobrunner.spark.station import exactly_once
 from jobrunner.spark.station.batch_run import SinkBatch
+from jobrunner.spark.station.exactly_once import LocalFolders, folders_in
 
 
 @pytest.mark.parametrize("columns", [[], ["n"]])

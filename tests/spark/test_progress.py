@@ -4,7 +4,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from jobrunner.spark.history.progress import telling_rows
+from jobrunner.spark.history.archive_files import telling_rows
 
 
 def test_rows_of_a_task_are_told_while_others_still_write(spark: Any, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
 from jobrunner.spark.source.batch import BatchReader
-from jobrunner.spark.source.items import QueueSlice
-from jobrunner.spark.source.options import batch_options
-from jobrunner.spark.source.schema import default_schema, shape_of
+from jobrunner.spark.source.options import batch_options, default_schema, shape_of
+from jobrunner.spark.source.scan import QueueSlice
 
 NOW_MS = 1_700_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)

@@ -15,10 +15,9 @@ from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff
 from jobrunner.spark.errors import Cause, cause_of, error_line, is_alive
 from jobrunner.spark.station import driver as station_driver
-from jobrunner.spark.station.circuit_breaker import CircuitBreaker
 from jobrunner.spark.station.driver import build_driver
-from jobrunner.spark.station.jobs import SparkJobs
-from jobrunner.spark.station.lease_renewal import LeaseRenewal
+from jobrunner.spark.station.failures import CircuitBreaker
+from jobrunner.spark.station.lease_renewal import LeaseRenewal, SparkJobs
 
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
 
@@ -250,7 +249,7 @@ def test_an_outage_longer_than_the_lease_leaves_the_batch_to_its_end(flights, dr
     outage(driver, 1000)
 
     with pytest.raises(ServerUnavailable):
-        driver._report(lease.release)
+        driver._failures.report(lease.release)
 
     driver.stop(0)
     assert audit("flights/late")["pending"] == 2

@@ -12,8 +12,7 @@ from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.broker.calls import queues
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime, UnknownOption
-from jobrunner.spark.source.options import stream_options
-from jobrunner.spark.source.schema import shape_of
+from jobrunner.spark.source.options import shape_of, stream_options
 from jobrunner.spark.source.stream import HistoryStream
 
 NOW_MS = 1_700_000_000_000.0

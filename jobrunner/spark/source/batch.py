@@ -25,10 +25,9 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.queue_names import queue_names
-from jobrunner.spark.source.items import ItemRead, QueueSlice
-from jobrunner.spark.source.options import ReadOptions
-from jobrunner.spark.source.partitions import ScoreSpan, slices_of
-from jobrunner.spark.source.schema import ReadSchema
+from jobrunner.spark.source.items import ItemRead
+from jobrunner.spark.source.options import ReadOptions, ReadSchema
+from jobrunner.spark.source.scan import QueueSlice, ScoreSpan, slices_of
 
 _NEVER_NULL = ("_queue", "_state", "_type")
 _TIMES = {"_when": ("scheduled", "pending", "dead", "done"), "_finished_at": ("done",)}

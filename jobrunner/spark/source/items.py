@@ -5,14 +5,12 @@ when payloads are large: a page is a few MB at most.
 """
 
 import gc
-import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType
 
@@ -22,26 +20,13 @@ from jobrunner.broker.keys import Keys
 from jobrunner.errors import HistoryTrimmed, ParameterError
 from jobrunner.spark.rows.columns import ItemChunk, Selection, texts
 from jobrunner.spark.rows.payload import PayloadColumns
-from jobrunner.spark.rows.scan import ScanPage, ScanRange, SetScan
-from jobrunner.spark.source.options import ReadOptions
-from jobrunner.spark.source.schema import MISFIT, PAYLOAD, ReadSchema
+from jobrunner.spark.source.options import MISFIT, PAYLOAD, ReadOptions, ReadSchema
+from jobrunner.spark.source.scan import QueueSlice, ScanPage, SetScan
 
 _FIRST_PAGE = 500
 _PAGE = 1_000
 _PAGE_BYTES = 4 << 20
 _ALWAYS = ("queue",)
-
-
-class QueueSlice(InputPartition):
-    """One part of one set of a queue."""
-
-    def __init__(self, queue: str, state: str, part: ScanRange) -> None:
-        super().__init__((queue, state, part.rank))
-        self.queue = queue
-        self.state = state
-        self.part = part
-        self.begins = -math.inf
-        """Of a stream: from where on entries must not have gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

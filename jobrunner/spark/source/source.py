@@ -15,8 +15,7 @@ from pyspark.sql.types import StructType
 
 from jobrunner.spark.sink.writer import BatchWriter, StreamWriter
 from jobrunner.spark.source.batch import BatchReader
-from jobrunner.spark.source.options import batch_options, stream_options
-from jobrunner.spark.source.schema import default_schema, shape_of
+from jobrunner.spark.source.options import batch_options, default_schema, shape_of, stream_options
 from jobrunner.spark.source.stream import HistoryStream
 
 

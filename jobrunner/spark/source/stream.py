@@ -24,10 +24,9 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.queue_names import queue_names
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime
-from jobrunner.spark.source.items import ItemRead, QueueSlice
-from jobrunner.spark.source.options import ReadOptions
-from jobrunner.spark.source.partitions import ScoreSpan, slices_of
-from jobrunner.spark.source.schema import ReadSchema
+from jobrunner.spark.source.items import ItemRead
+from jobrunner.spark.source.options import ReadOptions, ReadSchema
+from jobrunner.spark.source.scan import QueueSlice, ScoreSpan, slices_of
 
 _AT = "at"
 _EARLIEST = -math.inf

@@ -19,11 +19,9 @@ from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
-from jobrunner.spark.station.frame import PayloadShape, members_frame
+from jobrunner.spark.station.frame import PayloadShape, members_frame, rows_of
 from jobrunner.spark.station.members import MISFITS, BatchRef
-from jobrunner.spark.station.outputs import rows_of
-from jobrunner.spark.station.row_packer import rules_of
-from jobrunner.spark.station.staging import STAGED, StagedRows, digests_of, stage_rows
+from jobrunner.spark.station.staging import STAGED, StagedRows, digests_of, rules_of, stage_rows
 
 _NAMED = 3
 """Items that an error about many names."""

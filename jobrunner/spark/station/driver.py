@@ -1,14 +1,10 @@
-"""The drivers of stations on Spark: batch after batch, from the queue to the decision, and what was decided to its end.
-
-What must hold: what a driver cannot answer for it hands back. An error of the function, or of a row, counts against
-the items of the batch; an outage, a lost lease or a dead engine never does.
+"""The driver of a station on Spark: takes batch after batch from the queue, runs each to its decision, and has what was
+decided rolled forward. What becomes of a batch that fails is in `failures`.
 """
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +12,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.server import confirmation
+from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.client.batches import Advance, Batches, BatchLease
 from jobrunner.client.client import Client
@@ -23,7 +20,6 @@ from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.orphaned_items import MemberLists
 from jobrunner.client.queue_names import queue_names
-from jobrunner.client.queue_settings import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, JobrunnerError, ServerError
 from jobrunner.etl.spark_station import SparkStation
@@ -31,16 +27,12 @@ from jobrunner.jobs.driver import BatchEnd, CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Loop
 from jobrunner.middleware import TRACEPOINT
-from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.encryption import check_plain
-from jobrunner.spark.errors import Cause, cause_of, error_line, is_without_session
-from jobrunner.spark.session import spark_session
-from jobrunner.spark.shipping import ship_package
+from jobrunner.spark.session import ship_package, spark_session
 from jobrunner.spark.station.batch_run import BatchRun
-from jobrunner.spark.station.circuit_breaker import CircuitBreaker
+from jobrunner.spark.station.failures import BatchFailures
 from jobrunner.spark.station.frame import PayloadShape, shape_of
-from jobrunner.spark.station.jobs import SparkJobs
-from jobrunner.spark.station.lease_renewal import LeaseRenewal
+from jobrunner.spark.station.lease_renewal import LeaseRenewal, SparkJobs
 from jobrunner.spark.station.roll_forward import RollForward
 
 _IDLE_S = 1.0
@@ -51,20 +43,15 @@ _CANCEL_S = 10.0
 """For a batch at hand to end after it was cancelled."""
 _SLICE_S = 1.0
 """For a slice of rolling forward that is on its way when the driver ends."""
-_AGAIN_S = 0.2
-"""Pause before a report is sent again that met an outage."""
 _LINKED = 128
 """Items whose spans the span of a batch links to, when it is traced."""
 _TIMED = 32
 """Items of a batch whose waits are looked at; they stand for the others."""
 _RECLAIM_S = 3.0
 """Longest search of a large server for what an earlier version left, before the first batch."""
-_BEHIND_PAUSE = 1.5
-"""A batch that the code failed is due so many pauses later."""
 _STARTING = threading.Lock()
 """Stations of one process start its session together."""
 _log = SafeLogger("jobrunner.spark")
-T = TypeVar("T")
 
 
 def build_driver(station: SparkStation, client: Client, seen: Seen = lambda _: None) -> "StationDriver":
@@ -84,7 +71,6 @@ class StationDriver:
     """
 
     def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
-        self.failure: BaseException | None = None
         self._lease: BatchLease | None = None
         self._quiet = False
         self._seen = seen
@@ -99,17 +85,22 @@ class StationDriver:
         )  # fmt: skip
         self._batches = Batches(self._broker, self._keys)
         self._hints = WakeListener(self._broker, [self._keys])
-        self._breaker = CircuitBreaker()
-        self._code_breaker = CircuitBreaker(patient_with=0)
-        self._has_worked = False
         self._stopping = threading.Event()
         self._over = threading.Event()
         self._idle_now = threading.Event()
+        self._failures = BatchFailures(
+            station, self._broker, self._keys, seen, stopping=self._stopping, over=self._over
+        )
         self._closing = RollForward(self._stopping)
         self._jobs: SparkJobs | None = None
         self._loop = Loop(f"spark-{station.queue}", self._turn)
         self._spark: SparkSession | None = None
         self._shape: PayloadShape | None = None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that this process does not survive, once there is one."""
+        return self._failures.failure
 
     @property
     def in_hand(self) -> int:
@@ -169,25 +160,11 @@ class StationDriver:
                 ship_package(spark)
                 self._shape = shape_of(self._station.schema, self._station.queue)
         except Exception as error:  # what a JVM says that does not start, or is gone
-            self._give_up(error)
+            self._failures.give_up(error)
             return False
         self._spark = spark
-        self._reclaim()
+        _put_back_left_items(self._batches, self._broker, keys_of(self._client), self._keys)
         return True
-
-    def _reclaim(self) -> None:
-        """What an earlier version left behind, before anything is taken. The leader does so too, and to the end."""
-        try:
-            items = self._batches.reclaim()
-            names = run_operation(self._broker, queue_names(keys_of(self._client)))
-            lists = MemberLists(self._broker, keys_of(self._client), names, self._keys.tag)
-            lists.run(_RECLAIM_S)
-        except JobrunnerError as error:  # a user who may not SCAN, say: no reason not to work
-            _log.warning("cannot look for items of no open batch", queue=self._station.queue, error=str(error))
-            return
-        if items + lists.items:
-            items += lists.items
-            _log.warning("items of no open batch put back in line", queue=self._station.queue, items=items)
 
     def step(self, spark: SparkSession) -> bool:
         """One batch, if there is one. Raises ServerError when the server cannot be asked for one."""
@@ -213,29 +190,22 @@ class StationDriver:
         if lease.state == "open":
             self._fill(lease)
             if self._stopping.is_set() and lease.is_new:
-                self._report(lease.dissolve)
+                self._failures.report(lease.dissolve)
                 return
-            filled, waits_ms = monotonic(), self._waits_ms(lease)
+            filled, waits_ms = monotonic(), _waits_ms(lease)
             jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
                 made = self._attempt(spark, lease, jobs)
             self._jobs = None
             if isinstance(made, BaseException):
                 if not keeping.lost:
-                    self._set_back(spark, lease, made, monotonic() - filled)
+                    self._failures.set_back(spark, lease, made, monotonic() - filled)
                 return
             rows = made
-            self._has_worked = True
+            self._failures.worked()
             self._seen(BatchEnd(items=lease.size, run_s=monotonic() - filled, waits_ms=waits_ms))
-        self._breaker.succeeded()
-        self._code_breaker.succeeded()
-        self._closing.hand(lease, partial(self._tell, lease, rows, began, filled, monotonic()), self._count)
-
-    def _waits_ms(self, lease: BatchLease) -> list[tuple[float, int]]:
-        if lease.is_new:
-            with suppress(ServerError):  # figures hold nothing up
-                return lease.waits_ms(_TIMED)
-        return []  # nobody knows when one that comes back was due
+        self._failures.succeeded()
+        self._closing.hand(lease, partial(_log_done, lease, rows, began, filled, monotonic()), self._count)
 
     def _count(self, step: Advance) -> None:
         """What a slice of rolling forward did, also of a batch whose driver is dead."""
@@ -271,66 +241,6 @@ class StationDriver:
         except (Exception, SystemExit) as error:
             return error
 
-    def _report(self, report: Callable[[], T]) -> T:
-        """What the report returns. It is sent again while there is an outage and the lease may last: a lease that ends
-        without a report counts against the items."""
-        ends = monotonic() + self._station.lease
-        while True:
-            try:
-                return report()
-            except ServerError:
-                if monotonic() >= ends or self._over.wait(_AGAIN_S):
-                    raise
-
-    def _set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float) -> None:
-        if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
-            self._report(partial(lease.release, delay_s=delay_s))
-            return
-        cause = cause_of(error, spark)
-        said = error_line(error)
-        if cause is Cause.LOST:
-            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=said)
-        elif cause is Cause.CODE and not self._stopping.is_set() and self._blames_code(error):
-            self._wait_for_code(lease, said)
-        elif cause in (Cause.ITEMS, Cause.CODE) and not self._stopping.is_set():
-            self._failed(lease, said, run_s)
-        else:
-            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=said, cause=cause)
-            if cause is Cause.ENGINE and not self._stopping.is_set():
-                self._give_up(error)
-            self._report(lease.release)
-
-    def _failed(self, lease: BatchLease, said: str, run_s: float) -> None:
-        delay_s = self._report(partial(self._delay_s, lease.failures + 1))
-        fate = self._report(partial(lease.fail, said, delay_s=delay_s))
-        _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=said)
-        counts = {"failed": lease.size, "dead": lease.size if fate == "dead" else 0}
-        self._seen(BatchEnd(items=lease.size, counts=counts, run_s=run_s))
-        pause_s = self._breaker.failed()
-        if pause_s:
-            _log.warning("station pauses", queue=lease.queue, seconds=pause_s, failed_in_a_row=self._breaker.in_a_row)
-            self._stopping.wait(pause_s)
-
-    def _blames_code(self, error: BaseException) -> bool:
-        """Once the function has worked, an error of planning may come from values that it collected from its items."""
-        return not self._has_worked or is_without_session(error)
-
-    def _wait_for_code(self, lease: BatchLease, said: str) -> None:
-        """Hands a batch back whose items are not to blame, and pauses. It is due again after the pause, so another one
-        runs in between: when that succeeds the function works, and later errors count against their items."""
-        pause_s = self._code_breaker.failed()
-        _log.error("station fails before it looks at an item", queue=lease.queue, batch=lease.id, items=lease.size,
-                   error=said, pauses_s=pause_s)  # fmt: skip
-        self._report(partial(lease.release, delay_s=_BEHIND_PAUSE * pause_s))
-        self._stopping.wait(pause_s)
-
-    def _delay_s(self, failures: int) -> float:
-        return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)
-
-    def _give_up(self, error: BaseException) -> None:
-        _log.error("station cannot go on", queue=self._station.queue, error=error_line(error))
-        self.failure = error
-
     def _idle(self) -> float:
         try:
             if self._hints.wait(_IDLE_S) and self._quiet:
@@ -339,10 +249,31 @@ class StationDriver:
             return _IDLE_S
         return 0.0
 
-    def _tell(self, lease: BatchLease, rows: int, began: float, filled: float, decided: float) -> None:
-        now = monotonic()
-        seconds = {"take_s": filled - began, "run_s": decided - filled, "advance_s": now - decided}
-        figures = {name: round(value, 3) for name, value in seconds.items()}
-        per_s = round(lease.size / max(now - began, 0.001))
-        _log.info("batch done", queue=lease.queue, batch=lease.id, epoch=lease.epoch, items=lease.size, rows=rows,
-                  per_s=per_s, **figures)  # fmt: skip
+
+def _put_back_left_items(batches: Batches, broker: Broker, keys: Keys, queue: QueueKeys) -> None:
+    """Puts items back in line that an earlier version left behind. The leader does so, too, and to the end."""
+    try:
+        items = batches.reclaim()
+        lists = MemberLists(broker, keys, run_operation(broker, queue_names(keys)), queue.tag)
+        lists.run(_RECLAIM_S)
+    except JobrunnerError as error:  # a user who may not SCAN, say: no reason not to work
+        _log.warning("cannot look for items of no open batch", queue=queue.name, error=str(error))
+        return
+    if items + lists.items:
+        _log.warning("items of no open batch put back in line", queue=queue.name, items=items + lists.items)
+
+
+def _waits_ms(lease: BatchLease) -> list[tuple[float, int]]:
+    if lease.is_new:
+        with suppress(ServerError):  # statistics hold nothing up
+            return lease.waits_ms(_TIMED)
+    return []  # the time at which a batch that comes back was due is not kept
+
+
+def _log_done(lease: BatchLease, rows: int, began: float, filled: float, decided: float) -> None:
+    now = monotonic()
+    seconds = {"take_s": filled - began, "run_s": decided - filled, "advance_s": now - decided}
+    lengths = {name: round(value, 3) for name, value in seconds.items()}
+    per_s = round(lease.size / max(now - began, 0.001))
+    _log.info("batch done", queue=lease.queue, batch=lease.id, epoch=lease.epoch, items=lease.size, rows=rows,
+              per_s=per_s, **lengths)  # fmt: skip

@@ -1,22 +1,26 @@
-"""The members of a batch as a DataFrame: the payload's columns and the item's own.
+"""The DataFrames of a station: the members of a batch as its input, and its output as rows to stage.
 
-Small batches go through the driver, which saves Spark a stage of Python; larger ones are read where Spark runs, chunk
-by chunk, and never pass the driver.
+Small batches go through the driver, which saves Spark a stage of Python; larger batches are read where Spark runs,
+chunk by chunk, and never pass the driver. In the output, columns that begin with `_` steer the item or are its own; all
+others are its payload. What the columns alone show to be wrong is checked here.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql import types as spark_types
 from pyspark.sql.types import StructType
 
-from jobrunner.errors import InvalidOption
-from jobrunner.spark.rows.schema_check import payload_check
+from jobrunner.errors import InvalidOption, StationError
+from jobrunner.etl.queue_names import nearest
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.spark.rows.payload import payload_check
 from jobrunner.spark.station.members import CHUNK, COLUMNS, DDL, BatchRef, read_members
 
 THROUGH_DRIVER = 10_000
@@ -93,3 +97,91 @@ def _dress(read: DataFrame, shape: PayloadShape) -> DataFrame:
         return read.select(parsed, *own).select(*named, *map(F.col, OWN))
     payload = F.parse_json(PAYLOAD).alias(PAYLOAD) if shape.is_variant else F.col(PAYLOAD)
     return read.select(payload, *own)
+
+
+ID, TO, DELAY, PRIORITY, HEADERS = "_id", "_to", "_delay", "_priority", "_headers"
+_STEERING = (TO, DELAY, PRIORITY, HEADERS)
+_WHOLE = (spark_types.ByteType, spark_types.ShortType, spark_types.IntegerType, spark_types.LongType)
+_NUMBER = (*_WHOLE, spark_types.FloatType, spark_types.DoubleType, spark_types.DecimalType)
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_HEADERS_TYPE = spark_types.MapType(spark_types.StringType(), spark_types.StringType())
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRows:
+    """Rows to stage: `frame` has _id, payload and those of _to, _delay, _priority, _headers that were there."""
+
+    frame: DataFrame
+    checks_payload: bool
+    """Whether the payload is text of the user's own, which may be no JSON."""
+
+
+def rows_of(returned: Any, station: SparkStation, shape: PayloadShape) -> OutputRows:
+    """The rows of what the function returned for payloads of that shape. Raises StationError that names the column."""
+    who = f"station {station.queue!r}"
+    if not isinstance(returned, DataFrame):
+        said = "nothing" if returned is None else f"{type(returned).__name__} {returned!r}"[:80]
+        raise StationError(f"{who} returned {said}: return a DataFrame")
+    if returned.isStreaming:
+        raise StationError(f"{who} returned a streaming DataFrame: return one made from df")
+    columns = {field.name: field.dataType for field in returned.schema.fields}
+    _check_names(who, returned.columns, station)
+    _check_types(who, columns)
+    payload = {name: kind for name, kind in columns.items() if not name.startswith("_")}
+    if not payload:
+        raise StationError(f"{who} returned no column for the payload: keep those that are to go on, next to _id")
+    text, checked = _payload(payload, shape)
+    kept = [_steering(name) for name in columns if name in _STEERING]
+    task_id = F.col(ID) if ID in columns else F.lit(None).cast("string").alias(ID)
+    return OutputRows(returned.select(task_id, text.alias(PAYLOAD), *kept), checked)
+
+
+def _check_names(who: str, names: list[str], station: SparkStation) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise StationError(f"{who} returned column {twice[0]!r} twice: drop or rename one of them (join by name)")
+    if ID not in names and not station.emits_new:
+        raise StationError(
+            f"{who} lost the column _id: keep it in select and groupBy, or declare emits_new=True for new items"
+        )
+    if TO not in names and len(station.targets) != 1:
+        short = ", ".join(repr(name.partition("/")[2]) for name in station.targets)
+        raise StationError(f"{who} returned no column _to but leads to {short}: name one of them for each row")
+    for name in names:
+        if name.startswith("_") and name not in _STEERING + OWN:
+            hint = nearest(name, _STEERING)
+            raise StationError(f"{who} returned column {name!r}: names that begin with _ steer the item; {hint}")
+
+
+def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
+    wanted: dict[str, tuple[tuple[type[spark_types.DataType], ...], str]] = {
+        ID: ((spark_types.StringType,), "a string, as it was in df"),
+        TO: ((spark_types.StringType,), "a string, the name of a queue"),
+        DELAY: (_NUMBER, "a number of seconds"),
+        PRIORITY: (_WHOLE, "a whole number: 0, 1 or 2"),
+        HEADERS: ((spark_types.MapType,), "a map of strings"),
+    }
+    for name, (kinds, should) in wanted.items():
+        kind = columns.get(name)
+        if kind is None or isinstance(kind, (*kinds, spark_types.NullType)):
+            continue
+        raise StationError(f"{who} returned column {name!r} of type {kind.simpleString()}: make it {should}")
+
+
+def _payload(columns: dict[str, spark_types.DataType], shape: PayloadShape) -> tuple[Column, bool]:
+    if list(columns) == [PAYLOAD] and shape.columns is None:
+        if isinstance(columns[PAYLOAD], spark_types.StringType):
+            return F.col(PAYLOAD), True
+        if isinstance(columns[PAYLOAD], spark_types.VariantType):
+            return F.to_json(F.col(PAYLOAD)), False
+    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in columns]), _JSON), False
+
+
+def _steering(name: str) -> Column:
+    if name == HEADERS:
+        return F.to_json(F.col(name).cast(_HEADERS_TYPE)).alias(name)
+    return F.col(name).cast({TO: "string", DELAY: "double", PRIORITY: "int"}[name]).alias(name)

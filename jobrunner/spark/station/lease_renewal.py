@@ -1,16 +1,61 @@
-"""Keeping the lease of the batch at hand while Spark works for it, however long that takes."""
+"""Keeping the lease of a batch while Spark works for it, and cancelling what Spark runs when the lease is lost."""
 
 import threading
-from typing import Self
+from contextlib import suppress
+from math import inf
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
 
 from jobrunner.client.batches import BatchLease
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, JobrunnerError
 from jobrunner.logs import SafeLogger
-from jobrunner.spark.station.jobs import SparkJobs
 
 _RENEWALS_IN_A_LEASE = 3
+_AGAIN_S = 0.5
 _log = SafeLogger("jobrunner.spark")
+
+
+class SparkJobs:
+    """The jobs that the thread in its `with` block starts.
+
+    A classic session's tags belong to threads, those of a session of Spark Connect to the session.
+    """
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark = spark
+        self._tag = tag
+
+    def __enter__(self) -> Self:
+        self._tags.addJobTag(self._tag) if self._is_classic else self._spark.addTag(self._tag)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):  # the engine is gone, and its tags with it
+            self._tags.removeJobTag(self._tag) if self._is_classic else self._spark.removeTag(self._tag)
+
+    def cancel_until(self, over: threading.Event, timeout_s: float | None = None) -> None:
+        """Cancels them, and those that start yet, until it is over; the thread that waits for them gets an error.
+
+        Safe in any thread. Spark forgets a cancellation that comes before the job.
+        """
+        ends = monotonic() + (inf if timeout_s is None else timeout_s)
+        while not over.is_set() and monotonic() < ends:
+            self._cancel()
+            over.wait(_AGAIN_S)
+
+    def _cancel(self) -> None:
+        with suppress(Exception):
+            self._tags.cancelJobsWithTag(self._tag) if self._is_classic else self._spark.interruptTag(self._tag)
+
+    @property
+    def _is_classic(self) -> bool:
+        return hasattr(self._spark, "_jsparkSession")
+
+    @property
+    def _tags(self) -> Any:
+        return self._spark.sparkContext
 
 
 class LeaseRenewal:
@@ -25,6 +70,7 @@ class LeaseRenewal:
         self._lease = lease
         self._lease_s = lease_s
         self._jobs = jobs
+        self._renewed_at = monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"jobrunner-lease-{lease.id}", daemon=True)
 

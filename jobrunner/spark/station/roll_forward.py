@@ -19,6 +19,8 @@ class RollForward:
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
         self._thread: threading.Thread | None = None
+        self._count: Callable[[Advance], None] = lambda _: None
+        self._waits = True
         self.lease: BatchLease | None = None
 
     @property

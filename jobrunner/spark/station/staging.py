@@ -1,20 +1,212 @@
-"""Staging, where Spark runs: the rows of one task attempt, under a key of its own.
+"""Staging, where Spark runs: the rows of one task attempt, checked and packed, under a key of their own.
 
-What must hold: only the keys of attempts that Spark counts reach the driver, as Spark alone knows which those are; so
-a task that is run again, or twice at once, stages nothing twice.
+Invariant: only the keys of attempts that Spark counts reach the driver, as Spark alone knows which those are; so a task
+that is run again, or twice at once, stages nothing twice. Rows are packed column by column into four words each; a
+column that no row uses costs nothing. An error names the column and the item.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from jobrunner.errors import PayloadTooLarge, PipelineError
+from jobrunner.etl.queue_names import nearest
+from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.station.members import BatchConnections, BatchRef, new_nonce
-from jobrunner.spark.station.row_packer import RowRules, pack_rows
+from jobrunner.task import derived_id
+
+_HIGHEST_PRIORITY = 2
+_is_json = msgspec.json.Decoder(msgspec.Raw).decode
+_headers = msgspec.json.Decoder(dict[str, str | None]).decode
+_encode = msgspec.json.Encoder().encode
+Ids = list[bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRules:
+    """What rows of a station may say; plain data that travels to the executors."""
+
+    station: str
+    targets: Mapping[str, str]
+    """Name as a row may give it → short name."""
+    never_full: frozenset[str]
+    """Short names of targets that take an item even when they are full."""
+    fan_out: bool
+    emits_new: bool
+    checks_payload: bool
+    payload_limit: int
+
+
+def rules_of(station: SparkStation, *, checks_payload: bool, payload_limit: int) -> RowRules:
+    """The rules of a declared station."""
+    short = {name: name.partition("/")[2] for name in station.targets}
+    return RowRules(
+        station=station.queue,
+        targets=short | {name: name for name in short.values()},
+        never_full=frozenset(short[name] for name in station.targets if not station.link.waits(name)),
+        fan_out=station.fan_out,
+        emits_new=station.emits_new,
+        checks_payload=checks_payload,
+        payload_limit=payload_limit,
+    )
+
+
+def pack_rows(batch: pa.RecordBatch, rules: RowRules, source: str, before: int) -> tuple[list[bytes | str], Ids]:
+    """(words of the rows, their ids as the function returned them). `source` and the place behind the `before` rows of
+    that source that were packed already name a row as nothing else does in its batch."""
+    words: list[Any] = [b""] * (4 * batch.num_rows)
+    ids: Ids = _binary(batch, "_id")
+    targets = _targets(batch, ids, rules)
+    words[0::4] = ids
+    words[1::4] = targets
+    words[2::4] = _payloads(batch, ids, rules)
+    more = _steering(batch, ids, rules)
+    if rules.never_full:
+        _say(more, "over", [1 if target in rules.never_full else None for target in targets])
+    if rules.fan_out or None in ids:
+        _make_new(words, ids, more, rules, source, before)
+    if more:
+        words[3::4] = [_encode(more[place]) if place in more else b"" for place in range(len(ids))]
+    return words, ids
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> list[Any]:
+    found: list[Any] = batch.column(batch.schema.get_field_index(name)).cast(pa.binary()).to_pylist()
+    return found
+
+
+def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """The values of a column; none when it is not there or holds nothing but nulls."""
+    place = batch.schema.get_field_index(name)
+    if place < 0 or batch.column(place).null_count == batch.num_rows:
+        return []
+    values: list[Any] = batch.column(place).to_pylist()
+    return values
+
+
+def _targets(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> list[str]:
+    known = sorted(set(rules.targets.values()))
+    named = _column(batch, "_to") or [None] * batch.num_rows
+    if len(known) == 1:
+        named = [known[0] if name is None else name for name in named]
+    try:
+        return [rules.targets[name] for name in named]
+    except KeyError:
+        wrong, task_id = next((name, one) for name, one in zip(named, ids, strict=True) if name not in rules.targets)
+        hint = f"give one of {', '.join(map(repr, known))}" if wrong is None else nearest(wrong, known)
+        raise _wrong(rules, "_to", wrong, task_id, hint) from None
+
+
+def _payloads(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> list[bytes]:
+    column = batch.column(batch.schema.get_field_index("payload"))
+    payloads: list[bytes] = _binary(batch, "payload")
+    if column.null_count:
+        payloads = [b"null" if one is None else one for one in payloads]
+    if (pc.max(pc.binary_length(column)).as_py() or 0) > rules.payload_limit:
+        size, task_id = max(zip(map(len, payloads), ids, strict=True), key=lambda pair: pair[0])
+        raise PayloadTooLarge(
+            f"station {rules.station!r} returned a payload of {size} bytes for item {_shown(task_id)}, more than "
+            f"payload_limit={rules.payload_limit}; keep large data elsewhere and pass a reference"
+        )
+    if rules.checks_payload:
+        for task_id, payload in zip(ids, payloads, strict=True):
+            try:
+                _is_json(payload)
+            except msgspec.DecodeError as error:
+                raise _wrong(rules, "payload", payload[:60], task_id, f"no JSON ({error}); use to_json") from error
+    return payloads
+
+
+def _steering(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> dict[int, dict[str, Any]]:
+    """What the fourth word says, of the rows that need one."""
+    more: dict[int, dict[str, Any]] = {}
+    for column, word, read, should in _STEERING:
+        values = _column(batch, column)
+        try:
+            _say(more, word, [None if value is None else read(value) for value in values])
+        except ValueError:
+            at = next(n for n, value in enumerate(values) if value is not None and _refuses(read, value))
+            raise _wrong(rules, column, values[at], ids[at], should) from None
+    return more
+
+
+def _say(more: dict[int, dict[str, Any]], word: str, values: list[Any]) -> None:
+    for place, value in enumerate(values):
+        if value is not None:
+            more.setdefault(place, {})[word] = value
+
+
+def _delay_ms(seconds: float) -> int | None:
+    if not (isfinite(seconds) and seconds >= 0):
+        raise ValueError(seconds)
+    return round(seconds * 1000) or None
+
+
+def _priority(value: int) -> int:
+    if not 0 <= value <= _HIGHEST_PRIORITY:
+        raise ValueError(value)
+    return value
+
+
+def _given_headers(text: str) -> dict[str, str] | None:
+    return {name: word for name, word in _headers(text).items() if word is not None} or None
+
+
+_STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
+    ("_delay", "delay_ms", _delay_ms, "give seconds, 0 or more"),
+    ("_priority", "priority", _priority, "give 0, 1 or 2; higher goes first"),
+    ("_headers", "headers", _given_headers, "give a map of strings"),
+)
+
+
+def _refuses(read: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        read(value)
+    except ValueError:
+        return True
+    return False
+
+
+def _make_new(
+    words: list[Any], ids: Ids, more: dict[int, dict[str, Any]], rules: RowRules, source: str, before: int
+) -> None:
+    """Gives rows that are new items their ids, and says where they come from."""
+    tag = rules.station.partition("/")[0]
+    for place, task_id in enumerate(ids):
+        if task_id is not None and not rules.fan_out:
+            continue
+        if task_id is None and not rules.emits_new:
+            payload = words[4 * place + 2][:60].decode(errors="replace")
+            raise PipelineError(
+                f"station {rules.station!r} returned a row without a value in column '_id' (payload {payload}): keep "
+                "the id of the item, or declare emits_new=True for new items"
+            )
+        parent = None if task_id is None else task_id.decode()
+        # A source is no item, so that its rows' ids are all digest: beside one time, a million would meet now and then.
+        words[4 * place] = derived_id(parent or f"new.{source}", f"{source}.{before + place}", tag)
+        said = more.setdefault(place, {})
+        said["new"] = 1
+        if parent is not None:
+            said["parent"] = parent
+
+
+def _wrong(rules: RowRules, column: str, value: object, task_id: bytes | None, what: str) -> PipelineError:
+    return PipelineError(
+        f"station {rules.station!r} returned {value!r} in column {column!r} of item {_shown(task_id)}: {what}"
+    )
+
+
+def _shown(task_id: bytes | None) -> str:
+    return "without id" if task_id is None else task_id.decode(errors="replace")
+
 
 STAGED = "nonce string, rows long, digests binary"
 

@@ -4,7 +4,7 @@ import pytest
 
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Pipeline
-from jobrunner.etl.stored_graph import publish, published
+from jobrunner.etl.graph import publish, published
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from xml.etree import ElementTree as ET
 
 from jobrunner.soak.chart import plotted
-from jobrunner.soak.fault_injector import InjectedFault
+from jobrunner.soak.checks import SoakCheck, equals, none_of
+from jobrunner.soak.faults import InjectedFault
 from jobrunner.soak.report import clock, line_of, verdict_lines
 from jobrunner.soak.samples import SoakSample
-from jobrunner.soak.verdict import SoakCheck, equals, none_of
 
 SAMPLES = [
     SoakSample(at_s=float(at), acked=at * 200, finished=at * 199, open=at, per_s=200.0, p50_ms=3.0, p99_ms=1200.0,

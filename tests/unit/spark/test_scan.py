@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobrunner.spark.rows.scan import ScanRange, SetScan
+from jobrunner.spark.source.scan import ScanRange, SetScan
 
 
 class Members:

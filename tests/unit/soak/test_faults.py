@@ -3,7 +3,7 @@
 import pytest
 
 from jobrunner.errors import InvalidOption
-from jobrunner.soak.fault_plan import KINDS, faults_of, kinds_of
+from jobrunner.soak.faults import KINDS, faults_of, kinds_of
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_one_another() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from jobrunner.broker.keys import check_id
 from jobrunner.errors import PayloadTooLarge, PipelineError
-from jobrunner.spark.station.row_packer import RowRules, pack_rows
-from jobrunner.spark.station.staging import digests_of
+from jobrunner.spark.station.staging import RowRules, digests_of, pack_rows
 
 KINDS = {"_delay": pa.float64(), "_priority": pa.int32()}
 

@@ -1,17 +1,22 @@
-"""A walk along part of a sorted set, page by page, while others change the set.
+"""Reading part of a sorted set, page by page, while others change the set, and cutting a set into such parts.
 
-A part is a range in the order of the set: by score, then by member. What must hold: a member that keeps its score from
-the beginning to the end of the walk is seen exactly once, whatever comes and goes around it. Pages are asked for by
-rank, which is cheap at any depth, and overlap by one member: when the first member of a page is behind the last one
-seen, members before it have gone, and the walk steps back.
+A part is a range in the order of the set: by score, then by member. Its marks stay where they are when the set changes.
+Invariant: a member that keeps its score from the beginning to the end of the scan is seen exactly once, whatever comes
+and goes around it. Pages are requested by rank, which is cheap at any depth, and overlap by one member: when the first
+member of a page is behind the last one seen, members before it have gone, and the scan steps back.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jobrunner.broker.call import pack
+from pyspark.sql.datasource import InputPartition
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call, command, pack
+from jobrunner.broker.keys import QueueKeys
 
 Mark = tuple[float, bytes]
 """A place in the order of a set: score and member."""
@@ -105,3 +110,75 @@ class _Positions:
 
     def __getitem__(self, place: int) -> Mark:
         return float(self._scores[place]), self._ids[place]
+
+
+class QueueSlice(InputPartition):
+    """One part of one set of a queue."""
+
+    def __init__(self, queue: str, state: str, part: ScanRange) -> None:
+        super().__init__((queue, state, part.rank))
+        self.queue = queue
+        self.state = state
+        self.part = part
+        self.begins = -math.inf
+        """Of a stream: from where on entries must not have gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreSpan:
+    """Scores from `first` to `last`, or below `end`."""
+
+    first: float = -math.inf
+    last: float = math.inf
+    end: float | None = None
+
+    def narrowed(self, first: float | None, last: float | None) -> "ScoreSpan":
+        """The part of it between two scores."""
+        return ScoreSpan(
+            first=self.first if first is None else max(self.first, first),
+            last=self.last if last is None else min(self.last, last),
+            end=self.end,
+        )
+
+    @property
+    def lower(self) -> bytes:
+        """As a word of the server."""
+        return _word(self.first)
+
+    @property
+    def upper(self) -> bytes:
+        """As a word of the server."""
+        return _word(self.last) if self.end is None else b"(" + _word(self.end)
+
+
+def slices_of(broker: Broker, keys: QueueKeys, state: str, span: ScoreSpan, rows: int) -> list[QueueSlice]:
+    """Slices of up to `rows` items of one state, as it stands now. Costs the server two looks for each."""
+    key = getattr(keys, state)
+    before, count = broker.run_many(
+        [
+            command("ZCOUNT", key, b"-inf", b"(" + span.lower, read=int),
+            command("ZCOUNT", key, span.lower, span.upper, read=int),
+        ]
+    )
+    ranks = [before + taken - 1 for taken in (*range(rows, count, rows), count) if taken]
+    marks = [mark for mark in broker.run_many([_mark(key, rank) for rank in ranks]) if mark is not None]
+    after: Mark | None = None if span.first == -math.inf else (span.first, b"")
+    found, rank = [], max(0, before - 1)
+    for mark, at in zip(sorted(set(marks)), ranks, strict=False):
+        found.append(QueueSlice(keys.name, state, ScanRange(after=after, upto=mark, rank=rank)))
+        after, rank = mark, at
+    return found
+
+
+def _mark(key: bytes, rank: int) -> Call[Mark | None]:
+    return command("ZRANGE", key, rank, rank, b"WITHSCORES", read=_read_mark)
+
+
+def _read_mark(reply: list[Any]) -> Mark | None:
+    return (float(reply[1]), reply[0]) if reply else None
+
+
+def _word(score: float) -> bytes:
+    if math.isinf(score):
+        return b"+inf" if score > 0 else b"-inf"
+    return repr(score).encode()

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-from jobrunner.soak.jobs import KEEP_S
-from jobrunner.soak.ledger import LedgerEntry
-from jobrunner.soak.ledger_summary import Excuses, LedgerSummary
+from jobrunner.soak.ledger import KEEP_S, Excuses, LedgerEntry, LedgerSummary
 
 
 def entries(*lines: str) -> Iterator[LedgerEntry]:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from jobrunner.soak.verdict import KEYS, MEMORY, Tolerance, flat, slope
+from jobrunner.soak.checks import KEYS, MEMORY, Tolerance, flat, slope
 
 MIB = 1 << 20
 TIMES = [float(at) for at in range(0, 3600, 10)]

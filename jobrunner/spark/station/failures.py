@@ -1,0 +1,151 @@
+"""Failed batches of a station: whose fault an error was, and what it costs the items, the station and the process.
+
+Invariant: an error of the function, or of a row, counts against the items of the batch; an outage, a lost lease or a
+dead engine never does.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.client.batches import BatchLease
+from jobrunner.client.queue_settings import read_settings
+from jobrunner.clock import monotonic
+from jobrunner.errors import ServerError
+from jobrunner.etl.spark_station import SparkStation
+from jobrunner.jobs.driver import BatchEnd, Seen
+from jobrunner.logs import SafeLogger
+from jobrunner.outcome import Retry, Snooze
+from jobrunner.spark.errors import Cause, cause_of, error_line, is_without_session
+
+_PATIENT_WITH = 5
+"""Failures in a row that a few bad items make among many good ones, as halves that succeed come between."""
+_FIRST_S = 1.0
+_LONGEST_S = 60.0
+_AGAIN_S = 0.2
+"""Pause before a report is sent again that met an outage."""
+_BEHIND_PAUSE = 1.5
+"""A batch that the code failed is due so many pauses later."""
+_log = SafeLogger("jobrunner.spark")
+T = TypeVar("T")
+
+
+class CircuitBreaker:
+    """Counts failures in a row; the first `patient_with` of them cost no pause, later ones a growing one.
+
+    While everything fails, the items are not to blame, and halving their batches until they are dead helps nobody.
+    """
+
+    def __init__(self, patient_with: int = _PATIENT_WITH) -> None:
+        self.in_a_row = 0
+        self._patient_with = patient_with
+
+    def succeeded(self) -> None:
+        """Ends the row of failures."""
+        self.in_a_row = 0
+
+    def failed(self) -> float:
+        """Counts a failure. Returns the seconds to wait before the next attempt: 0 for the first few."""
+        self.in_a_row += 1
+        beyond = self.in_a_row - self._patient_with
+        return 0.0 if beyond <= 0 else min(_FIRST_S * 2.0 ** min(beyond - 1, 10), _LONGEST_S)
+
+
+class BatchFailures:
+    """Reports the failed batches of one station, and pauses the station while batch after batch fails.
+
+    `stopping` cuts pauses short and hands batches back uncounted; `over` ends reports that wait for the server.
+    `failure` is set when this process cannot go on: the worker replaces it.
+    """
+
+    def __init__(
+        self, station: SparkStation, broker: Broker, keys: QueueKeys, seen: Seen, *,
+        stopping: threading.Event, over: threading.Event,
+    ) -> None:  # fmt: skip
+        self.failure: BaseException | None = None
+        self._station = station
+        self._broker = broker
+        self._keys = keys
+        self._seen = seen
+        self._stopping = stopping
+        self._over = over
+        self._breaker = CircuitBreaker()
+        self._code_breaker = CircuitBreaker(patient_with=0)
+        self._has_worked = False
+
+    def worked(self) -> None:
+        """The function has made rows of a batch: later errors of planning are not the code's alone."""
+        self._has_worked = True
+
+    def succeeded(self) -> None:
+        """A batch was decided: failures are no longer in a row."""
+        self._breaker.succeeded()
+        self._code_breaker.succeeded()
+
+    def report(self, send: Callable[[], T]) -> T:
+        """Returns what `send` returns. It is called again while there is an outage and the lease may last: a lease that
+        ends without a report counts against the items."""
+        ends = monotonic() + self._station.lease
+        while True:
+            try:
+                return send()
+            except ServerError:
+                if monotonic() >= ends or self._over.wait(_AGAIN_S):
+                    raise
+
+    def set_back(self, spark: SparkSession, lease: BatchLease, error: BaseException, run_s: float) -> None:
+        """Reports a batch whose attempt raised `error` after `run_s` seconds: handed back, or counted as failed."""
+        if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
+            self.report(partial(lease.release, delay_s=delay_s))
+            return
+        cause = cause_of(error, spark)
+        line = error_line(error)
+        if cause is Cause.LOST:
+            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=line)
+        elif cause is Cause.CODE and not self._stopping.is_set() and self._blames_code(error):
+            self._wait_for_code(lease, line)
+        elif cause in (Cause.ITEMS, Cause.CODE) and not self._stopping.is_set():
+            self._failed(lease, line, run_s)
+        else:
+            _log.warning("batch handed back", batch=lease.id, queue=lease.queue, error=line, cause=cause)
+            if cause is Cause.ENGINE and not self._stopping.is_set():
+                self.give_up(error)
+            self.report(lease.release)
+
+    def give_up(self, error: BaseException) -> None:
+        """Notes an error that this process does not survive."""
+        _log.error("station cannot go on", queue=self._station.queue, error=error_line(error))
+        self.failure = error
+
+    def _failed(self, lease: BatchLease, line: str, run_s: float) -> None:
+        delay_s = self.report(partial(self._delay_s, lease.failures + 1))
+        fate = self.report(partial(lease.fail, line, delay_s=delay_s))
+        _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=line)
+        counts = {"failed": lease.size, "dead": lease.size if fate == "dead" else 0}
+        self._seen(BatchEnd(items=lease.size, counts=counts, run_s=run_s))
+        pause_s = self._breaker.failed()
+        if pause_s:
+            _log.warning("station pauses", queue=lease.queue, seconds=pause_s, failed_in_a_row=self._breaker.in_a_row)
+            self._stopping.wait(pause_s)
+
+    def _blames_code(self, error: BaseException) -> bool:
+        """Once the function has worked, an error of planning may come from values that it collected from its items."""
+        return not self._has_worked or is_without_session(error)
+
+    def _wait_for_code(self, lease: BatchLease, line: str) -> None:
+        """Hands a batch back whose items are not to blame, and pauses. It is due again after the pause, so another one
+        runs in between: when that succeeds the function works, and later errors count against their items."""
+        pause_s = self._code_breaker.failed()
+        _log.error("station fails before it looks at an item", queue=lease.queue, batch=lease.id, items=lease.size,
+                   error=line, pauses_s=pause_s)  # fmt: skip
+        self.report(partial(lease.release, delay_s=_BEHIND_PAUSE * pause_s))
+        self._stopping.wait(pause_s)
+
+    def _delay_s(self, failures: int) -> float:
+        return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)
