@@ -1,4 +1,4 @@
-"""The driver for asyncio: the same calls, awaited. It serves one event loop, the one it is first used in."""
+"""The driver for asyncio: the same calls, awaited. It serves one event loop, the first in which it is used."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class AsyncBroker:
         return [interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     async def run_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Like run_many, but a call that was refused has its error in place of a value."""
+        """Like run_many, but the value of a refused call is its error."""
         replies = await self._replies(calls)
         return [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 

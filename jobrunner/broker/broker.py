@@ -1,6 +1,6 @@
 """The driver for threads: runs calls on pooled connections.
 
-What must hold: a call that may not be repeated is sent once; a connection with an unread reply is never used again.
+Invariant: a call that may not be repeated is sent once; a connection with an unread reply is never used again.
 """
 
 from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ class Broker:
         return confirmed(self.run_each([*calls, self._confirmation]))
 
     def run_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
-        """Like run_many, but a call that was refused has its error in place of a value.
+        """Like run_many, but the value of a refused call is its error.
 
         `meanwhile` is done while the server works, again when the calls have to be sent again.
         """
@@ -103,8 +103,8 @@ class Broker:
         return [self] if self._nodes is None else cast("list[Broker]", self._nodes.primaries())
 
     def node_of(self, key: bytes) -> object:
-        """Which node of a cluster served this key when it was last heard of: None where that is not known, and where
-        there is but one server. Asks nobody."""
+        """The node of a cluster that served this key when it last replied: None where that is not known, and where
+        there is only one server. Sends nothing."""
         return None if self.endpoint.cluster is None else self.endpoint.cluster.last_known(key)
 
     def open_blocking(self, key: bytes) -> Any:

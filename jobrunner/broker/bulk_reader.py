@@ -1,7 +1,7 @@
 """Reads fields of very many hashes: one write and one parser for hundreds of commands, and no object for each.
 
-What must hold: every request that was sent is received, in order; a failure ends the reader. Nothing is repeated here:
-whoever reads a large set starts the part again that broke.
+Invariant: every reply to a sent command is received, in order; a failure ends the reader. Nothing is repeated here: the
+caller starts the part again that failed.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _AT_ONCE = 1 << 18
 """Bytes taken from the socket at a time."""
 _RETRY_TIMEOUT_S = 5.0
 _PARTIAL = object()
-"""What the parser gives while a reply is not complete; every value of Python could be one."""
+"""Returned by the parser while a reply is incomplete, as any Python value could be a reply."""
 
 
 class BulkReader:
@@ -56,7 +56,7 @@ class BulkReader:
             raise self._unavailable(error) from error
 
     def receive(self, count: int) -> list[Any]:
-        """The next replies; a refused command has its exception in place of a reply. Raises ServerUnavailable."""
+        """The next replies; the reply of a refused command is its exception. Raises ServerUnavailable."""
         try:
             found = self._replies.take(count)
         except BROKEN as error:
@@ -73,7 +73,7 @@ class BulkReader:
 
 
 def pack_hash_reads(prefix: bytes, ids: Sequence[bytes], fields: Sequence[bytes]) -> bytes:
-    """One HMGET for the hash of each id, packed; `prefix` is what their keys begin with."""
+    """One HMGET for the hash of each id, packed; `prefix` is that of their keys."""
     head = b"*%d\r\n$5\r\nHMGET\r\n" % (2 + len(fields))
     tail = b"\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(field), field) for field in fields)
     lengths = set(map(len, ids))

@@ -29,7 +29,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Arg = bytes | str | int | float
 _FULL_IN_A_SCRIPT = "-OOM command not allowed"
-"""Redis 6.2 puts what a command of a script said behind words of its own."""
+"""Redis 6.2 puts words of its own before the error of a command in a script."""
 _KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
 
 
@@ -47,11 +47,11 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     keys: tuple[bytes, ...] = ()
     repeatable: bool = True
     may_fail: bool = False
-    """Whether a server that refuses it is nobody's trouble; its reader is given None then."""
+    """Whether a refusal by the server is ignored: the reader gets None then."""
     everywhere: bool = False
-    """Whether a cluster asks every primary; its reader is given a list of what those that answered said then."""
+    """Whether a cluster sends it to every primary; the reader gets a list of their replies then."""
     divisible: bool = False
-    """Whether its reply is a list beside its keys, so that the keys may be asked for in several calls."""
+    """Whether its reply is a list with an item for each key, so that the keys may be divided among several calls."""
 
 
 class ScriptCommand(Generic[T]):
@@ -128,7 +128,7 @@ def resp_args(call: Call[Any], now_ms: bytes, *, with_source: bool = False) -> t
 
 
 def key_of(call: Call[Any]) -> bytes | None:
-    """The first key of a call, which tells its slot; None for a command about no key."""
+    """The first key of a call, which determines its slot; None for a command without a key."""
     if call.keys:
         return call.keys[0]
     verb, *rest = call.words

@@ -1,4 +1,4 @@
-"""Slices of what one script takes at once: the server answers nobody else meanwhile, and copies every payload."""
+"""Slices of the items for one script: it blocks the server, which also copies every payload."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

@@ -1,7 +1,7 @@
 """Which node of a cluster serves which slot (https://redis.io/docs/reference/cluster-spec/).
 
-The map is what some node said last, and what redirections said since. It may be old at any time: the node that is
-asked has the last word.
+The map is the last reply of some node, with the redirections since then. It may be out of date at any time: the node
+that gets a command decides.
 """
 
 import threading
@@ -49,7 +49,7 @@ class Cluster:
         return self.node_of(key_slot(key))
 
     def last_known(self, key: bytes) -> Address | None:
-        """The node that served a key's slot when it was last heard of; asks nobody."""
+        """The node that served a key's slot when the map was last renewed; sends nothing."""
         return self._map[key_slot(key)] if self._map else None
 
     def primaries(self) -> tuple[Address, ...]:
@@ -57,15 +57,15 @@ class Cluster:
         return self._nodes
 
     def note(self, slot: int, address: Address) -> None:
-        """A slot is at that node now: a redirection said so."""
+        """Notes a redirection: a slot is at that node now."""
         self._map[slot] = address
 
     def answered(self, address: Address) -> None:
-        """That node took part in an exchange."""
+        """Notes that a node took part in an exchange."""
         self._failing.discard(address)
 
     def failed(self, address: Address) -> None:
-        """That node did not answer: the map may have changed, and the node is asked for it last."""
+        """Notes that a node did not answer: the map may have changed, and this node is asked for it last."""
         self._failing.add(address)
         self.is_stale = True
 

@@ -1,7 +1,7 @@
-"""A batch of calls on its way to the nodes of a cluster: what goes where, what has to go again, what came of it.
+"""Routes a batch of calls to the nodes of a cluster: which node gets a call, whether it is sent again, its reply.
 
-What must hold: a call goes to the node of its hash tag; calls of one slot keep their order; what a node refused before
-anything was done is sent again, and what may have been done only when the call is repeatable. Nothing here waits or
+Invariant: a call goes to the node of its hash tag; calls of one slot keep their order; a call that a node refused
+before it did anything is sent again, one that may have been applied only when it is repeatable. Nothing here waits or
 talks to a server, so the drivers for threads and for asyncio share it.
 """
 
@@ -21,7 +21,7 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 
 _MOST_HOPS = 8
 _AWAY = "non local key"
-"""What a script is told that touches a key which is at another node, or is not there while its slot is being moved."""
+"""The error of a script that uses a key of another node, or one that is missing while its slot is being moved."""
 _ASKING: Call[Any] = command("ASKING", read=lambda reply: reply)
 
 
@@ -39,7 +39,7 @@ class _CallPart:
 
 @dataclass(frozen=True, slots=True)
 class NodeBatch:
-    """What one node is asked in one exchange."""
+    """The calls for one node in one exchange."""
 
     address: Address
     parts: tuple[_CallPart, ...]
@@ -48,9 +48,9 @@ class NodeBatch:
 
 
 class ClusterBatch:
-    """The batch. `groups` tells what to send, `take` and `failed` are told what came of it, until none is `open`.
+    """The batch. `groups` returns what to send, `take` and `failed` take the replies, until no call is `open`.
 
-    `trouble` is why what is open has to wait before it goes again; None when it need not.
+    `trouble` is why open calls have to wait before they are sent again; None when they need not.
     """
 
     def __init__(self, calls: Sequence[Call[Any]], cluster: Cluster, confirmation: Call[None] | None) -> None:
@@ -70,7 +70,7 @@ class ClusterBatch:
         return bool(self._open)
 
     def groups(self) -> list[NodeBatch]:
-        """What is to be sent now, one group for each node. Raises redis-py's ConnectionError when a slot has none."""
+        """The calls to send now, one group for each node. Raises redis-py's ConnectionError when a slot has none."""
         by_node: dict[tuple[Address, bool], list[_CallPart]] = {}
         for part in self._all_open():
             by_node.setdefault((part.address or self._node_of(part), part.asking), []).append(part)
@@ -78,7 +78,7 @@ class ClusterBatch:
         return [self._group(address, parts, asking) for (address, asking), parts in by_node.items()]
 
     def take(self, group: NodeBatch, replies: list[Any]) -> None:
-        """Takes in what a node answered."""
+        """Takes the replies of a node."""
         self._cluster.answered(group.address)
         if self._confirmation is not None:
             self._confirmed.append(replies.pop())
@@ -98,7 +98,7 @@ class ClusterBatch:
                 self._settle(part, error)
 
     def give_up(self, error: JobrunnerError) -> None:
-        """The time is up: what is open has failed. Raises the error when nothing at all was answered."""
+        """Ends the batch when the time is up: open calls have failed. Raises the error when no call was answered."""
         if not self._answered:
             raise error
         failed, self._open = self._open, []
@@ -106,7 +106,7 @@ class ClusterBatch:
             self._settle(part, error)
 
     def replies(self) -> list[Any]:
-        """A reply or an error for each call, in order. Of what the nodes confirmed the least stands for all."""
+        """A reply or an error for each call, in order. Of several confirmations by nodes the weakest counts."""
         if self._confirmation is None:
             return self._replies
         refusals = [reply for reply in self._confirmed if isinstance(reply, Exception)]
@@ -130,7 +130,7 @@ class ClusterBatch:
         return NodeBatch(address, tuple(parts), tuple(calls), asking)
 
     def _goes_again(self, part: _CallPart, reply: ResponseError) -> bool:
-        """Whether the reply says that nothing was done, or nothing that may not be done again."""
+        """Whether the call is to be sent again: nothing was done, or nothing that may not be done twice."""
         if isinstance(reply, AskError) and part.slot is not None:  # and so MovedError
             return self._goes_elsewhere(part, part.slot, reply)
         if isinstance(reply, TryAgainError | ClusterDownError) or (_AWAY in str(reply) and part.call.repeatable):
@@ -176,7 +176,7 @@ class ClusterBatch:
 
 
 def _more(before: Any, reply: Any) -> Any:
-    """What primaries answered, and one more of them; an error only while none has answered."""
+    """The replies of primaries with one more; an error only while none has answered."""
     if isinstance(reply, Exception):
         return before or reply
     return [*before, reply] if isinstance(before, list) else [reply]

@@ -22,11 +22,11 @@ _AT_ONCE = 16
 
 
 def nothing() -> None:
-    """What a caller does while the server works, who has nothing to do."""
+    """For a caller that has nothing to do while the server works."""
 
 
 class ClusterNode(Protocol):
-    """A driver of one node, that tries once."""
+    """A driver of one node that tries once."""
 
     def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
     def close(self) -> None: ...

@@ -96,7 +96,7 @@ class Endpoint:
         return self.url if self._folder is None else f"embedded://{self._folder}"
 
     def release(self) -> None:
-        """Leaves the embedded server, which stops when this was its last user."""
+        """Releases the embedded server, which stops when this was its last user."""
         if self.embedded is not None:
             self.embedded.release()
 
@@ -106,7 +106,7 @@ class Endpoint:
 
 
 class Idle:
-    """Connections at rest, of one process. A fork starts with none: a socket must not be shared."""
+    """Idle connections of one process. A fork starts with none: a socket must not be shared."""
 
     def __init__(self) -> None:
         self._resting: deque[Any] = deque()
@@ -137,7 +137,7 @@ class Idle:
 
 
 def has_died(connection: Any) -> bool:
-    """Whether the server ended a connection that rested, or left something unread on it."""
+    """Whether the server closed an idle connection, or left something unread on it."""
     try:
         return bool(connection.can_read(timeout=0))
     except (redis.ConnectionError, redis.TimeoutError, OSError):

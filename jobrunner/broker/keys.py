@@ -8,7 +8,7 @@ together has a tag that no queue can have, `{/}` or `{/stats}`; every other key 
 ==================================== ====== ====================================================================
 key                                  type   content
 ==================================== ====== ====================================================================
-``P:{tag}:Q:waiting``                zset   task id → place in line (see lua/lib/queue_position.lua)
+``P:{tag}:Q:waiting``                zset   task id → place in the queue (see lua/lib/queue_position.lua)
 ``P:{tag}:Q:scheduled``              zset   task id → due time, Unix ms
 ``P:{tag}:Q:pending``                zset   task id → end of its lease, Unix ms
 ``P:{tag}:Q:dead``                   zset   task id → time of death, Unix ms
@@ -16,26 +16,26 @@ key                                  type   content
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
 ``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; up to where
                                               history was noted and trimmed (lua/lib/history.lua); `capacity_wanted`:
-                                              until when somebody waits for room, Unix ms;
+                                              until when a producer waits for capacity, Unix ms;
                                               `recheck`, `parked`: what a change of limits per key left to do
 ``P:{tag}:Q:bucket``                   hash   state of the token bucket (see lua/lib/token_bucket.lua)
-``P:{tag}:Q:bucket:<key>``             hash   the same, of one key
-``P:{tag}:Q:partition:<band>:<key>``   zset   task id → place: the line of one key, in a queue that goes by key
-``P:{tag}:Q:rotation:<band>``          zset   key → number of its last turn (`band` -1 is the highest priority)
-``P:{tag}:Q:blocked``                zset   key that may have no more now → when it gets a token, Unix ms; 2^46 while
-                                            it holds too many, 0 when it is to be looked at again
-``P:{tag}:Q:unsure``                 zset   keys that were blocked when the limits were changed
-``P:{tag}:Q:inflight``               hash   key → how many leases it holds
-``P:{tag}:Q:holders``                hash   task id → key, of those that were handed out under such a limit
+``P:{tag}:Q:bucket:<key>``             hash   the same, of one partition
+``P:{tag}:Q:partition:<band>:<key>``   zset   task id → place: one partition, in a queue that has them
+``P:{tag}:Q:rotation:<band>``          zset   partition → number of its last turn (`band` -1 is the highest priority)
+``P:{tag}:Q:blocked``                zset   partition at a limit → when it gets a token, Unix ms; 2^46 while it has all
+                                            its leases, 0 when it is to be checked again
+``P:{tag}:Q:unsure``                 zset   partitions that were blocked when the limits were changed
+``P:{tag}:Q:inflight``               hash   partition → how many leases it holds
+``P:{tag}:Q:holders``                hash   task id → partition, of those handed out under such a limit
 ``P:{tag}:Q:counters``               hash   enqueued, succeeded, failed, dead, recovered, orphaned, ... : totals;
                                             `unused`: see lua/lib/queue_scan.lua
 ``P:{tag}:Q:types``                  hash   ``<type> <outcome>`` → how many: `counters` by type, where the type is known
 ``P:{tag}:Q:arrival``                string arrival time of the last task that went straight to waiting, Unix ms
 ``P:{tag}:Q:wake``                   zset   one member when there may be work: idle workers block on it (a hint)
-``P:{tag}:Q:capacity``               zset   one member when there may be room in a full queue, for who waits for that
+``P:{tag}:Q:capacity``               zset   one member when a full queue may have capacity: producers block on it
 ``P:{tag}:Q:batches``                zset   batch id → when it may be taken: end of its lease, or when it is due again
-``P:{tag}:Q:deaths``                 list   tasks that died since the leader looked, for events: id, type, attempts,
-                                            what became of it, error; the first 1 000, a day at most
+``P:{tag}:Q:deaths``                 list   tasks that died since the last scan, for events: id, type, attempts,
+                                            whether it was kept, error; the first 1 000, a day at most
 ``P:{tag}:Q:finishing``              zset   batch id → when anyone may finish it: decided, or a write without members
 ``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts;
                                             expires when the job is forgotten, unless it is disabled
@@ -49,41 +49,41 @@ key                                  type   content
 ``P:{tag}:unique:<digest>``            string end of the lock (Unix ms), blank, id of the unique task that has it
 ``P:{tag}:sent:<call>``              string note of an enqueue that was applied, so that it adds nothing when it is sent
                                             again; expires after 10 s
-``P:{tag}:outbox``                   hash   ends of tasks of flows that are not yet told to the joins (see join.py)
+``P:{tag}:outbox``                   hash   ends of tasks of flows that are not yet delivered to joins (see join.py)
 ``P:{tag}:join:<id>``                hash   one join of a flow (see join.py); always expires
-``P:{tag}:join:<id>:collected``        hash   what the members of a large join brought, as far as it is collected;
+``P:{tag}:join:<id>:collected``        hash   collected results of the members of a large join;
                                             becomes the hash of its task, or expires
-``P:{tag}:waiters``                  zset   task id → when someone last said to wait for its end, Unix ms
-``P:{tag}:finished:<id>``            pubsub how the task ended, when someone waits for that
+``P:{tag}:waiters``                  zset   task id → when a client last said that it waits for its end, Unix ms
+``P:{tag}:finished:<id>``            pubsub how the task ended, when a client waits for that
 ``P:queues``                         set    full names of all queues
 ``P:queues:leaving``                 zset   full names of queues that are being deleted or forgotten → since when,
-                                            Unix ms: whoever comes later sees to it that none is lost
+                                            Unix ms: a later process finishes that, so that none is lost
 ``P:format``                         string number of the format of these keys (see broker/calls/server.py)
 ``P:{/}:periodics``                  hash   name → definition of a periodic job, JSON
-``P:{/}:periodics:seen``             zset   name → when a worker last said it knows the job, Unix ms
+``P:{/}:periodics:seen``             zset   name → when a worker last published the job, Unix ms
 ``P:{/}:periodics:deployed``         hash   name → its definitions that are published, see lua/periodic_define.lua
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
 ``P:{/}:redact``                     set    names of parameters that pages and commands hide
 ``P:{/}:periodics:version``          string counts changes of definitions, so that the leader knows when to read them
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
-``P:{/}:workers``                    zset   worker id → last sign of life, Unix ms
-``P:{/}:worker:<id>``                hash   what that worker says of itself; expires when it falls silent
-``P:{/}:leader``                     hash   id and epoch of the coordinating worker; expires when it falls silent
+``P:{/}:workers``                    zset   worker id → last heartbeat, Unix ms
+``P:{/}:worker:<id>``                hash   description of that worker; expires when its heartbeats stop
+``P:{/}:leader``                     hash   id and epoch of the coordinating worker; expires unless it is renewed
 ``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
-``P:archive:<digest>:holder``        string who writes that archive; expires when it falls silent
-``P:{/}:worker:<id>:commands``         hash   what that worker is told to do: `quiet`, `stop`; expires
+``P:archive:<digest>:holder``        string the writer of that archive; expires unless it is renewed
+``P:{/}:worker:<id>:commands``         hash   commands for that worker: `quiet`, `stop`; expires
 ``P:operations``                     zset   id of a background operation of the dashboard → when it began, Unix ms
-``P:operations:<id>``                hash   what it is to do, how far it is; expires after a day
+``P:operations:<id>``                hash   its task and its progress; expires after a day
 ``P/audit``                          stream who did what in the dashboard and on the command line; the last 50 000 or so
 ``P/sessions``                       hash   digest of a session of the dashboard's login page → who and when; signed
 ``P/{login_attempts}:<digest>``      string wrong passwords or tokens that a client offered to the dashboard; expires
 ``P:{/}:epoch``                      string fencing number of the last leader
-``P:{/stats}:m:<minute>``            hash   ``<queue> <type> <what>`` → number, of one (Unix) minute; kept 25 hours
+``P:{/stats}:m:<minute>``            hash   ``<queue> <type> <name>`` → number, of one (Unix) minute; kept 25 hours
 ``P:{/stats}:h:<hour>``              hash   the same of one (Unix) hour; kept 32 days
 ``P:{/stats}:total``                 hash   the same since the prefix exists (see broker/calls/stats.py)
-``P:{/stats}:sampled``               hash   queue → its totals when the leader last looked
-``P:events``                         stream what happened that a person should know (see events.py); the last 10 000
-``P:events:cursor``                    hash   queue → how many of its deaths are told
+``P:{/stats}:sampled``               hash   queue → its totals at the last sample of the leader
+``P:events``                         stream events for people (see events.py); the last 10 000
+``P:events:cursor``                    hash   queue → how many of its deaths have events
 ==================================== ====== ====================================================================
 """
 
@@ -136,7 +136,7 @@ def split_queue(name: object) -> tuple[str, str]:
 
 
 def is_queue(name: str) -> bool:
-    """Whether that can be the full name of a queue: what `split_queue` takes."""
+    """Whether that can be the full name of a queue, which `split_queue` accepts."""
     return _QUEUE.fullmatch(name) is not None
 
 
@@ -168,9 +168,9 @@ class QueueKeys:
     batches: bytes
     finishing: bytes
     batch: bytes
-    """What the hashes of batches begin with."""
+    """Prefix of the hashes of batches."""
     seal: PayloadEncryption | None = None
-    """What closes and opens payloads and results here."""
+    """Encrypts and decrypts payloads and results of this queue."""
 
     @property
     def queues(self) -> bytes:
@@ -205,7 +205,7 @@ class QueueKeys:
 
 
 class Keys:
-    """The keys below one prefix, and how payloads and results are sealed there."""
+    """The keys below one prefix, and the encryption of payloads and results there."""
 
     def __init__(self, prefix: str, seal: PayloadEncryption | None = None) -> None:
         self.prefix = check_name(prefix, "prefix")
@@ -224,7 +224,7 @@ class Keys:
         self.pipelines = self._root + b"pipelines"
         self.leader = shared + b"leader"
         self.epoch = shared + b"epoch"
-        # What guards the dashboard is not below `P:*`, the keys that the user of a worker may write.
+        # Keys that protect the dashboard are not below `P:*`, the keys that the user of a worker may write.
         self._guard = prefix.encode() + b"/"
         self.audit = self._guard + b"audit"
         self.sessions = self._guard + b"sessions"
@@ -272,16 +272,16 @@ class Keys:
         )
 
     def counters(self, name: str) -> bytes:
-        """The totals of a queue by its full name, which must be one: for those who look at very many."""
+        """The totals of a queue by its full name, which must be valid: for callers that read very many."""
         tag, _, queue = name.rpartition("/")
         return b"%b{%b}:%b:counters" % (self._root, (tag or queue).encode(), queue.encode())
 
     def tag_base(self, tag: str) -> bytes:
-        """What the keys of every queue and task of one tag begin with."""
+        """Prefix of the keys of every queue and task of one tag."""
         return b"%b{%b}:" % (self._root, check_name(tag, "queue name").encode())
 
     def outbox(self, tag: str) -> bytes:
-        """Where ends of tasks of flows wait to be told."""
+        """Ends of tasks of flows that are to be delivered to joins."""
         return self.tag_base(tag) + b"outbox"
 
     def job(self, name: str) -> bytes:
@@ -293,11 +293,11 @@ class Keys:
         return self._root + b"archive:" + digest.encode()
 
     def worker(self, worker_id: str) -> bytes:
-        """The self-description of a worker."""
+        """The description of a worker."""
         return self._root + _SHARED + b"worker:" + worker_id.encode()
 
     def commands(self, worker_id: str) -> bytes:
-        """What a worker is told to do."""
+        """Commands for a worker."""
         return self.worker(worker_id) + b":commands"
 
     def operation(self, operation_id: str) -> bytes:
@@ -305,13 +305,13 @@ class Keys:
         return self.operations + b":" + operation_id.encode()
 
     def login_attempts(self, digest: str) -> bytes:
-        """How many wrong secrets somebody offered to the dashboard."""
+        """How many wrong secrets a client sent to the dashboard."""
         return b"%b{login_attempts}:%b" % (self._guard, digest.encode())
 
     def stats_of_minute(self, minute: int) -> bytes:
-        """The figures of a minute, counted since 1970."""
+        """The statistics of a minute, counted since 1970."""
         return b"%b{/stats}:m:%d" % (self._root, minute)
 
     def stats_of_hour(self, hour: int) -> bytes:
-        """The figures of an hour, counted since 1970."""
+        """The statistics of an hour, counted since 1970."""
         return b"%b{/stats}:h:%d" % (self._root, hour)

@@ -77,7 +77,7 @@ def _read(lib: str) -> tuple[list[_Piece], dict[str, str]]:
 
 
 def _share_out(pieces: list[_Piece], rarely: dict[str, int], body: _Piece) -> None:
-    """Gives each piece that is used its group. Who uses a piece stands behind it."""
+    """Gives each piece that is used its group. The users of a piece come after it."""
     named = {name: piece for piece in pieces for name in piece.names}
     if unknown := rarely.keys() - named.keys():
         raise ValueError(f"-- rarely: {', '.join(sorted(unknown))} is in no library that is included")

@@ -1,7 +1,7 @@
 """Waiting in the server for a hint that there may be work: a blocking pop on wake keys, on a connection of its own.
 
-A hint may be lost with the listener that took it, so nobody relies on hints alone: who waits looks for itself again
-after a while. The server hands each hint to the listener that waits longest.
+A hint may be lost with the listener that took it, so a listener also polls after a while. The server passes each hint
+to the listener that has waited longest.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ _SHORTEST_S = 0.01
 _RESUBSCRIBE_S = 0.2
 _BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 _NOT_HERE = (AskError, ClusterDownError, ReadOnlyError, TryAgainError)
-"""What a server answers that is not the one for these queues any more, or not at the moment."""
+"""Replies of a server that does not serve these queues any more, or not at the moment."""
 
 
 class WakeListener:
     """Blocks on the hints of some queues: of work, or with `of="capacity"` of capacity in full ones. On a cluster it
     has a connection for each slot.
 
-    What must hold there: after a wait no connection goes on waiting, as it would take a hint that nobody hears.
+    Invariant: after a wait no connection goes on waiting, as it would take a hint that is then lost.
     """
 
     def __init__(self, broker: Broker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
@@ -57,8 +57,10 @@ class WakeListener:
         return self.wait_with(at_most_s, ())[0]
 
     def wait_with(self, at_most_s: float, calls: Sequence[Call[Any]]) -> tuple[str, list[Any]]:
-        """The same, and the server carries `calls` out behind the wait, before anybody hears of its end; beside the
-        name is what it answered, errors as values. They are sent once, and done also when the answer is lost."""
+        """The same with `calls` pipelined behind the wait, so that one reply has the hint and theirs.
+
+        Returns the name and the replies, errors as values. Calls are sent once, and applied even when a reply is lost.
+        """
         at_most_s = max(at_most_s, _SHORTEST_S)
         try:
             return self._ears[0].wait(at_most_s, calls) if self.can_bring else (self._wait_for_any(at_most_s), [])
@@ -70,7 +72,7 @@ class WakeListener:
             raise
 
     def leave(self) -> None:
-        """Says on the connections that nothing more will be asked: a wait ends, with its answer when there is one."""
+        """Ends a wait, whose reply is still read when there is one; nothing more is sent on the connections."""
         for ear in self._ears:
             ear.leave()
 
@@ -128,11 +130,11 @@ class _ListeningConnection:
         return _answer(self._names, self._in_use.read_response())
 
     def unblocking(self) -> Call[int]:
-        """What has the server answer at once."""
+        """A command that the server answers at once."""
         return Call(words=("CLIENT", "UNBLOCK", self._id), keys=(self._key,), read=int)
 
     def end(self, *, is_told: bool) -> str:
-        """The answer of one that was told to end; a connection that cannot be told is closed."""
+        """The reply of a connection that was asked to end its wait; one that cannot be asked is closed."""
         if is_told and self._in_use.can_read(timeout=_LATE_S):
             return self.answer()
         self.close()

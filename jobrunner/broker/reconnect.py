@@ -1,4 +1,4 @@
-"""What to do when the connection fails: how long to try, and which calls may be sent again."""
+"""The policy for failed connections: how long to try, and which calls may be sent again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 
 BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
-"""What says that a connection is of no use any more."""
+"""Errors after which a connection cannot be used any more."""
 _ANSWERED = (AuthenticationError, BusyLoadingError)
-"""What redis-py counts as BROKEN although the server has answered."""
+"""Errors that redis-py derives from BROKEN ones although the server has answered."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 

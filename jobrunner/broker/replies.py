@@ -1,4 +1,4 @@
-"""Replies as text. What is no UTF-8 is damage: it is shown with marks of replacement, and hides nothing beside it."""
+"""Replies as text. Bytes that are not UTF-8 are damage: they are read as replacement characters."""
 
 from collections.abc import Iterable, Sequence
 

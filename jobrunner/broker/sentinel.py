@@ -1,7 +1,7 @@
 """Finding the primary through Sentinel, and making sure that it is one (https://redis.io/docs/reference/sentinel-clients/).
 
-What must hold: nothing is sent to a server that has not said itself that it is a primary; a connection that rested is
-used on only while the sentinels, asked at most a second ago, name the server it leads to.
+Invariant: nothing is sent to a server before it has replied that it is a primary; an idle connection is used again only
+while the sentinels, asked at most a second ago, name its server.
 """
 
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ class Sentinels:
 
     @property
     def is_due(self) -> bool:
-        """Whether what they said last is too old to be trusted."""
+        """Whether their last reply is too old to be trusted."""
         return monotonic() - self._asked_at > _TRUSTED_S
 
     def name_another(self, connection: Any) -> bool:

@@ -22,7 +22,7 @@ _SENTINELS_OWN = ("sentinel_username", "sentinel_password")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What such a URL says. `hosts` are those to ask first: sentinels, or some nodes of the cluster."""
+    """The parts of such a URL. `hosts` are the sentinels, or some nodes of the cluster."""
 
     kind: str
     scheme: str
@@ -48,7 +48,7 @@ class Topology:
 
 
 def topology_of(url: str) -> Topology | None:
-    """What the URL says; None for one of a single server. Raises InvalidOption for what cannot be understood."""
+    """The parts of the URL; None for that of a single server. Raises InvalidOption for an invalid URL."""
     scheme = url.partition("://")[0]
     if scheme.partition("+")[2] not in _PORTS or scheme.partition("+")[0] not in ("redis", "rediss"):
         return None

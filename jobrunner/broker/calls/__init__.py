@@ -1,1 +1,1 @@
-"""What can be asked of the server: one function for each verb, grouped by what it is about."""
+"""The calls to the server: one function for each operation, grouped by what they act on."""

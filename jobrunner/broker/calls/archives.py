@@ -1,4 +1,4 @@
-"""Calls about archives of history: who writes one, which window of time is open, what is safe to delete here.
+"""Calls about archives of history: their writer, the window of time that is open, and how far queues are archived.
 
 An archive is known by the digest of where it is. Its hash has `open`, the window that is being written (JSON), and
 `done`, up to when each queue is archived (JSON: queue → Unix ms).
@@ -13,23 +13,23 @@ from jobrunner.broker.keys import Keys
 
 
 def hold(keys: Keys, digest: str, holder: str, *, ttl_ms: int) -> Call[bool]:
-    """Makes `holder` the one that writes this archive, unless there is another. Reply: whether it is."""
+    """Makes `holder` the writer of this archive, unless there is another. Reply: whether it is."""
     key = keys.archive(digest) + b":holder"
     return command("SET", key, holder, "NX", "PX", ttl_ms, read=lambda reply: reply is not None, repeatable=False)
 
 
 def holder(keys: Keys, digest: str) -> Call[str]:
-    """Who writes this archive; empty for nobody."""
+    """The writer of this archive; empty for none."""
     return command("GET", keys.archive(digest) + b":holder", read=lambda raw: (raw or b"").decode("utf-8", "replace"))
 
 
 def keep(keys: Keys, digest: str, *, ttl_ms: int) -> Call[bool]:
-    """Goes on being the one that writes it. Reply: False when the time was over."""
+    """Stays the writer for another `ttl_ms`. Reply: False when the time was over."""
     return command("PEXPIRE", keys.archive(digest) + b":holder", ttl_ms, read=bool)
 
 
 def let_go(keys: Keys, digest: str) -> Call[int]:
-    """Lets another one write it."""
+    """Lets another process become the writer."""
     return command("DEL", keys.archive(digest) + b":holder", read=int)
 
 

@@ -1,17 +1,17 @@
-"""Calls about batches: fill, begin, claim, renew, stage, decide, advance, setback.
+"""Calls about batches: fill, begin, claim, renew, stage, decide, advance, fail, reclaim.
 
-A batch is what a driver holds of a queue: items that stand in `pending`, under one lease. What becomes of them is
-staged as rows where nobody sees it, decided in one step whatever the size, and rolled forward in slices by whoever
-comes. A row is four words:
+A batch is a set of items of a queue in `pending` under one lease, which a driver holds. Their outcomes are staged as
+rows, which stay invisible until the batch is decided, in one step whatever its size; then any process rolls it forward
+in slices. A row is four words:
 
 ========= =============================================================================================================
 word      content
 ========= =============================================================================================================
-id        of a member; or with `new` of an item that is made unless there is one
-to        short name of the queue it goes to; '' = it is dead, and `payload` says why
-payload   bytes as they are stored, JSON
-more      '' or a JSON object with any of `new` (1), `parent` (member whose hops and headers a new item takes over, made
-          only while that is a member), `priority`, `delay_ms`, `headers` (laid over those it has), `type`,
+id        of a member; or with `new` of an item to create unless it exists
+to        short name of the queue it goes to; '' = it dies, and `payload` is the reason
+payload   as it is stored, JSON
+more      '' or a JSON object with any of `new` (1), `parent` (member whose hops and headers a new item inherits, made
+          only while that is a member), `priority`, `delay_ms`, `headers` (added to those it has), `type`,
           `over` (1: it goes in although the queue is full); of a new item also `key`, `at_ms` (due then, Unix ms)
 ========= =============================================================================================================
 """
@@ -30,14 +30,14 @@ from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMembe
 from jobrunner.lease_number import number_from
 
 ROWS_AT_ONCE = 500
-"""So many rows a call stages at most: the server does nothing else meanwhile."""
+"""The most rows one call stages, as a script blocks the server."""
 ADVANCED_AT_ONCE = 250
-"""So many rows and members a slice of rolling forward takes, and so many members one of filling."""
+"""Rows and members of one slice when rolling forward, and members of one slice when filling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """A batch as it was handed out. `state`: open, or committed, when all that is left is to roll it forward."""
+    """A batch as it was handed out. `state`: open, or committed, when it is only to be rolled forward."""
 
     id: str
     epoch: int
@@ -57,9 +57,9 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What one slice of rolling forward did. `full` is the queue (short name) that has no room: come again later.
+    """The result of one slice of rolling forward. `full` is a target queue (short name) at its max_size: try later.
 
-    `ended`: members no row named, and those put back; `skipped`: rows whose item left meanwhile or was there before.
+    `ended`: members that no row names, and those put back; `skipped`: rows whose item left meanwhile, or exists.
     """
 
     done: bool
@@ -73,8 +73,8 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What one slice of `reclaim` did: how many items went back, the lease number to go on behind ('' when it is
-    through), and whether the list of members that it asked about is in use."""
+    """The result of one slice of `reclaim`: how many items went back, the lease number to go on after ('' at the end),
+    and whether the list of members that it asked about is in use."""
 
     items: int
     after: str
@@ -116,7 +116,7 @@ _reclaim = ScriptCommand("batch_reclaim", lambda reply: Reclaimed(reply[0], repl
 
 
 def lost(batch_id: str) -> BatchLost:
-    """The error for what came too late."""
+    """The error for a call that came too late."""
     return BatchLost(
         f"batch {batch_id} is held by another driver, its lease ended, or it is decided; this changed nothing"
     )
@@ -135,8 +135,8 @@ def _with_batch(
 def fill(keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, lease_ms: int) -> Call[tuple[int, float]]:
     """Up to `count` more members, first in line, for a batch that has `had`; with 0 the batch is new.
 
-    Reply: how many it has, and the end of its lease, Unix ms; (0, 0.0) when nothing was there and the batch is not
-    either. Sent again it changes nothing. Raises BatchLost, also for half of a batch: that never gets other members.
+    Reply: how many it has, and the end of its lease, Unix ms; (0, 0.0) when no task waits and the batch does not
+    exist. Sent again it changes nothing. Raises BatchLost, also for half of a batch: that never gets other members.
     """
     call = _with_batch(
         _fill,
@@ -169,7 +169,7 @@ def begin(
 ) -> Call[Claimed]:
     """A batch without members, for writes; `shared` are fields of every new item. Takes an undecided one over.
 
-    Those who name the same `attempt` share it instead, and such a batch is remembered for 30 days behind its end.
+    Calls with the same `attempt` share it instead, and such a batch is remembered for 30 days after its end.
     """
     words = [word for pair in shared.items() for word in pair]
     call = _with_batch(_begin, keys, batch_id, rest=words, queue=keys.name, lease_ms=lease_ms, attempt=attempt)
@@ -193,7 +193,7 @@ def _begun(batch_id: str, reply: list[Any]) -> Claimed:
 
 
 def foremost(keys: QueueKeys, index: str, count: int) -> Call[list[str]]:
-    """Ids of the batches that are due first. `index`: 'batches', or 'closing' for what needs no driver to finish."""
+    """Ids of the batches that are due first. `index`: 'batches', or 'finishing' for those without need of a driver."""
     return command("ZRANGE", getattr(keys, index), 0, count - 1, read=texts)
 
 
@@ -259,7 +259,9 @@ def _staged(batch_id: str, reply: list[bytes]) -> None:
 def decide(
     keys: QueueKeys, batch_id: str, epoch: int, nonces: Sequence[str], *, rest: str, max_hops: int = 0
 ) -> Call[tuple[str, ...]]:
-    """What was staged under these nonces happens. Reply: short names of the queues it goes to. Raises BatchLost.
+    """Decides that the rows staged under these nonces are applied. Raises BatchLost.
+
+    Reply: short names of the queues that the rows go to.
 
     `rest`: 'succeeded' or 'dropped', for members that no row names. An item that moves more than `max_hops` times in
     its life is dead (0: no limit).
@@ -290,7 +292,7 @@ def _advanced(batch_id: str, reply: list[Any]) -> Advance:
 def failed_attempt(
     keys: QueueKeys, batch_id: str, epoch: int, *, fate: str, delay_ms: int = 0, reason: str = ""
 ) -> Call[str]:
-    """No decision: 'failed' (counts), 'released' (does not), or 'dissolved' (members go back to their places).
+    """Ends an attempt without a decision: 'failed' (counts), 'released' (does not), 'dissolved' (members go back).
 
     Reply: 'again', 'split', 'dead' or 'dissolved' (both are to be rolled forward), 'more' (call again). Raises
     BatchLost.
@@ -315,10 +317,10 @@ def members(keys: QueueKeys, root: str, first: int, count: int) -> Call[list[str
 def reclaim(
     keys: QueueKeys, *, batch_id: str = "", after: str = "-1", count: int = ADVANCED_AT_ONCE
 ) -> Call[Reclaimed]:
-    """Puts items of batches that are not open back to their places in line, a slice of them; no attempt is spent.
+    """Returns items of batches that are not open to their queue, a slice of them; no attempt is spent.
 
-    Without a `batch_id` it looks at all leases that no worker took, from the number `after` on, and goes by what only
-    a batch does: several items share one number. With one it looks for the items of that batch.
+    Without a `batch_id` it reads all leases that no worker took, from the number `after` on; only a batch gives several
+    items one number. With one it finds the items of that batch.
     """
     known = number_from(batch_id) if batch_id else ""
     return _with_batch(  # type: ignore[no-any-return]
@@ -350,8 +352,8 @@ def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[l
 
 
 def still_members(keys: QueueKeys, root: str, ids: Sequence[str]) -> Call[list[bool]]:
-    """For each of one or more ids whether it still is a member of the batch, or of a half of it: not once it was
-    deleted, or ended by another half."""
+    """Whether each of one or more ids still is a member of the batch, or of a half of it: not once it was deleted, or
+    ended by another half."""
     number = number_from(root)
 
     def read(reply: Any) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Calls about flows: joins, what arrives at them, and the outboxes in between (see join.py)."""
+"""Calls about flows: joins, arrivals at them, and the outboxes in between (see join.py)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def join_arrive_part(keys: QueueKeys, join_id: str, member: int, piece: int, res
 
 
 def in_pieces(pieces: int, size: int) -> bytes:
-    """What arrives in place of a result whose pieces are there. No JSON begins so."""
+    """The arrival of a result whose pieces are stored. No JSON begins so."""
     return b"@%d:%d" % (pieces, size)
 
 
@@ -94,7 +94,7 @@ def collected_part(keys: QueueKeys, join_id: str, part: int) -> Call[bytes | Non
 
 
 def onward(keys: QueueKeys, join_id: str) -> Call[bytes]:
-    """Whom a join tells that passes results on (see join.py)."""
+    """The joins to which a join passes results on (see join.py)."""
     return command("HGET", keys.join(join_id), "f:then", read=lambda raw: raw or b"")
 
 
@@ -104,7 +104,7 @@ def passed(keys: QueueKeys, join_id: str) -> Call[str]:
 
 
 def abandon(keys: QueueKeys, join_id: str) -> Call[str]:
-    """A join that has not fired never will. Reply: 'posted', 'noted', 'fired' or 'gone'."""
+    """Marks a join that has not fired as never firing. Reply: 'posted', 'noted', 'fired' or 'gone'."""
     return _abandon.with_keys((*keys.join_and_collected(join_id), keys.outbox), outcome="cancelled")
 
 
@@ -120,7 +120,7 @@ def outbox(keys: Keys, tag: str, *, count: int) -> Call[tuple[list[Ended], bool]
 
 
 def forget(keys: Keys, tag: str, told: Sequence[Ended]) -> Call[int]:
-    """Takes entries out of an outbox that were told."""
+    """Removes entries from an outbox that were delivered."""
     return command("HDEL", keys.outbox(tag), *(f"{one.outcome}:".encode() + one.onward for one in told), read=int)
 
 
@@ -143,8 +143,8 @@ def members(keys: QueueKeys, join_id: str, numbers: Sequence[int]) -> Call[list[
 
 
 def received(keys: QueueKeys, task_id: str) -> Call[tuple[bytes, bytes, int] | None]:
-    """Results and outcomes that a flow gave a task, JSON arrays, empty for none; in how many parts they are instead, 0
-    where they are whole. None when the task is gone."""
+    """Results and outcomes that a flow passed to a task, JSON arrays, empty for none; in how many parts they are
+    instead, 0 where they are whole. None when the task is gone."""
 
     def read(reply: list[bytes | None]) -> tuple[bytes, bytes, int] | None:
         return None if reply[0] is None else (reply[1] or b"", reply[2] or b"", int(reply[3] or 0))

@@ -1,4 +1,4 @@
-"""Calls of the coordinator and of presence: leadership, periodic jobs, workers, job metadata."""
+"""Calls of the coordinator and of heartbeats: leadership, periodic jobs, workers, job metadata."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def _leadership(reply: list[Any]) -> Leadership:
 _take_leadership = ScriptCommand("take_leadership", _leadership)
 _announce = ScriptCommand("worker_announce", fields)
 _DIGEST = 16
-"""So many digits tell the definitions of one job apart."""
+"""Digits of the digest that distinguish the definitions of one job."""
 _define = ScriptCommand("periodic_define", int)
 _fire = ScriptCommand("periodic_fire", text)
 _anchor = ScriptCommand("periodic_anchor", text)
@@ -74,24 +74,24 @@ def fire(
 
 
 def anchor(keys: QueueKeys, name: str, *, expected: str, to_ms: int, ahead_ms: int, epoch: int) -> Call[str]:
-    """Takes a last tick back that is further ahead of the clock. Reply: 'anchored', 'missed' or 'fenced'."""
+    """Moves a last tick back that is further ahead of the clock. Reply: 'anchored', 'missed' or 'fenced'."""
     return _anchor.with_keys(
         (keys.periodic(name),), expected=expected, to=to_ms, ahead_ms=ahead_ms, epoch=epoch
     )  # fmt: skip
 
 
 def periodic_state(keys: QueueKeys, name: str) -> Call[dict[str, bytes]]:
-    """What is remembered of a periodic job: last, task, fired, skipped."""
+    """The state of a periodic job: last, task, fired, skipped."""
     return command("HGETALL", keys.periodic(name), read=fields)
 
 
 def keep_periodic_state(keys: QueueKeys, name: str) -> Call[int]:
-    """Takes back that the state of a periodic job ends, as it is known again."""
+    """Keeps the state of a periodic job that is known again, which was to expire."""
     return command("PERSIST", keys.periodic(name), read=int)
 
 
 def end_periodic_state(keys: QueueKeys, name: str, in_ms: int) -> Call[int]:
-    """The state of a periodic job that no worker knows any more goes after that time."""
+    """Lets the state of a periodic job expire that no worker knows any more."""
     return command("PEXPIRE", keys.periodic(name), in_ms, read=int)
 
 
@@ -119,7 +119,7 @@ def periodics(keys: Keys) -> Call[dict[str, bytes]]:
 
 
 def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
-    """When a worker last said that it knows each periodic job, Unix ms."""
+    """When a worker last published each periodic job, Unix ms."""
     return command(
         "ZRANGE", keys.periodics_seen, 0, -1, "WITHSCORES",
         read=lambda reply: {name: float(ms) for name, ms in fields(reply).items()},
@@ -127,19 +127,19 @@ def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
 
 
 def enable_periodic(keys: QueueKeys, name: str, *, enabled: bool) -> Call[int]:
-    """Has ticks of a periodic job fire again, or pass by until they may. Those that passed are not made up for."""
+    """Enables or disables the ticks of a periodic job. Ticks that passed while it was disabled are not made up for."""
     if enabled:
         return command("HDEL", keys.periodic(name), "disabled", read=int)
     return command("HSET", keys.periodic(name), "disabled", 1, read=int)
 
 
 def start_periodic(keys: QueueKeys, name: str, start_ms: int) -> Call[int]:
-    """Notes from when on the ticks of a periodic job count, unless that is known."""
+    """Notes the time after which ticks of a periodic job count, unless there is one."""
     return command("HSETNX", keys.periodic(name), "last", start_ms, read=int)
 
 
 def announce(keys: Keys, worker_id: str, description: Mapping[str, Arg], *, ttl_ms: int) -> Call[dict[str, bytes]]:
-    """A sign of life of a worker, with what it says of itself. Reply: what it was told to do."""
+    """The heartbeat of a worker, with its description. Reply: commands for it."""
     words = [word for pair in description.items() for word in pair]
     picked = (keys.worker(worker_id), keys.workers, keys.commands(worker_id))
     return _announce.with_keys(picked, rest=words, id=worker_id, ttl_ms=ttl_ms)
@@ -154,7 +154,7 @@ def retire(keys: Keys, worker_id: str) -> list[Call[Any]]:
 
 
 def order(keys: Keys, worker_id: str, name: str, value: str, *, ttl_ms: int) -> list[Call[Any]]:
-    """Tells a worker what to do: `quiet` 1 or 0, `stop` 1. It reads that with its next sign of life."""
+    """A command for a worker: `quiet` 1 or 0, `stop` 1. The worker reads it with its next heartbeat."""
     place = keys.commands(worker_id)
     return [command("HSET", place, name, value, read=int), command("PEXPIRE", place, ttl_ms, read=int)]
 

@@ -1,4 +1,4 @@
-"""The call by which the leader learns whether there is anything to do: one for a hundred queues and all workers."""
+"""The call by which the leader finds queues that need maintenance: one for a hundred queues and all workers."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from jobrunner.broker.keys import Keys
 from jobrunner.broker.replies import texts, whole
 
 MOST_AT_ONCE = 100
-"""Queues of one call: it keeps the server for about half a millisecond then."""
+"""Queues of one call, which then blocks the server for about half a millisecond."""
 _IN_WORK = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanReply:
-    """What there is to do. A queue of which nobody can tell is left out."""
+    """The work for the leader. A queue that cannot be read is left out."""
 
     posted: list[str] = field(default_factory=list)
     """Hash tags with ends of tasks in their outbox, in the order in which their queues were asked for."""
@@ -26,19 +26,19 @@ class ScanReply:
     dead: dict[str, int] = field(default_factory=dict)
     """How many tasks of each queue died since it exists."""
     silent: list[str] = field(default_factory=list)
-    """Ids of workers that gave no sign of life for too long and did not retire."""
+    """Ids of workers whose heartbeats stopped and that did not retire."""
     totals: dict[str, int] = field(default_factory=dict)
-    """The sum of the totals of each queue: it is another one when anything happened there."""
+    """The sum of the totals of each queue, which changes whenever anything happens there."""
     changed: list[str] = field(default_factory=list)
-    """Queues whose totals were others at the look before, or that were not seen before: for who looks to fill in."""
+    """Queues whose totals changed since the scan before, or that are new. The caller fills this in."""
     due: dict[str, float] = field(default_factory=dict)
-    """When the upkeep of queues has something to do, Unix ms; none where nothing is foreseen."""
+    """When queues next need maintenance, Unix ms; without those where nothing is foreseen."""
     holding: list[str] = field(default_factory=list)
     """Queues that hold anything."""
     in_work: list[str] = field(default_factory=list)
-    """Those of them with tasks in somebody's hands."""
+    """Those of them with tasks or batches in progress."""
     unmarked: list[str] = field(default_factory=list)
-    """Queues that hold nothing, and that do not count as unused yet."""
+    """Queues that hold nothing and do not count as unused yet."""
     unused: list[str] = field(default_factory=list)
     """Queues that were unused for so long that they may be forgotten."""
 
@@ -49,7 +49,7 @@ _leader_scan: ScriptCommand[Any] = ScriptCommand("leader_scan", lambda reply: re
 def leader_scan(
     keys: Keys, queues: Sequence[str], *, with_workers: bool = True, unused_ms: int = 0
 ) -> list[Call[ScanReply]]:
-    """Calls that together look at all queues, the first of them also at the workers."""
+    """Calls that together scan all queues, the first of them also the workers."""
     slices = [queues[at : at + MOST_AT_ONCE] for at in range(0, len(queues), MOST_AT_ONCE)]
     if with_workers:
         slices = slices or [()]
@@ -93,7 +93,7 @@ def _take(found: ScanReply, name: str, said: list[Any]) -> None:
 
 
 def together(parts: Collection[ScanReply]) -> ScanReply:
-    """Several glances as one."""
+    """Merges the replies of several calls."""
     return ScanReply(
         posted=list(dict.fromkeys(tag for part in parts for tag in part.posted)),
         finishing=[name for part in parts for name in part.finishing],

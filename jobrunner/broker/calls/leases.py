@@ -1,8 +1,8 @@
-"""Calls about tasks in a worker's hands: reserve, commit, fail, release, extend, move, spread, pop.
+"""Calls about tasks under a lease: reserve, commit, fail, release, extend, move, spread; and pop.
 
-A report is a tuple that begins with the task's id and the lease's token; a call takes a batch of them and replies one
-word for each. A token is the number of a lease as text: random, so that no other lease of the task has it, and a number
-because the server compares a batch of them at once in a sorted set.
+A report is a tuple that begins with the task's id and the lease's number as text; a call takes many reports and replies
+one word for each. Numbers are random, so that no two leases of a task share one, and numbers because the server
+compares many of them at once in a sorted set.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,12 +21,12 @@ from jobrunner.lease_number import number_from
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a reserve answered. `next_event_ms` is when the queue next needs a look; None when nothing is foreseen."""
+    """The reply of a reserve. `next_event_ms` is when to reserve again; None when nothing is foreseen."""
 
     now_ms: float
     next_event_ms: float | None
     keepalive_ms: float
-    """Length of the leases of tasks that name none."""
+    """Length of the leases of tasks without a keepalive of their own."""
     attempts: list[Attempt]
 
 
@@ -49,7 +49,7 @@ def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
 
 
 REPLY_BYTES = 1 << 20
-"""Of payloads that one reservation of a worker brings."""
+"""Bytes of payloads in one reply to a worker."""
 
 
 def reserve(
@@ -80,14 +80,14 @@ CommitReport = (
 
 
 CommitGroup = tuple[tuple[Arg, ...], list[str]]
-"""What reports say alike (keep_ms, outcome, result, then, type), and their ids and tokens in turn."""
+"""The words that reports have in common (keep_ms, outcome, result, then, type), and their ids and lease numbers."""
 _NO_MORE = (b"", b"")
 
 
 def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
-    """Reports: id, token, keep_ms, outcome, result, and where there are such, `then` of a task of a flow, and the type.
+    """Reports: id, token, keep_ms, outcome, result, for a task of a flow its `then`, and the type.
 
-    The outcome is 'succeeded', 'cancelled' or 'dropped'; the last is shown as cancelled and counted on its own.
+    The outcome is 'succeeded', 'cancelled' or 'dropped'; the last is reported as cancelled and counted on its own.
     Reply: 'ok', or why it was refused.
     """
     groups: list[CommitGroup] = [
@@ -98,7 +98,7 @@ def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
 
 
 def commit_groups(keys: QueueKeys, groups: Iterable[CommitGroup]) -> Call[list[str]]:
-    """As `commit`, of reports that are grouped by what they say."""
+    """As `commit`, for reports that are grouped by the words they have in common."""
     words: list[Arg] = []
     total = 0
     for said, leases in groups:
@@ -118,7 +118,7 @@ def _commit_verdicts(total: int, reply: list[Any]) -> list[str]:
 def fail(
     keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = ""
 ) -> Call[list[str]]:
-    """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the one that ran them."""
+    """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the worker that ran them."""
     return _fail.on(
         keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name, finished=keys.finished,
         worker=worker,
@@ -126,13 +126,13 @@ def fail(
 
 
 def release(keys: QueueKeys, reports: Iterable[tuple[str, str, int | str]]) -> Call[list[str]]:
-    """Reports: id, token, delay_ms ('' = back to its place)."""
+    """Reports: id, token, delay_ms ('' = back to its position)."""
     return _release.on(keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name)
 
 
 def crash(keys: QueueKeys, reports: Iterable[tuple[str, str, bool]], *, reason: str) -> Call[list[str]]:
-    """Reports of somebody else than the worker, on what had begun when it died: id, token, whether it may be to blame.
-    `reason`: how it died."""
+    """Reports on tasks that had begun when their worker died: id, token, whether the task may be to blame. `reason`:
+    how the worker died."""
     words = chain.from_iterable((task_id, token, "1" if suspect else "") for task_id, token, suspect in reports)
     return _crash.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, reason=reason)
 
@@ -152,7 +152,7 @@ def extend(keys: QueueKeys, reports: Iterable[tuple[str, str, float]]) -> Call[l
 
 
 def teach_extend() -> Call[bytes]:
-    """Has the server know the script of `extend`, so that the first one costs one round trip."""
+    """Loads the script of `extend` into the server, so that the first `extend` costs one round trip."""
     return command("SCRIPT", "LOAD", _extend.script.source, read=bytes)
 
 
@@ -167,7 +167,7 @@ MoveReport = tuple[str, str, int | str, float, Sequence[Arg]]
 def move(
     keys: QueueKeys, to: QueueKeys, reports: Iterable[MoveReport], *, max_hops: int = 0, over: bool = False
 ) -> Call[list[str]]:
-    """Into another queue of the same tag, or into the same one. `over`: a queue that is full takes them all the same.
+    """Into another queue of the same tag, or into the same one. `over`: also when that queue is full.
 
     Reports: id, token, priority ('' = as it was), delay_ms, fields to set in the same step (field, value, ...).
     Reply: 'ok', or why it was refused, also 'hops' (it made `max_hops`; 0: no limit) and 'full'.
@@ -190,7 +190,7 @@ def move(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A new task that one under a lease leaves behind. `fields`: of its hash, but the queue."""
+    """A new task that a task under a lease creates. `fields`: of its hash, without the queue."""
 
     id: str
     to: QueueKeys

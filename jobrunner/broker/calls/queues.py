@@ -1,4 +1,4 @@
-"""Calls about whole queues: counts, configure, upkeep, purge, and the registry of all queues."""
+"""Calls about whole queues: counts, configure, maintenance, purge, and the registry of all queues."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ def is_registered(keys: Keys, name: str) -> Call[bool]:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReply:
-    """What one turn of upkeep did, and when the queue next needs one (None: nothing is foreseen)."""
+    """How many tasks one call of maintenance moved, and when the queue next needs one (None: not foreseen)."""
 
     now_ms: float
     next_event_ms: float | None
@@ -64,7 +64,7 @@ class UpkeepReply:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Whether a queue may have a task to hand out now, else when it needs the next look (None: nothing is foreseen)."""
+    """Whether a queue may have a task to hand out now, else when to probe it again (None: nothing is foreseen)."""
 
     now_ms: float
     next_event_ms: float | None
@@ -78,7 +78,7 @@ def _counts(reply: list[Any]) -> QueueCounts:
 
 
 def read_totals(words: Sequence[bytes]) -> dict[str, int]:
-    """Totals by name. What is no whole number is damage and left out."""
+    """Totals by name, without damaged ones, which are not integers."""
     pairs = zip(words[::2], words[1::2], strict=True)
     return {text(name): int(total) for name, total in pairs if _WHOLE.fullmatch(total)}
 
@@ -93,7 +93,7 @@ def _probed(reply: list[Any]) -> Probe:
 
 _ARCHIVED_SLICE = 500
 _LONGEST_LEASE_MS = 3 * 86_400_000
-"""Members of a batch are held for between 3.5 and 7 days (HOLD_MS in lua/lib/batch.lua)."""
+"""Members of a batch are held for between 3.5 and 7 days (MEMBER_LEASE_MS in lua/lib/batch.lua)."""
 _count = ScriptCommand("queue_counts", _counts)
 _upkeep = ScriptCommand("maintain", _upkeep_done)
 _probe = ScriptCommand("probe", _probed)
@@ -132,7 +132,7 @@ def configure(keys: QueueKeys, fields: Mapping[str, Arg]) -> Call[None]:
 
 
 def wake(keys: QueueKeys) -> Call[int]:
-    """Hands a wake-up on to another idle worker."""
+    """Passes a wake-up on to another idle worker."""
     return command("ZADD", keys.wake, 0, "1", read=int)
 
 
@@ -153,7 +153,7 @@ def _purge_slice(keys: QueueKeys, state: str, count: int, before: Arg, counter: 
 
 
 def settings(keys: QueueKeys) -> Call[dict[str, bytes]]:
-    """The settings hash: what was configured, nothing for defaults."""
+    """The settings hash; settings that were not configured are absent."""
     return command("HGETALL", keys.settings, read=fields)
 
 
@@ -175,14 +175,14 @@ def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
 
 
 def await_capacity(keys: QueueKeys, *, lasts_ms: int) -> Call[int]:
-    """Notes that somebody waits for room. Reply: how many more tasks the queue may hold now; -1: no limit."""
+    """Notes that a producer waits for capacity. Reply: how many more tasks the queue may hold now; -1: no limit."""
     return _await_capacity.on(keys, lasts_ms=lasts_ms)
 
 
 def register(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
-    """Adds queues to the registry, so that every coordinator looks after them, and notes the format of what is written.
+    """Adds queues to the registry, so that every coordinator maintains them, and notes the format of the keys.
 
-    Goes before what is first written on a queue.
+    Sent before the first write on a queue.
     """
     return [note_format(keys), command("SADD", keys.queues, *names, read=int)]
 
@@ -210,7 +210,7 @@ def register_queues(keys: Keys, names: Sequence[str]) -> Call[None]:
 def registered(keys: Keys, cursor: int) -> Call[tuple[int, list[str]]]:
     """A slice of the full names of all queues: (where the next one begins, 0 behind the last, the names).
 
-    A queue may be in two slices. What can be no name of a queue is damage and left out.
+    A queue may be in two slices. Damaged entries, which cannot be names of queues, are left out.
     """
 
     def read(reply: list[Any]) -> tuple[int, list[str]]:
@@ -232,7 +232,7 @@ def some_registered(keys: Keys, most: int = 1000) -> Call[list[str]]:
 def forget(keys: Keys, names: Sequence[str], *, unused_ms: int | None) -> Call[list[str]]:
     """Deletes what is left of queues that were unused for so long; None marks those that are unused now.
 
-    Reply: beside the names 'forgotten', 'marked', 'early' or 'used' (see lua/queue_forget.lua), or what went wrong.
+    Reply: for each name 'forgotten', 'marked', 'early' or 'used' (see lua/queue_forget.lua), or an error.
     """
     return _forget.with_keys(tuple(map(keys.counters, names)), unused_ms="" if unused_ms is None else unused_ms)
 
@@ -250,7 +250,7 @@ def delete(keys: QueueKeys, *, force: bool, states: Sequence[bytes]) -> Call[lis
 
 
 def leaving(keys: Keys, names: Iterable[str], now_ms: float) -> Call[int]:
-    """Notes that queues are about to leave the registry: should its caller die, somebody looks after them."""
+    """Notes that queues are about to leave the registry, so that another process finishes that if the caller dies."""
     return command("ZADD", keys.queues_leaving, *[word for name in names for word in (round(now_ms), name)], read=int)
 
 
@@ -270,5 +270,5 @@ def still_leaving(keys: Keys, before_ms: float, *, count: int) -> Call[list[str]
 
 
 def not_leaving(keys: Keys, names: Sequence[str]) -> Call[int]:
-    """What was to be seen to is done."""
+    """Removes queues from those that are about to leave the registry."""
     return command("ZREM", keys.queues_leaving, *names, read=int)

@@ -7,16 +7,16 @@ from jobrunner.broker.call import Call, ScriptCommand
 from jobrunner.broker.keys import QueueKeys
 
 FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
-"""What is read of a task, as task_search.lua has it."""
+"""The fields that task_search.lua reads of a task."""
 _PAYLOAD = "payload"
 _WORDS = 2 + len(FIELDS) + 1
 LONGEST_PAYLOAD = 16384
-"""Of a longer one what comes back is cut: it is longer by one."""
+"""A longer payload is cut to one character more than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchChunk:
-    """(id, score, fields) of what matched, in order; `rank` is behind the last that was looked at.
+    """(id, score, fields) of the tasks that match, in order; `rank` is after the last that was read.
 
     Among the fields is the payload, as text, when that was searched.
     """

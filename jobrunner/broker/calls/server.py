@@ -16,7 +16,7 @@ _DATABASE = re.compile(r"db[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What matters of INFO. Sizes in bytes; `maxmemory` 0 means no limit."""
+    """The parts of INFO that jobrunner uses. Sizes in bytes; `maxmemory` 0 means no limit."""
 
     name: str
     version: str
@@ -52,7 +52,7 @@ class ServerFacts:
 
 
 def facts() -> Call[ServerFacts]:
-    """What the server says of itself; of a cluster its primaries together."""
+    """The server's INFO; for a cluster that of its primaries together."""
     return command("INFO", read=_facts_of_all, everywhere=True)
 
 

@@ -1,12 +1,12 @@
-"""Calls about figures: what was counted and measured, by minute, by hour, and since the prefix exists.
+"""Calls about statistics: counts and measurements by minute, by hour, and since the prefix exists.
 
-A field is ``<queue> <type> <what>``. What workers count: `succeeded`, `failed`, `dead`, `cancelled`, `dropped`,
+A field is ``<queue> <type> <name>``. Workers count: `succeeded`, `failed`, `dead`, `cancelled`, `dropped`,
 `moved`, `snoozed`, `stale` (reports that came too late), `run_us` and `wait_us` (sums), and `run:<n>` and `wait:<n>`,
 how many times fell into bucket n: below 1 ms for n = 0, else from 2^((n-1)/2) to below 2^(n/2) ms, without an end for
-the last. The lateness of a periodic job is `late:<n>` and `late_us` of its queue and type. Of type `-` is what belongs
-to no job: the leader samples once a minute `depth`, as words beside DEPTH, and what the totals of a queue grew `from`
-and `to`, beside COUNTED. Of queue `-` is what belongs to no queue: `round_trip:<n>`, whose buckets are of microseconds,
-and `round_trip_us`.
+the last. The lateness of a periodic job is `late:<n>` and `late_us` of its queue and type. Type `-` is for fields of no
+job: once a minute the leader samples `depth`, with words as in DEPTH, and the totals of a queue at the begin (`from`)
+and the end (`to`), as in COUNTED. Queue `-` is for fields of no queue: `round_trip:<n>`, whose buckets are of
+microseconds, and `round_trip_us`.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ bucket: Callable[[float], int] = partial(bisect_right, BOUNDS_MS)
 """The number of the bucket of a time."""
 DEPTH = ("waiting", "scheduled", "pending", "dead")
 COUNTED = ("enqueued", "succeeded", "failed", "dead", "cancelled", "dropped", "moved_out", "recovered", "expired")
-"""Totals of a queue whose growth tells what no worker counted."""
+"""Totals of a queue whose growth includes changes that no worker counts."""
 OUTCOMES = {"succeeded": "succeeded", "failed": "failed", "dead": "dead", "cancelled": "cancelled",
             "dropped": "dropped", "moved_out": "moved"}  # fmt: skip
 """Totals of a queue that say how attempts ended, and what workers call that."""
@@ -86,7 +86,7 @@ def sample(keys: Keys, now_ms: float, found: Mapping[str, QueueCounts]) -> Call[
 
 
 def read(hashes: Sequence[bytes], queue: str = "", type: str = "") -> list[Call[list[dict[str, str]]]]:  # noqa: A002
-    """What is in these hashes, eight for each call; of one queue or one job when these are given."""
+    """Reads these hashes, eight for each call; only fields of `queue` and `type` when these are passed."""
     return [
         _stats.with_keys(tuple(hashes[at : at + _HASHES_AT_ONCE]), queue=queue, type=type)
         for at in range(0, len(hashes), _HASHES_AT_ONCE)

@@ -19,7 +19,7 @@ from jobrunner.task import Task, TaskRecord, read_record
 
 
 class EnqueueReply(list[bool]):
-    """Beside tasks whether each is new. `is_first`: nobody wrote on the queue before, or not since it was deleted."""
+    """Whether each task is new. `is_first`: the queue is new, or was deleted since it was last used."""
 
     is_first = False
 
@@ -45,7 +45,7 @@ _run_now = ScriptCommand("run_now", texts)
 
 
 class UniqueReply(NamedTuple):
-    """What became of a unique task, and the id and queue of the task that is there now. `is_first`: as of AreNew."""
+    """The outcome for a unique task, and id and queue of the task that is there now. `is_first`: see EnqueueReply."""
 
     word: str
     id: str
@@ -54,7 +54,7 @@ class UniqueReply(NamedTuple):
 
 
 def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") -> Call[list[bool]]:
-    """All tasks into one queue, or none. Reply: beside the tasks, whether each is new (False: its id exists).
+    """All tasks into one queue, or none. Reply: for each task whether it is new (False: its id exists).
 
     The reply is read as QueueFull when the queue may not hold so many more; with `clash` "raise" as DuplicateTask when
     an id exists. Sent again because its reply was lost, the same call adds nothing and gets the same reply.
@@ -79,10 +79,10 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") 
 
 
 def _name_of_call(sent: Sequence[Task]) -> str:
-    """What tells this call from all others, made of what is sent: who sends the same later sends the same call.
+    """A name for this call, made of its tasks, so that a call that is sent again has the same name.
 
-    But for an id of somebody's own, which says nothing of when it is sent: then no other call has the name. None for
-    tasks whose ids stay known when they are finished.
+    An id of the caller's own says nothing about when it is sent: then the name is random. Empty for tasks whose ids
+    stay known after they finish.
     """
     if len(sent) == 1:
         (task,) = sent
@@ -102,7 +102,7 @@ def _tells_when_sent(task: Task) -> bool:
 
 
 def _wishes(task: Task, own: int) -> str:
-    """Priority, due time and the number of words of its own; '' for a task that has none of these, as most."""
+    """Priority, due time and the number of words of its own; '' for a task without these, as most are."""
     if not own and task.priority is None and task.delay_ms is None and task.at_ms is None:
         return ""
     priority, due = "" if task.priority is None else task.priority, due_word(task)
@@ -112,12 +112,12 @@ def _wishes(task: Task, own: int) -> str:
 def enqueue_unique(keys: QueueKeys, task: Task, *, sealed_as: tuple[str, QueueKeys] | None = None) -> Call[UniqueReply]:
     """One task under its lock. Reply: 'new', 'exists', 'replaced', 'rescheduled' or 'clash', and the task there is now.
 
-    The new payload of a task that is replaced has to be sealed for the id and the queue of that one. What stands there
-    is known to the server only: the reply 'sealed_else' names it, with nothing changed, and the call is to be made
-    again with `sealed_as`.
+    The new payload of a task that is replaced has to be encrypted for the id and the queue of that task, which only the
+    server knows: the reply 'sealed_else' names it, with nothing changed, and the call is to be made again with
+    `sealed_as`.
     """
     lock = task.lock
-    assert lock is not None, "only a task with a lock is enqueued so"
+    assert lock is not None, "a unique task has a lock"
     as_id, as_keys = sealed_as or (task.id, keys)
     task = replace(sealed(as_keys, replace(task, id=as_id)), id=task.id)
     call = _unique.with_keys(
@@ -156,12 +156,12 @@ def _placed(queue: str, reply: list[bytes] | bytes) -> UniqueReply:
 
 
 _MORE = ("keepalive_ms", "max_attempts", "max_stalled", "expires_in_ms", "encoding", "headers", "then")
-"""Optional fields that a hand-out must look at: the hash says with `more` that it has some."""
+"""Optional fields that a reserve must read: the field `more` marks a hash that has some."""
 _PLAIN = ("priority", "key")
 _of_more, _of_plain = attrgetter(*_MORE), attrgetter(*_PLAIN)
 _NO_MORE = _of_more(Task(id="", queue="", payload=b""))
 _traits = attrgetter("type", *_MORE, *_PLAIN)
-"""All that becomes a field of the hash beside the payload; most batches have it in common and send it once."""
+"""The fields of the hash besides the payload, which most batches have in common and send once."""
 
 
 def task_fields(task: Task) -> list[Arg]:
@@ -187,7 +187,7 @@ def _are_new(queue: str, sent: int | list[str], known: list[Any] | bytes) -> Enq
 
 
 def clashing(queue: str, ids: list[str]) -> DuplicateTask:
-    """The error for ids that are there already, or are given twice."""
+    """The error for ids that exist already, or are passed twice."""
     more = f" and {len(ids) - 1} others" if len(ids) > 1 else ""
     return DuplicateTask(
         f"queue {queue!r}: id {ids[0]!r}{more} exists already, or is given twice; nothing was added", ids[0], ids
@@ -195,7 +195,7 @@ def clashing(queue: str, ids: list[str]) -> DuplicateTask:
 
 
 def full(queue: str, more: int) -> QueueFull:
-    """The error for tasks that a queue has no room for."""
+    """The error for tasks beyond the capacity of a queue."""
     return QueueFull(
         f"queue {queue!r} has no room for {more} more: its max_size is reached and nothing was added; try again later, "
         "or raise max_size"
@@ -224,7 +224,7 @@ def due_word(task: Task) -> str:
 
 
 def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = False) -> Call[TaskRecord | None]:
-    """One task as it stands, or None. `queue` is needed for an id of the user's own. `awaited`: publish its end."""
+    """One task with its state, or None. `queue` is needed for an id of the user's own. `awaited`: publish its end."""
     tag = tag_of_id(task_id) if queue is None else keys.queue(queue).tag
     assert tag is not None, "the client asks for the queue of an id of the user's own"
     base = keys.tag_base(tag)
@@ -256,7 +256,7 @@ def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
 
 
 def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int) -> Call[str]:
-    """Reply: 'ok', 'posted' (ok, of a flow that has to be told), 'reserved' (it runs: asked to stop) or 'gone'."""
+    """Reply: 'ok', 'posted' (ok, and its flow is to be notified), 'reserved' (it runs: asked to stop) or 'gone'."""
     return _cancel.on(keys, tasks=keys.tasks, finished=keys.finished, id=task_id, keep_ms=max(keep_ms, 1))
 
 
@@ -268,7 +268,7 @@ def requeue(
     step_ms: float = 0,
     fields: Sequence[Arg] = (),
 ) -> Call[list[str]]:
-    """Reply beside the ids: 'ok', 'not_dead' or 'gone'.
+    """Reply for each id: 'ok', 'not_dead' or 'gone'.
 
     The first is due `start_ms` from now, each further one `step_ms` behind the one before; `fields` (field, value, ...)
     are set in the same step.
@@ -289,10 +289,10 @@ def delete(keys: QueueKeys, task_id: str) -> Call[str]:
 
 
 def remove(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
-    """Deletes tasks that no worker has. Reply beside the ids: 'ok', 'reserved' or 'gone'."""
+    """Deletes tasks that no worker has. Reply for each id: 'ok', 'reserved' or 'gone'."""
     return _remove.on(keys, rest=task_ids, tasks=keys.tasks)
 
 
 def run_now(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
-    """Has scheduled tasks wait at once. Reply beside the ids: 'ok' or 'not_scheduled'."""
+    """Moves scheduled tasks to waiting at once. Reply for each id: 'ok' or 'not_scheduled'."""
     return _run_now.on(keys, rest=task_ids, tasks=keys.tasks)

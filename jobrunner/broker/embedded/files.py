@@ -36,7 +36,7 @@ class ServerFiles:
 
     @property
     def always_lock(self) -> Path:
-        """Held shared by the users who were promised `fsync="always"`; whoever starts a server looks here."""
+        """Held shared by users with `fsync="always"`; read when a server is started."""
         return self.folder / "users-fsync-always.lock"
 
     @property

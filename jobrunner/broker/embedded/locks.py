@@ -1,12 +1,12 @@
-"""The locks in the folder of an embedded server: who uses it, and whether one runs.
+"""The locks in the folder of an embedded server, which show its users, and whether a server runs.
 
-What must always hold:
+Invariants:
 
 * Every lock is a flock(2), so the kernel takes it from a process that dies; no file has to be cleaned up.
 * `server.lock` is held exclusively by the server process itself, through a descriptor it inherits. So it is
   held as long as a server may write to the append-only file, whatever became of socket, pid file and starter.
 * `users.lock` is held shared by every process that uses the server. It is taken and given up only by the
-  holder of `start.lock`, so nobody comes while the last one leaves.
+  holder of `start.lock`, so no user comes while the last one leaves.
 """
 
 import fcntl
@@ -57,7 +57,7 @@ class Share:
         self._pid = os.getpid()
 
     def leave(self) -> bool:
-        """Gives the share up; True when nobody else has one, which holds only under start.lock."""
+        """Gives the share up; True when no other process has one, which is certain only under start.lock."""
         fd, self._fd = self._fd, None
         if fd is None:
             return False
@@ -124,7 +124,7 @@ def is_locked(path: Path) -> bool:
 
 
 def count_shares(path: Path, *, start_lock: Path) -> int | None:
-    """How many processes share the lock at `path`, or None where that cannot be told. Raises OSError.
+    """How many processes share the lock at `path`, or None where that is unknown. Raises OSError.
 
     Zero is certain. More is counted in proc_locks(5), which Linux has, and which shows one PID namespace.
     """

@@ -1,6 +1,6 @@
 """The program of an embedded server: where it is, how it is started, how it is asked, and why it died.
 
-What must always hold: the server outlives its starter, listens on no TCP port, reads no configuration file,
+Invariant: the server outlives its starter, listens on no TCP port, reads no configuration file,
 appends every write to its file, and evicts nothing.
 """
 
@@ -56,7 +56,7 @@ def launch(files: ServerFiles, *, fsync: Fsync, lock: int) -> None:
     """
     binary, unix_socket = os.fspath(find_binary()), files.place_socket()
     try:
-        # A link in place of the log would lead what the server says into another file of this user.
+        # A link in place of the log would make the server write into another file of this user.
         opened = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(opened, "ab") as log:
             subprocess.run(  # noqa: S603 - the program is ours, and no shell reads the paths

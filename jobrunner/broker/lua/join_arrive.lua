@@ -1,7 +1,7 @@
 local joining, waiting, scheduled, counters, arrival, wake, outbox = unpack(KEYS)
 local now_ms, tasks = unpack(ARGV, 1, 2)
 -- join_arrive: members of a join ended. Its rule is met when the last one ended, for 'dead' when the first one died:
---       then the prepared task is enqueued, or the joins behind it learn that it never will be.
+--       then the prepared task is enqueued, or the joins behind it are notified that it never will be.
 -- KEYS  joining: hash · waiting, scheduled: zsets, of the prepared task's queue · counters: hash · arrival: string ·
 --       wake: zset · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · then for each arrival:

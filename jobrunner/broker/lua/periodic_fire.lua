@@ -21,7 +21,7 @@ local function is_live(earlier)
     or redis.call('ZSCORE', pending, earlier)
 end
 
--- Damaged keys raise an error here, before the tick is noted, so it fires once they are mended.
+-- Damaged keys raise an error here, before the tick is noted, so it fires once they are repaired.
 for _, set in ipairs({waiting, scheduled, pending, wake}) do redis.call('ZCARD', set) end
 redis.call('STRLEN', arrival)
 local counted = {redis.call('HGET', counters, 'enqueued'), redis.call('HGET', periodic, 'fired'),

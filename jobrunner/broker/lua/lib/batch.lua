@@ -34,7 +34,7 @@ end
 
 -- A task is a member of its batch while its newest lease has the number of the batch and has not ended.
 
--- Returns a list beside the ids: whether each is such a member.
+-- Returns for each id whether it is such a member.
 local function are_members(ids, lease, now)
   local newest, live = scores_of(leases, ids), {}
   local some_ended = redis.call('ZCOUNT', pending, '-inf', exact(now)) > 0

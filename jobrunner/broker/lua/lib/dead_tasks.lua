@@ -33,7 +33,7 @@ local function record_death(id, reason, type, attempts, fate)
   if redis.call('RPUSH', deaths, table.concat(fields, '\t')) == 1 then redis.call('PEXPIRE', deaths, DEATHS_KEEP_MS) end
 end
 
--- Moves a task that is given up to the dead letter queue, of the same tag: to the end of it, with its counts at zero.
+-- Moves a dead task to the dead letter queue, of the same tag: to the end of it, with its counts at zero.
 local function dead_letter(id, now, reason, to, hops)
   local prefix = string.sub(tasks, 1, -6) .. string.gsub(to, '^.*/', '') .. ':'
   local priority = redis.call('HGET', tasks .. id, 'priority') or ''

@@ -111,8 +111,8 @@ end
 local TOO_LARGE = ' steps before it are more than 16 MiB together: let them return less, such as where they stored it, '
 local SEND_AGAIN = 'and send the flow again'
 
--- Makes the prepared task dead, because its results are too large. Put back into its queue, it finds results that
--- nobody can read, rather than none.
+-- Makes the prepared task dead, because its results are too large. Put back into its queue, it finds results that are
+-- unreadable, rather than none.
 local function bury_join_task(joining, total, now, config)
   local id = start_join_task(joining, {'results', 'too large', 'outcomes', '[]'}, now)
   redis.call('ZREM', waiting, id)

@@ -6,7 +6,7 @@ local function post(onward, outcome, result)
   return true
 end
 
--- Totals by type, beside those of the queue; tasks without a type count only in the latter.
+-- Totals by type, in addition to those of the queue; tasks without a type count only in the latter.
 local types = string.sub(counters, 1, -9) .. 'types'
 
 -- Limits the fields, as a job may be named after anything; further types count as `unknown`.

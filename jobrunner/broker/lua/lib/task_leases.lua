@@ -1,7 +1,7 @@
 -- A lease is its end, in `pending`, and its number, in `leases`. The end decides, whether or not maintenance has run;
 -- of two workers that hold the same task, only the one with the newest number may report.
 
--- Returns scores beside ids, as text; false where an id is not in the set.
+-- Returns the score of each id, as text; false where an id is not in the set.
 local function scores_of(set, ids)
   if #ids == 0 then return {} end
   if #ids <= 4000 then return redis.call('ZMSCORE', set, unpack(ids)) end

@@ -2,7 +2,7 @@
 -- partition and priority band (`partition:<band>:<partition>`), and partitions take turns (`rotation:<band>`, partition
 -- → number of its last turn). A task is added to its partition when it comes to wait, and stays in `waiting`, with a
 -- score behind all places. A task that is taken out of `waiting` leaves a stale entry here, which is dropped when it is
--- read. A partition at a limit is in `blocked` in place of a rotation: see partition_limits.lua.
+-- read. A partition at a limit is in `blocked` instead of a rotation: see partition_limits.lua.
 
 local function partition_key(prefix, band, partition) return prefix .. 'partition:' .. band .. ':' .. partition end
 local function rotation_key(prefix, band) return prefix .. 'rotation:' .. band end
@@ -40,7 +40,7 @@ local function join_rotation(prefix, band, partitions, set)
 end
 
 -- Adds tasks, passed as place, id, ..., to their partitions; `prefix` is that of the queue's keys, `set` as
--- partitioning_of returns it. `partitions`: beside the tasks, where the caller knows them.
+-- partitioning_of returns it. `partitions`: of each task, where the caller knows them.
 local function add_to_partitions(prefix, places, set, partitions)
   local by_band, parked = {}, {}
   for n = 1, #places / 2 do
