@@ -326,5 +326,5 @@ DASHBOARD_NOTHING: tuple[str, ...] = (
     "Three roles, each with",
     "`--read-only` has no actions",
     "Beyond a trusted network",
-    "The options can stand in",
+    "Options may also be set in",
 )
