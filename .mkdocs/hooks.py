@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds: adds the reference, places pages that nobody placed, mends links out of docs/."""
+"""Hooks of mkdocs: add the reference and the style sheet, place pages without a place, rewrite links out of docs/."""
 
 import re
 import sys
@@ -34,7 +34,9 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Makes the pages of the reference."""
+    """Adds the pages of the reference and the style sheet."""
+    style = (Path(__file__).parent / "site.css").read_text("utf-8")
+    files.append(File.generated(config, "assets/site.css", content=style))
     for path in _reference_pages():
         files.append(File.generated(config, path, content=reference.PAGES[path][1]()))
     return files
@@ -57,7 +59,7 @@ def outside_links(markdown: str, source: str) -> str:
 
 
 def _reference_pages() -> dict[str, str]:
-    """Path → title, of what there is something to say about."""
+    """Path → title of the pages that this build can make."""
     found = {}
     for path, (title, write) in reference.PAGES.items():
         try:

@@ -1,9 +1,10 @@
-"""The reference pages of the site, made from the code: what is not in the code is not in the reference.
+"""The reference pages of the site, generated from the code.
 
 `PAGES` maps the path of a page to the function that writes it; `hooks.py` hands them to mkdocs.
 """
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import re
@@ -26,10 +27,10 @@ MODULES = ("jobrunner", "jobrunner.etl", "jobrunner.spark", "jobrunner.testing",
 VARIABLES = {
     "JOBRUNNER_URL": "The server, when no argument names one.",
     "REDIS_URL": "The same, when JOBRUNNER_URL is not set.",
-    "JOBRUNNER_PREFIX": "What all keys begin with.",
+    "JOBRUNNER_PREFIX": "The prefix of all keys.",
     "JOBRUNNER_REDACT": "Names of parameters to hide, with commas between them; see [security](../security.md).",
-    "JOBRUNNER_PAYLOAD_KEYS": "Keys that seal payloads, with commas between them; see [security](../security.md).",
-    "JOBRUNNER_PROCESS": "Written by a worker, for what its jobs start: which process they are killed with.",
+    "JOBRUNNER_PAYLOAD_KEYS": "Keys that encrypt payloads, with commas between them; see [security](../security.md).",
+    "JOBRUNNER_PROCESS": "Set by a worker for processes that its jobs start, which are killed together with it.",
     "JOBRUNNER_SPARK_MASTER": "The master of the Spark session, instead of a local one.",
     "JOBRUNNER_SPARK_REMOTE": "A Spark Connect server for the session.",
     "JOBRUNNER_SPARK_CONF": "Settings of Spark's own for the session, as a JSON object.",
@@ -45,7 +46,8 @@ VARIABLES = {
 
 def api() -> str:
     """Every name that users import, with its signature and what it says of itself."""
-    parts = ["# Python", "Everything below is imported from the module it stands under; what is not here may change."]
+    stable = "Import each name from the module in the heading above it. Names that are not listed here may change."
+    parts = ["# Python API", stable]
     for name in MODULES:
         module = importlib.import_module(name)
         parts.append(f"## {name}")
@@ -58,21 +60,23 @@ def api() -> str:
 def job_options() -> str:
     """The options of @job, as it tells them."""
     told = f"```text\n{inspect.getdoc(job)}\n```"
-    return "\n\n".join(["# Options of `@job`", "How and when to use them: [jobs](../jobs.md).", told])
+    return "\n\n".join(["# Options of `@job`", "See [jobs](../jobs.md) for how to use them.", told])
 
 
 def configuration() -> str:
     """Settings by who has them, then variables of the environment."""
-    parts = ["# Settings", "Argument before environment before `[tool.jobrunner]` in `pyproject.toml` before default."]
+    order = "The first of these counts: argument, environment, `[tool.jobrunner]` in `pyproject.toml`, default."
+    parts = ["# Settings", order]
     for owner, title in (
-        ("ClientSettings", "Of a client: `configure(…)`, `Client(…)`"),
-        ("QueueSettings", "Of a queue: `queue.configure(…)`, `jobrunner queues limit`"),
-        ("RateLimit", "Of a rate: `RateLimit(15, per=timedelta(hours=1))`, or in parts"),
-        ("WorkerSettings", "Of a worker: `Worker(…)`"),
-        ("FileSettings", "`[tool.jobrunner]` in `pyproject.toml`"),
+        ("ClientSettings", "Client: `configure(…)`, `Client(…)`"),
+        ("QueueSettings", "Queue: `queue.configure(…)`, `jobrunner queues limit`"),
+        ("RateLimit", "Rate limit: `RateLimit(15, per=timedelta(hours=1))`, or in parts"),
+        ("WorkerSettings", "Worker: `Worker(…)`"),
+        ("FileSettings", "File: `[tool.jobrunner]` in `pyproject.toml`"),
     ):
         told = fields_of(settings, owner)
-        rows = [(f"`{name}`", f"`{default}`" if default else "", said) for name, default, said in told]
+        real = {one.name: one.default for one in dataclasses.fields(getattr(settings, owner))}
+        rows = [(f"`{name}`", _default(default, real[name]), said) for name, default, said in told]
         parts += [f"## {title}", _table(("setting", "default", ""), rows)]
     rows = [(f"`{name}`", said) for name, said in VARIABLES.items()]
     return "\n\n".join([*parts, "## Environment", _table(("variable", ""), rows)])
@@ -80,7 +84,7 @@ def configuration() -> str:
 
 def commands() -> str:
     """The help of every command."""
-    parts = ["# Command line", "Exit code 0: done. 1: no. 2: misuse. Results are on stdout, talk is on stderr."]
+    parts = ["# Command line", "Exit code 0: done. 1: no. 2: usage error. Results go to stdout, messages to stderr."]
     for words, command in walk(command_line, ("jobrunner",)):
         context = click.Context(command, info_name=" ".join(words), max_content_width=100, terminal_width=100)
         parts += [f"## {' '.join(words)}", f"```text\n{command.get_help(context)}\n```"]
@@ -110,8 +114,8 @@ def keys() -> str:
     shown = [[name, kind, said.replace("``", "`")] for name, kind, said in rows]
     told = (
         "`P` is the prefix, `tag` the hash tag, which keeps a queue, or all queues of a pipeline, in one slot of a "
-        "cluster; `Q` is the name of the queue. Keys are not an interface: read them with `redis-cli` to understand, "
-        "write them never."
+        "cluster; `Q` is the name of the queue. Keys are not an interface: read them with `redis-cli` to understand a "
+        "problem, and never write them."
     )
     return "\n\n".join(["# Keys", told, _table(("key", "type", "content"), shown)])
 
@@ -137,7 +141,7 @@ def events() -> str:
     kinds = [(f"`{kind}`", said) for kind, said in module.KINDS.items()]
     has = [(f"`{name}`", said) for name, _, said in fields_of(module, "Event")]
     told = inspect.cleandoc(module.__doc__ or "")
-    how = "How to follow them: `jobrunner events`, [monitoring](../monitoring.md)."
+    how = "Follow them with `jobrunner events`; see [monitoring](../monitoring.md)."
     return "\n\n".join(["# Events", told, how, _table(("kind", "when, and its details"), kinds), "## Fields",
                         _table(("field", ""), has)])  # fmt: skip
 
@@ -145,12 +149,12 @@ def events() -> str:
 def metrics() -> str:
     """Every metric with its help."""
     rows = [(f"`{name}`", said) for name, said in sorted(metrics_in_code().items())]
-    how = "How to get at them: [monitoring](../monitoring.md)."
+    how = "See [monitoring](../monitoring.md) for the endpoint and the labels."
     return "\n\n".join(["# Metrics", how, _table(("metric", ""), rows)])
 
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
-    "reference/python.md": ("Python", api),
+    "reference/python.md": ("Python API", api),
     "reference/job-options.md": ("Options of @job", job_options),
     "reference/settings.md": ("Settings", configuration),
     "reference/commands.md": ("Command line", commands),
@@ -171,6 +175,13 @@ def walk(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple
             below = command.get_command(context, name)
             if below is not None and not below.hidden:
                 yield from walk(below, (*words, name))
+
+
+def _default(written: str, real: object) -> str:
+    """A default as the code writes it; the value of a constant and of `field(…)`."""
+    if re.match(r"field\(|[A-Z_]+$", written):
+        return "" if real is dataclasses.MISSING else f"`{real!r}`"
+    return f"`{written}`" if written else ""
 
 
 def fields_of(module: ModuleType, owner: str) -> list[tuple[str, str, str]]:

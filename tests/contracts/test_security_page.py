@@ -1,4 +1,4 @@
-"""Each sentence of docs/security.md, and of "Who may come in" of docs/dashboard.md, has a test that attacks it.
+"""Each sentence of docs/security.md, and of "Authentication and roles" in docs/dashboard.md, has an attack as its test.
 
 A sentence that is new or changed fails here until `tests/security/sentences.py` says which test attacks it. In a table
 each row counts as a sentence; code blocks and headings do not.
@@ -48,7 +48,7 @@ def test_every_sentence_of_the_page_is_attacked_by_a_test_or_says_why_not(page_n
         begins, page = [*TESTS, *NOTHING_TO_ATTACK], sentences((ROOT / "docs" / "security.md").read_text())
     else:
         begins = [*DASHBOARD_TESTS, *DASHBOARD_NOTHING]
-        page = sentences(_section("dashboard.md", "Who may come in"))
+        page = sentences(_section("dashboard.md", "Authentication and roles"))
 
     unknown = [one for one in page if not any(_matches(begin, one) for begin in begins)]
     stale = [begin for begin in begins if not any(_matches(begin, one) for one in page)]

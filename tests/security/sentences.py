@@ -18,7 +18,7 @@ TESTS: dict[str, list[str]] = {
         "security/test_payloads.py::test_bytes_that_are_a_pickle_are_no_parameters",
         "security/test_payloads.py::test_a_type_that_names_code_imports_and_runs_nothing",
     ],
-    "Whoever can reach it can read every payload": [
+    "Every client that can reach": [
         _SEALED + "test_a_task_runs_and_the_server_never_saw_what_it_was_about"
     ],
     "The embedded server listens on a socket": [
@@ -38,14 +38,14 @@ TESTS: dict[str, list[str]] = {
         "unit/broker/test_connect.py::test_a_password_is_never_shown",
     ],
     "It is not passed on in the arguments": ["security/test_payloads.py::test_no_child_has_the_url_in_its_arguments"],
-    "Before a login the dashboard says nothing": [
+    "Before a login the": [
         "security/test_urls.py::test_strangers_learn_nothing_of_a_server_that_is_away"
     ],
-    "Names that a worker with that setting": [
+    "The server stores the": [
         "security/test_redacted_pages.py::test_names_that_a_worker_publishes_hold_everywhere",
         "security/test_redacted_pages.py::test_names_come_from_the_environment_the_program_and_the_server_together",
     ],
-    "Pages show fields that were chosen": [
+    "Pages contain selected fields": [
         "security/test_redacted_pages.py::test_no_page_tells_a_viewer_a_secret",
         "security/test_redacted_pages.py::test_a_field_that_nobody_chose_to_show_is_not_shown",
         "security/test_redacted_pages.py::test_json_nested_3_000_deep_is_no_error_and_shows_no_secret",
@@ -54,7 +54,7 @@ TESTS: dict[str, list[str]] = {
         "security/test_redacted_pages.py::test_errors_are_kept_and_logged_without_the_values_behind_hidden_names",
         "security/test_redacted_pages.py::test_values_behind_names_are_hidden_in_free_text",
     ],
-    "Nothing that is read from the server steers": [
+    "No text from the": [
         "security/test_terminal.py::test_no_command_writes_what_steers_a_terminal",
         "security/test_terminal.py::test_errors_and_tracebacks_of_commands_neither",
         "security/test_terminal.py::test_lines_of_the_log_on_a_console_neither",
@@ -65,13 +65,13 @@ TESTS: dict[str, list[str]] = {
         "unit/inspector/test_search.py::test_nothing_is_found_by_what_is_hidden",
     ],
     # The dashboard
-    "The dashboard lets nobody in by default": [
+    "The dashboard by default": [
         "unit/web/test_login_links.py::test_being_on_this_machine_is_no_login",
         "unit/web/test_login_links.py::test_a_link_lets_in_one_browser_as_an_admin",
         "unit/web/test_settings.py::test_an_address_that_others_reach_needs_a_login_of_its_own",
         "acceptance/test_dashboard_login.py::test_a_proxy_with_default_settings_lets_nobody_in",
     ],
-    "Anywhere else it asks for a token": [
+    "On any other address": [
         "unit/web/test_auth.py::test_only_a_trusted_proxy_says_who_asks",
         "unit/web/test_auth.py::test_a_wrong_token_gets_no_session",
     ],
@@ -85,7 +85,7 @@ TESTS: dict[str, list[str]] = {
     "Payloads are at most 1 MiB": ["security/test_payloads.py::test_limits_of_size_names_and_errors_hold"],
     "`max_size` keeps a queue": ["security/test_payloads.py::test_a_queue_with_a_size_takes_no_more"],
     # Roles
-    "Access control lists of the server divide": [
+    "Access control lists of": [
         _ROLES + "test_producer_and_worker_do_all_their_work_and_nothing_is_refused"
     ],
     "| producer |": [
@@ -101,7 +101,7 @@ TESTS: dict[str, list[str]] = {
         _ROLES + "test_commands_note_who_did_what_with_the_operators_user",
         _ROLES + "test_no_role_leaves_its_prefix_or_runs_the_server",
     ],
-    "Nobody has `CONFIG`": [_ROLES + "test_no_role_leaves_its_prefix_or_runs_the_server"],
+    "No role has `CONFIG`,": [_ROLES + "test_no_role_leaves_its_prefix_or_runs_the_server"],
     "A dashboard and `jobrunner queues pause` work with": [
         _ROLES + "test_commands_note_who_did_what_with_the_operators_user"
     ],
@@ -119,8 +119,8 @@ TESTS: dict[str, list[str]] = {
     "`payload_encryption` and `require_encryption` may": [
         _SEALED + "test_keys_come_from_the_environment_and_never_from_the_file_of_the_project"
     ],
-    "To begin: give keys": [_SEALED + "test_without_that_plain_tasks_go_on_beside_sealed_ones"],
-    "To change keys: put the new one": ["unit/test_cipher.py::test_keys_change_one_after_the_other"],
+    "To begin: configure the": [_SEALED + "test_without_that_plain_tasks_go_on_beside_sealed_ones"],
+    "To rotate keys: add": ["unit/test_cipher.py::test_keys_change_one_after_the_other"],
     "| parameters of jobs, payloads": [
         _SEALED + "test_a_task_runs_and_the_server_never_saw_what_it_was_about",
         _SEALED + "test_items_of_a_bare_queue_are_sealed_over_moves_requeueing_and_replay",
@@ -134,7 +134,7 @@ TESTS: dict[str, list[str]] = {
         _SEALS + "test_a_leader_seals_no_parameters_that_nobody_with_the_keys_published",
         _SEALED + "test_tasks_of_periodic_jobs_are_sealed_by_the_leader",
     ],
-    "A seal fits one task": [
+    "An envelope is valid": [
         _SEALS + "test_no_field_of_a_task_can_be_edited_so_that_something_else_runs",
         "unit/test_cipher.py::test_a_seal_does_not_fit_another_task",
         "unit/test_cipher.py::test_a_payload_does_not_open_with_other_headers_or_below_another_prefix",
@@ -154,7 +154,7 @@ TESTS: dict[str, list[str]] = {
         _SEALS + "test_a_step_does_not_run_before_those_before_it_also_when_it_never_looks_at_their_results",
         _SEALS + "test_flows_of_every_shape_run_with_seals",
     ],
-    "A task that cannot be opened is dead": [
+    "A task that cannot": [
         _SEALED + "test_a_worker_without_the_key_makes_the_task_dead_and_it_runs_once_the_key_is_there"
     ],
     "| `EncryptionKeyMissing` |": [
@@ -170,43 +170,43 @@ TESTS: dict[str, list[str]] = {
     "Pages and commands show `(encrypted)`": [
         _SEALED + "test_pages_and_commands_show_that_it_is_encrypted_and_with_keys_what_it_is"
     ],
-    "What the dead-letter setting `dead_letter_queue` moves": [
+    "The server moves dead": [
         _SEALS + "test_the_dead_of_a_queue_open_where_this_program_says_they_go_and_not_where_the_server_says"
     ],
-    "Payloads that the first format sealed": [_SEALS + "test_what_the_first_format_sealed_is_dead_and_says_what_to_do"],
+    "Payloads in the first": [_SEALS + "test_what_the_first_format_sealed_is_dead_and_says_what_to_do"],
 }
 
 NOTHING_TO_ATTACK: tuple[str, ...] = (
-    "What jobrunner does, what it leaves",
-    "Who can write to the server can enqueue",
+    "This page describes what",
+    "Every client that can write",
     "The server is the trust boundary.",
     "Use `rediss://`",
     "See roles.",
     "Secrets.",
-    "Parameters are shown to people",
-    "Other words of an error stay",
-    "What Spark archives",
+    "Users who open a",
+    "The rest of an",
+    "Spark archives and reports",
     "Limits.",
     "For the prefix `jobrunner`",
     "A producer may write all keys",
-    "For that, give each application",
+    "To separate them, give",
     "The lines apply as they are",
     "A URL with another database",
-    "Entries of the audit log can be added",
-    "`~jobrunner:{mail}:*` in place",
-    "`jobrunner doctor` looks at settings",
+    "Operators and viewers can",
+    "`~jobrunner:{mail}:*` instead of `~jobrunner:{[^/]*}:*`.",
+    "`jobrunner doctor` also checks",
     '`durability="fsync"` needs',
     "A password goes into the URL",
     "`redis://producer:password@host:6379`",
-    "All applications and workers of a prefix",
+    "Give all applications and",
     "| id, queue, type, times",
-    "| the `key` of limits",
+    "| the partition of",
     "| headers, errors and tracebacks",
     "Searching by parameter finds nothing in what is encrypted",
     "Stations on Spark and writing from Spark",
-    "Whoever can write to the server can still",
-    "A step behind an empty group",
-    "Why it is done so",
+    "A client that can",
+    "A step after an",
+    "The reasons for this",
 )
 
 _LINKS = "unit/web/test_login_links.py::"
@@ -219,9 +219,9 @@ _AUTH = "unit/web/test_auth.py::"
 _SETTINGS = "unit/web/test_settings.py::"
 
 DASHBOARD_TESTS: dict[str, list[str]] = {
-    "Without an option it listens": [_LOGIN + "test_a_proxy_with_default_settings_lets_nobody_in"],
-    "The link lets in one browser": [_LINKS + "test_a_link_lets_in_one_browser_as_an_admin"],
-    "Nothing else lets anybody in": [
+    "Without an option the": [_LOGIN + "test_a_proxy_with_default_settings_lets_nobody_in"],
+    "The link logs in": [_LINKS + "test_a_link_lets_in_one_browser_as_an_admin"],
+    "There is no other": [
         _LINKS + "test_being_on_this_machine_is_no_login",
         _LINKS + "test_a_link_of_one_process_is_of_no_use_at_another",
         _LOGIN + "test_a_proxy_with_default_settings_lets_nobody_in",
@@ -237,7 +237,7 @@ DASHBOARD_TESTS: dict[str, list[str]] = {
         _LOGIN + "test_a_link_is_neither_in_logs_nor_in_ps",
         _LINKS + "test_a_token_never_goes_on_to_other_pages",
     ],
-    "`--no-login` lets in everybody": [
+    "`--no-login` admits every user": [
         _LOGIN + "test_no_login_is_said_and_is_for_this_machine_only",
         _AUTH + "test_without_auth_nobody_else_is_let_in",
     ],
@@ -281,9 +281,9 @@ DASHBOARD_TESTS: dict[str, list[str]] = {
         _GUESSES + "test_after_too_many_wrong_secrets_the_right_one_has_to_wait_too",
         _EDGES + "test_all_loopback_addresses_are_one_site",
     ],
-    "Nobody can be locked out": [_GUESSES + "test_who_is_logged_in_by_token_stays_so"],
+    "An attacker cannot lock": [_GUESSES + "test_who_is_logged_in_by_token_stays_so"],
     "Behind one router both": [_GUESSES + "test_who_is_logged_in_by_token_stays_so"],
-    "Behind a proxy all people": [_GUESSES + "test_an_address_that_a_proxy_names_counts_only_if_the_proxy_is_trusted"],
+    "Behind a proxy all": [_GUESSES + "test_an_address_that_a_proxy_names_counts_only_if_the_proxy_is_trusted"],
     "The audit log names the same": [_GUESSES + "test_the_address_is_the_last_one_that_can_be_believed"],
     "| viewer |": ["unit/web/test_actions.py::test_no_action_is_there_for_a_viewer"],
     "| operator |": ["unit/web/test_actions.py::test_each_role_may_do_what_its_role_says"],
@@ -298,7 +298,7 @@ DASHBOARD_TESTS: dict[str, list[str]] = {
         _EDGES + "test_refusals_and_failed_logins_cannot_flood_the_audit_log",
         _EDGES + "test_strangers_from_everywhere_do_not_push_out_what_people_did",
     ],
-    "Somebody who needs no session is noted": [_EDGES + "test_refusals_and_failed_logins_cannot_flood_the_audit_log"],
+    "A user who needs": [_EDGES + "test_refusals_and_failed_logins_cannot_flood_the_audit_log"],
     "The log on the server keeps": [_ROLES + "test_who_works_or_enqueues_can_neither_read_nor_erase_audit_and_logins"],
     "A request has ten seconds": [
         _CONNECTIONS + "test_a_head_that_trickles_in_is_given_up",
@@ -317,12 +317,12 @@ DASHBOARD_TESTS: dict[str, list[str]] = {
     ],
     "A person has at most 50 tabs": [_SESSIONS + "test_one_viewer_cannot_take_all_streams"],
 }
-"""The same for docs/dashboard.md, section "Who may come in"."""
+"""The same for docs/dashboard.md, section "Authentication and roles"."""
 
 DASHBOARD_NOTHING: tuple[str, ...] = (
-    "Passwords and tokens may be given as hashes",
-    "Users with passwords (`--basic`) and people",
-    "Passwords and tokens travel as they are",
+    "Passwords and tokens may",
+    "Users with passwords (`--basic`)",
+    "Passwords and tokens are",
     "Three roles, each with",
     "`--read-only` has no actions",
     "Beyond a trusted network",
