@@ -11,12 +11,19 @@ log nothing.
 from collections.abc import MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 from jobrunner.attempt import Attempt
 
-RUNNING: ContextVar[Attempt | None] = ContextVar("jobrunner_running", default=None)
-"""The attempt that runs here."""
+
+class Run(Protocol):
+    """A run of an attempt (see jobs/running_task.py)."""
+
+    attempt: Attempt
+
+
+RUNNING: ContextVar[Run | None] = ContextVar("jobrunner_running", default=None)
+"""What runs here. `current_task()` and the ids in log lines are read from it."""
 
 
 class ProcessIdentity:
@@ -67,8 +74,9 @@ def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> Mu
     """A structlog processor: names the worker and the attempt that runs, unless the line does so itself."""
     if IDENTITY.worker:
         line.setdefault("worker", IDENTITY.worker)
-    attempt = RUNNING.get()
-    if attempt is not None:
+    run = RUNNING.get()
+    if run is not None:
+        attempt = run.attempt
         line.setdefault("queue", attempt.queue)
         line.setdefault("task", attempt.id)
         line.setdefault("attempt", attempt.number)

@@ -14,6 +14,7 @@ from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.flow import chain, group
 from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.running_task import current_task
 from jobrunner.jobs.unique import Unique
 
 # Steering a run
@@ -49,6 +50,7 @@ __all__ = [
     "async_client",
     "chain",
     "configure",
+    "current_task",
     "group",
     "job",
 ]

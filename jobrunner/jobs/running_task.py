@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,8 +16,9 @@ from jobrunner.client.item import read_headers
 from jobrunner.client.operations.task import gone
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
-from jobrunner.errors import ServerError
-from jobrunner.logs import logger
+from jobrunner.errors import ServerError, UsageError
+from jobrunner.logs import RUNNING, logger
+from jobrunner.option_names import checks_options
 
 _PROGRESS_PAUSE_S = 0.1
 
@@ -30,23 +31,65 @@ class UpstreamResults:
     outcomes: tuple[str, ...] = ()
 
 
-NOTHING = UpstreamResults()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
-    """The task that a job runs for. `attempt` is 1 on the first try; `deadline` is when the attempt has to be over:
-    the end of its timeout, or without one the end of its lease (which the worker renews)."""
+    """The task that a job runs for, as `self.task` and `jobrunner.current_task()` return it.
 
-    id: str
-    queue: str
-    attempt: int
-    retry_count: int
-    max_attempts: int | None
-    deadline: datetime
-    enqueue_time: datetime
-    headers: Mapping[str, str]
-    received: Callable[[], UpstreamResults] = field(repr=False, compare=False, default=lambda: NOTHING)
+    A view of the run: what needs work is read when it is asked for.
+    """
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: "JobRun") -> None:
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"RunningTask(id={self.id!r}, queue={self.queue!r}, attempt={self.attempt})"
+
+    @property
+    def id(self) -> str:
+        """The id of the task, the same in all attempts."""
+        return self._run.attempt.id
+
+    @property
+    def queue(self) -> str:
+        """Full name of the queue that the task was taken from."""
+        return self._run.attempt.queue
+
+    @property
+    def job(self) -> str:
+        """The name of the job, or of the station."""
+        return self._run.job
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt: 1 on the first try."""
+        return self._run.attempt.number
+
+    @property
+    def retry_count(self) -> int:
+        """Attempts of this task that failed before."""
+        return self._run.attempt.retry_count
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Attempts after which the task is dead; 0: no limit."""
+        return self._run.attempt.max_attempts
+
+    @property
+    def deadline(self) -> datetime:
+        """When the attempt has to be over: the end of its timeout, or without one of its lease (which the worker
+        renews)."""
+        return self._run.deadline or self._run.attempt.deadline
+
+    @property
+    def enqueue_time(self) -> datetime:
+        """When the task was first enqueued."""
+        return self._run.attempt.enqueue_time
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Strings by name that travel with the task."""
+        return self._run.headers
 
     @property
     def results(self) -> tuple[Any, ...]:
@@ -54,12 +97,32 @@ class RunningTask:
 
         Read from the server at the first use. Empty for a task of no flow, and for the first step.
         """
-        return self.received().results
+        return self._run.received().results
 
     @property
     def outcomes(self) -> tuple[str, ...]:
         """How they ended: 'succeeded', 'dead', 'cancelled', or 'pending' in a callback `on_dead`."""
-        return self.received().outcomes
+        return self._run.received().outcomes
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to job, queue, task and attempt."""
+        return self._run.log
+
+    @property
+    def metadata(self) -> "Metadata":
+        """A hash shared by all runs of the job: get, set, atomic increment."""
+        return self._run.metadata
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt should stop: cancelled, timed out, or its lease was lost."""
+        return self._run.cancelled
+
+    @checks_options
+    def progress(self, done: float, total: float, note: str = "") -> None:
+        """Shows how far this run has come."""
+        self._run.progress(done, total, note)
 
 
 class Metadata:
@@ -96,6 +159,7 @@ class JobRun:
     _noted_at = -1.0
     _told_to_stop = False
     _received: UpstreamResults | None = None
+    _headers: dict[str, str] | None = None
     after: bytes | None = None
     """Which results the seal of the payload says that this run is given; None: the payload is not sealed."""
 
@@ -110,7 +174,7 @@ class JobRun:
     ) -> None:
         self.attempt = attempt
         self.deadline = deadline
-        self._job = job
+        self.job = job
         self._broker = broker
         self._keys = keys
         self._is_stopped = is_stopped
@@ -118,18 +182,14 @@ class JobRun:
     @property
     def task(self) -> RunningTask:
         """The task as the job sees it."""
-        attempt = self.attempt
-        return RunningTask(
-            id=attempt.id,
-            queue=attempt.queue,
-            attempt=attempt.number,
-            retry_count=attempt.retry_count,
-            max_attempts=attempt.max_attempts,
-            deadline=self.deadline or attempt.deadline,
-            enqueue_time=attempt.enqueue_time,
-            headers=read_headers(attempt.headers),
-            received=self.received,
-        )
+        return RunningTask(self)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the task."""
+        if self._headers is None:
+            self._headers = read_headers(self.attempt.headers)
+        return self._headers
 
     @property
     def must_be_proved(self) -> bool:
@@ -152,13 +212,13 @@ class JobRun:
     def log(self) -> Any:
         """A structlog logger bound to job, queue, task and attempt."""
         return logger("jobrunner.job").bind(
-            job=self._job, queue=self.attempt.queue, task=self.attempt.id, attempt=self.attempt.number
+            job=self.job, queue=self.attempt.queue, task=self.attempt.id, attempt=self.attempt.number
         )
 
     @property
     def metadata(self) -> Metadata:
         """The hash shared by all runs of the job."""
-        return Metadata(self._broker, self._keys, self._job)
+        return Metadata(self._broker, self._keys, self.job)
 
     @property
     def cancelled(self) -> bool:
@@ -179,3 +239,21 @@ class JobRun:
         with suppress(ServerError):
             answer = self._broker.run(leases.progress(keys, self.attempt.id, self.attempt.token, shown))
             self._told_to_stop = answer in ("stop", "lost", "not_reserved")
+
+
+def current_task() -> RunningTask:
+    """The task whose job, station or hook runs here: its id, attempt, log, headers, `progress(…)` and `cancelled`.
+
+    Works in functions and classes, threads, coroutines, child processes, and in `jobrunner.testing`. A thread that a
+    job starts does not inherit it, as it inherits no context variable: start it with
+    `Thread(target=contextvars.copy_context().run, args=(work,))`, or use `asyncio.to_thread`, which does so.
+    Raises UsageError where no task runs.
+    """
+    run = RUNNING.get()
+    if not isinstance(run, JobRun):
+        raise UsageError(
+            "current_task(): no task runs here; call it in a job, a station or a hook. A thread that a job starts does "
+            "not inherit the task (start it with contextvars.copy_context().run), and a function on Spark runs a batch "
+            "of items"
+        )
+    return run.task

@@ -86,7 +86,7 @@ class Runner:
 
     def run(self, attempt: Attempt, definition: Definition | None = None) -> Outcome:
         """Runs a job whose `run` is a plain function. `definition`: what runs it, where the caller knows."""
-        before = RUNNING.set(attempt)
+        before = RUNNING.get()
         try:
             found = self.prepare(attempt, definition)
             if not isinstance(found, tuple):
@@ -100,32 +100,39 @@ class Runner:
                 return Released()
             return _already_acknowledged(attempt, self._run(attempt, definition, job))
         finally:
-            RUNNING.reset(before)
+            RUNNING.set(before)
 
     async def run_async(self, attempt: Attempt, on_cancel: OnCancel = _pass_on) -> Outcome:
         """Runs a job whose `run` is a coroutine function. When it is itself cancelled, `on_cancel` decides whether that
         is a failure or is raised."""
-        RUNNING.set(attempt)  # each coroutine has a context of its own
-        found = self.prepare(attempt)
-        if not isinstance(found, tuple):
-            return found
-        definition, job, run = found
-        if run.must_be_proved and (unproved := await asyncio.to_thread(self._unproved, run)):
-            return unproved
-        if definition.options.ack == "late":
-            return await self._run_async(attempt, definition, job, on_cancel)
-        if not await asyncio.to_thread(self._acknowledge, attempt):
-            return Released()
-        return _already_acknowledged(attempt, await self._run_async(attempt, definition, job, on_cancel))
+        before = RUNNING.get()
+        try:
+            found = self.prepare(attempt)
+            if not isinstance(found, tuple):
+                return found
+            definition, job, run = found
+            if run.must_be_proved and (unproved := await asyncio.to_thread(self._unproved, run)):
+                return unproved
+            if definition.options.ack == "late":
+                return await self._run_async(attempt, definition, job, on_cancel)
+            if not await asyncio.to_thread(self._acknowledge, attempt):
+                return Released()
+            return _already_acknowledged(attempt, await self._run_async(attempt, definition, job, on_cancel))
+        finally:
+            RUNNING.set(before)
 
     def timed_out(self, attempt: Attempt, error: BaseException) -> Outcome:
         """The outcome of an attempt that was ended from outside: a timeout or a crash of its process."""
-        found = self.prepare(attempt)
-        if not isinstance(found, tuple):
-            return found
-        definition, job, _ = found
-        outcome = self._after_error(attempt, definition, job, error)
-        return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
+        before = RUNNING.get()
+        try:
+            found = self.prepare(attempt)
+            if not isinstance(found, tuple):
+                return found
+            definition, job, _ = found
+            outcome = self._after_error(attempt, definition, job, error)
+            return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
+        finally:
+            RUNNING.set(before)
 
     def give_up(self, attempt: Attempt, error: BaseException) -> Outcome:
         """The outcome of an attempt that is not waited for any more. Runs no hook: the attempt may still run."""
@@ -138,17 +145,12 @@ class Runner:
     def prepare(
         self, attempt: Attempt, definition: Definition | None = None
     ) -> tuple[Definition, Any, JobRun] | Failed | Unknown:
-        """What runs an attempt, its definition, what was built from it, and its run; or why that cannot be."""
+        """What runs an attempt, its definition, what was built from it, and its run, which is the current one from then
+        on; or why that cannot be."""
         if definition is None:
             definition = definition_for(attempt)
             if definition is None:
                 return _unknown(attempt)
-        held, after = attempt, None
-        if attempt.encoding or self._keys.seal is not None:
-            try:
-                attempt, after = opened_attempt(attempt, self._keys)
-            except (EncryptionError, EncryptionMissing) as error:
-                return Failed(sendable(f"{type(error).__name__}: {error}"), retry=False)
         timeout_s = definition.options.timeout
         run = JobRun(
             attempt,
@@ -158,8 +160,14 @@ class Runner:
             self._is_stopped,
             None if timeout_s is None else _from_now(timeout_s),
         )
-        if after is not None:
-            run.after = after
+        RUNNING.set(run)
+        held = attempt
+        if attempt.encoding or self._keys.seal is not None:
+            try:
+                attempt, run.after = opened_attempt(attempt, self._keys)
+                run.attempt = attempt
+            except (EncryptionError, EncryptionMissing) as error:
+                return Failed(sendable(f"{type(error).__name__}: {error}"), retry=False)
         try:
             if definition.may_run_code_early:
                 self._begin(held)
