@@ -22,12 +22,16 @@ from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.jobs.decorator import job
 
 PACKAGE = Path(settings.__file__).parent
-MODULES = ("jobrunner", "jobrunner.etl", "jobrunner.spark", "jobrunner.testing", "jobrunner.tracing", "jobrunner.web")
+MODULES = (
+    "jobrunner", "jobrunner.etl", "jobrunner.middleware", "jobrunner.spark", "jobrunner.testing", "jobrunner.tracing",
+    "jobrunner.web",
+)  # fmt: skip
 """Where users import from."""
 VARIABLES = {
     "JOBRUNNER_URL": "The server, when no argument names one.",
     "REDIS_URL": "The same, when JOBRUNNER_URL is not set.",
     "JOBRUNNER_PREFIX": "The prefix of all keys.",
+    "JOBRUNNER_MIDDLEWARE": "Middleware as `module:Name`, with commas between; see [middleware](../middleware.md).",
     "JOBRUNNER_REDACT": "Names of parameters to hide, with commas between them; see [security](../security.md).",
     "JOBRUNNER_PAYLOAD_KEYS": "Keys that encrypt payloads, with commas between them; see [security](../security.md).",
     "JOBRUNNER_PROCESS": "Set by a worker for processes that its jobs start, which are killed together with it.",

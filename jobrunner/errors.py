@@ -47,6 +47,7 @@
     │   ├── LeaseLost                   another attempt holds it, or it was moved
     │   ├── BatchLost                   another driver holds the batch, its lease ended, or it is decided
     │   └── ReportsRefused (ExceptionGroup)  of a batch: some were refused, the others were taken
+    ├── MiddlewareError                 a middleware did not call `next` once, or cannot be around this job
     └── TaskError                       about one task
         ├── TaskFailed                  it is dead; carries its last error
         ├── TaskCancelled               it was cancelled before it finished
@@ -260,6 +261,10 @@ class ReportsRefused(ExceptionGroup[LeaseError], LeaseError):
         made = super().__new__(cls, text, refused)
         made.verdicts = list(verdicts)
         return made
+
+
+class MiddlewareError(JobrunnerError):
+    """A middleware did not call `next` once, or cannot be around this kind of job; the message names it."""
 
 
 class TaskError(JobrunnerError):

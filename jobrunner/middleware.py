@@ -1,29 +1,50 @@
-"""Where tracing hooks in: one slot, empty until `jobrunner.tracing.instrument` fills it.
+"""Code around every enqueue and every run: the middleware of a client, and what observes a whole process.
 
-What must hold: while it is empty, what is traced pays one look at the slot for each call that enqueues and for each
-attempt, and what fills it is not imported; and nothing that a tracer does or raises changes what becomes of a task.
+A middleware is an object with one or both of these methods (see docs/middleware.md):
+
+    def on_enqueue(self, task, next):    # for each task, before it is sent; adds headers
+        task.headers["tenant"] = current_tenant()
+        return next(task)
+
+    def around(self, run, next):         # around a job, in the process and thread that runs it
+        with tenant(run.headers["tenant"]):
+            yield next(run)              # `yield`: for functions and coroutines; `return`: for functions only
+
+Observers are for this package's own instrumentation (jobrunner/tracing): they see what middleware cannot, the send of a
+whole batch and attempts from the worker's side, with their outcomes and also when a child process died.
+
+Invariants: without middleware and observers an enqueue and an attempt check once that there are none, and nothing is
+imported for them. No middleware can lose a task or a result: what the job returned or raised counts, unless the
+middleware itself raises.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+import inspect
+import pickle
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from jobrunner.task import Task
+from jobrunner.errors import InvalidOption, MiddlewareError, UsageError
+from jobrunner.formatting import describe
+from jobrunner.option_names import meant
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import Protocol, TypeVar
+    from typing import Protocol
 
     from jobrunner.attempt import Attempt
     from jobrunner.outcome import Outcome
+    from jobrunner.task import Task
 
     T = TypeVar("T")
 
-    class Tracer(Protocol):
-        """What watches tasks on their way. `traceparent` is the header of W3C Trace Context."""
+    class Observer(Protocol):
+        """Sees tasks on their way. `traceparent` is the header of W3C Trace Context."""
 
         def sending(self, tasks: Sequence[Task]) -> AbstractContextManager[Sequence[Task]]:
-            """Around sending tasks: gives them with a traceparent each, but for those that have one."""
+            """Around sending tasks, which it may add headers to."""
 
         def run(self, attempt: Attempt, work: Callable[[Attempt], Outcome]) -> Outcome:
             """Around an attempt in this thread."""
@@ -42,19 +63,365 @@ if TYPE_CHECKING:
             """Makes what another process runs the parent of what this one traces meanwhile."""
 
 
-class Tracepoint:
-    """The slot."""
+__all__ = ["LogContext"]
 
-    __slots__ = ("tracer",)
-
-    def __init__(self) -> None:
-        self.tracer: Tracer | None = None
-
-
-TRACEPOINT = Tracepoint()
+OBSERVERS: "list[Observer]" = []
+"""What observes this process, outermost first."""
+_METHODS = ("on_enqueue", "around")
+_LOG_HEADER = "log."
+_RETURNS = "'return next(run)' cannot wait for a coroutine: write 'yield next(run)', which serves both kinds of job"
+_AWAITS = "'async def' serves coroutine jobs only: write 'def around' with 'yield next(run)', which serves both"
 
 
-def sending(tasks: Sequence[Task]) -> AbstractContextManager[Sequence[Task]]:
-    """The tasks as they are to be sent, around sending them."""
-    tracer = TRACEPOINT.tracer
-    return nullcontext(tasks) if tracer is None else tracer.sending(tasks)
+def observed(run: "Callable[[Attempt], Outcome]") -> "Callable[[Attempt], Outcome]":
+    """What runs an attempt, within all observers."""
+    for observer in reversed(OBSERVERS):
+        run = partial(observer.run, work=run)
+    return run
+
+
+def observed_async(run: "Callable[[Attempt], Awaitable[Outcome]]") -> "Callable[[Attempt], Awaitable[Outcome]]":
+    """The same for a coroutine."""
+    for observer in reversed(OBSERVERS):
+        run = partial(observer.run_async, work=run)
+    return run
+
+
+def observed_batch(
+    queue: str, batch: str, size: int, headers: "Callable[[], Sequence[bytes | None]]", work: "Callable[[], T]"
+) -> "T":
+    """Runs a batch within all observers."""
+    for observer in reversed(OBSERVERS):
+        work = partial(observer.run_batch, queue, batch, size, headers, work)
+    return work()
+
+
+def current_traceparent() -> str:
+    """The traceparent of what runs here, for a child process; empty when nothing is traced."""
+    return next((found for observer in OBSERVERS if (found := observer.current())), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A middleware that was checked."""
+
+    name: str
+    on_enqueue: Callable[[Any, Any], Any] | None
+    around: Callable[[Any, Any], Any] | None
+    kind: Literal["plain", "async", "both"]
+
+
+class MiddlewareStack:
+    """The middleware of one client, outermost first. Middleware named by texts is imported at the first use, when the
+    program's modules are there."""
+
+    def __init__(self, given: Iterable[object]) -> None:
+        self._given = tuple(given)
+        self._made: tuple[_Member, ...] | None = None
+        for one in self._given:
+            if not isinstance(one, str):
+                _checked(one)
+
+    @property
+    def members(self) -> tuple[_Member, ...]:
+        """All of them. Raises InvalidOption for a text that names none."""
+        if self._made is None:
+            self._made = tuple(_checked(_imported(one) if isinstance(one, str) else one) for one in self._given)
+        return self._made
+
+    def enqueue(self, task: Any) -> None:
+        """Passes a task through `on_enqueue` of all. Raises what one of them raises, and MiddlewareError."""
+        step: Callable[[Any], Any] = _returned
+        for member in reversed(self.members):
+            if member.on_enqueue is not None:
+                step = partial(_enqueue, member, step)
+        step(task)
+
+    def around(self, job: str, run: Any, work: Callable[[], Any]) -> Any:
+        """Does the work of a job within all of them, and returns what it returned. Raises what it raised, or what one
+        of them raises."""
+        for member in reversed(self.members):
+            if member.around is not None:
+                work = partial(_around, member, job, run, work)
+        return work()
+
+    def around_async(self, job: str, run: Any, work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+        """The same for a coroutine job."""
+        for member in reversed(self.members):
+            if member.around is not None:
+                work = partial(_around_async, member, job, run, work)
+        return work()
+
+    def check(self, jobs: Iterable[tuple[str, bool]]) -> None:
+        """Raises UsageError when one of them cannot be around one of these jobs, each with whether it is a coroutine
+        function."""
+        for name, is_async in jobs:
+            for member in self.members:
+                _check_kind(member, name, is_async)
+
+    def pickled(self) -> bytes:
+        """All of them for a child process. Raises UsageError."""
+        for one in self._given:
+            try:
+                pickle.dumps(one)
+            except Exception as error:
+                raise UsageError(
+                    f"middleware {_name(one)} cannot be sent to child processes ({type(error).__name__}: {error}); "
+                    "define its class at the top of a module, or give it as a text 'module:Name'"
+                ) from error
+        return pickle.dumps(self._given)
+
+
+def stack_of(given: Sequence[object]) -> MiddlewareStack | None:
+    """The stack of the setting `middleware`; None when it is empty. Raises InvalidOption."""
+    return MiddlewareStack(given) if given else None
+
+
+class LogContext:
+    """A middleware that carries names of the log context from where a task is enqueued to where it runs.
+
+    `LogContext("request_id")`: what `structlog.contextvars.bind_contextvars(request_id=…)` bound while the task was
+    enqueued is bound while its job runs, as text.
+    """
+
+    def __init__(self, *names: str) -> None:
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise InvalidOption(f"LogContext{describe(names)}: give the names to carry, LogContext('request_id')")
+        self._names = names
+
+    def on_enqueue(self, task: Any, next: Callable[[Any], Any]) -> Any:  # noqa: A002
+        """Adds what is bound to the headers."""
+        from structlog.contextvars import get_contextvars
+
+        bound = get_contextvars()
+        for name in self._names:
+            if name in bound:
+                task.headers[_LOG_HEADER + name] = str(bound[name])
+        return next(task)
+
+    def around(self, run: Any, next: Callable[[Any], Any]) -> Iterator[Any]:  # noqa: A002
+        """Binds it while the job runs."""
+        from structlog.contextvars import bound_contextvars
+
+        found = {name: run.headers[_LOG_HEADER + name] for name in self._names if _LOG_HEADER + name in run.headers}
+        with bound_contextvars(**found):
+            yield next(run)
+
+
+class _Next:
+    """`next` of one middleware at one enqueue or run: notes whether it was called, and what came of that."""
+
+    __slots__ = ("_given", "_what", "_work", "error", "is_called", "misuse", "value")
+
+    def __init__(self, what: str, given: Any, work: Callable[[], Any]) -> None:
+        self._what = what
+        self._given = given
+        self._work = work
+        self.is_called = False
+        self.error: BaseException | None = None
+        self.misuse: MiddlewareError | None = None
+        self.value: Any = None
+
+    def __call__(self, given: Any) -> Any:
+        self._begin(given)
+        try:
+            self.value = self._work()
+        except BaseException as error:
+            self.error = error
+            raise
+        return self.value
+
+    def result(self, consequence: str) -> Any:
+        """What came of it. Raises what that raised, and MiddlewareError when it was called not once."""
+        if self.misuse is not None:
+            raise self.misuse
+        if not self.is_called:
+            raise MiddlewareError(f"{self._what} did not call next: {consequence}")
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def _begin(self, given: Any) -> None:
+        if self.is_called:
+            self.misuse = MiddlewareError(f"{self._what} called next twice; call it once")
+        elif given is not self._given:
+            self.misuse = MiddlewareError(f"{self._what} called next({describe(given)}); pass its own argument on")
+        if self.misuse is not None:
+            raise self.misuse
+        self.is_called = True
+
+
+class _AsyncNext(_Next):
+    """The same around a coroutine."""
+
+    __slots__ = ("coroutine", "is_done")
+
+    def __call__(self, given: Any) -> Any:
+        self._begin(given)
+        self.is_done = False
+        self.coroutine = self._run()
+        return self.coroutine
+
+    async def _run(self) -> Any:
+        try:
+            self.value = await self._work()
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self.is_done = True
+        return self.value
+
+    def result(self, consequence: str) -> Any:
+        if self.is_called and not self.is_done:
+            self.coroutine.close()
+            raise MiddlewareError(f"{self._what} did not await next(run): {consequence}")
+        return super().result(consequence)
+
+
+def _returned(task: Any) -> Any:
+    return task
+
+
+def _enqueue(member: _Member, inner: Callable[[Any], Any], task: Any) -> Any:
+    assert member.on_enqueue is not None
+    step = _Next(f"{member.name}.on_enqueue", task, partial(inner, task))
+    try:
+        member.on_enqueue(task, step)
+        return step.result("the task is not sent; call next(task), or raise an error to refuse the task")
+    finally:
+        step.error = None  # its traceback holds this frame
+
+
+def _around(member: _Member, job: str, run: Any, inner: Callable[[], Any]) -> Any:
+    assert member.around is not None
+    _check_kind(member, job, is_async=False)
+    step = _Next(f"{member.name}.around", run, inner)
+    try:
+        returned = member.around(run, step)
+        if member.kind == "both":
+            _drive(member, returned)
+        return step.result(_not_run(job))
+    finally:
+        step.error = None
+
+
+async def _around_async(member: _Member, job: str, run: Any, inner: Callable[[], Awaitable[Any]]) -> Any:
+    assert member.around is not None
+    _check_kind(member, job, is_async=True)
+    step = _AsyncNext(f"{member.name}.around", run, inner)
+    try:
+        if member.kind == "async":
+            await member.around(run, step)
+        else:
+            await _drive_async(member, member.around(run, step), step)
+        return step.result(_not_run(job))
+    finally:
+        step.error = None
+
+
+def _drive(member: _Member, generator: Any) -> None:
+    """Runs the code of a generator on both sides of its `yield next(run)`."""
+    try:
+        value = next(generator)
+    except StopIteration:
+        return
+    _finish(member, generator, partial(generator.send, value))
+
+
+async def _drive_async(member: _Member, generator: Any, step: _AsyncNext) -> None:
+    """The same around a coroutine, which is awaited here in place of the generator."""
+    try:
+        yielded = next(generator)
+    except StopIteration:
+        return
+    if not step.is_called or yielded is not step.coroutine:
+        generator.close()
+        return
+    try:
+        value = await yielded
+    except BaseException as error:
+        _finish(member, generator, partial(generator.throw, error))
+        return
+    _finish(member, generator, partial(generator.send, value))
+
+
+def _finish(member: _Member, generator: Any, go_on: Callable[[], Any]) -> None:
+    try:
+        go_on()
+    except StopIteration:
+        return
+    generator.close()
+    raise MiddlewareError(f"{member.name}.around yields twice; write 'yield next(run)' once")
+
+
+def _not_run(job: str) -> str:
+    return f"{job} was not run; call next(run), or raise an error to end the attempt"
+
+
+def _check_kind(member: _Member, job: str, is_async: bool) -> None:
+    if member.around is None or member.kind in ("both", "async" if is_async else "plain"):
+        return
+    why = _RETURNS if is_async else _AWAITS
+    raise MiddlewareError(f"{member.name}.around cannot be around {job}: {why}")
+
+
+def _imported(text: str) -> Any:
+    """What a text 'module:Name' names; a class is made into an object."""
+    module, _, name = text.partition(":")
+    try:
+        found = getattr(import_module(module), name) if module and name else None
+    except (ImportError, AttributeError) as error:
+        raise InvalidOption(f"middleware {text!r} cannot be imported: {error}; give 'module:Name'") from error
+    if found is None:
+        raise InvalidOption(f"middleware {text!r}: give 'module:Name', the name of a class or of an object")
+    if not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except TypeError as error:
+        raise InvalidOption(f"middleware {text!r} cannot be made without arguments: {error}; name an object") from error
+
+
+def _name(middleware: object) -> str:
+    return middleware if isinstance(middleware, str) else type(middleware).__qualname__
+
+
+def _checked(middleware: object) -> _Member:
+    """Raises InvalidOption for what is no middleware."""
+    if isinstance(middleware, type):
+        raise InvalidOption(f"middleware {middleware.__qualname__} is a class; give an object, {middleware.__name__}()")
+    found = {name: getattr(middleware, name, None) for name in _METHODS}
+    name = _name(middleware)
+    if not any(callable(one) for one in found.values()):
+        public = [one for one in dir(middleware) if not one.startswith("_")]
+        near = next((f" (its {one!r}: did you mean {known}?)" for one in public if (known := meant(one, _METHODS))), "")
+        raise InvalidOption(
+            f"{describe(middleware)} is no middleware{near}; define on_enqueue(self, task, next) or "
+            "around(self, run, next)"
+        )
+    for method, one in found.items():
+        if one is not None:
+            _check_method(f"{name}.{method}", one)
+    if inspect.iscoroutinefunction(found["on_enqueue"]) or inspect.isgeneratorfunction(found["on_enqueue"]):
+        raise InvalidOption(f"{name}.on_enqueue is async or a generator; write 'def' with 'return next(task)'")
+    around = found["around"]
+    is_both = inspect.isgeneratorfunction(around)
+    return _Member(
+        name, found["on_enqueue"], around,
+        "both" if is_both else "async" if inspect.iscoroutinefunction(around) else "plain",
+    )  # fmt: skip
+
+
+def _check_method(name: str, method: Any) -> None:
+    given = "(task, next)" if name.endswith("on_enqueue") else "(run, next)"
+    if not callable(method):
+        raise InvalidOption(f"{name} is {describe(method)}; define it as a method with {given}")
+    if inspect.isasyncgenfunction(method):
+        raise InvalidOption(f"{name} is an async generator; write 'def around' with 'yield next(run)'")
+    try:
+        inspect.signature(method).bind(None, None)
+    except TypeError as error:
+        raise InvalidOption(f"{name} cannot be called with {given}: {error}") from error
+    except ValueError:  # a callable that shows no signature
+        return

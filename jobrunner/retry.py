@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeGuard
 
-from jobrunner.errors import AttemptCancelled, AttemptCrashed, AttemptTimeout, InvalidOption
+from jobrunner.errors import AttemptCancelled, AttemptCrashed, AttemptTimeout, InvalidOption, MiddlewareError
 from jobrunner.formatting import describe
 from jobrunner.option_names import checks_options
 
@@ -101,7 +101,7 @@ RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Base
 """Which errors are worth another attempt: classes of them, or a callable (error, attempt) -> bool."""
 
 
-_NOT_RAISED_BY_JOBS = (AttemptTimeout, AttemptCancelled, AttemptCrashed)
+_NOT_RAISED_BY_JOBS = (AttemptTimeout, AttemptCancelled, AttemptCrashed, MiddlewareError)
 
 
 def check_retry_on(policy: object) -> RetryOn:

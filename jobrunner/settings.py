@@ -67,6 +67,9 @@ class ClientSettings:
     """What is done with them: "encrypt" (needs the extra `encryption`), or "sign" and leave payloads readable."""
     require_encryption: bool = False
     """Whether plain payloads are refused: their tasks are dead then."""
+    middleware: tuple[Any, ...] = field(default=(), repr=False)
+    """Code around every enqueue and every run, outermost first: objects, or texts 'module:Name' of classes or objects.
+    In JOBRUNNER_MIDDLEWARE with commas between them."""
     redact: tuple[str, ...] = ()
     """Names of parameters that pages, commands and errors hide, beside `password`, `token` and the like; regular
     expressions that match a whole name. Those of JOBRUNNER_REDACT, with commas between, and of the file count too."""
@@ -231,6 +234,8 @@ class FileSettings:
     """As of a client. Keys do not belong into this file."""
     require_encryption: bool | None = None
     """As of a client."""
+    middleware: tuple[str, ...] = ()
+    """Texts 'module:Name', as of a client."""
     redact: tuple[str, ...] = ()
     """Names of parameters that neither the dashboard nor the command line shows, beside the usual ones."""
     dashboard: Mapping[str, Any] = field(default_factory=dict)
@@ -253,6 +258,7 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
             check_whole(options[name], name, minimum=1)
     _settle_seal(options, stored)
     options["redact"] = _names_to_hide(options.get("redact", ()), stored)
+    options["middleware"] = _middleware(options.get("middleware"), stored)
     _check_buffer(options)
     if "retry_timeout" in options:
         options["retry_timeout"] = seconds(options["retry_timeout"], option="retry_timeout")
@@ -277,6 +283,15 @@ def _names_to_hide(given: object, stored: FileSettings) -> tuple[str, ...]:
         raise InvalidOption(f"redact={describe(given)}: give a list of names")
     of_environment = [one.strip() for one in os.environ.get("JOBRUNNER_REDACT", "").split(",") if one.strip()]
     return tuple(dict.fromkeys((*given, *of_environment, *stored.redact)))
+
+
+def _middleware(given: object, stored: FileSettings) -> tuple[Any, ...]:
+    if given is None:
+        named = [one.strip() for one in os.environ.get("JOBRUNNER_MIDDLEWARE", "").split(",") if one.strip()]
+        return tuple(named) or stored.middleware
+    if not isinstance(given, (list, tuple)):
+        raise InvalidOption(f"middleware={describe(given)}: give a list, [Tenant()] or ['app.middleware:Tenant']")
+    return tuple(given)
 
 
 def _settle_seal(options: dict[str, Any], stored: FileSettings) -> None:
@@ -334,6 +349,9 @@ def _read_table(path: Path) -> FileSettings:
     modules = table.get("modules", [])
     if isinstance(modules, str) or not all(isinstance(module, str) for module in modules):
         raise InvalidOption(f"modules = {modules!r} in {path}: give a list of module names")
+    middleware = table.get("middleware", [])
+    if isinstance(middleware, str) or not all(isinstance(name, str) for name in middleware):
+        raise InvalidOption(f"middleware = {middleware!r} in {path}: give a list of texts, ['app.middleware:Tenant']")
     redact, dashboard = table.get("redact", []), table.get("dashboard", {})
     if isinstance(redact, str) or not all(isinstance(name, str) for name in redact):
         raise InvalidOption(f"redact = {redact!r} in {path}: give a list of names")
@@ -341,7 +359,8 @@ def _read_table(path: Path) -> FileSettings:
         raise InvalidOption(f"dashboard = {dashboard!r} in {path}: give a table, [tool.jobrunner.dashboard]")
     if not isinstance(table.get("spark", {}), Mapping):
         raise InvalidOption(f"spark = {table['spark']!r} in {path}: give a table, [tool.jobrunner.spark]")
-    return FileSettings(**{**table, "modules": tuple(modules), "redact": tuple(redact)})
+    lists = {"modules": tuple(modules), "middleware": tuple(middleware), "redact": tuple(redact)}
+    return FileSettings(**{**table, **lists})
 
 
 def check_whole(value: object, option: str, *, minimum: int, maximum: int = _EXACT) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Self
 
 from jobrunner.broker.async_broker import AsyncBroker
@@ -21,13 +21,14 @@ from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, batches, w
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.periodic import switch
 from jobrunner.client.operations.task import check_place
+from jobrunner.client.outgoing import sending
 from jobrunner.client.queue_names import queue_names
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import AsyncTaskHandle
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event
-from jobrunner.middleware import sending
+from jobrunner.middleware import stack_of
 from jobrunner.option_names import checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import ClientSettings, Duration, client_settings
@@ -47,6 +48,7 @@ class AsyncClient:
         **options: Any,
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
+        self._middleware = stack_of(self.settings.middleware)
         self._keys = Keys(self.settings.prefix, seal_of(self.settings))
         self._endpoint = Endpoint(self.settings.url)
         self._broker = AsyncBroker(
@@ -63,7 +65,7 @@ class AsyncClient:
     @classmethod
     def like(cls, settings: ClientSettings) -> "AsyncClient":
         """A client with the settings of another one."""
-        return cls(**asdict(settings))
+        return cls(**{known.name: getattr(settings, known.name) for known in fields(settings)})
 
     def __repr__(self) -> str:
         return f"AsyncClient({str(self._endpoint)!r}, prefix={self.settings.prefix!r})"
@@ -84,7 +86,9 @@ class AsyncClient:
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""
         limits = self.settings
-        return AsyncQueue(self._broker, self._keys, name, limits.payload_limit, self._buffer, limits.result_limit)
+        return AsyncQueue(
+            self._broker, self._keys, name, limits.payload_limit, self._buffer, limits.result_limit, self._middleware
+        )
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
@@ -141,9 +145,9 @@ class AsyncClient:
         """As Client.enqueue_many."""
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit):
-            with sending(tasks_of_batch) as traced:
-                batch = EnqueueBatch(self._keys, traced, self.settings.payload_limit, self._registered)
-                found, durability = await self._write(batch, traced, wait)
+            with sending(tasks_of_batch, self._middleware) as outgoing:
+                batch = EnqueueBatch(self._keys, outgoing, self.settings.payload_limit, self._registered)
+                found, durability = await self._write(batch, outgoing, wait)
             handles += [
                 AsyncTaskHandle(self._broker, self._keys, task_id, task.queue, durability=durability, is_new=is_new)
                 for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)

@@ -28,8 +28,9 @@ from jobrunner.client.operations.delete_queue import delete_queue
 from jobrunner.client.operations.operation import Operation, run_operation_async
 from jobrunner.client.operations.queue import OnClash
 from jobrunner.client.operations.queue_ref import QueueRef
+from jobrunner.client.outgoing import sending
 from jobrunner.errors import OutcomeUnknown
-from jobrunner.middleware import sending
+from jobrunner.middleware import MiddlewareStack
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import DEFAULT_RESULT_LIMIT, Duration, QueueSettings
 
@@ -48,11 +49,13 @@ class AsyncQueue:
         payload_limit: int,
         buffer: Buffer | None = None,
         result_limit: int = DEFAULT_RESULT_LIMIT,
+        middleware: MiddlewareStack | None = None,
     ) -> None:
         self.name = name
         self._broker = broker
         self._keys = keys.queue(name)
         self._buffer = buffer
+        self._middleware = middleware
         self._line = QueueRef(keys, name, payload_limit, result_limit)
 
     def __repr__(self) -> str:
@@ -67,7 +70,7 @@ class AsyncQueue:
     ) -> list[str]:
         """As Queue.push_many."""
         at_once = queue_operations.waits_for_reply(on_clash)
-        with sending(queue_operations.tasks_of(self._line, payloads)) as tasks:
+        with sending(queue_operations.tasks_of(self._line, payloads), self._middleware) as tasks:
 
             async def send() -> list[str]:
                 try:

@@ -20,6 +20,7 @@ from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, batches, e
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import switch
 from jobrunner.client.operations.task import check_place
+from jobrunner.client.outgoing import sending
 from jobrunner.client.queue import Queue
 from jobrunner.client.queue_names import queue_names
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
@@ -27,7 +28,7 @@ from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event
-from jobrunner.middleware import TRACEPOINT, sending
+from jobrunner.middleware import OBSERVERS, stack_of
 from jobrunner.option_names import checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import Duration, client_settings
@@ -52,6 +53,7 @@ class Client:
         **options: Any,
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
+        self._middleware = stack_of(self.settings.middleware)
         self._keys = Keys(self.settings.prefix, seal_of(self.settings))
         self._endpoint = Endpoint(self.settings.url)
         self._broker = Broker(
@@ -86,7 +88,9 @@ class Client:
     def queue(self, name: str) -> Queue:
         """The queue of that name. Raises InvalidName."""
         limits = self.settings
-        return Queue(self._broker, self._keys, name, limits.payload_limit, self._buffer, limits.result_limit)
+        return Queue(
+            self._broker, self._keys, name, limits.payload_limit, self._buffer, limits.result_limit, self._middleware
+        )
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
@@ -143,10 +147,10 @@ class Client:
         """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
         if wait or self._buffer is not None or (task.lock is not None and self._keys.seal is not None):
             return self.enqueue_many([task], wait=wait)[0]
-        if TRACEPOINT.tracer is None:
+        if self._middleware is None and not OBSERVERS:
             return self._send(task)
-        with sending([task]) as (traced,):
-            return self._send(traced)
+        with sending([task], self._middleware) as (outgoing,):
+            return self._send(outgoing)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
         """Sends tasks in batches of up to 1 000 and 1 MiB, one round trip each; handles in the order given.
@@ -157,9 +161,9 @@ class Client:
         """
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit):
-            with sending(tasks_of_batch) as traced:
-                batch = EnqueueBatch(self._keys, traced, self.settings.payload_limit, self._registered)
-                found, durability = self._write(batch, traced, wait)
+            with sending(tasks_of_batch, self._middleware) as outgoing:
+                batch = EnqueueBatch(self._keys, outgoing, self.settings.payload_limit, self._registered)
+                found, durability = self._write(batch, outgoing, wait)
             handles += [
                 TaskHandle(self._broker, self._keys, task_id, task.queue, durability=durability, is_new=is_new)
                 for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)

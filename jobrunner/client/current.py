@@ -73,6 +73,11 @@ def current_client() -> Client:
         return _state["client"]
 
 
+def configured_client() -> Client | None:
+    """The client of this process when there is one, pinned clients left out; makes none."""
+    return _here.get(None) or _state.get("client")
+
+
 def current_async_client() -> AsyncClient:
     """The asyncio client of the running event loop, with the settings of the current client."""
     loop = asyncio.get_running_loop()

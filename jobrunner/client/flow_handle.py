@@ -5,13 +5,13 @@ from typing import Any
 
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import broker_of, keys_of, middleware_of
 from jobrunner.client.operations import flow as operations
 from jobrunner.client.operations.flow import Flow, FlowProgress
 from jobrunner.client.operations.operation import run_operation, run_operation_async
+from jobrunner.client.outgoing import sending
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import QueueFull, ServerError
-from jobrunner.middleware import sending
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration
 
@@ -80,7 +80,7 @@ def send(client: Client, flow: Flow) -> FlowHandle:
     """Sends a flow. Raises PayloadTooLarge before anything is sent; QueueFull, and then no part of it goes on."""
     handle = FlowHandle(client, flow)
     try:
-        with sending(flow.prepared) as tasks:
+        with sending(flow.prepared, middleware_of(client)) as tasks:
             traced = flow.with_tasks(tasks)
             run_operation(broker_of(client), operations.send(traced, keys_of(client), client.settings.payload_limit))
     except QueueFull:
@@ -94,7 +94,7 @@ async def send_async(client: AsyncClient, flow: Flow) -> AsyncFlowHandle:
     """The same for asyncio."""
     handle = AsyncFlowHandle(client, flow)
     try:
-        with sending(flow.prepared) as tasks:
+        with sending(flow.prepared, middleware_of(client)) as tasks:
             traced = flow.with_tasks(tasks)
             await run_operation_async(
                 broker_of(client), operations.send(traced, keys_of(client), client.settings.payload_limit)

@@ -6,6 +6,7 @@ They are private attributes, so that no application depends on how a client reac
 from typing import Protocol, TypeVar
 
 from jobrunner.broker.connect import Endpoint
+from jobrunner.middleware import MiddlewareStack
 
 B_co = TypeVar("B_co", covariant=True)
 K_co = TypeVar("K_co", covariant=True)
@@ -26,6 +27,11 @@ class _HasEndpoint(Protocol):
     def _endpoint(self) -> Endpoint: ...
 
 
+class _HasMiddleware(Protocol):
+    @property
+    def _middleware(self) -> MiddlewareStack | None: ...
+
+
 def broker_of(owner: _HasBroker[B_co]) -> B_co:
     """The driver: a Broker of a Client or a Queue, an AsyncBroker of their twins."""
     return owner._broker  # noqa: SLF001 - the only module that may
@@ -39,3 +45,8 @@ def keys_of(owner: _HasKeys[K_co]) -> K_co:
 def endpoint_of(client: _HasEndpoint) -> Endpoint:
     """The address that a client connects to."""
     return client._endpoint  # noqa: SLF001
+
+
+def middleware_of(client: _HasMiddleware) -> MiddlewareStack | None:
+    """The middleware of a client; None when it has none."""
+    return client._middleware  # noqa: SLF001

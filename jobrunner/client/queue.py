@@ -28,8 +28,9 @@ from jobrunner.client.operations.delete_queue import delete_queue
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash
 from jobrunner.client.operations.queue_ref import QueueRef
+from jobrunner.client.outgoing import sending
 from jobrunner.errors import OutcomeUnknown
-from jobrunner.middleware import TRACEPOINT, sending
+from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import DEFAULT_RESULT_LIMIT, Duration, QueueSettings
 from jobrunner.task import Task
@@ -49,11 +50,13 @@ class Queue:
         payload_limit: int,
         buffer: Buffer | None = None,
         result_limit: int = DEFAULT_RESULT_LIMIT,
+        middleware: MiddlewareStack | None = None,
     ) -> None:
         self.name = name
         self._broker = broker
         self._keys = keys.queue(name)
         self._buffer = buffer
+        self._middleware = middleware
         self._line = QueueRef(keys, name, payload_limit, result_limit)
 
     def __repr__(self) -> str:
@@ -210,9 +213,9 @@ class Queue:
     def _enqueue(self, payloads: Iterable[Any], wait: Duration, on_clash: OnClash) -> list[str]:
         at_once = queue_operations.waits_for_reply(on_clash)
         made = queue_operations.tasks_of(self._line, payloads)
-        if TRACEPOINT.tracer is None and (self._buffer is None or at_once):
+        if self._middleware is None and not OBSERVERS and (self._buffer is None or at_once):
             return self._push(made, wait, on_clash)
-        with sending(made) as tasks:
+        with sending(made, self._middleware) as tasks:
             if self._buffer is None or at_once:
                 return self._push(tasks, wait, on_clash)
             self._buffer.through(tasks, lambda: self._push(tasks, wait, on_clash))

@@ -23,6 +23,20 @@ class CurrentBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBatch:
+    """A batch as the middleware around it sees it, in place of the task of a job."""
+
+    id: str
+    queue: str
+    job: str
+    """The name of the station."""
+    attempt: int
+    items: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Always empty: each item has its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEnd:
     """What a driver tells of an attempt at a batch: how long it ran, and what became of items, together or apart."""
 

@@ -87,7 +87,8 @@ class _InlineClient(MemoryClient):
     def _begin(self, task: Task) -> tuple[MemoryTask, "_NotingRunner", Attempt]:
         entry = super().take(task)
         entry.state, entry.attempts = TaskState.PENDING, 1
-        runner = _NotingRunner(broker_of(self), keys_of(self), lambda _: False, self.settings.result_limit)
+        limit = self.settings.result_limit
+        runner = _NotingRunner(broker_of(self), keys_of(self), lambda _: False, limit, middleware=self._middleware)
         return entry, runner, _attempt(task)
 
     def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> MemoryTask:

@@ -12,13 +12,16 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
+from jobrunner.client.current import configured_client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item import check_size
 from jobrunner.client.operations.task import gone, read_result
+from jobrunner.client.outgoing import through
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import utc_now
 from jobrunner.errors import TaskTimeout, UsageError
-from jobrunner.settings import ClientSettings, Duration
+from jobrunner.middleware import stack_of
+from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task, TaskRecord, TaskState
 
 _PREFIX = "testing"
@@ -193,7 +196,9 @@ class MemoryClient(Client):
     """Takes tasks in with `take`; all else that a client does needs a server and is refused."""
 
     def __init__(self, where: str) -> None:
-        self.settings = ClientSettings(url="unix:///no-server", prefix=_PREFIX)
+        settings = client_settings() if (configured := configured_client()) is None else configured.settings
+        self.settings = ClientSettings(url="unix:///no-server", prefix=_PREFIX, middleware=settings.middleware)
+        self._middleware = stack_of(self.settings.middleware)
         self._keys = Keys(_PREFIX)
         self._endpoint = Endpoint(self.settings.url)
         self._buffer = None
@@ -218,12 +223,17 @@ class MemoryClient(Client):
 
     def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:  # noqa: ARG002
         """Takes one task in. The same id again leaves the first task as it was."""
+        (task,) = self.outgoing([task])
         known = self.entries.get(task.id)
         return MemoryHandle(self, self.take(task) if known is None else known, is_new=known is None)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:  # noqa: ARG002
         """Takes tasks in, one after the other."""
         return [self.enqueue(task) for task in sent]
+
+    def outgoing(self, tasks: list[Task]) -> list[Task]:
+        """The tasks as the middleware leaves them. Raises what it raises."""
+        return tasks if self._middleware is None else through(tasks, self._middleware)
 
     def entry(self, task_id: str) -> MemoryTask:
         """What became of a task. Raises TaskGone."""
@@ -247,7 +257,7 @@ class AsyncMemoryClient(AsyncClient):
     """The asyncio twin of a MemoryClient, for any event loop."""
 
     def __init__(self, of: MemoryClient) -> None:
-        super().__init__(of.settings.url, of.settings.prefix)
+        super().__init__(of.settings.url, of.settings.prefix, middleware=of.settings.middleware)
         self._of = of
 
     async def close(self) -> None:
@@ -263,6 +273,7 @@ class AsyncMemoryClient(AsyncClient):
 
     async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:  # noqa: ARG002
         """Takes one task in. The same id again leaves the first task as it was."""
+        (task,) = self._of.outgoing([task])
         known = self._of.entries.get(task.id)
         entry = await self._of.take_async(task) if known is None else known
         return AsyncMemoryHandle(self, entry, is_new=known is None)

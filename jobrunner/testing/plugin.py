@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from jobrunner.client.client import Client
-from jobrunner.client.current import pinned
+from jobrunner.client.current import configured_client, pinned
 from jobrunner.client.internals import broker_of
 from jobrunner.testing.enqueued import Enqueued
 from jobrunner.testing.inline import inline as run_inline
@@ -49,12 +49,15 @@ def jobrunner_client(
 ) -> Iterator[Client]:
     """The client that jobs are enqueued through in this test, under a prefix of its own.
 
-    Clients and processes that are made without a URL find the same place, by the environment.
+    Clients and processes that are made without a URL find the same place, by the environment. Its middleware is that
+    of the client which the application configured.
     """
+    configured = configured_client()
+    middleware = None if configured is None else configured.settings.middleware
     prefix = next(_jobrunner_prefixes)
     monkeypatch.setenv("JOBRUNNER_URL", jobrunner_url)
     monkeypatch.setenv("JOBRUNNER_PREFIX", prefix)
-    with Client(jobrunner_url, prefix, now_ms=travel) as client:
+    with Client(jobrunner_url, prefix, now_ms=travel, middleware=middleware) as client:
         with pinned(client):
             yield client
         remove_keys(broker_of(client), prefix)

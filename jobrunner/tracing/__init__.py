@@ -10,12 +10,15 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobrunner.errors import UsageError
-from jobrunner.middleware import TRACEPOINT
+from jobrunner.middleware import OBSERVERS
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 __all__ = ["instrument", "is_instrumented", "processing", "uninstrument"]
+
+_tracers: list[Any] = []
+"""The tracer of this process, when it is traced."""
 
 
 class Leased(Protocol):
@@ -37,17 +40,21 @@ def instrument(tracer_provider: "TracerProvider | None" = None, *, as_child: boo
     their own and link to it, as a task may run hours later and many times. Raises UsageError when OpenTelemetry is not
     installed.
     """
-    TRACEPOINT.tracer = _tracer(tracer_provider, as_child)
+    made = _tracer(tracer_provider, as_child)
+    uninstrument()
+    _tracers.append(made)
+    OBSERVERS.append(made)
 
 
 def uninstrument() -> None:
     """Traces nothing from now on. Spans that were begun are ended as usual."""
-    TRACEPOINT.tracer = None
+    while _tracers:
+        OBSERVERS.remove(_tracers.pop())
 
 
 def is_instrumented() -> bool:
     """Whether this process is traced."""
-    return TRACEPOINT.tracer is not None
+    return bool(_tracers)
 
 
 def processing(lease: Leased, *, queue: str) -> AbstractContextManager[Any]:
@@ -55,10 +62,9 @@ def processing(lease: Leased, *, queue: str) -> AbstractContextManager[Any]:
 
     Links to the push; an error that leaves the block is recorded. Raises UsageError unless `instrument` was called.
     """
-    tracer: Any = TRACEPOINT.tracer
-    if tracer is None:
+    if not _tracers:
         raise UsageError("nothing is traced; call jobrunner.tracing.instrument() first")
-    around: Callable[..., AbstractContextManager[Any]] = tracer.processing
+    around: Callable[..., AbstractContextManager[Any]] = _tracers[0].processing
     return around(queue, lease.id, lease.headers, lease.attempts)
 
 

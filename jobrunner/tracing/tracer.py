@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class OpenTelemetryTracer:
-    """Fills the tracepoint. `provider` None: the global one."""
+    """Observes enqueues and attempts (see middleware.py). `provider` None: the global one."""
 
     def __init__(self, provider: TracerProvider | None, *, as_child: bool) -> None:
         self._tracer = trace.get_tracer(

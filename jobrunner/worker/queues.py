@@ -7,10 +7,10 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import broker_of, keys_of, middleware_of
 from jobrunner.client.queue_settings import write_settings
 from jobrunner.errors import ServerRefused
-from jobrunner.jobs.registry import all_jobs, all_stations, driven_queues, station_of
+from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, station_of
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.fetch.queue_rotation import read_weights
 
@@ -57,6 +57,17 @@ def warn_of_unknown(names: Iterable[str], client: Client) -> None:
         hint = f"did you mean {near[0]!r}?" if near else "it is served all the same"
         _log.warning("no declared job or station has this queue, and nothing was ever enqueued there",
                      queue=name, hint=hint)  # fmt: skip
+
+
+def check_middleware(names: Iterable[str], client: Client) -> None:
+    """Raises MiddlewareError when the middleware of the client cannot be around a declared job or station of these
+    queues."""
+    if (middleware := middleware_of(client)) is None:
+        return
+    served = set(names)
+    declared: list[Definition] = [job for job in all_jobs() if job.options.queue in served]
+    declared += [station for station in all_stations() if station.queue in served]
+    middleware.check((f"{one.kind} {one.name!r}", one.is_async) for one in declared)
 
 
 def configuring(keys: Keys, names: Iterable[str]) -> list[Call[None]]:

@@ -46,7 +46,7 @@ from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
 from jobrunner.worker.heartbeat import Heartbeat, new_worker_id
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
-from jobrunner.worker.queues import configuring, longest_poll_s, served_queues, warn_of_unknown
+from jobrunner.worker.queues import check_middleware, configuring, longest_poll_s, served_queues, warn_of_unknown
 from jobrunner.worker.recycling import Recycling
 from jobrunner.worker.report.attempt_events import AttemptEvents
 from jobrunner.worker.report.reports import report_calls
@@ -157,6 +157,7 @@ class Worker:
             self._check_server()
             hide_in_errors(self.client.redaction())
             warn_of_unknown(weights, self.client)
+            check_middleware(weights, self.client)
             broker_of(self.client).run_many(configuring(keys_of(self.client), weights))
         except BaseException:
             self._held.close()

@@ -19,10 +19,11 @@ from jobrunner import Backoff, Client, Item, Job, Snooze, chain, job
 from jobrunner.client.batches import Batches
 from jobrunner.client.current import async_client, current_async_client
 from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.outgoing import sending
 from jobrunner.errors import ServerRefused, UsageError
 from jobrunner.etl import Pipeline, To
 from jobrunner.jobs.registry import forget
-from jobrunner.middleware import TRACEPOINT, sending
+from jobrunner.middleware import OBSERVERS
 from jobrunner.tracing import instrument, is_instrumented, processing, uninstrument
 from tests.worker import traced_jobs as jobs
 
@@ -358,8 +359,7 @@ def test_a_span_that_cannot_be_ended_changes_nothing(current: Client, run: Any, 
     instrument(provider)
     try:
         task = flaky.enqueue("hello")
-        tracer = TRACEPOINT.tracer
-        assert tracer is not None
+        (tracer,) = OBSERVERS
         assert tracer.run_batch("bare", "b", 1, list, lambda: 4) == 4
         current.queue("bare").push(1)
         with processing(current.queue("bare").reserve()[0], queue="bare"):
@@ -374,13 +374,13 @@ def test_a_span_that_cannot_be_ended_changes_nothing(current: Client, run: Any, 
 def test_headers_of_a_batch_that_are_alike_are_written_once(spans: Recorder, current: Client) -> None:
     tasks = [Item(n) for n in range(3)]
     line = current.queue("bare")._line
-    with sending([line.task(item) for item in tasks]) as traced:
+    with sending([line.task(item) for item in tasks], None) as traced:
         assert len({id(task.headers) for task in traced}) == 1
 
 
 def test_nothing_is_traced_before_it_is_asked_for(current: Client) -> None:
     assert not is_instrumented()
-    assert TRACEPOINT.tracer is None
+    assert OBSERVERS == []
     current.queue("bare").push(1)
     (lease,) = current.queue("bare").reserve()
     assert lease.headers == {}
@@ -395,8 +395,7 @@ def test_a_span_of_a_batch_links_to_its_items_each_enqueue_once(current: Client,
     current.queue("untraced").push(1)
     lease = Batches(broker_of(current), keys_of(queue)).take(10, lease_s=30)
     assert lease is not None
-    tracer = TRACEPOINT.tracer
-    assert tracer is not None
+    (tracer,) = OBSERVERS
 
     assert tracer.run_batch("bare", lease.id, lease.size, lambda: lease.headers(128), lambda: 4) == 4
     error = ValueError("no")

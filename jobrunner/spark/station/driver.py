@@ -3,6 +3,7 @@ decided rolled forward. What becomes of a batch that fails is in `failures`.
 """
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -16,17 +17,17 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.client.batches import Advance, Batches, BatchLease
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.orphaned_items import MemberLists
 from jobrunner.client.queue_names import queue_names
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, JobrunnerError, ServerError
 from jobrunner.etl.spark_station import SparkStation
-from jobrunner.jobs.driver import BatchEnd, CurrentBatch, Seen
+from jobrunner.jobs.driver import BatchEnd, CurrentBatch, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Loop
-from jobrunner.middleware import TRACEPOINT
+from jobrunner.middleware import observed_batch
 from jobrunner.spark.encryption import check_plain
 from jobrunner.spark.session import ship_package, spark_session
 from jobrunner.spark.station.batch_run import BatchRun
@@ -234,10 +235,8 @@ class StationDriver:
                 lease.confirm()  # before a sink writes under an id that a failover could forget
             with jobs:  # the first thing that an engine which died meanwhile refuses
                 run = BatchRun(spark, self._client, self._station, self._shape or PayloadShape(), lease)
-                tracer = TRACEPOINT.tracer
-                if tracer is None:
-                    return run.run()
-                return tracer.run_batch(lease.queue, lease.id, lease.size, partial(lease.headers, _LINKED), run.run)
+                work = _within_middleware(self._client, self._station.name, lease, run.run)
+                return observed_batch(lease.queue, lease.id, lease.size, partial(lease.headers, _LINKED), work)
         except (Exception, SystemExit) as error:
             return error
 
@@ -261,6 +260,14 @@ def _put_back_left_items(batches: Batches, broker: Broker, keys: Keys, queue: Qu
         return
     if items + lists.items:
         _log.warning("items of no open batch put back in line", queue=queue.name, items=items + lists.items)
+
+
+def _within_middleware(client: Client, name: str, lease: BatchLease, work: Callable[[], int]) -> Callable[[], int]:
+    """What runs a batch, within the middleware of the client."""
+    if (middleware := middleware_of(client)) is None:
+        return work
+    batch = RunningBatch(id=lease.id, queue=lease.queue, job=name, attempt=lease.epoch, items=lease.size)
+    return partial(middleware.around, f"station {name!r}", batch, work)
 
 
 def _waits_ms(lease: BatchLease) -> list[tuple[float, int]]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from jobrunner.attempt import Attempt
@@ -23,6 +24,7 @@ from jobrunner.errors import (
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import RUNNING, SafeLogger
+from jobrunner.middleware import MiddlewareStack
 from jobrunner.outcome import (
     OUTCOMES,
     Acknowledged,
@@ -76,6 +78,7 @@ class Runner:
         is_stopped: Callable[[str], bool],
         result_limit: int = DEFAULT_RESULT_LIMIT,
         begin: Begin = nothing,
+        middleware: MiddlewareStack | None = None,
     ) -> None:
         self._broker = broker
         self._keys = keys
@@ -83,6 +86,7 @@ class Runner:
         self._pid = forks.PID
         self._result_limit = result_limit
         self._begin = begin
+        self._middleware = middleware
 
     def run(self, attempt: Attempt, definition: Definition | None = None) -> Outcome:
         """Runs a job whose `run` is a plain function. `definition`: what runs it, where the caller knows."""
@@ -95,10 +99,10 @@ class Runner:
             if run.after is not None and run.must_be_proved and (unproved := self._unproved(run)):
                 return unproved
             if definition.options.ack == "late":
-                return self._run(attempt, definition, job)
+                return self._run(attempt, definition, job, run)
             if not self._acknowledge(attempt):
                 return Released()
-            return _already_acknowledged(attempt, self._run(attempt, definition, job))
+            return _already_acknowledged(attempt, self._run(attempt, definition, job, run))
         finally:
             RUNNING.set(before)
 
@@ -114,10 +118,10 @@ class Runner:
             if run.must_be_proved and (unproved := await asyncio.to_thread(self._unproved, run)):
                 return unproved
             if definition.options.ack == "late":
-                return await self._run_async(attempt, definition, job, on_cancel)
+                return await self._run_async(attempt, definition, job, run, on_cancel)
             if not await asyncio.to_thread(self._acknowledge, attempt):
                 return Released()
-            return _already_acknowledged(attempt, await self._run_async(attempt, definition, job, on_cancel))
+            return _already_acknowledged(attempt, await self._run_async(attempt, definition, job, run, on_cancel))
         finally:
             RUNNING.set(before)
 
@@ -188,13 +192,14 @@ class Runner:
             return Failed(error_text(error))
         return None
 
-    def _run(self, attempt: Attempt, definition: Definition, job: Any) -> Outcome:
+    def _run(self, attempt: Attempt, definition: Definition, job: Any, run: JobRun) -> Outcome:
         try:
             self._begin(attempt)
-            if definition.hooks and "before" in definition.hooks:
-                job.before()
-                forks.leave_fork(self._pid)
-            returned = job.run()
+            work = partial(self._before_and_run, job) if "before" in definition.hooks else job.run
+            if self._middleware is None:
+                returned = work()
+            else:
+                returned = self._middleware.around(_described(definition), run.task, work)
             if self._pid != forks.PID:
                 forks.leave_fork(self._pid)
             if returned is None and not definition.hooks:
@@ -207,14 +212,21 @@ class Runner:
             _call_hook("after", attempt, job.after)
         return outcome
 
+    def _before_and_run(self, job: Any) -> Any:
+        job.before()
+        forks.leave_fork(self._pid)
+        return job.run()
+
     async def _run_async(
-        self, attempt: Attempt, definition: Definition, job: Any, on_cancel: OnCancel
+        self, attempt: Attempt, definition: Definition, job: Any, run: JobRun, on_cancel: OnCancel
     ) -> Outcome:
         try:
             self._begin(attempt)
-            if "before" in definition.hooks:
-                await _settled(job.before())
-            returned = await _within(definition, job.run())
+            if self._middleware is None:
+                returned = await _work_async(definition, job)
+            else:
+                work = partial(_work_async, definition, job)
+                returned = await self._middleware.around_async(_described(definition), run.task, work)
             forks.leave_fork(self._pid)
             outcome = _read_returned(definition, returned, self._result_limit)
         except BaseException as raised:
@@ -286,6 +298,17 @@ async def _await_hook(
     except BaseException as raised:
         error = _cause(raised, on_cancel)
         _log.warning("hook failed", hook=name, task=attempt.id, job=attempt.type, error=error_text(error))
+
+
+def _described(definition: Definition) -> str:
+    """The job for messages of its middleware."""
+    return f"{definition.kind} {definition.name!r}"
+
+
+async def _work_async(definition: Definition, job: Any) -> Any:
+    if "before" in definition.hooks:
+        await _settled(job.before())
+    return await _within(definition, job.run())
 
 
 async def _within(definition: Definition, work: Any) -> Any:

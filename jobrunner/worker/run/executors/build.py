@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import Client
 from jobrunner.client.current import within
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptTimeout
 from jobrunner.jobs.registry import Definition, definition_for
@@ -39,11 +39,13 @@ def build_executor(
 
     `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
     """
-    runner = Runner(broker_of(client), keys_of(client), is_stopped, client.settings.result_limit, begin)
+    middleware = middleware_of(client)
+    runner = Runner(broker_of(client), keys_of(client), is_stopped, client.settings.result_limit, begin, middleware)
     if settings.executor == "processes":
         greeting = write_greeting(
             endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker, IDENTITY.log_format,
             {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction().names},
+            b"" if middleware is None else middleware.pickled(),
         )  # fmt: skip
         children = ProcessSlots(greeting, runner, is_stopped, settings.max_memory, begin)
         return ThreadExecutor(settings.concurrency, children, finished)

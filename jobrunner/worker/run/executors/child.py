@@ -7,10 +7,12 @@ lifeline closes, so a worker that was killed leaves nothing running behind.
 
 import ctypes
 import os
+import pickle
 import signal
 import socket
 import sys
 import threading
+from contextlib import ExitStack
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import configure
@@ -19,7 +21,7 @@ from jobrunner.errors import AttemptCrashed, JobrunnerError
 from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.log_setup import log_to_stderr
 from jobrunner.logs import IDENTITY
-from jobrunner.middleware import TRACEPOINT
+from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors
 from jobrunner.worker.run.executors.wire import (
@@ -67,19 +69,21 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
     client = configure(greeting.url, greeting.prefix, **greeting.options)
     try:
         load_modules(greeting.modules)
-    except JobrunnerError as error:
-        channel.sendall(frame(str(error).encode("utf-8", "backslashreplace")))
+        middleware = MiddlewareStack(pickle.loads(greeting.middleware)) if greeting.middleware else None  # noqa: S301
+    except Exception as error:
+        what = str(error) if isinstance(error, JobrunnerError) else f"its middleware: {type(error).__name__}: {error}"
+        channel.sendall(frame(what.encode("utf-8", "backslashreplace")))
         return None
     channel.sendall(frame(b""))
     hide_in_errors(Redaction(client.settings.redact))
-    return Runner(broker_of(client), keys_of(client), stopped.__contains__, client.settings.result_limit)
+    limit = client.settings.result_limit
+    return Runner(broker_of(client), keys_of(client), stopped.__contains__, limit, middleware=middleware)
 
 
 def _run_traced(runner: Runner, attempt: Attempt, traceparent: str) -> Outcome:
-    tracer = TRACEPOINT.tracer
-    if tracer is None or not traceparent:
-        return _run(runner, attempt)
-    with tracer.within(traceparent):  # the span of the attempt is the worker's: this process may be killed
+    with ExitStack() as ends:
+        for observer in OBSERVERS if traceparent else ():
+            ends.enter_context(observer.within(traceparent))  # the worker has the span: this process may be killed
         return _run(runner, attempt)
 
 

@@ -20,7 +20,7 @@ from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import AttemptCrashed, AttemptTimeout
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.logs import SafeLogger
-from jobrunner.middleware import TRACEPOINT
+from jobrunner.middleware import OBSERVERS, observed_async
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker.run import forks
 from jobrunner.worker.run.error_outcome import error_text, out_of_time
@@ -151,7 +151,8 @@ class EventLoop:
             return
         attempt.began_s = perf_counter()
         on_cancel = partial(self._on_cancel, running)
-        work = self._traced(attempt, on_cancel)
+        run = partial(self._desk.run, on_cancel=on_cancel)
+        work: Any = observed_async(run)(attempt) if OBSERVERS else run(attempt)
         definition = definition_for(attempt)
         if definition is not None and (timeout_s := definition.options.timeout) is not None:
             running.definition = definition
@@ -183,11 +184,6 @@ class EventLoop:
         del self._running[running.attempt.token]
         self._desk.put_back(running.attempt)
         return True
-
-    def _traced(self, attempt: Attempt, on_cancel: OnCancel) -> Any:
-        run = partial(self._desk.run, on_cancel=on_cancel)
-        tracer = TRACEPOINT.tracer
-        return run(attempt) if tracer is None else tracer.run_async(attempt, run)
 
     def _on_cancel(self, running: _LoopAttempt, error: asyncio.CancelledError) -> BaseException:
         """What it means that the task of an attempt was cancelled. Raises the error when the worker is closing: the

@@ -21,7 +21,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
 from jobrunner.jobs.registry import definition_for
 from jobrunner.logs import SafeLogger
-from jobrunner.middleware import TRACEPOINT
+from jobrunner.middleware import current_traceparent
 from jobrunner.outcome import Outcome, Released
 from jobrunner.worker.child_processes import environment_of_child
 from jobrunner.worker.run.error_outcome import out_of_time
@@ -134,8 +134,7 @@ class ProcessSlot:
     def _exchange(self, attempt: Attempt, timeout_s: float | None) -> Outcome:
         child = self._ready_child()
         self._begin(attempt)
-        traceparent = "" if (tracer := TRACEPOINT.tracer) is None else tracer.current()
-        message = write_attempt(attempt, traceparent)
+        message = write_attempt(attempt, current_traceparent())
         read = partial(_read_answer, attempt=attempt)
         outcome: Outcome = child.exchange(message, timeout_s, read, lambda: self._pass_on_stop(child, attempt))
         return outcome

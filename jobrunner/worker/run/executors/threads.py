@@ -9,7 +9,7 @@ from contextvars import copy_context
 from jobrunner.attempt import Attempt
 from jobrunner.clock import perf_counter
 from jobrunner.logs import SafeLogger
-from jobrunner.middleware import TRACEPOINT
+from jobrunner.middleware import OBSERVERS, observed
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker.run.error_outcome import error_text
 from jobrunner.worker.run.executors.slots import FinishedAttempts, RunAttempt, Slots, emptied
@@ -132,8 +132,7 @@ class ThreadExecutor:
 
 def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
     try:
-        tracer = TRACEPOINT.tracer
-        return run(attempt) if tracer is None else tracer.run(attempt, run)
+        return observed(run)(attempt) if OBSERVERS else run(attempt)
     except BaseException as error:  # the slot must live, and the task must be reported
         _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
         return Failed(error_text(error))

@@ -33,6 +33,8 @@ class Greeting(msgspec.Struct, frozen=True):
     """How the worker logs; '' when it is no command that set that up."""
     options: dict[str, Any] = {}
     """Further options of its client; keys may be among them."""
+    middleware: bytes = b""
+    """The middleware of that client, pickled by the worker; never read from the server."""
 
 
 def write_greeting(
@@ -42,9 +44,11 @@ def write_greeting(
     worker: str = "",
     log_format: str = "",
     options: Mapping[str, Any] | None = None,
+    middleware: bytes = b"",
 ) -> bytes:
     """The first message to a child."""
-    return msgspec.msgpack.encode(Greeting(url, prefix, tuple(modules), worker, log_format, dict(options or {})))
+    greeting = Greeting(url, prefix, tuple(modules), worker, log_format, dict(options or {}), middleware)
+    return msgspec.msgpack.encode(greeting)
 
 
 def read_greeting(raw: bytes) -> Greeting:

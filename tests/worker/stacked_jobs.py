@@ -1,0 +1,35 @@
+"""Jobs that children of a worker import, with a middleware that goes to the child."""
+
+from contextvars import ContextVar
+from typing import Any
+
+from jobrunner import job
+
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+class Tenant:
+    """Carries the tenant from the enqueue to the job."""
+
+    def on_enqueue(self, task: Any, next: Any) -> Any:
+        task.headers["tenant"] = tenant.get()
+        return next(task)
+
+    def around(self, run: Any, next: Any) -> Any:
+        before = tenant.set(run.headers["tenant"])
+        try:
+            yield next(run)
+        finally:
+            tenant.reset(before)
+
+
+@job(name="stacked.child", queue="children", result_ttl=60)
+def in_child() -> str:
+    """The tenant, in a function."""
+    return tenant.get()
+
+
+@job(name="stacked.child-awaited", queue="children", result_ttl=60)
+async def in_child_awaited() -> str:
+    """The tenant, in a coroutine function."""
+    return tenant.get()
