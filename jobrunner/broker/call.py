@@ -22,7 +22,7 @@ from redis.exceptions import (
 )
 
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.broker.scripts import Script, load
+from jobrunner.broker.scripts import Script, load, readable_error
 from jobrunner.errors import DamagedData, JobrunnerError, OutcomeUnknown, ServerFull, ServerRefused
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ def interpret(call: Call[T], reply: object) -> T:
     if isinstance(reply, Exception):
         if call.may_fail:
             return call.read(None)
-        raise server_error(reply) from reply
+        raise server_error(reply, call.script) from reply
     try:
         return call.read(reply)
     except JobrunnerError:
@@ -234,10 +234,11 @@ def confirmed(values: Sequence[Any]) -> list[Any]:
     return written
 
 
-def server_error(error: Exception) -> JobrunnerError:
-    """The error of this package for an error reply of the server."""
-    text = str(error).split("\n")[0]
-    if isinstance(error, OutOfMemoryError) or "OOM" in text[:80] or _FULL_IN_A_SCRIPT in text:
+def server_error(error: Exception, script: Script | None = None) -> JobrunnerError:
+    """The error of this package for an error reply of the server, to a script or to a plain command."""
+    reply = str(error).split("\n")[0]
+    text = reply if script is None else readable_error(script, reply)
+    if isinstance(error, OutOfMemoryError) or "OOM" in reply[:80] or _FULL_IN_A_SCRIPT in reply:
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return ServerRefused(f"the server refused this user: {text}; check user, password and ACL of the URL")
