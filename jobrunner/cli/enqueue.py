@@ -18,7 +18,7 @@ from jobrunner.cli.options import (
 from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.suggestions import job_names, queue_names
 from jobrunner.errors import ParameterError
-from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.build import EnqueueOptions, build_task
 from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
 from jobrunner.option_names import check_names
 
@@ -66,8 +66,8 @@ def enqueue(
     """
     load_modules(modules_or_configured(modules))
     definition = lookup(name)
-    placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=task_id)
-    task = build_task(definition, read_parameters(definition, words), placement)
+    options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=task_id)
+    task = build_task(definition, read_parameters(definition, words), options)
     with connected(shared) as client:
         sent = client.enqueue(task)
     if not sent.is_new:

@@ -3,20 +3,22 @@
 import hashlib
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from jobrunner.broker.keys import check_id, split_queue
 from jobrunner.client.call_ids import sending_of
+from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.item import LONGEST_KEY
+from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_priority, due, new_id
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and when one task goes, as told at enqueueing; None means: as its job says."""
+class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When and where one task is enqueued; None means: as its job says."""
 
     in_: Duration | None = None
     at: datetime | float | None = None
@@ -27,21 +29,43 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for room in a full queue."""
 
 
+R = TypeVar("R")
 KEPT_S = 10.0
 """As long as lua/lib/enqueue_call.lua keeps its notes."""
-NOW = Placement()
-OPTIONS = Placement.__struct_fields__
+NOW = EnqueueOptions()
+OPTIONS = EnqueueOptions.__struct_fields__
 """Names of what is said at enqueueing."""
 
 
-def build_task(definition: JobDefinition, values: Any, placement: Placement) -> Task:
+class BoundCall(Generic[R]):
+    """A job with its parameters and options, to be enqueued, alone or by `enqueue_many`, or to be a step of a flow."""
+
+    def __init__(self, definition: JobDefinition, values: Any, options: EnqueueOptions = NOW) -> None:
+        self.definition = definition
+        self.values = values
+        self.options = options
+
+    def task(self, options: EnqueueOptions) -> Task:
+        """The task of this call. Raises the errors of a wrong parameter or option."""
+        return build_task(self.definition, self.values, options)
+
+    def enqueue(self) -> TaskHandle[R]:
+        """Sends it as a task. Errors as in Job.enqueue."""
+        return current_client().enqueue(self.task(self.options), wait=self.options.wait)
+
+    async def aenqueue(self) -> AsyncTaskHandle[R]:
+        """The same for asyncio."""
+        return await current_async_client().enqueue(self.task(self.options), wait=self.options.wait)
+
+
+def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -> Task:
     """The task of a job with these parameters. Raises the errors of a wrong parameter, option or name."""
     options = definition.options
-    queue = placement.queue if placement.queue is not None else options.queue
-    delay_ms, at_ms = due(placement.in_, placement.at)
-    priority = check_priority(placement.priority)
+    queue = chosen.queue if chosen.queue is not None else options.queue
+    delay_ms, at_ms = due(chosen.in_, chosen.at)
+    priority = check_priority(chosen.priority)
     return Task(
-        id=new_id(_tag_of(queue)) if placement.id is None else check_id(placement.id),
+        id=new_id(_tag_of(queue)) if chosen.id is None else check_id(chosen.id),
         queue=queue,
         type=definition.name,
         payload=definition.parameters.write(values),
@@ -54,8 +78,8 @@ def build_task(definition: JobDefinition, values: Any, placement: Placement) -> 
         expires_in_ms=_ms(options.expires_in),
         key=None if options.partition_by is None else key_of(getattr(values, options.partition_by)),
         lock=None if options.unique is None else options.unique.lock(definition.name, values),
-        is_kept=placement.id is None and options.result_ttl >= KEPT_S,
-        sending="" if placement.id is None else sending_of(queue, placement.id),
+        is_kept=chosen.id is None and options.result_ttl >= KEPT_S,
+        sending="" if chosen.id is None else sending_of(queue, chosen.id),
     )
 
 

@@ -6,9 +6,9 @@ from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send_async
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import describe
-from jobrunner.jobs.build import NOW, build_task
+from jobrunner.jobs.build import NOW, BoundCall, build_task
 from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, lay_out
-from jobrunner.jobs.function import BoundCall, FunctionJob
+from jobrunner.jobs.function import FunctionJob
 from jobrunner.jobs.job import Job, definition_of
 from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds
@@ -117,15 +117,15 @@ def node_of(step: object) -> Node:
 
 
 def _leaf(step: Job | BoundCall[Any]) -> Leaf:
-    placement = step.placement if isinstance(step, BoundCall) else NOW
+    options = step.options if isinstance(step, BoundCall) else NOW
     definition = step.definition if isinstance(step, BoundCall) else definition_of(type(step))
-    if placement.id is not None:
-        raise InvalidOption(f"id={describe(placement.id)}: a task of a flow gets its id from the flow; leave it out")
+    if options.id is not None:
+        raise InvalidOption(f"id={describe(options.id)}: a task of a flow gets its id from the flow; leave it out")
     if definition.options.unique is not None:
         raise InvalidOption(f"job {definition.name!r} is unique: another task could stand for a step; not in a flow")
     if definition.options.ack == "early":
         raise InvalidOption(f"job {definition.name!r} ends before it runs (ack='early'): not in a flow")
-    return Leaf(task=build_task(definition, step.values if isinstance(step, BoundCall) else step, placement))
+    return Leaf(task=build_task(definition, step.values if isinstance(step, BoundCall) else step, options))
 
 
 def _ttl_ms(ttl: Duration) -> int:

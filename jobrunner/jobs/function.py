@@ -11,32 +11,15 @@ import msgspec
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import ParameterError, UsageError
-from jobrunner.jobs.build import NOW, Placement, build_task
+from jobrunner.jobs.build import NOW, BoundCall, EnqueueOptions
 from jobrunner.jobs.job import Job
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.option_names import checks_options
 from jobrunner.settings import Duration
-from jobrunner.task import Task
 
 P = ParamSpec("P")
 C = TypeVar("C")
 R = TypeVar("R")
-
-
-class BoundCall(Generic[R]):
-    """A call of a function job with its arguments, to be sent with `enqueue_many`, or as a step of a flow.
-
-    `placement` holds the options of `using`, which a flow keeps.
-    """
-
-    def __init__(self, definition: JobDefinition, values: Job, placement: Placement = NOW) -> None:
-        self.definition = definition
-        self.values = values
-        self.placement = placement
-
-    def task(self, placement: Placement) -> Task:
-        """The task of this call. Raises the errors of a wrong parameter or option."""
-        return build_task(self.definition, self.values, placement)
 
 
 class FunctionJob(Generic[P, C, R]):
@@ -44,10 +27,10 @@ class FunctionJob(Generic[P, C, R]):
 
     definition: JobDefinition
 
-    def __init__(self, function: Callable[P, C], values: type[Job], placement: Placement | None = None) -> None:
+    def __init__(self, function: Callable[P, C], values: type[Job], options: EnqueueOptions = NOW) -> None:
         self._function = function
         self._values = values
-        self._placement = placement or NOW
+        self._options = options
         self._positional = tuple(
             name
             for name, parameter in inspect.signature(function).parameters.items()
@@ -72,20 +55,20 @@ class FunctionJob(Generic[P, C, R]):
         if len(args) > len(named) or not named.keys().isdisjoint(kwargs):
             shown = f"{self.__name__}{inspect.signature(self._function)}"
             raise ParameterError(f"{self.__name__}(…): arguments given twice or too many; it is {shown}")
-        return BoundCall(self.definition, self._values(**named, **kwargs), self._placement)
+        return BoundCall(self.definition, self._values(**named, **kwargs), self._options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Sends the function with these arguments as a task. Errors as in Job.enqueue."""
-        return current_client().enqueue(self.bind(*args, **kwargs).task(self._placement), wait=self._placement.wait)
+        return current_client().enqueue(self.bind(*args, **kwargs).task(self._options), wait=self._options.wait)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncTaskHandle[R]:
         """The same for asyncio."""
-        task = self.bind(*args, **kwargs).task(self._placement)
-        return await current_async_client().enqueue(task, wait=self._placement.wait)
+        task = self.bind(*args, **kwargs).task(self._options)
+        return await current_async_client().enqueue(task, wait=self._options.wait)
 
     def enqueue_many(self, calls: Iterable[BoundCall[R]]) -> list[TaskHandle[R]]:
         """Sends many calls in batches of up to 1 000 and 1 MiB. All are checked before the first is sent."""
-        return current_client().enqueue_many([call.task(self._placement) for call in calls], wait=self._placement.wait)
+        return current_client().enqueue_many([call.task(self._options) for call in calls], wait=self._options.wait)
 
     @checks_options
     def using(
@@ -100,7 +83,9 @@ class FunctionJob(Generic[P, C, R]):
     ) -> "FunctionJob[P, C, R]":
         """The same job with options for the tasks enqueued through what is returned."""
         chosen = FunctionJob[P, C, R](
-            self._function, self._values, Placement(in_=in_, at=at, priority=priority, queue=queue, id=id, wait=wait)
+            self._function,
+            self._values,
+            EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id, wait=wait),
         )
         chosen.definition = self.definition
         return chosen

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 
 import msgspec
 
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import ParameterError, UsageError
-from jobrunner.jobs.build import NOW, OPTIONS, Placement, build_task
+from jobrunner.jobs.build import NOW, OPTIONS, BoundCall, EnqueueOptions, build_task
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.jobs.running_task import JobRun, Metadata, RunningTask
 from jobrunner.option_names import checks_options, meant
 from jobrunner.settings import Duration
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class _JobMeta(msgspec.StructMeta):
@@ -46,6 +48,82 @@ def _signature(job: Any) -> str:
     hints = job.__annotations__
     shown = {name: getattr(hint, "__name__", hint) for name, hint in hints.items()}
     return ", ".join(f"{name}: {shown.get(name)}" for name in job.__struct_fields__)
+
+
+class JobWithOptions:
+    """A job class with options for the tasks enqueued through it. Made by `using` of the class.
+
+    Parameters are checked when it is called. For a type checker to see them, too, write `SendMail(to=…).using(…)`.
+    """
+
+    def __init__(self, job: "type[Job]", options: EnqueueOptions) -> None:
+        self._job = job
+        self._options = options
+
+    def bind(self, *args: Any, **kwargs: Any) -> BoundCall[Any]:
+        """The job with these parameters, for `enqueue_many` and flows. Raises ParameterError when they do not fit."""
+        job = self._job(*args, **kwargs)
+        return BoundCall(definition_of(type(job)), job, self._options)
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> TaskHandle[Any]:
+        """Sends the job with these parameters as a task. Errors as in Job.enqueue."""
+        return self.bind(*args, **kwargs).enqueue()
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> AsyncTaskHandle[Any]:
+        """The same for asyncio."""
+        return await self.bind(*args, **kwargs).aenqueue()
+
+    def enqueue_many(self, jobs: "Iterable[Job]") -> list[TaskHandle[Any]]:
+        """Sends many jobs in batches of up to 1 000 and 1 MiB. All are checked before the first is sent."""
+        tasks = [build_task(definition_of(type(job)), job, self._options) for job in jobs]
+        return current_client().enqueue_many(tasks, wait=self._options.wait)
+
+
+class _Using(Protocol[T_co]):
+    def __call__(
+        self,
+        *,
+        in_: Duration | None = None,
+        at: datetime | float | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,  # noqa: A002
+        wait: Duration = 0,
+    ) -> T_co: ...
+
+
+def _read_using(
+    *,
+    in_: Duration | None = None,
+    at: datetime | float | None = None,
+    priority: int | None = None,
+    queue: str | None = None,
+    id: str | None = None,  # noqa: A002
+    wait: Duration = 0,
+) -> EnqueueOptions:
+    return EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id, wait=wait)
+
+
+_read_using.__qualname__ = "Job.using"  # the name that errors show
+_read_using = checks_options(_read_using)
+
+
+class _UsingOfClassOrInstance:
+    """`using` of a job class gives a JobWithOptions, that of an instance the call with its parameters."""
+
+    @overload
+    def __get__(self, job: None, owner: "type[Job]") -> _Using[JobWithOptions]: ...
+    @overload
+    def __get__(self, job: "Job", owner: Any) -> _Using[BoundCall[Any]]: ...
+
+    def __get__(self, job: Any, owner: Any) -> Any:
+        def using(**given: Any) -> Any:
+            options = _read_using(**given)
+            if job is None:
+                return JobWithOptions(owner, options)
+            return BoundCall(definition_of(owner), job, options)
+
+        return using
 
 
 class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
@@ -125,8 +203,8 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         InvalidOption, NaiveDatetime, PayloadTooLarge, ServerError; then nothing was sent (but for OutcomeUnknown, after
         which the same `id` may be sent again without doubling the task).
         """
-        placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
-        return current_client().enqueue(build_task(definition_of(type(self)), self, placement), wait=wait)
+        options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id)
+        return current_client().enqueue(build_task(definition_of(type(self)), self, options), wait=wait)
 
     @checks_options
     async def aenqueue(
@@ -140,8 +218,13 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         wait: Duration = 0,
     ) -> AsyncTaskHandle[Any]:
         """The same for asyncio."""
-        placement = Placement(in_=in_, at=at, priority=priority, queue=queue, id=id)
-        return await current_async_client().enqueue(build_task(definition_of(type(self)), self, placement), wait=wait)
+        options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id)
+        return await current_async_client().enqueue(build_task(definition_of(type(self)), self, options), wait=wait)
+
+    using = _UsingOfClassOrInstance()
+    """The same job with options for the tasks enqueued through what is returned, as `using` of a function job:
+    `SendMail.using(in_=60).enqueue(to="ada")`, or `SendMail(to="ada").using(in_=60).enqueue()`. Both may be steps of
+    flows: `chain(SendMail(to="ada").using(queue="slow"), …)`."""
 
     @classmethod
     @checks_options

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.build import EnqueueOptions, build_task
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition
 
@@ -25,7 +25,7 @@ def define(job: JobDefinition) -> PeriodicDefinition:
     """The definition of a periodic job."""
     periodic = job.periodic
     assert periodic is not None
-    task = build_task(job, job.parameters.read(b"{}"), Placement())
+    task = build_task(job, job.parameters.read(b"{}"), EnqueueOptions())
     return PeriodicDefinition(
         name=job.name,
         queue=task.queue,

@@ -17,7 +17,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, QueueFull
-from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.build import EnqueueOptions, build_task
 from jobrunner.jobs.job import definition_of
 from jobrunner.soak.jobs import HAND, IN, LEDGER, Doomed, Limited, Noted, Short, Single
 from jobrunner.soak.ledger import line_of, write
@@ -98,8 +98,8 @@ class Producer:
         job, parameters = known[kind]
         definition = definition_of(job)
         delay_s = round(self._draw.uniform(0.2, 5), 3) if kind == "delayed" else None
-        placement = Placement(in_=delay_s, id=new_id(definition.options.queue))
-        task = build_task(definition, job(**parameters), placement)
+        options = EnqueueOptions(in_=delay_s, id=new_id(definition.options.queue))
+        task = build_task(definition, job(**parameters), options)
         # One half says itself how long its lease is, the other leaves it to its queue.
         own_ms = round(self._told.keepalive * 1000) if self._draw.random() < 0.5 else None
         return replace(task, keepalive_ms=own_ms)

@@ -57,6 +57,8 @@ def enqueue_all() -> None:
     SendWelcomeEmail("a@b.c", locale="es").enqueue(in_=5, priority=2, queue="vip", id="my-own-id")
     SendWelcomeEmail(address="a@b.c").enqueue(at=datetime.now(UTC))
     SendWelcomeEmail.enqueue_many([SendWelcomeEmail(address=a) for a in ("x", "y")])
+    SendWelcomeEmail.using(in_=5, queue="vip").enqueue(address="a@b.c")
+    SendWelcomeEmail(address="a@b.c").using(in_=5).enqueue()
     assert_type(add(1, y=2), int)
     assert_type(add.enqueue(1, y=2), TaskHandle[int])
     assert_type(add.using(in_=60, priority=2).enqueue(1).result(timeout=30), int)
@@ -83,6 +85,8 @@ WRONG = {
     "an unknown argument of a function job": "add.enqueue(1, z=2)",
     "a wrong argument of bind": 'add.bind("1")',
     "a wrong option of enqueue": 'SendWelcomeEmail(address="x").enqueue(soon=True)',
+    "a wrong option of using": 'SendWelcomeEmail.using(soon=True)',
+    "a wrong parameter before using": 'SendWelcomeEmail(address=5).using(in_=5)',
     "a naive number where a datetime is meant": 'SendWelcomeEmail(address="x").enqueue(at="tomorrow")',
     "an unknown option of @job": "job(quue='mail')",
     "a wrong option of @job": "job(max_attempts='many')",

@@ -23,7 +23,7 @@ from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import DecryptionFailed, EncryptionError, NotEncrypted
 from jobrunner.etl import Pipeline
-from jobrunner.jobs.build import Placement, build_task
+from jobrunner.jobs.build import EnqueueOptions, build_task
 from jobrunner.jobs.job import definition_of
 from jobrunner.jobs.periodic import published
 from jobrunner.jobs.registry import find
@@ -258,7 +258,7 @@ def test_a_payload_that_replaces_is_sealed_for_the_queue_that_its_task_was_moved
     one, two = sealing.queue("line/one"), sealing.queue("line/two")
 
     def task(amount: int) -> Any:
-        return build_task(definition_of(Balance), Balance(to="ann", amount=amount), Placement(queue="line/one"))
+        return build_task(definition_of(Balance), Balance(to="ann", amount=amount), EnqueueOptions(queue="line/one"))
 
     held_id = sealing.enqueue(task(1)).id
     (lease,) = one.reserve()

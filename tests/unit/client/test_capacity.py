@@ -12,7 +12,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.operations import capacity
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, QueueFull
-from jobrunner.jobs.build import Placement
+from jobrunner.jobs.build import EnqueueOptions
 from tests.support.waiting import wait_for
 
 
@@ -122,7 +122,7 @@ def test_jobs_wait_for_room_too(full: Any, current: Client, raw: redis.Redis, ke
 
 
 def test_tasks_for_several_queues_go_where_there_is_room_and_are_sent_once(full: Any, current: Client) -> None:
-    tasks = [noop.bind(n).task(Placement(queue=queue)) for n, queue in enumerate(("other", "mail"))]
+    tasks = [noop.bind(n).task(EnqueueOptions(queue=queue)) for n, queue in enumerate(("other", "mail"))]
 
     with pytest.raises(QueueFull):
         current.enqueue_many(tasks, wait=0.05)
