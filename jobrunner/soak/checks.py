@@ -112,7 +112,7 @@ def of_ledger(tally: LedgerSummary) -> list[SoakCheck]:
     return [
         SoakCheck(name="tasks finished", value=totals.finished, bound="≥ 1", holds=totals.finished >= 1),
         equals("acknowledged tasks lost", len(tally.open), 0),
-        equals("tasks run that nobody enqueued", totals.unknown, 0),
+        equals("tasks run that were not enqueued", totals.unknown, 0),
         equals("begun again without a fault that explains it", totals.extra_unexcused, 0),
         equals("finished again without a fault that explains it", totals.ended_again_unexcused, 0),
     ]

@@ -23,7 +23,7 @@ def judge(
     lost = stage.acknowledged - ended - set(sets["dead"])
     findings.note("tasks", len(stage.acknowledged))
     findings.equals("acknowledged tasks lost", len(lost), 0)
-    findings.equals("tasks run that nobody enqueued", len(ended - stage.acknowledged), 0)
+    findings.equals("tasks run that were not enqueued", len(ended - stage.acknowledged), 0)
     findings.at_most("attempts beyond one for each task", len(starts) - len({task for task, _ in starts}), more_starts)
     findings.at_most("attempts begun twice", sum(times - 1 for times in Counter(starts).values()), again)
     findings.equals("dead", len(sets["dead"]), dead)

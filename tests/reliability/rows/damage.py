@@ -212,7 +212,7 @@ class _Run:
         calm_keys = keys_of(stage.client).queue(_CALM)
         findings.equals("problems of another queue's books", problems(stage.raw, calm_keys), [])
         findings.equals("strays of another queue", strays(stage.raw, calm_keys), [])
-        findings.at_most("calls of scripts a second while nobody asks", round(max(self._calls)), 300)
+        findings.at_most("calls of scripts a second without load", round(max(self._calls)), 300)
         findings.at_most("processors used meanwhile", round(max(self._cpu), 2), 0.5 + self._quiet_cpu)
         lines = [len(worker.log.read_text(errors="replace").splitlines()) for worker in self._workers]
         findings.at_most("lines of logs for each mutation", round(sum(lines) / len(self.made), 1), 20)

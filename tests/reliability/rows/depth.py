@@ -49,7 +49,7 @@ def due(
     _judge_line(stage, findings, files, tasks)
     findings.note("ms of the server's longest command", found.command_ms)
     findings.at_most("ms of it beyond what the machine held a bare loop up", found.beyond_ms, longest_ms)
-    findings.note("ms that the server ran while somebody waited behind all workers", found.server_ms)
+    findings.note("ms that the server ran while a client waited, with all workers", found.server_ms)
     _note_stalls(findings, found, idle)
 
 
@@ -161,7 +161,7 @@ def deep(stage: Stage, findings: Findings, tasks: int, queues: int, reserves: in
     used = stage.raw.info("memory")["used_memory"] - before
     counts = stage.client.stats().values()
     findings.equals("tasks waiting", sum(count.waiting for count in counts), tasks)
-    findings.at_most("bytes a task beside its payload", round(used / tasks - _PAYLOAD), 600)
+    findings.at_most("bytes a task in addition to its payload", round(used / tasks - _PAYLOAD), 600)
     with right_of_way(stage.server.pid):
         took = list(_reserve(stage, names, reserves))
     worked, clock = (sorted(times) for times in zip(*took, strict=True))

@@ -52,7 +52,7 @@ def poisoned(stage: Stage, findings: Findings, poison: int, good: int, poison_of
     begun = Counter(entry.task for entry in poisoned)
     workers = _crashes(stage)
     highest = max(entry.attempt for entry in stage.ledger.entries("end"))
-    findings.note("in threads: poison that was begun, and did not die beside another", len(begun))
+    findings.note("in threads: poison that began, and did not die next to another", len(begun))
     findings.at_most("in threads: attempts of a poison, at most", max(begun.values(), default=0), _ATTEMPTS)
     findings.at_least("in threads: workers that crashed", workers, 1)
     findings.at_most("in threads: highest attempt of a good task", highest, workers + 1)

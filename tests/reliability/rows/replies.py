@@ -126,21 +126,21 @@ def _pop(losing: Losing, findings: Findings) -> None:
 def _commit(losing: Losing, findings: Findings) -> None:
     direct, way = losing.queue("commit", losing.times)
     said = losing.each("commit", (lease.commit for lease in _held(way, losing.times)))
-    findings.equals("commit: the repetition is told that it is gone", set(said), {False})
+    findings.equals("commit: the repetition returns that it is gone", set(said), {False})
     findings.equals("commit: done", (direct.totals()["succeeded"], direct.counts()["pending"]), (losing.times, 0))
 
 
 def _rollback(losing: Losing, findings: Findings) -> None:
     direct, way = losing.queue("rollback", losing.times)
     said = losing.each("fail", (lambda one=one: one.rollback(delay=0) for one in _held(way, losing.times)))
-    findings.equals("rollback: the repetition is told that nobody holds it", set(said), {NotReserved.__name__})
+    findings.equals("rollback: the repetition returns that it has no lease", set(said), {NotReserved.__name__})
     findings.equals("rollback: counted once", _attempts(direct, losing), {2: losing.times})
 
 
 def _release(losing: Losing, findings: Findings) -> None:
     direct, way = losing.queue("release", losing.times)
     said = losing.each("release", (lease.release for lease in _held(way, losing.times)))
-    findings.equals("release: the repetition is told that nobody holds it", set(said), {NotReserved.__name__})
+    findings.equals("release: the repetition returns that it has no lease", set(said), {NotReserved.__name__})
     findings.equals("release: back, with no attempt spent", _attempts(direct, losing), {1: losing.times})
 
 
@@ -156,7 +156,7 @@ def _extend(losing: Losing, findings: Findings) -> None:
 def _move(losing: Losing, findings: Findings) -> None:
     direct, way = losing.queue("line/from", losing.times)
     said = losing.each("move", (lambda one=one: one.move("to") for one in _held(way, losing.times)))
-    findings.equals("move: the repetition is told that it was moved", set(said), {LeaseLost.__name__})
+    findings.equals("move: the repetition returns that it was moved", set(said), {LeaseLost.__name__})
     there = losing.queue("line/to")[0].counts()["waiting"]
     findings.equals("move: there once", (there, direct.counts()["pending"]), (losing.times, 0))
 
