@@ -1,4 +1,4 @@
-"""What a company does with jobrunner, on real data: the 336 776 flights that left New York in 2013.
+"""Examples of what a company does with jobrunner, on real data: the 336 776 flights that left New York in 2013.
 
 Where to begin reading:
 

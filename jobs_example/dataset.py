@@ -96,7 +96,7 @@ def raw_flights(month: int | None = None) -> Iterator[dict[str, str]]:
 
 
 def flight_id(row: Mapping[str, str]) -> str:
-    """What no two flights have in common: the hour, the carrier and the number of the flight."""
+    """The key of a flight: its hour, carrier and number, which no two flights share."""
     return f"{row['time_hour']}.{row['carrier']}.{row['flight']}"
 
 

@@ -1,4 +1,4 @@
-"""A data pipeline: every flight that was to leave New York in 2013 is cleaned, joined with what is known, and kept.
+"""A data pipeline: every flight that was to leave New York in 2013 is cleaned, joined with other tables, and stored.
 
 ::
 
@@ -28,7 +28,7 @@ from jobs_example.punctuality import ON_TIME_MINUTES
 
 FOLDER_VARIABLE = "FLIGHTS_FOLDER"
 SOON = timedelta(seconds=10)
-"""The length of a lease, which workers renew: what a dead worker held waits no longer than this."""
+"""The length of a lease, which workers renew: items of a dead worker wait no longer than this."""
 
 FLIGHT = """
     year int, month int, day int, hour int, minute int, time_hour timestamp,
@@ -53,7 +53,7 @@ def clean(item: StationItem) -> To:
 
 @flights.spark_station("departed", to=("on_time", "late"), batch=20_000, max_wait=1.0, lease=SOON, schema=FLIGHT)
 def enrich(df: DataFrame, spark: SparkSession) -> DataFrame:
-    """Adds the weather at departure, the plane and the name of the airline; late flights go a way of their own."""
+    """Adds the weather at departure, the plane and the name of the airline; late flights go to a queue of their own."""
     on_time = F.coalesce(df.arr_delay < ON_TIME_MINUTES, F.lit(False))  # one that never arrived is not on time
     return (
         df.join(weather(spark), ["origin", "time_hour"], "left")
@@ -82,7 +82,7 @@ def store_cancelled(df: DataFrame, _: SparkSession, batch: SinkBatch) -> None:
 
 
 def store(df: DataFrame, table: str, batch: SinkBatch) -> None:
-    """Writes a batch as a partition of its own. One that comes again overwrites itself, so nothing is there twice."""
+    """Writes a batch as a partition of its own. A repeated batch overwrites itself, so no row is there twice."""
     rows = df.select(df._id.alias("id"), *[name for name in df.columns if not name.startswith("_")])  # noqa: SLF001
     write_batch(rows, batch, str(folder() / table))
 
@@ -94,7 +94,7 @@ def folder() -> Path:
 
 @cache
 def weather(spark: SparkSession) -> DataFrame:
-    """What the weather was, by airport and hour; small enough for a copy on each executor."""
+    """The weather by airport and hour; small enough for a copy on each executor."""
     table = _read(spark, "weather").select(
         "origin", F.col("time_hour").cast("timestamp"), *[F.col(name).cast("double") for name in _names(WEATHER)]
     )

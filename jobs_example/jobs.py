@@ -120,7 +120,7 @@ class BootstrapDelay(Job):
 
 @job(queue="partner", max_attempts=8, backoff=Backoff(base=0.2, factor=2, cap=2), keepalive=QUICK, result_ttl=HOUR)
 class QuoteFare(Job):
-    """Asks a partner for the fare of a route; the partner fails now and then.
+    """Asks a partner for the fare of a route; the partner fails at times.
 
     What may pass (an error of the server, a hang-up, a late reply) is simply raised, and tried again a little
     later each time. What will not pass (the partner refuses the route) is failed for good: the task goes to
@@ -195,14 +195,14 @@ def seats_by_maker(top: int = 5) -> dict[str, int]:
 
 @job(queue="digest", every=timedelta(seconds=3))
 class Digest(PeriodicJob):
-    """Says every few seconds how things stand, however many workers there are: each tick is one task.
+    """Reports the state every few seconds, however many workers there are: each tick is one task.
 
     Nobody enqueues it, so it has no parameters: its folder comes from the environment of the worker, and its
     number from the metadata that all runs of a job share.
     """
 
     def run(self) -> str:
-        """Returns the digest, and writes it to ``digest.txt``; says so when it was given no folder."""
+        """Returns the digest, and writes it to ``digest.txt`` if it has a folder; logs a line if not."""
         folder = os.environ.get(FOLDER_VARIABLE)
         if folder is None:
             return f"no digest: {FOLDER_VARIABLE} names no folder"
@@ -218,5 +218,5 @@ def interval_id(carrier: str, report_id: str) -> str:
 
 
 def signature(attempt: int) -> str:
-    """Who is at it, and for which time; it tells a note of this attempt from one that an earlier attempt left."""
+    """Worker and attempt: they distinguish a note of this attempt from one that an earlier attempt left."""
     return f"{os.environ.get(WORKER_VARIABLE, 'unnamed')}#{attempt}"

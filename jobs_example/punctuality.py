@@ -15,7 +15,7 @@ ON_TIME_MINUTES = 15
 
 
 class Flight(Protocol):
-    """What counts of a flight; delays in minutes, None when there was no departure, no arrival."""
+    """The facts of a flight that count here; delays in minutes, None without a departure or an arrival."""
 
     @property
     def carrier(self) -> str:

@@ -33,7 +33,7 @@ class PlotArea:
     floor: float
 
     def y_axis(self, y: ChartScale, say: Callable[[float], str] = plain, *, title: str = "") -> str:
-        """Horizontal grid lines with their labels on the left, and the title beside them."""
+        """Horizontal grid lines with their labels on the left, and the title left of these."""
         parts = []
         for tick in y.ticks:
             at = y.at(tick)
@@ -140,7 +140,7 @@ def spans(labels: Sequence[str], series: Sequence[ChartSeries], x_title: str) ->
 
 
 def legend(series: Sequence[ChartSeries]) -> str:
-    """The names of series beside their colours, as HTML."""
+    """The names and colours of series, as HTML."""
     keys = (f'<span class="key"><i class="{one.look}"></i>{escape(one.name)}</span>' for one in series)
     return f'<p class="legend">{"".join(keys)}</p>'
 

@@ -4,7 +4,7 @@ Invariants: the SVG has classes of `app.css` and no colour, font or inline style
 passes the page's security policy; text stands beside the plot and never inside it, so that a plot stretches to any
 width and stays readable; every text from outside is escaped.
 
-Reads best beside Tufte, "The Visual Display of Quantitative Information" (1983): little ink that is no figure.
+The style follows Tufte, "The Visual Display of Quantitative Information" (1983): little ink that shows no data.
 """
 
 from collections.abc import Sequence

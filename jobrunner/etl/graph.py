@@ -21,7 +21,8 @@ from jobrunner.etl.queue_names import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNode:
-    """One queue as declared. `kind`: 'station', 'sink', 'spark station', 'spark sink' or 'queue' (nobody serves it)."""
+    """One queue as declared. `kind`: 'station', 'sink', 'spark station', 'spark sink' or 'queue' (no station serves
+    it)."""
 
     queue: str
     kind: str
@@ -74,7 +75,7 @@ class Graph:
         return self._nodes[queue]
 
     def check(self) -> None:
-        """Raises PipelineError for what does not fit together: no station, or a target that nobody declared."""
+        """Raises PipelineError when there is no station, or a target is not declared."""
         if not any(node.is_served for node in self._nodes.values()):
             raise PipelineError(f"pipeline {self.pipeline!r} has no station; declare one with @….station or @….sink")
         for node in self._nodes.values():
@@ -183,7 +184,8 @@ def draw(graph: Graph, form: str) -> str:
 
 
 def _mermaid(graph: Graph) -> str:
-    """Shapes tell what serves a queue; a dotted line leads to where the dead go. See mermaid.js.org, "Flowcharts"."""
+    """Shapes show what serves a queue; a dotted line leads to the dead letter queue. See mermaid.js.org, "Flowcharts".
+    """
     nodes = graph.in_order()
     names = {node.queue: f"q{number}" for number, node in enumerate(nodes)}
     lines = ["flowchart LR"]
@@ -198,7 +200,7 @@ def _mermaid(graph: Graph) -> str:
 
 
 def _text(graph: Graph) -> str:
-    """One line a queue: its name, what serves it, where that leads to. `↺` marks a way back into a loop."""
+    """One line a queue: its name, what serves it, its targets. `↺` marks a move within a loop."""
     nodes = graph.in_order()
     width = max((len(node.short) for node in nodes), default=0)
     kinds = max((len(node.kind) for node in nodes), default=0)

@@ -1,4 +1,4 @@
-"""What stations take: options of the queue in front of them, and options of their attempts."""
+"""The options of stations: those of the queue that they serve, and those of attempts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,11 +14,11 @@ from jobrunner.retry import Backoff, BackoffPolicy, RetryOn
 from jobrunner.settings import Duration, QueueSettings, RateLimit
 
 _OF_ATTEMPTS = ("timeout", "retry_on", "on_crash", "result_ttl", "keepalive")
-"""The last one is of the queue too: an idle worker must look before the shortest lease ends."""
+"""The last one is of the queue, too: an idle worker must poll before the shortest lease ends."""
 
 
 class QueueOptions(TypedDict, total=False):
-    """Of a queue. What is given is written to the server; what is left out stays as it is there."""
+    """Options of a queue. Given options are written to the server; the others stay as they are there."""
 
     keepalive: Duration
     max_attempts: int
@@ -70,7 +70,7 @@ def settle_queue(
 ) -> dict[str, Any]:
     """The settings of a queue, for `Queue.configure`. Raises UnknownOption, InvalidOption, PipelineError.
 
-    `explicit` are the other options of who is called, of which one may be meant by an unknown one.
+    `explicit` are the other options of the called function, which an error may suggest.
     """
     known = [known.name for known in fields(QueueSettings) if known.name != "max_inflight"]
     check_options(given, [*known, *explicit], f"option of queue {queue!r}")
@@ -78,7 +78,7 @@ def settle_queue(
 
 
 def check_station(given: Iterable[str], what: str, explicit: Sequence[str]) -> None:
-    """Raises UnknownOption for what is no option of a station or sink; `explicit` as of settle_queue."""
+    """Raises UnknownOption for an unknown option of a station or sink; `explicit` as in settle_queue."""
     of_queue = [known.name for known in fields(QueueSettings) if known.name != "max_inflight"]
     own = ("timeout", "retry_on", "on_crash", "result_ttl", "concurrency", "name")
     check_options(given, [*of_queue, *own, *explicit], f"option of {what}")

@@ -35,7 +35,7 @@ _OPTIONS = {
     "spark station": (*_BATCHES, "to", "missing", "fan_out", "emits_new"),
     "spark sink": _BATCHES,
 }
-"""What declarations take beside the options of a queue."""
+"""Options of declarations in addition to those of a queue."""
 _SPARK_STATION, _SPARK_SINK = ("df", "spark"), ("df", "spark", "batch")
 
 
@@ -43,12 +43,12 @@ _SPARK_STATION, _SPARK_SINK = ("df", "spark"), ("df", "spark", "batch")
 class Pipeline:
     """A checked graph of stations. Its life:
 
-    1. is known by its name as soon as it is made, and its stations to the workers of this process as they are declared;
-    2. refuses what cannot be (a name, an option, a queue of another pipeline, a second station) at the declaration;
+    1. registers itself when it is made, and its stations for the workers of this process as they are declared;
+    2. refuses a wrong name or option, a queue of another pipeline, or a second station at the declaration;
     3. checks at the first push, and before it is run, that every link leads to a queue that was declared;
     4. writes the settings of its queues then, once for each client.
 
-    Without a `client` it uses the current one. An item that made `max_hops` moves is dead; 0: no limit.
+    Without a `client` it uses the current one. An item that would make more than `max_hops` moves is dead; 0: no limit.
     """
 
     def __init__(self, name: str, client: Client | None = None, max_hops: int = 100) -> None:
@@ -82,12 +82,12 @@ class Pipeline:
         return self._declare(own, link, dict(options), "station")
 
     def sink(self, queue: str, **options: Unpack[StationOptions]) -> Callable[[S], S]:
-        """Declares the end of a line: what the function returns is the item's result. Raises as `station`."""
+        """Declares the end of a line: the function's return value is the item's result. Raises as `station`."""
         own = full_name(self.name, queue)
         return self._declare(own, _link(self, own, (), is_sink=True), dict(options), "sink")
 
     def declare(self, queue: str, **options: Unpack[QueueOptions]) -> None:
-        """Declares a queue that no station takes from: an end to read by hand, or a place for the dead."""
+        """Declares a queue without a station: an end that a program reads, or a dead letter queue."""
         own = full_name(self.name, queue)
         settings = settle_queue(self.name, own, dict(options), explicit=("queue",))
         self._add_node(QueueNode(queue=own, kind="queue", dead_letter_queue=settings.get("dead_letter_queue")))
@@ -148,7 +148,7 @@ class Pipeline:
     def push(
         self, queue: str, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Any
     ) -> str:
-        """Adds a payload or an `Item` and returns its id; waits so long for room. Options are those of `Item`.
+        """Adds a payload or an `Item` and returns its id; waits up to `wait` for capacity. Options are those of `Item`.
 
         `on_clash` as of Queue.push. Raises PipelineError, QueueFull, DuplicateTask.
         """
@@ -157,7 +157,8 @@ class Pipeline:
     def push_many(
         self, queue: str, payloads: Iterable[Any], *, wait: Duration = 0, on_clash: OnClash = "existing"
     ) -> list[str]:
-        """Adds payloads or `Item`s in order, all or none, and returns their ids; waits so long for room for all."""
+        """Adds payloads or `Item`s in order, all or none, and returns their ids; waits up to `wait` for capacity for
+        all."""
         self._apply_once()
         return self.queue(queue).push_many(payloads, wait=wait, on_clash=on_clash)
 
@@ -229,7 +230,7 @@ class Pipeline:
         self._add_node(
             QueueNode(queue=queue, kind=kind, targets=link.targets, dead_letter_queue=dead_letter_queue, origin=origin)
         )
-        forget_station(queue)  # the same function once more, in a notebook
+        forget_station(queue)  # the same function declared again, in a notebook
         self._settings[queue] = dict(settings)
 
     def _add_node(self, node: QueueNode) -> None:
@@ -276,7 +277,7 @@ def forget_pipeline(name: str) -> None:
 
 
 def _caller() -> str:
-    """The module that makes a pipeline, as collections.namedtuple finds it; what checks the options is none."""
+    """The module that makes a pipeline, found as in collections.namedtuple, without the wrapper that checks options."""
     frame = sys._getframe(2)  # noqa: SLF001
     while frame.f_back is not None and frame.f_globals.get("__name__") == checks_options.__module__:
         frame = frame.f_back

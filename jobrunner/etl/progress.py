@@ -1,8 +1,8 @@
-"""Where the items of a pipeline are, how fast they go, and how long what is left will take. Reads only.
+"""Where the items of a pipeline are, how fast they move, and how long the open items will take. Reads only.
 
-A look is one round trip with a fixed number of commands for each queue, whatever is in them. Rates are what the totals
-of the queues grew by. The time left is what is open, by the pace at which it becomes less; there is none to tell when
-it does not.
+A reading is one round trip with a fixed number of commands for each queue, however many items it has. Rates are the
+growth of the queues' totals. The time left is the number of open items divided by the rate at which it falls; it is
+unknown while that number does not fall.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ Counts = Mapping[str, QueueCounts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Items a second in and out, and seconds until nothing is open; None when that cannot be told."""
+    """Items a second in and out, and seconds until nothing is open; None where unknown."""
 
     in_per_s: float | None = None
     out_per_s: float | None = None
@@ -50,27 +50,27 @@ class StationView:
 
     @property
     def open(self) -> int:
-        """Items that are not over here."""
+        """Items that have not left the queue."""
         return self.waiting + self.scheduled + self.pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineView:
-    """A pipeline at one glance."""
+    """The state of a pipeline."""
 
     name: str
     stations: tuple[StationView, ...]
-    """In the order of the way through it."""
+    """In the order in which items pass them."""
     open: int
     dead: int
     succeeded: int
-    """Items that ended well since the pipeline exists, those that became others included."""
+    """Items that succeeded since the pipeline exists, including those that fanned out."""
     dropped: int
     pace: Rate
 
 
 class Progress:
-    """Looks at one pipeline again and again; rates are those of the last ten seconds."""
+    """Reads one pipeline repeatedly; rates are those of the last ten seconds."""
 
     def __init__(self, client: Client, graph: Graph) -> None:
         self._client = client
@@ -78,7 +78,7 @@ class Progress:
         self._growth = Growth()
 
     def look(self) -> PipelineView:
-        """Takes a look; the first one has no rates. Raises ServerError."""
+        """Reads the state; the first reading has no rates. Raises ServerError."""
         now = self._counts()
         self._growth.add(monotonic(), {name: found.totals for name, found in now.items()})
         nodes = self._graph.in_order()
@@ -124,10 +124,10 @@ class Progress:
 
 
 class Emptied:
-    """Answers whether nothing is left to do in a pipeline, for those who wait for that from outside.
+    """Answers whether a pipeline is empty, for a program that waits for that.
 
-    Its queues are not counted at one instant, so an item could pass behind the one who counts. It has found nothing
-    only when it finds nothing twice and nothing happened in between.
+    Its queues are not counted at one instant, so an item could move from an uncounted queue to a counted one. It
+    answers True only after two empty counts without a change of the totals in between.
     """
 
     def __init__(self, client: Client, graph: Graph, *, also_scheduled: bool) -> None:

@@ -1,4 +1,4 @@
-"""Names of queues within a pipeline: short ones become full ones; wrong ones are told with the nearest right one."""
+"""Names of queues within a pipeline: short names become full names; errors name the nearest known one."""
 
 import difflib
 from collections.abc import Sequence
@@ -22,6 +22,6 @@ def full_name(pipeline: str, name: object) -> str:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Which name was probably meant."""
+    """A hint for an error: the nearest known name, or all of them."""
     near = difflib.get_close_matches(name.rpartition("/")[2], known, n=1, cutoff=0.4)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(map(repr, known)) or 'none'}"

@@ -1,8 +1,8 @@
-"""Where the session of this process runs and with which settings of Spark's own, as file, environment and command line
-say. Imports nothing of Spark: the command line settles this before it loads the user's modules.
+"""The place of this process's Spark session and Spark's own settings, from file, environment and command line.
 
-The nearest wins: arguments of `spark_session`, then the command line, then the environment, then
-`[tool.jobrunner.spark]` of pyproject.toml.
+Imports nothing of Spark: the command line settles this before it loads the user's modules. The first of these wins:
+arguments of `spark_session`, then the command line, then the environment, then `[tool.jobrunner.spark]` of
+pyproject.toml.
 """
 
 import json
@@ -25,11 +25,11 @@ _TABLE = "[tool.jobrunner.spark] of pyproject.toml"
 
 
 def choose(*, master: str | None = None, remote: str | None = None, conf: Iterable[str] = ()) -> dict[str, str]:
-    """Checks what the command line says of sessions of this process and of its children, before modules of the user are
-    imported. `conf` are words `key=value`. Returns variables for the environment. Raises InvalidOption.
+    """Checks the command line's options for sessions of this process and of its children, before modules of the user
+    are imported. `conf`: texts `key=value`. Returns variables for the environment. Raises InvalidOption.
     """
     if master and remote:
-        raise InvalidOption("--master and --remote are both given; a session is on one of them")
+        raise InvalidOption("--master and --remote exclude each other; give one of them")
     given, stored = dict(map(_pair, conf)), conf_of_environment()
     conf_of_file()
     variables = {MASTER: master or "", REMOTE: remote or ""} if master or remote else {}
@@ -38,16 +38,16 @@ def choose(*, master: str | None = None, remote: str | None = None, conf: Iterab
 
 
 def prepare_for(remote: str | None) -> None:
-    """What PySpark asks for when it makes a function, which user modules do while they are imported: without this, a
-    `@udf` of a module is one for a JVM of this process, and fails on a Connect server. Silences py4j."""
+    """Selects Connect mode before user modules are imported: PySpark asks for it when a module declares a `@udf`, which
+    would else be made for a JVM of this process and fail on a Connect server. Silences py4j."""
     if remote:
         os.environ.setdefault(_CONNECT_MODE, "1")
     silence_py4j()
 
 
 def silence_py4j() -> None:
-    """When the JVM is gone, py4j logs a traceback for each object it held, thousands of lines. What matters of it, this
-    package logs in one line. A level that the program chose stays."""
+    """Silences py4j, which logs a traceback for each object when the JVM is gone, thousands of lines. This package logs
+    the cause in one line. A level that the program chose stays."""
     py4j, root = logging.getLogger("py4j"), logging.getLogger()
     if py4j.level != logging.NOTSET:
         return
@@ -60,13 +60,13 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def where() -> tuple[str | None, str | None]:
-    """(master, remote) of environment and file; at most one of them is there. Raises InvalidOption."""
+    """(master, remote) of environment and file; at most one of them is set. Raises InvalidOption."""
     master, remote = os.environ.get(MASTER) or None, os.environ.get(REMOTE) or None
     if not master and not remote:
         table = _table()
         master, remote = table.get("master") or None, table.get("remote") or None
         if master and remote:
-            raise InvalidOption(f"{_TABLE} names both a master and a remote; a session is on one of them")
+            raise InvalidOption(f"{_TABLE} names both a master and a remote; remove one of them")
     return (None if remote else master), remote
 
 
@@ -91,7 +91,7 @@ def conf_of_environment() -> dict[str, str]:
 
 
 def check_setting(name: str, value: object, at: str) -> tuple[str, str]:
-    """(name, value as text). Raises InvalidOption for what cannot be a setting of Spark's."""
+    """(name, value as text). Raises InvalidOption for an impossible name or value of a Spark setting."""
     if not isinstance(name, str) or not _KEY.fullmatch(name):
         hint = f"did you mean {f'spark.{name}'!r}?" if _KEY.fullmatch(f"spark.{name}") else "write spark.driver.memory"
         raise InvalidOption(f"{describe(name)} {at} is no setting of Spark's: their names begin with 'spark.'; {hint}")

@@ -45,7 +45,7 @@ class SparkStation:
     schema: str | None = None
     """DDL of the payload's columns; None: one column `payload`."""
     missing: Literal["drop", "fail"] = "drop"
-    """What an item without an output row means."""
+    """How an item without an output row is treated."""
     emits_new: bool = False
     """Rows are new items, whatever came in."""
     lease: float = 60.0
@@ -70,12 +70,13 @@ class SparkStation:
 
     @property
     def rest(self) -> str:
-        """What becomes of items that no row names: succeeded or dropped."""
+        """The outcome of items that no row names: succeeded or dropped."""
         return "succeeded" if self.is_sink or self.fan_out or self.emits_new else "dropped"
 
 
 def driver_of(declared: SparkStation) -> MakeDriver:
-    """What makes the driver of a declared station: writes the queue's settings and imports Spark's part."""
+    """A function that makes the driver of a declared station: it writes the queue's settings and imports
+    jobrunner.spark."""
 
     def make(client: Client, seen: Seen) -> Driver:
         if declared.settings:

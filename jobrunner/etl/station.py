@@ -16,9 +16,9 @@ from jobrunner.jobs.running_task import JobRun
 
 
 class StationItem:
-    """One item in the hands of a station. Made for every attempt, so all but the payload is read on demand.
+    """One item at a station. Made for every attempt, so all but the payload is read on demand.
 
-    `payload` is this attempt's own copy: what is changed in it goes on only when it is returned.
+    `payload` is this attempt's own copy: changes in it are passed on only when it is returned.
     """
 
     __slots__ = ("_headers", "_run", "payload")
@@ -48,7 +48,7 @@ class StationItem:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Strings by name that travel with it; to change them return To(…, headers=…)."""
+        """Strings by name that go with the item; to change them, return To(…, headers=…)."""
         if self._headers is None:
             self._headers = read_headers(self._run.attempt.headers)
         return self._headers
@@ -91,7 +91,7 @@ class _Visit:
     attempt: Attempt
 
     def run(self) -> Any:
-        """What becomes of the item."""
+        """The outcome of the attempt."""
         try:
             return self.link.outcome(self.function(self.item), self.attempt)
         except Drop as dropped:
@@ -104,7 +104,7 @@ class _AsyncVisit(_Visit):
     __slots__ = ()
 
     async def run(self) -> Any:
-        """What becomes of the item."""
+        """The outcome of the attempt."""
         try:
             returned = self.function(self.item)
             found = [one async for one in returned] if inspect.isasyncgen(returned) else await returned

@@ -1,7 +1,7 @@
-"""The way on from a station: what its function returned becomes the outcome of the attempt.
+"""From the return value of a station's function to the outcome of the attempt.
 
-What must always hold: a payload travels as it was given, whatever its truth value; an item goes only where its station
-declared that it may; and an answer that fits nothing kills the item with the reason instead of guessing.
+Invariants: a payload is passed on unchanged, whatever its truth value; an item goes only to queues that its station
+declares; and an invalid return value makes the item dead with the reason, instead of guessing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,11 +20,11 @@ from jobrunner.settings import Duration
 from jobrunner.task import check_priority
 
 LARGEST_SPREAD = 1000
-"""Items that one may become: they enter in one step of the server, which must stay short."""
+"""Items that one may become: they are added in one script call, which must stay short."""
 
 
 class Unset:
-    """The type of UNSET, which stands for what was not given where None is a value."""
+    """The type of UNSET, the default of arguments for which None is a value."""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -36,10 +36,10 @@ UNSET = Unset()
 @checks_options
 @dataclass(frozen=True, slots=True, init=False)
 class To:
-    """What a station returns to name the queue that its item goes to.
+    """Returned by a station to choose the queue that its item moves to.
 
-    `payload` is any JSON value or bytes, also None; without one the item keeps the payload it has. `headers` come to
-    those it has, or in their place; `delay` in seconds or timedelta; `priority` 0 to 2. Raises InvalidOption.
+    `payload` is any JSON value or bytes, also None; without one the item keeps the payload it has. `headers` are
+    merged into those it has; `delay` in seconds or timedelta; `priority` 0 to 2. Raises InvalidOption.
     """
 
     queue: str
@@ -68,7 +68,7 @@ class To:
 
 @checks_options
 class Drop(Steer):
-    """What a station returns or raises to end its item here: no failure, counted as dropped."""
+    """Returned or raised by a station to end its item here: no failure, counted as dropped."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -76,7 +76,7 @@ class Drop(Steer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The outlets of one station. `waits(to)` tells whether an item waits for room in a full target."""
+    """The targets of one station. `waits(to)`: whether an item waits for capacity in a full target."""
 
     queue: str
     targets: tuple[str, ...]
@@ -86,7 +86,7 @@ class Link:
     is_sink: bool = False
 
     def outcome(self, returned: Any, attempt: Attempt) -> Any:
-        """What becomes of the item: an outcome, a steering value, or the result of a sink. Raises Fail."""
+        """The result of the attempt: an outcome, a steering value, or the result of a sink. Raises Fail."""
         if isinstance(returned, Drop):
             return Dropped()
         if isinstance(returned, Steer):
@@ -137,7 +137,7 @@ class Link:
                 f"station {self.queue!r} returned {type(one).__name__} among its items; leave out what is not to go on"
             )
         if not isinstance(one, To):
-            # Beside others None is an item like any other: it is there because somebody put it there.
+            # In a list None is an item like any other: the function put it there on purpose.
             one = self._only(one) if one is not None or len(self.targets) != 1 else To(self.targets[0], None)
         return self._moved(one, attempt)
 

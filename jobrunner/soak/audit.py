@@ -1,4 +1,4 @@
-"""The server's side of the verdict: what is in the sets, whether totals agree with a recount, which keys are left."""
+"""The audit of the server: the contents of the sets, totals against a recount, and keys that are left over."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ _DELETED_AT_ONCE = 1000
 
 
 def all_keys(client: Client) -> Iterator[bytes]:
-    """Every key below the prefix of the client. It looks through the whole key space of the server."""
+    """Every key below the prefix of the client. Scans the whole key space of the server."""
     for node in broker_of(client).nodes():
         yield from _keys_of(node, keys_of(client).prefix)
 
@@ -38,7 +38,7 @@ def delete_all(client: Client) -> int:
 
 
 def problems(client: Client, queue: str) -> list[str]:
-    """What is wrong with the books of a queue at rest; empty when they are right.
+    """Inconsistencies of a queue at rest; empty when there are none.
 
     No id is in two sets, every member has a hash, only pending tasks have leases, and the totals agree: enqueued and
     moved in = out of the queue and still there.
@@ -52,7 +52,7 @@ def problems(client: Client, queue: str) -> list[str]:
     if without := _without_hash(client, keys, ids):
         found.append(f"{queue}: {len(without)} members have no hash ({_some(without)})")
     if idle := set(_members(client, keys.leases)) - set(sets["pending"]):
-        found.append(f"{queue}: {len(idle)} leases of what is not pending ({_some(idle)})")
+        found.append(f"{queue}: {len(idle)} leases of tasks that are not pending ({_some(idle)})")
     totals = client.queue(queue).totals()
     entered = sum(totals.get(name, 0) for name in ("enqueued", "moved_in"))
     left = sum(totals.get(name, 0) for name in WAYS_OUT)
@@ -62,9 +62,9 @@ def problems(client: Client, queue: str) -> list[str]:
 
 
 def strays(client: Client, queues: Iterable[str], *, kept: Iterable[str]) -> list[str]:
-    """Keys that should not be there when nothing is left but the dead: of no known kind, or tasks that are not `kept`.
+    """Keys that should be gone when only dead tasks are left: of no known kind, or tasks that are not `kept`.
 
-    Keys that end by themselves are known by that.
+    Keys that expire are not listed.
     """
     known, tasks = set(kept), {keys_of(client).queue(name).tasks for name in queues}
     own = {name: keys_of(client).queue(name).waiting.removesuffix(b"waiting") for name in queues}
@@ -119,7 +119,7 @@ def _without_hash(client: Client, keys: QueueKeys, ids: list[str]) -> list[str]:
 
 
 def in_pieces(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of up to `size` of them."""
+    """Lists of up to `size` values."""
     piece: list[Any] = []
     for value in values:
         piece.append(value)

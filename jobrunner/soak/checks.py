@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakCheck:
-    """One thing that must hold: what, the figure found, its bound in words, and whether it holds. None: not judged."""
+    """One condition: its name, the value found, the bound in words, and whether it holds; None: not judged."""
 
     name: str
     value: Any
@@ -32,24 +32,24 @@ class SoakCheck:
 
 
 def equals(name: str, value: Any, wanted: Any) -> SoakCheck:
-    """The figure must be exactly that."""
+    """The value must be exactly `wanted`."""
     return SoakCheck(name=name, value=value, bound=f"= {wanted}", holds=bool(value == wanted))
 
 
 def none_of(name: str, found: Sequence[str]) -> SoakCheck:
-    """Nothing of the kind was found; some of what was is shown."""
+    """Nothing of the kind may be found; the value names some of what was found."""
     more = f", and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
     return SoakCheck(name=name, value=", ".join(found[:_SHOWN]) + more or "none", bound="none", holds=not found)
 
 
 def at_most(name: str, value: float, most: float) -> SoakCheck:
-    """The figure must not be above that."""
+    """The value must not exceed `most`."""
     return SoakCheck(name=name, value=value, bound=f"≤ {most:g}", holds=value <= most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """By how much something may have grown at the end: the larger of an amount and a share of its median."""
+    """The growth that a value may have by the end: the larger of an amount and a share of its median."""
 
     amount: float
     share: float
@@ -63,10 +63,10 @@ KEYS = Tolerance(amount=200, share=0.10)
 
 
 def flat(name: str, times: Sequence[float], values: Sequence[float | None], tolerance: Tolerance) -> SoakCheck:
-    """That something did not grow after the first quarter of a run, or in a short one after 15 s or its first half.
+    """Checks that a value did not grow after the first quarter of a run; in a short run, after 15 s or its first half.
 
-    The growth is the slope of Theil and Sen, the median of the slopes of all pairs, times the length of what is
-    judged: neither a burst nor the dip after a restart makes it up. (H. Theil, "A rank-invariant method of linear and
+    The growth is the slope of Theil and Sen, the median of the slopes of all pairs, times the length of the judged
+    part: neither a burst nor the dip after a restart changes it much. (H. Theil, "A rank-invariant method of linear and
     polynomial regression analysis", 1950; P. K. Sen, "Estimates of the regression coefficient based on Kendall's
     tau", 1968.) Runs of too few samples are not judged.
     """
@@ -84,30 +84,30 @@ def flat(name: str, times: Sequence[float], values: Sequence[float | None], tole
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """The median of the slopes of all pairs; of many points, of as many as tell the same."""
+    """The median of the slopes of all pairs; many points are thinned out first."""
     thinned = points[:: len(points) // _MOST_PAIRED + 1]
     return median((later - sooner) / (to - since) for (since, sooner), (to, later) in combinations(thinned, 2))
 
 
 _FIRST_TICKS_S = 15.0
-"""By then a leader was found, and each periodic job was due."""
+"""By then a leader is elected, and each periodic job was due."""
 
 
 @dataclass(slots=True)
 class Peaks:
-    """The most that was seen at once of what is limited."""
+    """The largest numbers of limited and of unique tasks seen at once."""
 
     limited: int = 0
     singles: int = 0
 
     def note(self, side: QueueSample) -> None:
-        """One look."""
+        """Takes a poll of the queues into account."""
         self.limited = max(self.limited, side.limited)
         self.singles = max(self.singles, side.singles)
 
 
 def of_ledger(tally: LedgerSummary) -> list[SoakCheck]:
-    """What the ledger alone says, at the end."""
+    """Checks of the ledger alone."""
     totals = tally.totals
     return [
         SoakCheck(name="tasks finished", value=totals.finished, bound="≥ 1", holds=totals.finished >= 1),
@@ -119,7 +119,7 @@ def of_ledger(tally: LedgerSummary) -> list[SoakCheck]:
 
 
 def of_server(client: Client, tally: LedgerSummary) -> list[SoakCheck]:
-    """What the server says of queues that were drained."""
+    """Checks of the drained queues on the server."""
     side = server_side(client)
     totals = {name: client.queue(name).totals() for name in QUEUES}
     dead = {name: found.get("dead", 0) for name, found in totals.items()}
@@ -134,13 +134,13 @@ def of_server(client: Client, tally: LedgerSummary) -> list[SoakCheck]:
             holds=tally.totals.acked_doomed <= dead[DOOMED] <= tally.totals.offered_doomed,
         ),
         equals("tasks dead that were not", sum(dead.values()) - dead[DOOMED], 0),
-        none_of("books that do not agree with a recount", wrong),
+        none_of("totals that do not agree with a recount", wrong),
         none_of("keys that should be gone", strays(client, QUEUES, kept=kept)),
     ]
 
 
 def of_limits(peaks: Peaks, limit: int) -> list[SoakCheck]:
-    """What was never to be exceeded."""
+    """Checks of limits."""
     return [
         at_most("in hand at once of the limited queue", peaks.limited, limit),
         at_most("unique tasks at once", peaks.singles, 1),
@@ -148,7 +148,7 @@ def of_limits(peaks: Peaks, limit: int) -> list[SoakCheck]:
 
 
 def of_ticks(client: Client, tally: LedgerSummary, worked_s: float) -> list[SoakCheck]:
-    """That every tick between the first and the last was one task."""
+    """Checks that every tick between the first and the last was one task."""
     omitted = twice = 0
     for name, every_s in TICK_S.items():
         ran = tally.ticks.get(name, set())
@@ -168,25 +168,25 @@ def of_ticks(client: Client, tally: LedgerSummary, worked_s: float) -> list[Soak
 
 
 def of_processes(lost: Sequence[str]) -> list[SoakCheck]:
-    """That no process ended but by a fault."""
+    """Checks that no process ended except by a fault."""
     return [none_of("processes that ended by themselves", lost)]
 
 
 def of_growth(samples: Sequence[SoakSample], elder: str, *, is_own_server: bool) -> list[SoakCheck]:
-    """That what should stay as it is did not grow."""
+    """Checks that memory, descriptors and keys did not grow."""
     times = [one.at_s for one in samples]
     checks = [
         flat("memory of the worker that was never killed", times, [one.memory.get(elder) for one in samples], MEMORY),
         flat("its descriptors", times, [one.descriptors.get(elder) for one in samples], DESCRIPTORS),
         flat("keys", times, [one.keys for one in samples], KEYS),
     ]
-    if is_own_server:  # others use another one, too
+    if is_own_server:  # another server has other users, too
         checks.append(flat("memory of the server", times, [one.server_memory for one in samples], MEMORY))
     return checks
 
 
 def of_prefix(client: Client) -> list[SoakCheck]:
-    """That nothing was written outside the prefix of a server that nobody else uses."""
+    """Checks that nothing was written outside the prefix of a private server."""
     ours = sum(1 for _ in all_keys(client))
     return [equals("keys outside the prefix", broker_of(client).run(command("DBSIZE", read=int)) - ours, 0)]
 

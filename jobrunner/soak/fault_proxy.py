@@ -1,4 +1,4 @@
-"""A TCP way to a server that can be cut, fall silent, be slow, or lose replies."""
+"""A TCP proxy to a server that can cut connections, fall silent, be slow, or lose replies."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ _REPLY = "cut_reply"
 
 
 class FaultProxy:
-    """A TCP way to a server, with faults.
+    """A TCP proxy to a server, with faults.
 
     `cut_request` and `cut_reply` say after how many more bytes of that direction the connection breaks (once); None
     lets all pass. The bytes before the cut arrive: after a cut reply the command was applied. `latency_s` delays every
@@ -38,7 +38,7 @@ class FaultProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Breaks all connections and takes no more."""
+        """Breaks all connections and accepts no more."""
         self._open.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -46,12 +46,12 @@ class FaultProxy:
         self.drop()
 
     def drop(self) -> None:
-        """Breaks the connections there are; new ones work."""
+        """Breaks all present connections; new ones work."""
         for end in list(self._sockets):
             _hang_up(end)
 
     def silence(self, is_silent: bool) -> None:
-        """Begins or ends one."""
+        """Begins or ends a silence."""
         (self._open.clear if is_silent else self._open.set)()
 
     def _accept(self) -> None:
@@ -62,7 +62,7 @@ class FaultProxy:
                 return
             try:
                 far = _connected(self._target)
-            except OSError:  # the server is away: so is what leads to it
+            except OSError:  # the server is down: so is the proxy to it
                 near.close()
                 continue
             self.connections += 1
@@ -104,7 +104,7 @@ class FaultProxy:
         _hang_up(sink)
 
     def _passes(self, data: bytes, source: socket.socket, sink: socket.socket, name: str) -> bytes:  # noqa: ARG002
-        """What is passed on of a piece; OSError breaks the connection. `name` is that of the direction's cut."""
+        """The part of a piece to pass on; OSError breaks the connection. `name` is that of the direction's cut."""
         return data
 
 

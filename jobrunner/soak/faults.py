@@ -22,7 +22,7 @@ KINDS = {
     "terms": "SIGTERM of a worker, and a new one in its place",
     "cuts": "all connections through the proxy break",
     "silences": "the proxy passes nothing on, for up to twice a lease",
-    "replies": "replies are lost on their way: the command was applied, the caller is not told",
+    "replies": "replies are lost on their way: the command was applied, and its caller gets an error",
     "producers": "kill -9 of the process that enqueues",
     "bursts": "five seconds' worth of tasks at once",
     "restarts": "kill -9 of the server, which starts again from its append-only file",
@@ -31,12 +31,13 @@ KINDS = {
 """Every kind of fault, and what it does."""
 OF_PROXY = frozenset(("cuts", "silences", "replies"))
 OF_SERVER = frozenset(("restarts", "scripts"))
-"""What strikes everybody who uses the server."""
+"""Kinds that strike every user of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault: seconds after the beginning, its kind, and two numbers in [0, 1): who is struck, and how hard."""
+    """A planned fault: seconds after the beginning, its kind, and two numbers in [0, 1) that choose the victim and the
+    size."""
 
     at_s: float
     kind: str
@@ -56,18 +57,18 @@ def faults_of(seed: int, kinds: Sequence[str], *, every_s: float, length_s: floa
 
 
 def kinds_of(words: str | None, *, is_own_server: bool, has_proxy: bool) -> list[str]:
-    """The kinds asked for (`kills,cuts`), in the order of KINDS; None: all that do no harm to others.
+    """The requested kinds (`kills,cuts`) in the order of KINDS; None: all that do no harm to others.
 
-    Raises InvalidOption for what is no kind, or cannot be done to this server.
+    Raises InvalidOption for an unknown kind, and for one that this server does not allow.
     """
     if words is None:
         allowed = set(KINDS) - (set() if is_own_server else OF_SERVER) - (set() if has_proxy else OF_PROXY)
         return [kind for kind in KINDS if kind in allowed]
     asked = {word.strip() for word in words.split(",")} - {""}
     if unknown := sorted(asked - set(KINDS)):
-        raise InvalidOption(f"faults {', '.join(unknown)}: choose of {', '.join(KINDS)}")
+        raise InvalidOption(f"unknown faults {', '.join(unknown)}: choose from {', '.join(KINDS)}")
     if "restarts" in asked and not is_own_server:
-        raise InvalidOption("faults restarts: the server at --url is not ours to kill; leave out --url, or restarts")
+        raise InvalidOption("faults restarts: only a private server is killed, not --url; leave out --url, or restarts")
     if asked & OF_PROXY and not has_proxy:
         told = ", ".join(sorted(asked & OF_PROXY))
         raise InvalidOption(f"faults {told}: the proxy leads to redis:// and unix:// only; leave them out")
@@ -77,14 +78,14 @@ def kinds_of(words: str | None, *, is_own_server: bool, has_proxy: bool) -> list
 _RENEWED_AT = 1 / 3
 """A lease is renewed when this share of it has passed, so it may have as little as the rest when a fault begins."""
 _BACK_S = 2.0
-"""Until all are connected again."""
+"""Seconds until all are connected again."""
 _LONGEST_AWAY_S = 1.0
 _MOST_REPLIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """A fault that was carried out: when, in seconds after the beginning, and what was done to whom."""
+    """A fault that was injected: seconds after the beginning, its kind, and a description."""
 
     at_s: float
     kind: str
@@ -92,8 +93,8 @@ class InjectedFault:
 
 
 class FaultInjector:
-    """Carries out one fault after the other. What a fault began and time ends (a silence, a suspended worker) is ended
-    by `look`, which is to be called again and again, or by `end_all`."""
+    """Injects one fault after the other. A fault that lasts (a silence, a suspended worker) is ended by `look`, which
+    must be called periodically, or by `end_all`."""
 
     def __init__(
         self, client: Client, crew: SoakProcesses, excuses: Excuses, *, keepalive_s: float,
@@ -112,7 +113,7 @@ class FaultInjector:
         self._silent_until = 0.0
 
     def inject(self, fault: Fault) -> None:
-        """Does it, and notes what was done; nothing is done when there is nobody to do it to."""
+        """Injects a fault and records it; does nothing when there is no process to inject it into."""
         try:
             told = getattr(self, f"_{fault.kind}")(fault)
         except JobrunnerError as error:  # the server did not come back
@@ -123,14 +124,14 @@ class FaultInjector:
             self.done.append(InjectedFault(at_s=round(monotonic() - self.began, 2), kind=fault.kind, told=told))
 
     def look(self) -> None:
-        """Ends what is over."""
+        """Ends faults whose time is over."""
         now = monotonic()
         for ends_at, end in [one for one in self._ends if one[0] <= now]:
             end()
             self._ends.remove((ends_at, end))
 
     def end_all(self) -> None:
-        """Ends all that would end later."""
+        """Ends all faults that still last."""
         for _, end in self._ends:
             end()
         self._ends.clear()

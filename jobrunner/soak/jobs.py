@@ -1,4 +1,4 @@
-"""The work of a soak: jobs that note in the ledger what they do. Workers load this module."""
+"""The jobs of a soak, which record in the ledger what they do. Workers load this module."""
 
 import os
 from datetime import timedelta
@@ -25,18 +25,18 @@ _ENDLESS: Any = {"max_attempts": 0, "max_stalled": 0, "result_ttl": KEEP_S, "bac
 
 
 def note(event: str, task: str = "-", attempt: int = 0, told: object = "-") -> None:
-    """An entry of the ledger that the environment names."""
+    """Writes an entry to the ledger that the environment names."""
     write(os.environ[LEDGER], [line_of(event, task, attempt, told)])
 
 
 class Noted(Job):
-    """Takes some seconds; its first attempts fail."""
+    """Sleeps some seconds; the first `fails` attempts fail."""
 
     seconds: float = 0.0
     fails: int = 0
 
     def run(self) -> None:
-        """Notes how it goes."""
+        """Records start, failure and end."""
         task, attempt = self.task.id, self.task.attempt
         note("start", task, attempt)
         if self.seconds:
@@ -49,7 +49,7 @@ class Noted(Job):
 
 @job(name="SoakShort", queue=WORK, **_ENDLESS)
 class Short(Noted):
-    """Is done in the end."""
+    """Succeeds in the end."""
 
 
 @job(name="SoakLimited", queue=LIMITED, **_ENDLESS)
@@ -59,7 +59,7 @@ class Limited(Noted):
 
 @job(name="SoakSingle", queue=SINGLE, unique=Unique(by=[], ttl=3600), **_ENDLESS)
 class Single(Noted):
-    """At most one is there."""
+    """At most one exists at a time."""
 
 
 @job(name="SoakDoomed", queue=DOOMED, max_attempts=2, result_ttl=KEEP_S, backoff=_SOON)
@@ -76,7 +76,7 @@ class Ticking(PeriodicJob):
     """Every second."""
 
     def run(self) -> None:
-        """Notes the tick."""
+        """Records the tick."""
         _tick(self)
 
 
@@ -85,5 +85,5 @@ class Tocking(PeriodicJob):
     """Every five seconds."""
 
     def run(self) -> None:
-        """Notes the tick."""
+        """Records the tick."""
         _tick(self)

@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One thing that happened. `at` is the monotonic clock, which all processes of a machine share."""
+    """One event. `at` is the monotonic clock, which all processes of a machine share."""
 
     event: str
     task: str
@@ -32,7 +32,7 @@ class LedgerEntry:
 
 
 def line_of(event: str, task: str = "-", attempt: int = 0, note: object = "-") -> str:
-    """An entry of this process, now."""
+    """A line for an event in this process, now."""
     return f"{event} {task} {attempt} {os.getpid()} {monotonic()!r} {note}\n"
 
 
@@ -46,7 +46,7 @@ def write(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
 
 
 def entry_of(line: str) -> LedgerEntry | None:
-    """The entry of a line; None for what is no whole one."""
+    """The entry of a line; None for an incomplete line."""
     words = line.split(" ", _WORDS - 1)
     if len(words) < _WORDS:
         return None
@@ -63,7 +63,7 @@ class LedgerTail:
         path.touch()
 
     def new(self) -> Iterator[LedgerEntry]:
-        """What was added since the last time, in the order in which it was written."""
+        """Yields the entries added since the last call, in the order in which they were written."""
         with self._path.open("rb") as file:
             file.seek(self._read)
             while added := file.read(_PIECE):
@@ -95,30 +95,30 @@ class KnownTask:
     has_failed: bool = False
     """Whether that attempt did, on purpose."""
     excused: int = 0
-    """Starts too many that a fault explains; each may come to an end of its own."""
+    """Extra starts that a fault explains; each may have an end of its own."""
     ends: int = 0
     ended_at: float = 0.0
     acked_at: float = 0.0
-    """0: it was not."""
+    """0 when it was not."""
 
     def is_forgotten(self, now: float) -> bool:
-        """Whether the call that enqueues it was open for so long after its end that the server knew it no more: what is
-        sent again then, under the same id, is a new task."""
+        """Whether the call that enqueues the task was open so long after the task's end that the server had forgotten
+        it: a task sent again then, under the same id, is a new one."""
         return self.ends > 0 and (self.acked_at or now) - self.ended_at >= KEEP_S
 
 
 class Excuses:
-    """When which processes were struck by what may cost them their leases."""
+    """The times at which faults may have cost processes their leases."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float, frozenset[int] | None]] = []
 
     def add(self, pids: Collection[int] | None, since: float, until: float) -> None:
-        """These processes, or all; `until` may lie ahead."""
+        """Excuses these processes, or all, from `since` to `until`, which may lie ahead."""
         insort(self._spans, (since, until, None if pids is None else frozenset(pids)), key=lambda span: span[0])
 
     def excuse(self, pids: Collection[int], since: float, until: float) -> bool:
-        """Whether one of the processes was struck between these instants."""
+        """Whether a fault struck one of the processes between these instants."""
         return any(
             began <= until and ended >= since and (struck is None or not struck.isdisjoint(pids))
             for began, ended, struck in reversed(self._spans)
@@ -143,11 +143,11 @@ class Totals:
     unsent: int = 0
     offered_doomed: int = 0
     wrong: list[str] = field(default_factory=list)
-    """Some of what is not excused, in words."""
+    """Descriptions of some events that no fault excuses."""
 
 
 class LedgerSummary:
-    """Takes entries in; `totals`, `open` and `ticks` can be read at any time."""
+    """Sums up entries; `totals`, `open` and `ticks` can be read at any time."""
 
     def __init__(self, excuses: Excuses) -> None:
         self.totals = Totals()
@@ -186,11 +186,11 @@ class LedgerSummary:
         self._forget(last_at - _FORGOTTEN_S)
 
     def oldest_s(self, now: float) -> float:
-        """For how long the oldest of what is open is due; 0 when nothing is."""
+        """For how long the oldest open task has been due; 0 when no task is open."""
         return max((now - known.due_at for known in self.open.values() if known.due_at < now), default=0.0)
 
     def never_begun(self) -> list[str]:
-        """Ids of what is open and never ran."""
+        """Ids of open tasks that never ran."""
         return [task for task, known in self.open.items() if not known.starts]
 
     def _offer(self, entry: LedgerEntry) -> None:
@@ -214,7 +214,7 @@ class LedgerSummary:
         known = self._known.get(entry.task)
         if known is None:
             self.totals.unknown += 1
-            self._note_wrong(f"{entry.task} began, which nobody offered, or which was over for long")
+            self._note_wrong(f"{entry.task} began, and was never offered or had ended long before")
             known = self._known[entry.task] = KnownTask(offered_at=entry.at, due_at=entry.at)
         if known.starts and not known.has_failed:
             self.totals.extra += 1

@@ -1,4 +1,4 @@
-"""The figures of a soak as a picture in the terminal, drawn over again and again. Needs rich."""
+"""The progress of a soak as a table in the terminal that is redrawn after each poll. Needs rich."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,30 +20,30 @@ _LABEL, _VALUE = 22, 12
 
 
 class SoakView:
-    """Shows a soak in a terminal; given out by `opened`."""
+    """Shows a soak in a terminal; made by `opened`."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
 
     def show(self, soak: Soak) -> None:
-        """Called at each look."""
+        """Called after each poll."""
         self._live.update(drawn(soak, self._live.console.width), refresh=True)
 
-    def say(self, told: str) -> None:
-        """Something happened; it stays above the picture."""
-        self._live.console.print(told, highlight=False, markup=False)
+    def say(self, text: str) -> None:
+        """Prints a line about an event; it stays above the table."""
+        self._live.console.print(text, highlight=False, markup=False)
 
 
 @contextmanager
 def opened() -> Iterator[SoakView]:
-    """On stderr, as stdout is for the verdict."""
+    """Opens the view on stderr, as stdout is for the verdict."""
     console = Console(stderr=True)
     with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
         yield SoakView(live)
 
 
 def drawn(soak: Soak, width: int) -> RenderableType:
-    """The picture, in at most so many columns."""
+    """The table, at most `width` columns wide."""
     wish, totals = soak.wish, soak.tally.totals
     done = min(soak.elapsed_s / wish.length_s, 1.0) if soak.phase == "works" else float(soak.phase != "starts")
     at = clock(soak.elapsed_s) + (f" of {clock(wish.length_s)}" if soak.phase == "works" else "")
@@ -103,7 +103,7 @@ def _first_wrong(soak: Soak) -> str:
 
 
 def _curve(values: Sequence[float | None], width: int) -> str:
-    """All of a course in so many columns: of what falls into one column the most."""
+    """A row of bars, at most `width` columns wide; each shows the largest of its values."""
     if not values:
         return ""
     step = max(-(-len(values) // width), 1)

@@ -1,6 +1,7 @@
 """The process that works without jobs: it reserves items, moves them from one queue to the next, and commits them.
 
-``python -m jobrunner.soak.manual_consumer``. Invariant: an item's end is noted before it is committed, as jobs do it.
+``python -m jobrunner.soak.manual_consumer``. Invariant: the ledger has an item's end before the item is committed, as
+with jobs.
 """
 
 import os
@@ -17,7 +18,7 @@ _IDLE_S = 0.05
 
 
 def carry(client: Client, keepalive_s: float, stop: threading.Event, ledger: str) -> None:
-    """Goes on until it is asked to stop. What a report cannot say, the end of the lease says."""
+    """Works until it is asked to stop. Where a report fails, the end of the lease gives the item back."""
     while not stop.is_set():
         try:
             carried = _pass_on(client, keepalive_s) + _finish(client, keepalive_s, ledger)
@@ -43,7 +44,7 @@ def _finish(client: Client, keepalive_s: float, ledger: str) -> int:
 
 
 def main() -> None:
-    """Until it is asked to stop."""
+    """Runs until it is asked to stop."""
     stop = asked_to_stop()
     with Client() as client:
         carry(client, settings_here().keepalive, stop, os.environ[LEDGER])

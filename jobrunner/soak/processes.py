@@ -21,7 +21,7 @@ SETTINGS = "_JOBRUNNER_SOAK_SETTINGS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSettings:
-    """What these processes are told."""
+    """The settings of the producer and the manual consumer."""
 
     rate: float
     """Tasks a second."""
@@ -31,17 +31,17 @@ class ChildSettings:
     """Seconds that a task takes, on average."""
 
     def text(self) -> str:
-        """As the variable holds it."""
+        """The settings as JSON, for the variable."""
         return msgspec.json.encode(asdict(self)).decode()
 
 
 def settings_here() -> ChildSettings:
-    """Of this process."""
+    """The settings of this process."""
     return msgspec.json.decode(os.environ[SETTINGS], type=ChildSettings)
 
 
 def asked_to_stop() -> threading.Event:
-    """Set at SIGTERM, and when standard input ends: whoever started this process is no more."""
+    """An event that is set at SIGTERM, and when standard input ends: the process that started this one is gone."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,12 +57,12 @@ def asked_to_stop() -> threading.Event:
 
 _LOOK_S = 0.02
 _STARTS_S = 20.0
-"""A worker that gave up looking for its server has ended by then, on a busy machine too."""
+"""A worker that finds no server has ended by then, on a busy machine, too."""
 
 
 @dataclass(slots=True)
 class SoakProcess:
-    """One process. `lifeline` is what it reads until we are no more."""
+    """One process. `lifeline` is the write end of its standard input, which ends with this process."""
 
     role: str
     name: str
@@ -84,22 +84,22 @@ class SoakProcess:
         return self.process.poll() is None
 
     def send(self, number: int) -> None:
-        """A signal."""
+        """Sends a signal."""
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
 
 class SoakProcesses:
-    """Starts processes and knows who is there. `urls` are the direct way and, if there is one, that of the proxy."""
+    """Starts processes and keeps track of them. `urls`: the direct one and, if there is one, that of the proxy."""
 
     def __init__(
         self, urls: Sequence[str], environment: Mapping[str, str], folder: Path, *, concurrency: int, grace_s: float
     ) -> None:
         self.members: list[SoakProcess] = []
         self.lost: list[str] = []
-        """Who ended without being told to."""
+        """Descriptions of processes that ended without being asked to."""
         self.left: list[float] = []
-        """Seconds that those took that were told to end by SIGTERM."""
+        """Seconds that processes took to end after SIGTERM."""
         self._urls = urls
         self._environment = {**os.environ, **environment}
         self._log = folder / "crew.log"
@@ -112,21 +112,23 @@ class SoakProcesses:
 
     @property
     def elder(self) -> SoakProcess:
-        """The worker that nothing kills."""
+        """The worker that is never killed."""
         return self.members[0]
 
     def workers(self) -> list[SoakProcess]:
-        """Those that take tasks, the elder first."""
+        """The workers that take tasks, the elder first."""
         return [one for one in self.members if one.role == "worker" and one.leaves_since is None]
 
     def of(self, *roles: str) -> list[SoakProcess]:
-        """Those with these roles that may be struck: neither the elder, nor one that is suspended or leaves."""
+        """Processes with these roles that a fault may strike: neither the elder, nor one that is suspended or ending.
+        """
         return [
             one for one in self.members[1:] if one.role in roles and not one.is_stopped and one.leaves_since is None
         ]
 
     def start(self, role: str, *, proxied: bool | None = None) -> SoakProcess:
-        """A new process: `worker`, `producer` or `manual_consumer`. Every other worker connects through the proxy."""
+        """Starts a process: `worker`, `producer` or `manual_consumer`. Every other worker connects through the proxy.
+        """
         self._count += 1
         if proxied is None:
             number = sum(one.role == role for one in self.members)
@@ -136,7 +138,7 @@ class SoakProcesses:
         command = [sys.executable, "-m", "jobrunner", *self._words, f"--lifeline={ours}"]
         if role != "worker":
             command = [sys.executable, "-m", f"jobrunner.soak.{role}"]
-        # Ignored from the first instruction on: asked for a burst before it listens, a producer would end.
+        # Ignored from the first instruction on: a SIGUSR1 before the producer has its handler would end it.
         before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         with self._log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - our own program
@@ -149,16 +151,16 @@ class SoakProcesses:
         return member
 
     def replace(self, member: SoakProcess) -> SoakProcess:
-        """Forgets one that ended, and starts another of its kind."""
+        """Removes a process that ended, and starts another of its kind."""
         self._forget(member)
         return self.start(member.role, proxied=member.proxied)
 
     def note_outage(self, whose: str, until: float) -> None:
-        """The server is out of reach until then, for "all" or for those that are "proxied"."""
+        """Records that the server is unreachable until then, for "all" or for those that are "proxied"."""
         self._out_of_reach_until[whose] = max(self._out_of_reach_until[whose], until)
 
     def look(self) -> None:
-        """Notes who ended: those that were to leave, and those that were not, who are replaced."""
+        """Removes processes that ended as asked, and records and replaces those that ended otherwise."""
         for member in [one for one in self.members if not one.alive]:
             if member.leaves_since is not None:
                 self.left.append(monotonic() - member.leaves_since)
@@ -173,12 +175,12 @@ class SoakProcesses:
             self.members.pop()
 
     def _found_no_server(self, member: SoakProcess) -> bool:
-        """Whether it ended as one does that cannot reach its server as it starts."""
+        """Whether it ended because it could not reach its server when it started."""
         until = max(self._out_of_reach_until[whose] for whose in ("all", *["proxied"] * member.proxied))
         return member.process.returncode == 1 and member.began <= until and monotonic() < member.began + _STARTS_S
 
     def end(self, members: Sequence[SoakProcess], *, patience_s: float) -> None:
-        """Has these end by SIGTERM, or by SIGKILL when that takes too long."""
+        """Ends these by SIGTERM, or by SIGKILL when that takes longer than `patience_s`."""
         for member in members:
             member.send(signal.SIGCONT)
             member.leaves_since = member.leaves_since or monotonic()
@@ -194,7 +196,7 @@ class SoakProcesses:
         self.look()
 
     def kill_all(self) -> None:
-        """At once."""
+        """Kills all processes at once."""
         for member in list(self.members):
             member.send(signal.SIGKILL)
             member.process.wait()

@@ -1,7 +1,7 @@
-"""The process that enqueues: ``python -m jobrunner.soak.producer``. SIGUSR1 has it enqueue more at once.
+"""The process that enqueues: ``python -m jobrunner.soak.producer``. On SIGUSR1 it enqueues a burst.
 
-What must hold: a task is *offered* in the ledger before it is sent, and *acknowledged* there only when the call that
-sent it has returned. A call that raised is made again with the same ids, which doubles nothing.
+Invariant: a task is *offered* in the ledger before it is sent, and *acknowledged* there only when the call that
+sent it has returned. A call that raised is repeated with the same ids, which creates no duplicates.
 """
 
 import os
@@ -42,11 +42,11 @@ class Producer:
         self._more = 0.0
 
     def burst(self) -> None:
-        """Some seconds' worth more in the next turn."""
+        """Adds some seconds' worth of tasks to the next turn."""
         self._more += self._told.rate * _BURST_S
 
     def run(self) -> None:
-        """Turn by turn; what an outage held up is not made up for."""
+        """Enqueues every `_TURN_S`; tasks that an outage prevented are not made up for."""
         last = monotonic()
         due = 0.0
         while not self._stop.wait(_TURN_S):
@@ -100,13 +100,13 @@ class Producer:
         delay_s = round(self._draw.uniform(0.2, 5), 3) if kind == "delayed" else None
         options = EnqueueOptions(in_=delay_s, id=new_id(definition.options.queue))
         task = build_task(definition, job(**parameters), options)
-        # One half says itself how long its lease is, the other leaves it to its queue.
+        # One half has a lease length of its own, the other half that of its queue.
         own_ms = round(self._told.keepalive * 1000) if self._draw.random() < 0.5 else None
         return replace(task, keepalive_ms=own_ms)
 
 
 def main() -> None:
-    """Until it is asked to stop."""
+    """Runs until it is asked to stop."""
     stop = asked_to_stop()
     with Client() as client:
         producer = Producer(client, settings_here(), stop, Random())

@@ -1,4 +1,4 @@
-"""The figures of a soak as lines of text: one each ten seconds while it runs, and the verdict at its end."""
+"""The progress of a soak as lines of text: one every ten seconds while it runs, and the verdict at its end."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -13,17 +13,17 @@ _MARKS = {True: "ok ", False: "NOT", None: " - "}
 
 
 class SoakReporter(Protocol):
-    """How a person sees a soak."""
+    """Shows the progress of a soak to a person."""
 
     def show(self, soak: Soak) -> None:
-        """Called at each look."""
+        """Called after each poll."""
 
-    def say(self, told: str) -> None:
-        """Something happened."""
+    def say(self, text: str) -> None:
+        """Prints a line about an event."""
 
 
 class LineReporter:
-    """Says a line each ten seconds, and one when the phase changes."""
+    """Prints a line every ten seconds, and one when the phase changes."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
@@ -31,7 +31,7 @@ class LineReporter:
         self._next_s = 0.0
 
     def show(self, soak: Soak) -> None:
-        """Called at each look."""
+        """Called after each poll."""
         if soak.phase != self._phase:
             self._phase = soak.phase
             self.say(f"{clock(soak.elapsed_s)}  {self._phase}")
@@ -42,7 +42,7 @@ class LineReporter:
 
 
 def line_of(at_s: float, sample: SoakSample) -> str:
-    """A sample in a line."""
+    """A sample as one line."""
     memory = max(sample.memory.values(), default=0) / _MIB
     keys = "?" if sample.keys is None else f"{sample.keys:,}"
     return (
@@ -54,7 +54,7 @@ def line_of(at_s: float, sample: SoakSample) -> str:
 
 
 def verdict_lines(checks: Sequence[SoakCheck], faults: Mapping[str, int], extra: int) -> list[str]:
-    """The checks, each in a line; what struck; and whether it held."""
+    """The checks, each in a line; the faults; and the verdict."""
     lines = [f"{_MARKS[check.holds]} {check.name}: {check.value} ({check.bound})" for check in checks]
     struck = ", ".join(f"{count:,} {kind}" for kind, count in faults.items()) or "none"
     broken = sum(check.holds is False for check in checks)

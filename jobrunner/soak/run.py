@@ -1,6 +1,6 @@
 """A soak from its beginning to its verdict.
 
-What must hold: whatever happens, the processes end, and what was written is deleted unless it is to be kept.
+Invariant: in any case the processes end, and the keys and files of the soak are deleted unless they are to be kept.
 """
 
 import threading
@@ -45,7 +45,7 @@ from jobrunner.soak.samples import (
 from jobrunner.soak.target import OwnServer, target_of, url_through
 
 LIMIT = 5
-"""Of the limited queue at a time."""
+"""Tasks of the limited queue that may run at a time."""
 _LOOK_S = 0.2
 _WINDOW_S = 10.0
 _GRACE_S = 10.0
@@ -54,12 +54,12 @@ _DEAD_KEPT = 200
 _QUIET_S = 2.0
 _SAMPLES = 360
 _HOLDS_S = 30
-"""So many seconds of tasks may wait; then the queue is full, and who enqueues has to wait."""
+"""Seconds of tasks that may wait; then the queue is full, and the producer has to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakOptions:
-    """What is asked for. Times in seconds; without `url` on a server of its own."""
+    """The options of a soak. Times in seconds; without `url` it uses a private server."""
 
     length_s: float
     rate: float = 200.0
@@ -86,11 +86,11 @@ class SoakOptions:
 class Soak:
     """One run in a folder of its own. Its life:
 
-    1. starts a server, unless it was told one, and a proxy for faults that need it;
+    1. starts a server, unless it was given one, and a proxy for faults that need it;
     2. starts the processes, which work until `length_s` have passed or `stop` is set;
-    3. strikes as planned, reads the ledger, looks at the server, takes samples, and tells `show` of each look;
-    4. ends all faults, lets the work drain, ends the processes, and judges;
-    5. on `close` ends whatever runs and deletes what was written.
+    3. injects faults as planned, reads the ledger, polls the server, takes samples, and calls `show` after each poll;
+    4. ends all faults, lets the work drain, ends the processes, and runs the checks;
+    5. on `close` ends all processes and deletes its keys.
     """
 
     def __init__(self, wish: SoakOptions, folder: Path) -> None:
@@ -123,16 +123,16 @@ class Soak:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the beginning."""
+        """Seconds since the beginning."""
         return monotonic() - self.began
 
     @property
     def faults(self) -> list[InjectedFault]:
-        """Those that were carried out."""
+        """The faults that were injected."""
         return self.striker.done
 
     def run(self, show: Callable[["Soak"], None]) -> list[SoakCheck]:
-        """All of it; returns the verdict. `show` is called at each look."""
+        """Runs the soak; returns its checks. `show` is called after each poll."""
         self._show = show
         self._configure()
         for role in ("worker",) * self.wish.workers + ("producer", "manual_consumer"):
@@ -154,7 +154,7 @@ class Soak:
         ]
 
     def close(self) -> None:
-        """Ends all and deletes what was written."""
+        """Ends all processes and deletes the keys of the soak."""
         self.crew.kill_all()
         if not self.wish.keep and self._server is None:
             delete_all(self.client)
@@ -188,7 +188,7 @@ class Soak:
         self.client.queue(DOOMED).configure(dead_max=_DEAD_KEPT)
 
     def _await_workers(self) -> None:
-        """Returns when all of them work, or that takes too long: then the figures tell."""
+        """Returns when all workers are registered, or that takes too long: then the checks show it."""
         until = monotonic() + _START_S
         while monotonic() < until and len(self.client.workers()) < self.wish.workers:
             self._show(self)
@@ -205,7 +205,7 @@ class Soak:
             sleep(_LOOK_S)
 
     def _drain(self) -> None:
-        """Returns when nothing is left, or nothing moved for long: what is left then is for the checks to find."""
+        """Returns when no task is left, or none moved for long; the checks find the tasks that are left then."""
         self.phase = "drains"
         self.striker.end_all()
         for name in TICK_S:

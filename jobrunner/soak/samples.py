@@ -1,4 +1,4 @@
-"""What a soak looks like at one moment: work, waits, faults, memory and descriptors of processes, the server, keys."""
+"""Samples of a soak: work, waits, faults, memory and descriptors of processes, the server's memory, keys."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ _WINDOW_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakSample:
-    """One moment. Times in seconds, sizes in bytes; None where it could not be measured then."""
+    """The measurements of one moment. Times in seconds, sizes in bytes; None where measuring failed."""
 
     at_s: float
     acked: int = 0
@@ -42,7 +42,7 @@ class SoakSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSample:
-    """What the queues held at one look."""
+    """The contents of the queues at one poll."""
 
     in_flight: int
     dead: int
@@ -55,7 +55,7 @@ class QueueSample:
 
 
 def server_side(client: Client) -> QueueSample:
-    """One look, in a round trip. Raises ServerError."""
+    """Polls the queues in one round trip. Raises ServerError."""
     states = ("waiting", "scheduled", "pending")
     calls = [
         command("ZCARD", getattr(keys_of(client).queue(queue), state), read=int) for queue in QUEUES for state in states
@@ -77,18 +77,19 @@ def server_side(client: Client) -> QueueSample:
 
 
 def key_count(client: Client) -> int:
-    """How many keys are below the prefix, without the figures of minutes and hours, which are kept for a set time."""
+    """How many keys are below the prefix, without the statistics of minutes and hours, which are kept for a fixed time.
+    """
     figures = keys_of(client).stats_total.removesuffix(b"total")
     return sum(not key.startswith(figures) for key in all_keys(client))
 
 
 def used_memory(client: Client) -> int:
-    """Of the whole server."""
+    """Bytes that the whole server uses."""
     return broker_of(client).run(facts()).used_memory
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Of a process; None for one that is gone."""
+    """Resident memory of a process; None when it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except FileNotFoundError:
@@ -98,7 +99,7 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def descriptors(pid: int) -> int | None:
-    """How many a process has open; None where that cannot be told."""
+    """How many descriptors a process has open; None where that cannot be read."""
     try:
         return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -106,17 +107,17 @@ def descriptors(pid: int) -> int | None:
 
 
 def share(ordered: list[float], part: float) -> float | None:
-    """The value below which that part of ordered ones is; None of none."""
+    """The quantile `part` of ordered values; None when there are none."""
     return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else None
 
 
 def waits_since(waits: list[tuple[float, float]], since: float) -> list[float]:
-    """The waits of what began since then, ordered, in milliseconds."""
+    """The waits of tasks that began since then, ordered, in milliseconds."""
     return sorted(wait * 1000 for at, wait in waits if at >= since)
 
 
 def _resident_by_ps(pid: int) -> int | None:
-    told = subprocess.run(  # noqa: S603 - a number is no word of a stranger
+    told = subprocess.run(  # noqa: S603 - the only argument is a number
         ["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout.strip()
     return int(told) * 1024 if told.isdigit() else None

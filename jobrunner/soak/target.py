@@ -1,6 +1,6 @@
-"""Where a soak is played: a server of its own in a folder, or the user's; a prefix of its own; ways that lead there.
+"""The server of a soak: a private one in a folder, or the user's; a fresh prefix; URLs that lead there.
 
-What must hold: nothing is written outside the prefix, and on a server of somebody else nothing is done but to it.
+Invariant: nothing is written outside the prefix, and on the user's server nothing outside the prefix is touched.
 """
 
 import os
@@ -16,13 +16,13 @@ from jobrunner.soak.fault_proxy import FaultProxy, Target
 
 
 def fresh_prefix(stem: str | None = None) -> str:
-    """A prefix that nobody uses: `soak-…`, or `<stem>-soak-…`."""
+    """An unused prefix: `soak-…`, or `<stem>-soak-…`."""
     name = f"soak-{secrets.token_hex(5)}"
     return name if stem is None else f"{stem}-{name}"
 
 
 class OwnServer:
-    """A private server whose file is written through (AOF always), so that what it acknowledged survives kill -9."""
+    """A private server that syncs its file at every write (AOF always), so that acknowledged writes survive kill -9."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"embedded://{folder}"
@@ -30,7 +30,8 @@ class OwnServer:
         self.socket = self._server.acquire()
 
     def kill(self, away_s: float) -> tuple[float, float]:
-        """kill -9, and up again after at least so long, unless a client brings it back before; when that was."""
+        """Kills the server with SIGKILL and starts it after `away_s` seconds, unless a client starts it before. Returns
+        the instants of both."""
         pid = self._server.status().pid
         began = monotonic()
         if pid is not None:
@@ -40,14 +41,14 @@ class OwnServer:
         return began, monotonic()
 
     def remove(self) -> None:
-        """Stops it whoever uses it."""
+        """Stops the server, also while it is in use."""
         with suppress(Exception):
             self._server.stop()
         self._server.release()
 
 
 def target_of(url: str) -> Target | None:
-    """Where a plain URL leads to; None for one that a proxy cannot stand in for: TLS, Sentinel, a cluster."""
+    """The address of a plain URL; None for one that the proxy cannot replace: TLS, Sentinel, a cluster."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return Path(parts.path)
@@ -57,7 +58,7 @@ def target_of(url: str) -> Target | None:
 
 
 def url_through(cable: FaultProxy, url: str) -> str:
-    """The same URL on another way: user, password and database stay."""
+    """The same URL through the proxy: user, password and database stay."""
     parts = urlsplit(url)
     user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
     path = parts.path

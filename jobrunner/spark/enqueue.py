@@ -1,4 +1,4 @@
-"""Rows as tasks of a job: what `df.write.format("jobrunner")` does, asked for with the job itself."""
+"""Enqueues rows as tasks of a job: `df.write.format("jobrunner")` with the job itself instead of its name."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -35,22 +35,22 @@ _OUTAGE = tuple(kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, Se
 
 
 class Cause(StrEnum):
-    """Whose fault it was."""
+    """Which side caused an error."""
 
     ITEMS = "items"
-    """Of what is in the batch, as far as one can tell: counted as a failure."""
+    """The items in the batch, as far as it can be determined: counted as a failure."""
     CODE = "code"
-    """Of the function or the session, before any row was looked at: no item can help it."""
+    """The function or the session, before any row was read: the items are not to blame."""
     OUTAGE = "outage"
-    """Of the way to the server: says nothing about the items."""
+    """The connection to the server: says nothing about the items."""
     LOST = "lost"
-    """The lease ended: the batch is another's."""
+    """The lease ended: another driver may hold the batch."""
     ENGINE = "engine"
-    """Spark itself is gone: so must be this process."""
+    """Spark itself is gone: this process must end, too."""
 
 
 def cause_of(error: BaseException, spark: SparkSession) -> Cause:
-    """Whose fault an error of a batch was. Asks the engine whether it is alive."""
+    """Which side caused an error of a batch. Runs a small query to see whether the engine is alive."""
     name = error_line(error).partition(":")[0]
     if isinstance(error, BatchLost) or name == BatchLost.__name__:
         return Cause.LOST

@@ -1,4 +1,4 @@
-"""Options of the data source by name: Spark hands them over in any case, and people write them with underscores too."""
+"""Names of the data source's options: Spark passes them in any case, and people write them with underscores, too."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from jobrunner.option_names import retired
 
 
 def folded(name: str) -> str:
-    """What two spellings of one option have in common."""
+    """The form in which two spellings of one option are equal."""
     return name.replace("_", "").lower()
 
 
 def settle_names(
     given: Mapping[str, str], known: Sequence[str], what: str, *, unsaid: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The options under their proper names. `unsaid` are known too, and not for people.
+    """The options under their canonical names. `unsaid` are accepted, too, and not suggested.
 
     Raises UnknownOption, which names the nearest one.
     """

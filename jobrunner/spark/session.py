@@ -29,7 +29,7 @@ _QUIET = Path(__file__).with_name("log4j2.properties")
 _TRIES_OF_A_TASK = 4
 """`local[N]` alone never runs a failed task again."""
 _NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
-"""Without it Spark refuses every read of a source that takes filters; it is off unless somebody sets it."""
+"""Without it Spark refuses every read of a source that takes filters; it is off by default."""
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -86,7 +86,7 @@ def register(spark: "SparkSession") -> None:
 
 def _where(master: str | None, remote: str | None) -> tuple[str | None, str | None]:
     if master and remote:
-        raise InvalidOption(f"both master={master!r} and remote={remote!r} are given; give one of them")
+        raise InvalidOption(f"master={master!r} and remote={remote!r} exclude each other; give one of them")
     if master or remote:
         return master, remote
     return where()
@@ -154,7 +154,8 @@ def _set(session: "SparkSession", settings: Mapping[str, str]) -> None:
 
 @contextmanager
 def _environment(java_home: Path, *, local: bool) -> Iterator[None]:
-    """What Java and the Python processes it starts inherit; this process keeps of it the name of the interpreter."""
+    """The environment that Java and its Python processes inherit; this process keeps only the name of the interpreter.
+    """
     stood = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYTHONPATH")}
     os.environ["JAVA_HOME"] = str(java_home)
     if local:
@@ -171,7 +172,7 @@ def _environment(java_home: Path, *, local: bool) -> Iterator[None]:
 
 
 def _own_paths() -> list[str]:
-    """Where this process finds modules beyond what every Python of this installation knows: a user's jobs, say."""
+    """Folders in which this process finds modules and other Pythons of this installation do not: a user's jobs, say."""
     known = {*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     paths = (str(Path(entry).absolute()) for entry in sys.path)
     return list(dict.fromkeys(path for path in paths if path not in known and Path(path).exists()))
@@ -181,9 +182,9 @@ _SHIPPED = "jobrunner.shipped"
 
 
 def ship_package(spark: "SparkSession") -> None:
-    """Makes executors elsewhere find this package; once in a session, and nothing when they are on this machine.
+    """Sends this package to executors on other machines, once in a session. Does nothing when they are on this one.
 
-    What it stands on (redis, msgspec, structlog, pandas, pyarrow) has to be installed where they run.
+    Its dependencies (redis, msgspec, structlog, pandas, pyarrow) must be installed where executors run.
     """
     with suppress(Exception):  # Spark Connect may hide where its executors are
         if str(spark.conf.get("spark.master", "")).startswith("local"):

@@ -1,4 +1,4 @@
-"""Facts that must hold at the end of a demo: what was expected, what was found, and a table of them."""
+"""The checks at the end of a demo: expected and found values, and a table of them."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -15,7 +15,7 @@ MOST_NAMES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One fact that must hold."""
+    """One condition that must hold."""
 
     what: str
     expected: str
@@ -24,17 +24,17 @@ class Check:
 
 
 def same(what: str, expected: object, found: object) -> Check:
-    """That something is just so."""
+    """Checks for equality."""
     return Check(what=what, expected=str(expected), found=str(found), agrees=expected == found)
 
 
 def at_least(what: str, least: int, found: int) -> Check:
-    """That there is enough of something."""
+    """Checks for a minimum."""
     return Check(what=what, expected=f"at least {least}", found=str(found), agrees=found >= least)
 
 
 def same_names(what: str, expected: AbstractSet[str], found: AbstractSet[str]) -> Check:
-    """That these names are there and no others; shown are their number and the first that differ."""
+    """Checks that exactly these names are there; it shows their number and the first that differ."""
     differing = [f", without {name}" for name in sorted(expected - found)]
     differing += [f", with {name}" for name in sorted(found - expected)]
     more = f" and {len(differing) - MOST_NAMES} more" if len(differing) > MOST_NAMES else ""

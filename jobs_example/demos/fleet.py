@@ -1,4 +1,4 @@
-"""The worker processes of a demo: real ones, started like anyone would start them."""
+"""The worker processes of a demo, started by the command that a user would type."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ class WorkerProcess:
 
     name: str
     kind: str
-    """What people are told that it is."""
+    """The description of the worker in messages."""
     words: tuple[str, ...]
     process: subprocess.Popen[bytes] = field(repr=False)
     log: Path
@@ -51,7 +51,7 @@ class Fleet:
     """Starts workers with `environment` added to this process's own; leaving the `with` stops them all.
 
     1. `start` runs ``jobrunner`` with the words given in a process of its own.
-    2. `kill` is a kill -9: no farewell, no clean-up, as when the machine takes it.
+    2. `kill` is a kill -9: no clean-up, as when the machine goes down.
     3. The end is a SIGTERM to each, a kill for those that do not go, and for what they started and left behind.
     """
 

@@ -1,4 +1,4 @@
-"""The frame of a demo: a folder of its own before, the verdict behind."""
+"""Runs a demo in a folder of its own and prints its checks."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def play(
     out: TextIO | None = None,
     talk: TextIO | None = None,
 ) -> int:
-    """Calls `run(folder, talk)` and tells what it found; returns 0 when all agrees, 1 when not, 2 for a bad folder.
+    """Calls `run(folder, talk)` and prints its checks; returns 0 when all agrees, 1 when not, 2 for a bad folder.
 
     Everything is made in `folder`, which must be new or empty, and stays there; without one, in a temporary folder
     that is removed unless something differs. The checks go to `out` (stdout), as a table or as JSON, all else to

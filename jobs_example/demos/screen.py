@@ -1,6 +1,6 @@
 """Shows a demo to people: drawn live with rich on a terminal, as plain lines anywhere else.
 
-What happens (`say`) stays on the screen; how things stand (`show`) is drawn over, or said every few seconds.
+Events (`say`) stay on the screen; the state (`show`) is redrawn in place, or printed every few seconds.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class View(Protocol):
-    """How things stand at one moment, `elapsed_s` after the start."""
+    """The state at one moment, `elapsed_s` after the start."""
 
     @property
     def elapsed_s(self) -> float:
@@ -24,22 +24,22 @@ class View(Protocol):
         """All in one line."""
 
     def picture(self) -> "RenderableType":
-        """All in one picture; called only when rich is there."""
+        """The state as a table; called only when rich is installed."""
 
 
 class Screen(Protocol):
-    """Where a demo shows itself."""
+    """Shows the progress of a demo."""
 
     def say(self, text: str) -> None:
-        """Something happened."""
+        """Prints a line about an event."""
 
     def show(self, view: View) -> None:
-        """How things stand now."""
+        """Shows the present state."""
 
 
 @contextmanager
 def opened(stream: TextIO) -> Iterator[Screen]:
-    """A live screen when a person looks at `stream` and rich is installed, else plain lines."""
+    """A live screen when `stream` is a terminal and rich is installed, else plain lines."""
     if not stream.isatty() or find_spec("rich") is None:
         yield Lines(stream)
         return
@@ -47,7 +47,7 @@ def opened(stream: TextIO) -> Iterator[Screen]:
     from rich.live import Live
 
     console = Console(file=stream)
-    # Drawn by one thread only: with two, a picture that changes its height leaves parts of itself behind.
+    # Drawn by one thread only: with two, a table that changes its height leaves parts of itself on the screen.
     with Live(console=console, auto_refresh=False, transient=True) as live:
         yield Drawing(console, live)
 
@@ -73,16 +73,16 @@ class Lines:
 
 
 class Drawing:
-    """A picture that is drawn over, with what happened written above it."""
+    """A table that is redrawn in place, with events printed above it."""
 
     def __init__(self, console: "Console", live: "Live") -> None:
         self._console = console
         self._live = live
 
     def say(self, text: str) -> None:
-        """Writes the text above the picture."""
+        """Prints the text above the table."""
         self._console.print(text, markup=False, highlight=False)
 
     def show(self, view: View) -> None:
-        """Draws the picture anew."""
+        """Redraws the table."""
         self._live.update(view.picture(), refresh=True)

@@ -1,1 +1,1 @@
-"""What the jobs of ``jobs_example.jobs`` compute, fetch and write; plain Python without jobrunner."""
+"""The computations, requests and files of ``jobs_example.jobs``; plain Python without jobrunner."""

@@ -1,4 +1,4 @@
-"""Writes files that are whole or not there: what makes a job that runs twice harmless."""
+"""Writes files atomically: whole or not at all, which makes a job that runs twice harmless."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from uuid import uuid4
 def write_whole(path: Path, text: str) -> None:
     """Puts `text` at `path` in one step, replacing what is there; makes the folder if need be.
 
-    A process that is killed in the middle leaves the old file or none, and a stray ``.part`` beside it.
+    A process that is killed in the middle leaves the old file or none, and a stray ``.part`` file next to it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid4().hex}.part")

@@ -14,7 +14,7 @@ from jobs_example.punctuality import Tally, merged
 
 
 def write_month(folder: Path, month: int, tallies: Mapping[str, Tally]) -> Path:
-    """Stores the tallies of a month in place of those of an earlier import; returns the file."""
+    """Stores the tallies of a month, replacing those of an earlier import; returns the file."""
     rows = {
         carrier: {"flights": tally.flights, "departures": tally.departures, "arrivals": tally.arrivals}
         for carrier, tally in tallies.items()

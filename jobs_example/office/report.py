@@ -1,4 +1,4 @@
-"""What the office reads: the table of the carriers, the headline figures, and how far the work is."""
+"""The reports of the office: the table of the carriers, the headline figures, and the progress."""
 
 import csv
 import io

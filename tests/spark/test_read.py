@@ -263,8 +263,8 @@ def test_only_the_columns_asked_for_are_fetched(mail, server, raw, reader):
 
 
 MISTAKES = [
-    ({}, InvalidOption, "give one of the two options"),
-    ({"queue": "mail", "history": "mail"}, InvalidOption, "give one of the two options"),
+    ({}, InvalidOption, "give exactly one of the two options"),
+    ({"queue": "mail", "history": "mail"}, InvalidOption, "give exactly one of the two options"),
     ({"queeu": "mail"}, UnknownOption, "unknown option 'queeu' of a read from jobrunner; did you mean 'queue'"),
     ({"queue": "mail", "state": "wating"}, InvalidOption, "choose of waiting, scheduled, pending, dead"),
     ({"history": "mail", "state": "dead"}, InvalidOption, "leave out state"),

@@ -98,7 +98,7 @@ def test_an_error_of_the_engine_is_its_first_sentence(flights, attempt):
 def test_what_a_sink_returns_is_not_lost_in_silence(flights, attempt):
     flights.spark_sink("late", max_wait=0)(lambda df, spark, batch: df)
     flights.push("late", 1)
-    assert "returned a DataFrame, which nobody evaluates: write it" in attempt("late")
+    assert "returned a DataFrame, which Spark never evaluates: write it" in attempt("late")
 
 
 def test_payloads_that_do_not_fit_are_dead_with_the_column_and_hold_nothing_up(flights, drive, client, audit, found):

@@ -79,7 +79,7 @@ def test_what_is_wrong_is_said_before_spark_starts(spark: Any, options: Any, raw
     frame = spark.range(3)
     with pytest.raises(Exception, match="did you mean 'idFrom'"):
         frame.write.format("jobrunner").options(**options, idForm="id").mode("append").save()
-    with pytest.raises(Exception, match="not overwritten"):
+    with pytest.raises(Exception, match="cannot overwrite tasks"):
         frame.write.format("jobrunner").options(**options).mode("overwrite").save()
     assert raw.dbsize() == 0
 

@@ -1,12 +1,12 @@
 """From Redis to Parquet: finished and dead tasks, window by window, each exactly once across restarts.
 
-How: a window [from, to) of the server's clock lies in the past, so what ended in it does not change any more. It is
-written down on the server before it is written to files, whose last folder bears its name; so whoever comes back after
-a crash writes the same window again, over the same files. What must hold:
+A window [from, to) of the server's clock lies in the past, so the set of tasks that ended in it no longer changes. The
+window is recorded on the server before its tasks are written to files, whose last folder has the window's name; so a
+run after a crash writes the same window again, over the same files. Invariants:
 
-1. one at a time writes an archive: a claim on the server, kept alive while it goes on;
-2. `done` moves on when all of a window is in files, and nothing is deleted here that is not behind `done`;
-3. what a queue deleted by its own limits before it was archived is told, not passed over.
+1. one process at a time writes an archive: it holds a claim on the server and renews it while it works;
+2. `done` advances when a whole window is in files, and this module deletes nothing that ended after `done`;
+3. tasks that a queue deleted by its own limits before they were archived are reported as a warning.
 """
 
 import hashlib
@@ -38,22 +38,22 @@ from jobrunner.spark.session import register
 from jobrunner.spark.source.stream import check_untrimmed
 
 LAG_S = 5.0
-"""What ended so lately is left to the next run: clocks of servers that follow each other differ a little."""
+"""Tasks that ended this lately are left to the next run: after a failover, the new server's clock differs a little."""
 _HOLD_MS = 60_000
 _SLICES_AT_ONCE = 4
 _TOLD = tuple(name for name in ITEM_COLUMNS if name not in ("_when", "_finished_at"))
 SCHEMA = "payload binary, _when timestamp, _finished_at timestamp, " + ", ".join(
     f"{name} {ITEM_COLUMNS[name].ddl}" for name in _TOLD
 )
-"""What is read, and with `date`, `queue` and `window` what is in the files."""
+"""The columns that are read; the files have `date`, `queue` and `window` in addition."""
 Tell = Callable[[str], None]
 Watch = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
-"""Given how many rows there are to write, what to call with how many are written; None when nobody looks."""
+"""Takes the number of rows to write; gives a callback for the number written so far, or None to report nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """What one run did. `warnings`: for people, one line each."""
+    """The result of one run. `warnings`: one line of text each."""
 
     path: str
     until: datetime
@@ -61,12 +61,12 @@ class Archived:
     """By queue."""
     trimmed: int = 0
     resumed: bool = False
-    """Whether the window was opened by an earlier run that did not come to its end."""
+    """Whether an earlier run opened the window and did not finish it."""
     warnings: tuple[str, ...] = field(default=())
 
 
 class ArchiveWindow(msgspec.Struct, frozen=True):
-    """One window as it is written down: its name, its end, and from when on for each queue. Unix ms."""
+    """One window as recorded on the server: its name, its end, and where it begins for each queue. Unix ms."""
 
     name: str
     until: float
@@ -84,10 +84,10 @@ def archive(
     tell: Tell = lambda _: None,
     watch: Watch = lambda _: nullcontext(),
 ) -> Archived:
-    """Adds what ended since the last time to the archive at `path`; with `trim` deletes it from Redis then.
+    """Adds the tasks that ended since the last run to the archive at `path`; with `trim`, deletes them from Redis.
 
     `likes`: patterns of queues. `watch`: entered while rows are written. Raises UsageError when another process
-    is at it.
+    writes this archive.
     """
     register(spark)
     path = path if "://" in path else str(Path(path).absolute())
@@ -117,7 +117,7 @@ def read_history(spark: SparkSession, client: Client, like: str) -> DataFrame:
 
 
 class _ArchiveRun:
-    """One run, as steps over one record."""
+    """One run of the archive, as steps over the same state."""
 
     def __init__(self, spark: SparkSession, client: Client, path: str, tell: Tell, watch: Watch) -> None:
         self._spark, self._client, self._path, self._tell, self._watch = spark, client, path, tell, watch
@@ -127,10 +127,10 @@ class _ArchiveRun:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else writes the archive meanwhile."""
+        """Claims the archive for this process. Raises UsageError when another process holds the claim."""
         if not self._broker.run(archives.hold(self._keys, self._digest, self._name, ttl_ms=_HOLD_MS)):
             raise UsageError(
-                f"another process writes the archive {self._path}; wait for its end, or for a minute when it has died"
+                f"another process writes the archive {self._path}; wait until it ends, or a minute if it has died"
             )
         over = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(over,), daemon=True)
@@ -157,7 +157,7 @@ class _ArchiveRun:
         return window, False
 
     def gaps(self, window: ArchiveWindow) -> list[str]:
-        """What queues deleted by their own limits before it was archived."""
+        """A warning for each queue that deleted tasks by its own limits before they were archived."""
         found = []
         for name, begins in window.begins.items():
             try:
@@ -165,8 +165,8 @@ class _ArchiveRun:
             except HistoryTrimmed:
                 since = datetime.fromtimestamp(begins / 1000, UTC).isoformat(timespec="seconds")
                 found.append(
-                    f"queue {name}: some of what finished since {since} was deleted by its own limits before it "
-                    "was archived; archive more often, or keep history longer"
+                    f"queue {name}: some tasks that finished since {since} were deleted by its own limits before they "
+                    "were archived; archive more often, or keep history longer"
                 )
         return found
 
@@ -189,23 +189,24 @@ class _ArchiveRun:
         return there
 
     def shortfall(self, window: ArchiveWindow, rows: dict[str, tuple[int, int]]) -> list[str]:
-        """Tasks that stand in an index still, and are in no file: their hash is damaged, or was trimmed meanwhile."""
+        """A warning for tasks that an index still names and no file has: their hash is damaged or was trimmed
+        meanwhile."""
         found = []
         for name, (finished, _) in self._expected(window).items():
             missing = finished - rows.get(name, (0, 0))[0]
             if missing > 0:
-                found.append(f"queue {name}: {missing} finished tasks could not be read any more and are not archived")
+                found.append(f"queue {name}: {missing} finished tasks could not be read and are not archived")
         return found
 
     def close(self, window: ArchiveWindow) -> None:
-        """All of the window is in files."""
+        """Records that the whole window is in files."""
         self._check_held()
         _, done = self._broker.run(archives.state(self._keys, self._digest))
         done |= dict.fromkeys(window.begins, window.until)
         self._broker.run_many(archives.close_window(self._keys, self._digest, done))
 
     def trim(self, likes: Sequence[str]) -> int:
-        """Deletes from Redis what is in files, in slices. Returns how many tasks."""
+        """Deletes archived tasks from Redis, in slices. Returns how many."""
         _, done = self._broker.run(archives.state(self._keys, self._digest))
         chosen, total = self._chosen(likes), 0
         for name, before_ms in done.items():
@@ -234,7 +235,7 @@ class _ArchiveRun:
         try:
             found = self._spark.read.parquet(self._path).where(F.col("window") == window.name)
         except AnalysisException:
-            return {}  # nothing is there yet
+            return {}  # there are no files yet
         dead = F.col("_state") == "dead"
         counted = found.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
         return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
@@ -265,12 +266,15 @@ class _ArchiveRun:
 
     def _keep(self, over: threading.Event) -> None:
         while not over.wait(_HOLD_MS / 6000):
-            with suppress(JobrunnerError):  # asked again in a while; the claim outlives several
+            with suppress(JobrunnerError):  # tried again soon; the claim outlives several failures
                 self._broker.run(archives.keep(self._keys, self._digest, ttl_ms=_HOLD_MS))
 
     def _check_held(self) -> None:
         if self._broker.run(archives.holder(self._keys, self._digest)) != self._name:
-            raise UsageError(f"this process was silent for so long that another one writes the archive {self._path}")
+            raise UsageError(
+                f"this process lost its claim on the archive {self._path} to another one, as it did not renew it for "
+                f"{_HOLD_MS // 1000} s; run the archive again"
+            )
 
 
 _STATES = (("done", "_finished_at"), ("dead", "_when"))

@@ -60,10 +60,10 @@ _EACH_S = 0.25
 
 @contextmanager
 def telling_rows(spark: SparkSession, tell: Callable[[int], None] | None) -> Iterator[None]:
-    """Calls `tell`, in a thread of its own, with how many rows were written so far since the `with` block began.
+    """Calls `tell` from a thread of its own with the number of rows written since the `with` block began.
 
-    Rows of a Spark task count when it ends. Other writes of the session meanwhile count too. A session of Spark Connect
-    tells nothing.
+    Rows of a Spark task count when it ends. Other writes of the session meanwhile count, too. With a session of Spark
+    Connect, `tell` is never called.
     """
     if tell is None or not hasattr(spark, "_jsparkSession"):
         yield
@@ -72,7 +72,7 @@ def telling_rows(spark: SparkSession, tell: Callable[[int], None] | None) -> Ite
 
     def watch() -> None:
         while not over.wait(_EACH_S):
-            with suppress(Exception):  # what is shown must not end what is done
+            with suppress(Exception):  # a failing progress display must not end the write
                 tell(rows.written())
 
     watcher = threading.Thread(target=watch, name="jobrunner-progress", daemon=True)
@@ -85,7 +85,7 @@ def telling_rows(spark: SparkSession, tell: Callable[[int], None] | None) -> Ite
 
 
 class _RowsWritten:
-    """Rows written by stages that were seen at work."""
+    """Counts rows written by stages that were active at some reading."""
 
     def __init__(self, spark: SparkSession) -> None:
         session: Any = spark

@@ -1,6 +1,6 @@
-"""Finished tasks done again: a part of the history, picked by a SQL expression, goes back into its queues.
+"""Runs finished tasks again: a part of the history, selected by a SQL expression, goes back into its queues.
 
-What must hold: the id of a new task is derived from that of the old one and the name of the replay, so a replay that is
+Invariant: the id of a new task is derived from that of the old one and the name of the replay, so a replay that is
 run again after a crash, under the same name, adds only what is missing.
 """
 
@@ -36,7 +36,7 @@ _NEEDED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A replay: its name, and where the tasks go. Travels to the executors."""
+    """The name of a replay and the server it writes to. Sent to the executors."""
 
     name: str
     url: str
@@ -45,7 +45,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How many tasks of a queue were added, and how many were there from an earlier run of the same replay."""
+    """How many tasks of a queue were added, and how many existed from an earlier run of the same replay."""
 
     added: int
     there: int
@@ -78,7 +78,7 @@ def count(selected: DataFrame) -> dict[str, int]:
 def replay(selected: DataFrame, run: Replay) -> dict[str, Replayed]:
     """Adds the selected tasks as new ones, with header `replayed_from`. Returns what was done, by queue.
 
-    Raises QueueFull through Spark; what was added until then stays, and the same replay run again adds the rest.
+    Raises QueueFull through Spark. Tasks added before it stay; the same replay, run again, adds the rest.
     """
     told = selected.mapInArrow(partial(_add, run), "queue string, added long, there long")
     sums = told.groupBy("queue").agg(F.sum("added").alias("added"), F.sum("there").alias("there")).orderBy("queue")
@@ -123,5 +123,5 @@ def _again(row: dict[str, Any], run: Replay, keys: Keys, sending: str) -> Task:
         keepalive_ms=row["_keepalive_ms"],
         max_attempts=row["_max_attempts"],
         max_stalled=row["_max_stalled"],
-        sending=sending,  # another run has the same ids, and is told which of them are there
+        sending=sending,  # another run has the same ids, and the server answers which of them exist
     )

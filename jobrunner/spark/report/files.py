@@ -130,7 +130,7 @@ def _over_time(report: Report) -> str:
 
 
 def _without_scraps(table: Table) -> Table:
-    """Without a first or last row that has few tasks because it was cut short: a line would end there by chance."""
+    """Drops a first or last row with few tasks, which was cut short: its percentiles are chance."""
     rows = table.rows
     if len(rows) > _FEW_ROWS:
         sizes = [sum(row[2:5]) for row in rows]

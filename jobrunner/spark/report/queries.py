@@ -1,4 +1,4 @@
-"""The questions of a report, as Spark answers them: one pass for all groups, one each for errors, parameters, a change.
+"""The queries of a report: one pass over the tasks for all groups, one each for errors, parameters and a change.
 
 Rows are finished tasks, prepared by `measured`. Percentiles are Spark's `percentile_approx`: a rank that is off by at
 most a thousandth (Greenwald and Khanna, "Space-Efficient Online Computation of Quantile Summaries", SIGMOD 2001).
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 GROUPS = ("bucket", "queue", "job", "hour")
 NO_JOB = "(no job)"
-"""What bare items are told under."""
+"""The job under which items without a job are counted."""
 SLOWER = 1.1
 """A value of a parameter counts as slow when its tasks run so many times as long as all of their job."""
 _ACCURACY = 1000
@@ -45,10 +45,11 @@ class Extent:
 
 
 def measured(history: DataFrame) -> DataFrame:
-    """What a report needs of finished tasks: queue, job, state, ended, attempts, wait_s, run_s, error, payload.
+    """The columns that a report needs of finished tasks: queue, job, state, ended, attempts, wait_s, run_s, error,
+    payload.
 
-    `wait_s` is from when the last attempt was due to when it was handed out, `run_s` from there to the end; null for
-    tasks without a noted start.
+    `wait_s` is the time from when the last attempt was due to its start, `run_s` from there to the end; null for tasks
+    without a recorded start.
     """
     started, ended = F.col("_started_at"), F.col("_finished_at")
     wait_s = _seconds(started) - _seconds(F.coalesce("_due_time", "_enqueue_time"))
@@ -117,7 +118,8 @@ def errors(runs: DataFrame, most: int) -> list[Row]:
 
 
 def parameters(runs: DataFrame, most: int, at_least: int) -> list[Row]:
-    """The values of parameters whose tasks ran longest beside all tasks of their job, of those met `at_least` times."""
+    """The values of parameters whose tasks ran longest compared to all tasks of their job, if they occur `at_least`
+    times."""
     ran = runs.where("run_s IS NOT NULL AND state != 'cancelled'")
     overall = ran.groupBy("job").agg(F.avg("run_s").alias("job_mean"))
     entries = F.explode(F.from_json("payload", "map<string,string>")).alias("parameter", "value")

@@ -1,4 +1,4 @@
-"""What an operator asks of finished tasks, answered on Spark: throughput, waits, runs, failures, what a change did."""
+"""The report on an archive, computed on Spark: throughput, waits, run times, failures, and the effect of a change."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from jobrunner.spark.report.tables import Report, ReportColumn, Table
 _MOST_ROWS = 30
 _FEWEST_OF_A_VALUE = 5
 _CLEAR = 2.58
-"""Standard errors that a difference must exceed: 99 % (normal), as many differences are looked at."""
+"""Standard errors that a difference must exceed: 99 % (normal), as a report compares many of them."""
 _RATES = (
     ReportColumn(name="tasks", title="tasks", kind="count"),
     ReportColumn(name="per_s", title="rate", kind="rate"),
@@ -38,7 +38,7 @@ def build_report(
     runs = queries.measured(history)
     found = queries.extent(runs)
     if found is None:
-        raise UsageError(f"{source} has no finished tasks that were asked for; look at the filters, or archive some")
+        raise UsageError(f"{source} has no finished tasks that the filters select; widen these, or archive some tasks")
     if split_at is not None and not found.first < split_at <= found.last:
         span = f"from {found.first.isoformat()} to {found.last.isoformat()}"
         raise UsageError(f"split at {split_at.isoformat()}: tasks ended {span}; name an instant in between")
@@ -75,7 +75,7 @@ def _summary(found: queries.Extent, row: Row) -> Table:
         title="All tasks",
         columns=columns,
         rows=((found.first, found.last, *_rates_of(row, found.length_s), *_lengths_of(row)),),
-        note="" if row.run is not None else "no start is noted: these queues kept no history when the tasks ran",
+        note="" if row.run is not None else "no starts are recorded: these queues kept no history when the tasks ran",
     )
 
 

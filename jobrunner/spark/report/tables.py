@@ -1,6 +1,6 @@
-"""What a report consists of: tables of figures, each with the names, units and kinds of its columns.
+"""The tables of a report, each with the names, units and kinds of its columns.
 
-A value is kept as it was measured (seconds, shares of 1, aware datetimes); only what people read is rounded.
+A value is kept as it was measured (seconds, shares of 1, aware datetimes); only texts for people are rounded.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def shown(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def length_unit(longest_s: float) -> tuple[str, float]:
-    """(unit, units in a second) that lengths up to this one are best told in."""
+    """(unit, units in a second) that suits lengths up to this one."""
     for limit_s, unit, factor in ((10, "ms", 1000.0), (600, "s", 1.0), (36_000, "min", 1 / 60)):
         if longest_s < limit_s:
             return unit, factor

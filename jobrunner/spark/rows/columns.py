@@ -1,4 +1,4 @@
-"""The columns that every item has, beside those of its payload: names, types, and how they come about in Arrow.
+"""The columns that every item has in addition to those of its payload: names, types, and their conversion to Arrow.
 
 A value that cannot be read (damage) is null; it never ends a read.
 """
@@ -28,7 +28,7 @@ class ItemChunk:
     values: Mapping[str, Sequence[bytes | None]]
 
     def texts(self, field: str) -> pa.Array:
-        """A field as strings; what is no UTF-8 with replacement characters."""
+        """A field as strings; bytes that are no UTF-8 become replacement characters."""
         return texts(self.values[field])
 
     def numbers(self, field: str) -> pa.Array:
@@ -43,7 +43,7 @@ class ItemChunk:
         return found if default is None else pc.fill_null(found, default)
 
     def all(self, value: str) -> pa.Array:
-        """The same word for each item."""
+        """The same text for each item."""
         return pa.repeat(pa.scalar(value, pa.string()), len(self.ids))
 
     def nothing(self, kind: pa.DataType) -> pa.Array:
@@ -64,7 +64,7 @@ class ItemColumn:
 
 
 def texts(values: Sequence[bytes | None]) -> pa.Array:
-    """Strings of UTF-8 bytes; bytes that are none come with replacement characters."""
+    """Strings of UTF-8 bytes; other bytes become replacement characters."""
     try:
         return _texts(values)
     except (pa.ArrowInvalid, UnicodeDecodeError):

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from jobrunner.errors import InvalidOption
 
 _NOT_A_NUMBER = Literal["NaN", "Infinity", "-Infinity", "+INF", "-INF", "INF"]
-"""What `to_json` writes for a double that is no number."""
+"""The texts that `to_json` writes for a double that is no number."""
 _BITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 8,
     spark.ShortType: 16,
@@ -52,7 +52,7 @@ def payload_check(schema: spark.StructType | None) -> Check:
 
 
 def misfit(error: Exception) -> str:
-    """What is wrong with a payload that a check refused, in one line that names the column."""
+    """The reason why a check refused a payload, in one line that names the column."""
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         return f"the payload is no JSON: {text}"
@@ -69,7 +69,7 @@ def misfit(error: Exception) -> str:
 
 def _any_json(payload: bytes) -> None:
     _RAW.decode(payload)
-    payload.decode()  # what is skipped by the other is not looked at closely
+    payload.decode()  # msgspec does not check the UTF-8 of what it skips
 
 
 def _struct(schema: spark.StructType) -> type[msgspec.Struct]:
@@ -167,7 +167,7 @@ def _all_null(count: int) -> type[msgspec.Struct]:
 
 
 def _converter(of: spark.DataType) -> Convert | None:
-    """What makes of a decoded value one that Arrow takes; None when it does already."""
+    """The function that converts a decoded value for Arrow; None when Arrow takes it as it is."""
     if isinstance(of, _AS_THEY_ARE):
         return None
     if isinstance(of, (spark.FloatType, spark.DoubleType)):

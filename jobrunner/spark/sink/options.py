@@ -18,7 +18,7 @@ from jobrunner.spark.option_names import listed, settle_names
 
 KNOWN = ("queue", "type", "modules", "id", "idFrom", "url", "prefix")
 _OF_A_STREAM = ("checkpointLocation", "path", "queryName")
-"""Spark hands these on; they are not for the data source."""
+"""Spark passes these on; they are not for the data source."""
 _TEXT = (spark.StringType,)
 _WHOLE = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _NUMBER = (*_WHOLE, spark.FloatType, spark.DoubleType, spark.DecimalType)
@@ -31,12 +31,12 @@ STEERING: Mapping[str, tuple[tuple[type[spark.DataType], ...], str]] = {
     "_headers": ((spark.MapType, spark.StringType), "a map of strings, or its JSON"),
     "_partition": (_TEXT, "a string: the key of limits"),
 }
-"""Columns that say how a task is treated, their types, and what people are told of them."""
+"""Columns that steer a task, with their types and the text of errors about them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What is written, and where to. Plain values: it travels to other processes."""
+    """The job or queue to write to, and the server. Plain values, as it is sent to other processes."""
 
     url: str = field(repr=False)
     prefix: str
@@ -101,7 +101,7 @@ def write_shape(schema: spark.StructType, options: WriteOptions) -> WriteShape:
     """Which column is for what. Raises InvalidOption and ParameterError that name the column."""
     names = [column.name for column in schema.fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidOption(f"column {twice[0]!r} is there twice; rename one")
+        raise InvalidOption(f"column {twice[0]!r} occurs twice; rename one of them")
     steering = [column for column in schema.fields if column.name.startswith("_")]
     for column in steering:
         _check_steering(column)
@@ -126,7 +126,7 @@ def _check_steering(column: spark.StructField) -> None:
         near = ["_partition"] if column.name == "_key" else []  # its name in builds before 0.1.0
         near = near or difflib.get_close_matches(column.name, STEERING, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(STEERING)}"
-        raise InvalidOption(f"column {column.name!r} says nothing of a task; {hint} Others must not begin with _")
+        raise InvalidOption(f"column {column.name!r} steers nothing; {hint} Other columns must not begin with _")
     kinds, told = STEERING[column.name]
     kind = column.dataType
     if isinstance(kind, spark.NullType):

@@ -1,14 +1,13 @@
 """Writing DataFrames into a queue, one task for each row; as a whole or not at all, and each row once.
 
-How: the rows are staged under a batch without members (docs/how-batches-work.md), and the driver decides. What must
-hold:
+The rows are staged under a batch without members (docs/how-batches-work.md), and the driver decides. Invariants:
 
-1. a Spark task that is run again, or twice at once, stages under another name, and only the names of those that Spark
-   counts are decided; so nothing is doubled, and no row needs an id of its own for that;
-2. a write that fails leaves nothing behind; one that was decided is never taken back, also when Spark, which did not
-   hear of the decision, calls `abort`;
+1. a Spark task that is run again, or twice at once, stages under another name, and only the names of the attempts that
+   Spark counts are decided; so no row is doubled, and none needs an id of its own for that;
+2. a write that fails leaves nothing behind; a write that was decided is never undone, also when Spark, which did not
+   receive the result of the decision, calls `abort`;
 3. the batch of a micro-batch is named after its query and number: when Spark writes it again after a crash, it finds
-   that it was decided, and writes nothing.
+   that the batch was decided, and writes nothing.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ from jobrunner.spark.sink.rows import RowPacker
 from jobrunner.task import new_id
 
 LEASE_S = 86_400.0
-"""A write that shows no life for so long is abandoned. Long, as Spark may compute for hours before the first row."""
+"""A write that renews nothing for this long is abandoned. Long, as Spark may compute for hours before the first row."""
 _RENEW_S = 600.0
 _PACKED_AT_ONCE = 2_000
 _WAIT_S, _WAITED_FOR_ROOM_S = 0.05, 30.0
@@ -46,7 +45,7 @@ _log = SafeLogger("jobrunner.spark")
 
 @dataclass
 class StagedWrite(WriterCommitMessage):
-    """What one Spark task staged. `is_over`: the batch was decided before, nothing was staged."""
+    """The rows that one Spark task staged. `is_over`: the batch was decided before, so nothing was staged."""
 
     batch: str
     epoch: int
@@ -78,7 +77,7 @@ class BatchWriter(DataSourceArrowWriter):
             _decide(batches.resume(self._batch, self._epoch, lease_s=LEASE_S), messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """Takes away what was staged; what was decided stays."""
+        """Removes staged rows; a batch that was decided stays decided."""
         with _batches(self._options) as batches, suppress(BatchLost):
             batches.resume(self._batch, self._epoch, lease_s=LEASE_S).dissolve()
 
@@ -102,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return _stage(lease, self._options, self._shape, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Decides; what was decided before is carried to its end."""
+        """Decides the batch, or completes a batch that was decided before."""
         told = [message for message in messages if isinstance(message, StagedWrite)]
         if not told:
             return
@@ -113,7 +112,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 _decide(batches.resume(told[0].batch, told[0].epoch, lease_s=LEASE_S), messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Takes away what was staged; what was decided stays."""
+        """Removes staged rows; a batch that was decided stays decided."""
         told = [message for message in messages if isinstance(message, StagedWrite) and not message.is_over]
         if told:
             with _batches(self._options) as batches, suppress(BatchLost):
@@ -124,7 +123,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, number = (context and context.getLocalProperty(name) for name in (_QUERY, _MICRO_BATCH))
         if not query or number is None:
             raise SparkMissing(
-                "this Spark does not tell its tasks the number of a micro-batch; PySpark 4.1 or newer does"
+                "this version of Spark gives its tasks no micro-batch number; install PySpark 4.1 or newer"
             )
         digest = hashlib.sha256(f"{query}\0{number}\0{self._options.queue}".encode()).hexdigest()
         return f"stream-{digest[:32]}"
@@ -153,13 +152,14 @@ def _decide(lease: BatchLease, messages: list[WriterCommitMessage | None]) -> No
 
 
 def _roll_forward(lease: BatchLease) -> None:
-    """Until all is in the queue, or it is full for long: from the decision on, any worker carries on."""
+    """Moves decided rows until all are in the queue, or gives up when it is full for long: any worker continues then.
+    """
     waited_s = 0.0
     while not (step := lease.advance()).done:
         if step.full is None:
             waited_s = 0.0
         elif waited_s >= _WAITED_FOR_ROOM_S:
-            _log.warning("the queue is full; workers put the rest in as room comes", queue=step.full, batch=lease.id)
+            _log.warning("the queue is full; workers add the rest later", queue=step.full, batch=lease.id)
             return
         else:
             sleep(_WAIT_S)
@@ -201,5 +201,5 @@ def _ms(length_s: float | None) -> int | None:
 
 def _append_only(options: WriteOptions, overwrite: bool) -> WriteOptions:
     if overwrite:
-        raise InvalidOption('tasks of a queue are not overwritten: write with mode("append"), or outputMode("append")')
+        raise InvalidOption('a write cannot overwrite tasks of a queue: use mode("append"), or outputMode("append")')
     return options

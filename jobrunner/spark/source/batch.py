@@ -1,4 +1,4 @@
-"""The batch read: which slices there are, which filters the server can answer, and reading a slice."""
+"""The batch read: planning slices, taking over the filters that the server can answer, and reading a slice."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ _TO = (EqualTo, LessThan, LessThanOrEqual)
 
 
 class BatchReader(DataSourceReader):
-    """Reads queues or history once. Travels to the executors; holds no connection."""
+    """Reads queues or history once. Sent to the executors; holds no connection."""
 
     def __init__(self, options: ReadOptions, shape: ReadSchema) -> None:
         self._read = ItemRead(options=options, shape=shape)
@@ -96,7 +96,7 @@ class BatchReader(DataSourceReader):
             types = self._read.types
             self._read = replace(self._read, types=words if types is None else types & words)
         elif self._read.options.states == ("done",):
-            return False  # how a task ended is known only when it is read
+            return False  # the final state of a task is known only after it is read
         else:
             self._states = tuple(state for state in self._states if state in words)
         return True

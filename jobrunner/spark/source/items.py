@@ -1,7 +1,7 @@
-"""From one slice of a queue to Arrow record batches. Runs on executors; knows nothing of the rest of the read.
+"""Reads one slice of a queue as Arrow record batches. Runs on executors and depends on no other part of the read.
 
-The next page is asked for before the present one is made into Arrow, so that the server works meanwhile. Pages shrink
-when payloads are large: a page is a few MB at most.
+The next page is requested before the present one is converted to Arrow, so that the server works meanwhile. Pages
+shrink when payloads are large: a page is a few MB at most.
 """
 
 import gc
@@ -31,7 +31,7 @@ _ALWAYS = ("queue",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRead:
-    """What executors need to know. `types`: only these jobs; `whole`: an entry that has gone is an error."""
+    """The parameters that executors need. `types`: only these jobs; `whole`: a deleted entry is an error."""
 
     options: ReadOptions
     shape: ReadSchema
@@ -54,7 +54,8 @@ class ItemRead:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Rows are many lists in no circle: looking through them for garbage costs a fifth of the read and finds none."""
+    """Switches the garbage collector off: rows are many lists without cycles, and scanning them for garbage costs a
+    fifth of the read and finds none."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -29,7 +29,7 @@ _ROWS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read, from where. Plain values: it travels to other processes."""
+    """The queues and columns to read, and the server. Plain values, as it is sent to other processes."""
 
     url: str = field(repr=False)
     prefix: str
@@ -45,7 +45,7 @@ class ReadOptions:
     starting: str = "earliest"
 
     def select(self, registered: Sequence[str]) -> list[str]:
-        """Full names of the queues that are meant, given all that there are."""
+        """Full names of the selected queues, among those that are registered."""
         found = [name for name in self.queues if not _PATTERN.search(name)]
         patterns = [name for name in self.queues if _PATTERN.search(name)]
         found += [name for name in registered if any(fnmatchcase(name, one) for one in patterns)]
@@ -57,7 +57,7 @@ def batch_options(given: Mapping[str, str]) -> ReadOptions:
     options = settle_names(given, _BATCH, "a read from jobrunner")
     queue, history, state = (options.get(name) for name in ("queue", "history", "state"))
     if (queue is None) == (history is None):
-        raise InvalidOption(f"queue={queue!r} and history={history!r}: give one of the two options")
+        raise InvalidOption(f"queue={queue!r} and history={history!r}: give exactly one of the two options")
     if history is not None and state is not None:
         raise InvalidOption(f"state={state!r} with history={history!r}: history is a state of its own; leave out state")
     states = ("done",) if history is not None else _states(state)
@@ -127,7 +127,7 @@ def _columns(given: str | None) -> tuple[str, ...] | None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise InvalidOption(f"columns has {name!r}, which is no column of an item; {hint}")
+            raise InvalidOption(f"columns names {name!r}, and an item has no such column; {hint}")
     return names
 
 
@@ -139,7 +139,7 @@ def _whole(given: str, option: str) -> int:
 
 PAYLOAD = "payload"
 MISFIT = "_misfit"
-"""Why a payload does not fit the schema; null when it does."""
+"""The column with the reason why a payload does not fit the schema; null when it fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +190,6 @@ def _check_item_column(name: str, kind: str) -> None:
     if name not in ITEM_COLUMNS:
         near = difflib.get_close_matches(name, [*ITEM_COLUMNS, MISFIT], n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(ITEM_COLUMNS)}"
-        raise InvalidOption(f"column {name!r} is none of an item; {hint}")
+        raise InvalidOption(f"an item has no column {name!r}; {hint}")
     if kind != ITEM_COLUMNS[name].ddl:
         raise InvalidOption(f"column {name!r} is {ITEM_COLUMNS[name].ddl}, not {kind}; cast it after the read")

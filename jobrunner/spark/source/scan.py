@@ -19,7 +19,7 @@ from jobrunner.broker.call import Call, command, pack
 from jobrunner.broker.keys import QueueKeys
 
 Mark = tuple[float, bytes]
-"""A place in the order of a set: score and member."""
+"""A position in the order of a set: score and member."""
 Ask = Callable[..., Any]
 _STEP_BACK = 100
 
@@ -42,7 +42,7 @@ class ScanPage:
 
 
 class SetScan:
-    """One walk. `packed` is the request for the next page, `take` makes a page of its reply, until `ended`."""
+    """One scan. `packed` is the request for the next page, `take` makes a page of its reply, until `ended`."""
 
     def __init__(self, key: bytes, part: ScanRange) -> None:
         self._key = key
@@ -58,7 +58,7 @@ class SetScan:
         return pack(self._words())
 
     def take(self, reply: list[bytes], ask: Ask) -> ScanPage:
-        """The page of a reply; empty only at the end. `ask` sends a command when the walk has to step back."""
+        """The page of a reply; empty only at the end. `ask` sends a command when the scan has to step back."""
         step = _STEP_BACK
         while True:
             ids, scores = reply[::2], reply[1::2]
@@ -100,7 +100,7 @@ class SetScan:
 
 
 class _Positions:
-    """A page as a sequence of marks, made only where they are looked at."""
+    """A page as a sequence of marks, each made on access."""
 
     def __init__(self, ids: list[bytes], scores: list[bytes]) -> None:
         self._ids, self._scores = ids, scores
@@ -121,7 +121,7 @@ class QueueSlice(InputPartition):
         self.state = state
         self.part = part
         self.begins = -math.inf
-        """Of a stream: from where on entries must not have gone."""
+        """For a stream: the score from which on no entry may have been deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +142,17 @@ class ScoreSpan:
 
     @property
     def lower(self) -> bytes:
-        """As a word of the server."""
+        """As an argument of a sorted-set command."""
         return _word(self.first)
 
     @property
     def upper(self) -> bytes:
-        """As a word of the server."""
+        """As an argument of a sorted-set command."""
         return _word(self.last) if self.end is None else b"(" + _word(self.end)
 
 
 def slices_of(broker: Broker, keys: QueueKeys, state: str, span: ScoreSpan, rows: int) -> list[QueueSlice]:
-    """Slices of up to `rows` items of one state, as it stands now. Costs the server two looks for each."""
+    """Slices of up to `rows` items of one state, as it stands now. Costs the server two commands for each slice."""
     key = getattr(keys, state)
     before, count = broker.run_many(
         [

@@ -1,7 +1,7 @@
 """The data source `jobrunner` of Spark: queues and history as tables, history as a stream, rows as tasks.
 
-Its instances, readers and slices travel to other Python processes by pickle: classes of modules, plain options, and
-connections that are opened where they are used.
+Instances, readers and slices are pickled for other Python processes. So their classes belong to modules, their options
+are plain values, and connections are opened where they are used.
 """
 
 from pyspark.sql.datasource import (
@@ -24,7 +24,7 @@ class JobrunnerSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The name for `format(...)`."""
         return "jobrunner"
 
     def schema(self) -> str:

@@ -1,9 +1,9 @@
 """The streaming read of history: finished tasks as they finish.
 
-An offset is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end). Whatever
-finishes after the server was asked for its time finishes at that time or later, so a range that lies behind is
-complete, and reading it again gives the same rows: that is what makes a checkpoint enough. What must hold: entries that
-were deleted before they were read are an error, not a gap.
+An offset is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end). A task that
+finishes after the server was asked for its time has that time or a later one, so a range in the past is complete, and
+reading it again gives the same rows: therefore a checkpoint suffices. Invariant: entries that were deleted before they
+were read are an error, not a gap.
 """
 
 import math
@@ -33,7 +33,7 @@ _EARLIEST = -math.inf
 
 
 class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads history as a stream. Travels to the executors; holds no connection."""
+    """Reads history as a stream. Sent to the executors; holds no connection."""
 
     def __init__(self, options: ReadOptions, shape: ReadSchema) -> None:
         self._options = options
@@ -51,7 +51,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
-        """The server's time, or earlier: when that many rows were finished. `start` when there are none."""
+        """The server's time, or the earlier instant by which `limit` rows finished; `start` when there are none."""
         begins = _instant(start)
         with self._broker() as broker:
             now = broker.run(server_time())
@@ -63,11 +63,11 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(end) if count else start
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Notes the present: what finishes later is left to the next run."""
+        """Records the present instant as the end: tasks that finish later are left to the next run."""
         self._target = self._now()
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """Slices of what finished from `start` and before `end`. Raises HistoryTrimmed."""
+        """Slices of the tasks that finished from `start` on and before `end`. Raises HistoryTrimmed."""
         span = ScoreSpan(first=_instant(start), end=_instant(end))
         found: list[InputPartition] = []
         with self._broker() as broker:
@@ -120,7 +120,8 @@ class _History:
         return sum(self._broker.run_many(asked))
 
     def end_of(self, rows: int, end: float) -> float:
-        """The latest instant before which at most so many finished; beyond that as many as finished with the first."""
+        """The latest instant before which at most `rows` tasks finished, or just after the first instant when more
+        tasks than that finished at it."""
         low = self._first()
         if self.count(math.nextafter(low, math.inf)) > rows:
             return math.nextafter(low, math.inf)
@@ -139,7 +140,7 @@ class _History:
 
 
 def check_untrimmed(broker: Broker, keys: QueueKeys, begins: float) -> None:
-    """Raises HistoryTrimmed when tasks that finished at `begins` or later are in the history no more."""
+    """Raises HistoryTrimmed when tasks that finished at `begins` or later were deleted from the history."""
     if begins == _EARLIEST:
         return
     (noted, trimmed), entries = broker.run_many(

@@ -1,7 +1,7 @@
 """One batch at a Spark station, from its members to the decision. Each step can be called by itself.
 
-What must hold: nothing of it is seen before the decision; a batch that is decided was checked as a whole, so each of
-its members is accounted for once.
+Invariants: no row is visible before the decision; a batch that is decided was checked as a whole, so each of its
+members is accounted for once.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,20 +28,20 @@ _NAMED = 3
 
 
 def _nothing() -> None:
-    """What a batch without a lease does to renew it: one that a test of a sink makes."""
+    """The `renew` of a batch without a lease, such as a test of a sink makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkBatch:
-    """What a sink is told of the batch at hand. `id` is the same for the same items however often they come: what is
-    written under it is written once."""
+    """The batch, as a sink receives it. `id` is the same for the same items however often they come: rows written under
+    it are written once."""
 
     id: str
     supersedes: tuple[str, ...]
-    """Ids of batches of which this one is a part, after they failed and were halved: what was written under those does
-    not count, as this batch and its other halves write it anew. Empty but for halves."""
+    """Ids of batches of which this one is a part, after they failed and were halved: rows written under those do not
+    count, as this batch and its other halves write them anew. Empty except for halves."""
     epoch: int
-    """Counts the times it was handed out."""
+    """Number of times the batch was taken, from 1 on."""
     size: int
     renew: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
     """Renews the lease. Raises BatchLost when another attempt may have begun: then write nothing more."""
@@ -109,12 +109,13 @@ class BatchRun:
             self._check_none_missing(found)
 
     def decide(self) -> None:
-        """From here on it happens. Raises BatchLost."""
+        """Decides the batch: from here on its rows are applied. Raises BatchLost."""
         nonces = [*(one.nonce for one in self.staged), *self._misfits()]
         self.lease.decide(nonces, rest=self._station.rest, max_hops=self._station.link.max_hops)
 
     def _misfits(self) -> list[str]:
-        """Staging keys of payloads that do not fit, by whatever attempt: it is true of them in any case."""
+        """Staging keys of payloads that do not fit, of any attempt: whether a payload fits does not depend on the
+        attempt."""
         return broker_of(self._client).run(nonces(self._keys, self.lease.id, self.lease.epoch, prefix=MISFITS))
 
     def _check_single(self, counts: dict[int, int]) -> None:
@@ -174,7 +175,7 @@ def _larger_ones(lease: BatchLease) -> tuple[str, ...]:
 
 
 def _steered(returned: Any) -> Any:
-    """What a function returns to say how its batch goes on, it may also raise."""
+    """Raises a steering value that the function returned: it may return or raise one."""
     if isinstance(returned, Steer):
         raise returned
     return returned
@@ -183,7 +184,8 @@ def _steered(returned: Any) -> Any:
 def _check_sink(station: SparkStation, returned: Any) -> None:
     if isinstance(returned, DataFrame):
         raise StationError(
-            f"sink {station.queue!r} returned a DataFrame, which nobody evaluates: write it, or declare a spark_station"
+            f"sink {station.queue!r} returned a DataFrame, which Spark never evaluates: write it, or declare a "
+            "spark_station"
         )
 
 

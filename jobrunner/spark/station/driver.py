@@ -1,5 +1,5 @@
 """The driver of a station on Spark: takes batch after batch from the queue, runs each to its decision, and has what was
-decided rolled forward. What becomes of a batch that fails is in `failures`.
+decided rolled forward. Failed batches are handled in `failures`.
 """
 
 import threading
@@ -37,26 +37,27 @@ from jobrunner.spark.station.lease_renewal import LeaseRenewal, SparkJobs
 from jobrunner.spark.station.roll_forward import RollForward
 
 _IDLE_S = 1.0
-"""Longest pause between two looks at an idle queue; a hint of work ends it."""
+"""Longest pause between two polls of an idle queue; a wake-up ends it."""
 _TOP_UPS = 10
-"""Looks for more items while a batch waits to be full."""
+"""Polls for more items while a batch waits to be full."""
 _CANCEL_S = 10.0
-"""For a batch at hand to end after it was cancelled."""
+"""Time for the current batch to end after it was cancelled."""
 _SLICE_S = 1.0
-"""For a slice of rolling forward that is on its way when the driver ends."""
+"""Time for a slice of rolling forward that is under way when the driver ends."""
 _LINKED = 128
 """Items whose spans the span of a batch links to, when it is traced."""
 _TIMED = 32
-"""Items of a batch whose waits are looked at; they stand for the others."""
+"""Items of a batch whose waits are measured, as a sample of all."""
 _RECLAIM_S = 3.0
-"""Longest search of a large server for what an earlier version left, before the first batch."""
+"""Longest search of a large server for items that an earlier version left, before the first batch."""
 _STARTING = threading.Lock()
 """Stations of one process start its session together."""
 _log = SafeLogger("jobrunner.spark")
 
 
 def build_driver(station: SparkStation, client: Client, seen: Seen = lambda _: None) -> "StationDriver":
-    """The driver of a declared station or sink, for a worker to start; `seen` hears what became of its batches."""
+    """The driver of a declared station or sink, for a worker to start; `seen` is called with the result of each batch.
+    """
     return StationDriver(station, client, seen)
 
 
@@ -64,11 +65,11 @@ class StationDriver:
     """Serves one queue in a thread of its own, on the session of this process. Its duties:
 
     1. takes a batch: one that is due again, else a new one, which it fills for `max_wait` seconds;
-    2. runs it, keeping its lease meanwhile, to the decision, or says what became of it;
-    3. has what was decided rolled forward meanwhile, also by a driver that died (see Closing);
+    2. runs it to the decision while its lease is renewed, or reports its failure (see BatchFailures);
+    3. has decided batches rolled forward meanwhile, also those of a driver that died (see RollForward);
     4. pauses longer and longer while batch after batch fails, so that an outage behind a sink kills no item;
     5. ends the worker's process when the engine is gone;
-    6. while it is quiet, ends the batch at hand and takes no other.
+    6. while it is quiet, finishes the current batch and takes no other.
     """
 
     def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
@@ -111,7 +112,7 @@ class StationDriver:
 
     @property
     def running(self) -> tuple[CurrentBatch, ...]:
-        """The batch at hand, and the one that is being rolled forward."""
+        """The current batch, and the one that is being rolled forward."""
         held = [lease for lease in (self._closing.lease, self._lease) if lease is not None]
         return tuple(
             CurrentBatch(id=lease.id, attempt=lease.epoch, items=lease.size, began_ms=lease.taken_ms)
@@ -119,11 +120,11 @@ class StationDriver:
         )
 
     def start(self) -> None:
-        """Begins; the first turn starts the session when there is none."""
+        """Starts the thread; its first turn starts the session when there is none."""
         self._loop.start()
 
     def be_quiet(self, quiet: bool) -> None:
-        """Takes no batch while it is quiet; the one that it has is not filled up any more, and runs to its end."""
+        """Takes no batch while it is quiet; the current one is no longer filled up, and runs to its end."""
         self._quiet = quiet
         self._loop.wake()
 
@@ -133,7 +134,7 @@ class StationDriver:
         self._loop.wake()
 
     def stop(self, grace_s: float) -> None:
-        """Ends within about so many seconds; a batch that is not decided then is handed back."""
+        """Ends within about `grace_s` seconds; a batch that is not decided by then is released."""
         ends = monotonic() + grace_s
         self.ask_to_stop()
         if not self._loop.stop(grace_s) and (jobs := self._jobs) is not None:
@@ -154,13 +155,14 @@ class StationDriver:
         return 0.0 if self.step(self._spark) else self._idle()
 
     def _begin(self) -> bool:
-        """Joins the session of this process, or starts it. Whether it could: a process that cannot must be replaced."""
+        """Joins the session of this process, or starts it. Returns False when it cannot: the process must be replaced
+        then."""
         try:
             with _STARTING:
                 spark = spark_session(self._station.pipeline)
                 ship_package(spark)
                 self._shape = shape_of(self._station.schema, self._station.queue)
-        except Exception as error:  # what a JVM says that does not start, or is gone
+        except Exception as error:  # a JVM that does not start, or is gone, fails in many ways
             self._failures.give_up(error)
             return False
         self._spark = spark
@@ -168,7 +170,7 @@ class StationDriver:
         return True
 
     def step(self, spark: SparkSession) -> bool:
-        """One batch, if there is one. Raises ServerError when the server cannot be asked for one."""
+        """Runs one batch, if there is one. Raises ServerError when the server cannot be asked for one."""
         if self._shape is None:
             self._shape = shape_of(self._station.schema, self._station.queue)
         lease = self._batches.take(self._station.batch, lease_s=self._station.lease)
@@ -209,12 +211,12 @@ class StationDriver:
         self._closing.hand(lease, partial(_log_done, lease, rows, began, filled, monotonic()), self._count)
 
     def _count(self, step: Advance) -> None:
-        """What a slice of rolling forward did, also of a batch whose driver is dead."""
+        """Counts what a slice of rolling forward did, also for a batch whose driver is dead."""
         counts = {"moved": step.moved, self._station.rest: step.ended, "failed": step.dead, "dead": step.dead}
         self._seen(BatchEnd(counts=counts))
 
     def _fill(self, lease: BatchLease) -> None:
-        """A new batch waits for more items, a while."""
+        """Fills up a new batch for up to `max_wait` seconds."""
         station = self._station
         if not lease.is_new or lease.size >= station.batch:
             return
@@ -225,7 +227,7 @@ class StationDriver:
             try:
                 lease.renew()
                 self._batches.top_up(lease, station.batch - lease.size)
-            except ServerError:  # the attempt meets it too, and hands back what there is
+            except ServerError:  # the attempt meets the outage, too, and releases the batch
                 return
 
     def _attempt(self, spark: SparkSession, lease: BatchLease, jobs: SparkJobs) -> int | BaseException:
@@ -243,7 +245,7 @@ class StationDriver:
     def _idle(self) -> float:
         try:
             if self._hints.wait(_IDLE_S) and self._quiet:
-                self._broker.run(queues.wake(self._keys))  # it is for others
+                self._broker.run(queues.wake(self._keys))  # the wake-up is for another worker
         except ServerError:
             return _IDLE_S
         return 0.0

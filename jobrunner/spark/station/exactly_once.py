@@ -1,4 +1,4 @@
-"""Writing what a sink got so that each row is there once, whatever died, or lived too long, on the way.
+"""Writing the batch of a sink so that each row is there once, whichever process died, or lived too long, on the way.
 
 Invariants: two attempts at one batch never write to the same folder, and only the attempt that holds its lease changes
 what readers see. Folders of attempts that are not in place have names that readers pass over: Spark's readers skip
@@ -30,13 +30,13 @@ def write_batch(
     partition_by: Sequence[str] = (),
     **options: str,
 ) -> None:
-    """Writes the rows to the folder `path/batch=<id>`, in place of what an earlier attempt wrote there.
+    """Writes the rows to the folder `path/batch=<id>`, replacing the rows of an earlier attempt.
 
-    They are written to a folder of this attempt, which readers pass over, and put in place by renaming it, if the
-    lease is still held then: raises BatchLost. What the batch wrote while it was whole, before it was halved, goes
-    away. `spark.read.parquet(path)` reads all batches, with a column `batch`. `partition_by` names columns whose values
-    are folders below that. `path` is local or a URL that Spark knows; a URL under Spark Connect is written to in place.
-    Let it be the last thing that a sink does: what fails behind it leaves its rows there. Raises PipelineError.
+    They are written to a folder of this attempt, which readers skip, and become visible by renaming it if the lease is
+    still held then: raises BatchLost. Rows that the batch wrote before it was halved are removed.
+    `spark.read.parquet(path)` reads all batches, with a column `batch`. `partition_by` names columns whose values are
+    folders below that. `path` is local or a URL that Spark knows; a URL under Spark Connect is written to in place.
+    Call it last in a sink: an error after it leaves the rows there. Raises PipelineError.
     """
 
     def save(rows: DataFrame, name: str) -> None:
@@ -54,7 +54,7 @@ def write_batch(
         _clear(folders, batch)
         _put_in_place(folders, batch, own)
     except BaseException:
-        with suppress(Exception):  # what went wrong first is what to tell
+        with suppress(Exception):  # report the first error, not one of the clean-up
             folders.remove(own)
         raise
 
@@ -108,7 +108,7 @@ class HadoopFolders:
     def rename(self, name: str, to: str) -> None:
         if not self._system.rename(self._path(self._root, name), self._path(self._root, to)):
             root = self._root.toString()
-            raise PipelineError(f"{root}/{name} cannot be renamed to {to}: see that nothing else writes there")
+            raise PipelineError(f"{root}/{name} cannot be renamed to {to}: make sure that nothing else writes there")
 
 
 class LocalFolders:
@@ -144,7 +144,8 @@ def _put_in_place(folders: Folders, batch: SinkBatch, own: str) -> None:
 
 
 def _clear(folders: Folders, batch: SinkBatch) -> None:
-    """Removes what can never count again, so that no lease is needed: of larger batches, and of attempts before."""
+    """Removes folders that can never count again, so that no lease is needed: those of larger batches and of earlier
+    attempts."""
     for larger in batch.supersedes:
         for name in (_folder_of(larger), *folders.beginning_with(_attempts_at(larger))):
             folders.remove(name)

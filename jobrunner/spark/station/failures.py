@@ -1,4 +1,4 @@
-"""Failed batches of a station: whose fault an error was, and what it costs the items, the station and the process.
+"""Failed batches of a station: the cause of an error, and its cost for the items, the station and the process.
 
 Invariant: an error of the function, or of a row, counts against the items of the batch; an outage, a lost lease or a
 dead engine never does.
@@ -39,7 +39,8 @@ T = TypeVar("T")
 class CircuitBreaker:
     """Counts failures in a row; the first `patient_with` of them cost no pause, later ones a growing one.
 
-    While everything fails, the items are not to blame, and halving their batches until they are dead helps nobody.
+    While everything fails, the items are not to blame, and halving their batches until they are dead would lose good
+    items.
     """
 
     def __init__(self, patient_with: int = _PATIENT_WITH) -> None:
@@ -142,7 +143,7 @@ class BatchFailures:
         """Hands a batch back whose items are not to blame, and pauses. It is due again after the pause, so another one
         runs in between: when that succeeds the function works, and later errors count against their items."""
         pause_s = self._code_breaker.failed()
-        _log.error("station fails before it looks at an item", queue=lease.queue, batch=lease.id, items=lease.size,
+        _log.error("station fails before it reads an item", queue=lease.queue, batch=lease.id, items=lease.size,
                    error=line, pauses_s=pause_s)  # fmt: skip
         self.report(partial(lease.release, delay_s=_BEHIND_PAUSE * pause_s))
         self._stopping.wait(pause_s)

@@ -2,7 +2,7 @@
 
 Small batches go through the driver, which saves Spark a stage of Python; larger batches are read where Spark runs,
 chunk by chunk, and never pass the driver. In the output, columns that begin with `_` steer the item or are its own; all
-others are its payload. What the columns alone show to be wrong is checked here.
+others are its payload. Errors that the columns alone reveal are raised here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -91,7 +91,7 @@ def _dress(read: DataFrame, shape: PayloadShape) -> DataFrame:
     headers = F.from_json("_headers", "map<string,string>").alias("_headers")
     own: list[Column] = [F.col("_id"), F.col("_type"), F.col("_attempts"), F.col("_enqueue_time"), headers]
     if shape.columns is not None:
-        # What does not fit was sorted out before, so the mode only says that nothing may turn into null in silence.
+        # Misfits were sorted out before; the mode makes sure that no value turns into null silently.
         parsed = F.from_json(PAYLOAD, shape.columns, {"mode": "FAILFAST"}).alias(PAYLOAD)
         named: list[Column] = [F.col(f"`{PAYLOAD}`.`{name}`") for name in shape.columns.fieldNames()]
         return read.select(parsed, *own).select(*named, *map(F.col, OWN))

@@ -18,7 +18,7 @@ _log = SafeLogger("jobrunner.spark")
 
 
 class SparkJobs:
-    """The jobs that the thread in its `with` block starts.
+    """The Spark jobs that the thread in its `with` block starts, under a tag by which another thread cancels them.
 
     A classic session's tags belong to threads, those of a session of Spark Connect to the session.
     """
@@ -36,9 +36,10 @@ class SparkJobs:
             self._tags.removeJobTag(self._tag) if self._is_classic else self._spark.removeTag(self._tag)
 
     def cancel_until(self, over: threading.Event, timeout_s: float | None = None) -> None:
-        """Cancels them, and those that start yet, until it is over; the thread that waits for them gets an error.
+        """Cancels the jobs, also those that start later, until `over` is set; the thread that waits for them gets an
+        error.
 
-        Safe in any thread. Spark forgets a cancellation that comes before the job.
+        Safe in any thread. It repeats, as Spark forgets a cancellation that comes before its job.
         """
         ends = monotonic() + (inf if timeout_s is None else timeout_s)
         while not over.is_set() and monotonic() < ends:
@@ -92,7 +93,7 @@ class LeaseRenewal:
                 return
 
     def _renewed(self) -> bool:
-        """Whether the batch is still ours, as far as one can know."""
+        """Whether this driver still holds the batch, as far as it can know."""
         asked_at = monotonic()
         try:
             self._lease.renew()

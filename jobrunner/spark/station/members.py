@@ -48,7 +48,7 @@ DDL = "_id string, payload string, _type string, _attempts int, _enqueue_time ti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRef:
-    """Where a batch is, for processes that know nothing else; it travels inside functions, never in a plan or a log."""
+    """The address of a batch, for other processes; it is sent inside functions, never in a plan or a log."""
 
     url: str = field(repr=False)
     prefix: str
@@ -62,7 +62,7 @@ class BatchRef:
     failures: int = 0
 
     def open(self) -> "BatchConnections":
-        """A way to the batch, to be closed."""
+        """Connections to the batch, to be closed."""
         return BatchConnections(self)
 
 
@@ -86,7 +86,7 @@ class BatchConnections:
 
     @cached_property
     def reader(self) -> BulkReader:
-        """For reading much."""
+        """The connection for bulk reads."""
         return BulkReader(self._endpoint, self.keys.base)
 
     @cached_property
@@ -94,8 +94,8 @@ class BatchConnections:
         return AdaptiveSlice(self._broker, ROWS_AT_ONCE)
 
     def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
-        """Appends any number of rows behind the `after` that are there. Raises BatchLost when the batch is another's
-        by now."""
+        """Appends any number of rows behind the `after` that are there. Raises BatchLost when another driver
+        holds the batch."""
         for part in self._pace.portions(words):
             self._broker.run(stage(self.keys, self.place.batch, self.place.epoch, nonce, part, after=after))
             after += len(part) // 4
@@ -122,8 +122,8 @@ def read_members(access: BatchConnections, start: int, count: int, check: Check)
 
 
 def _still_members(access: BatchConnections, ids: list[bytes]) -> list[bytes]:
-    """Those that no other half has ended. Earlier versions let ranges of halves grow over one another: of two such
-    halves only the first may hand a member to the function, or a sink would write it twice."""
+    """The members that no other half has ended. In earlier versions the ranges of two halves could overlap: only the
+    first half may pass a member to the function, or a sink would write it twice."""
     if not ids:
         return ids
     number = number_from(access.place.root)
@@ -132,7 +132,7 @@ def _still_members(access: BatchConnections, ids: list[bytes]) -> list[bytes]:
 
 
 def _sorted_out(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[Any], list[bytes | str]]:
-    """(ids and fields of those that fit, by column; words of the rows that tell of the others)."""
+    """(ids and fields of the members that fit, by column; staged words for the others)."""
     with suppress(msgspec.MsgspecError, ValueError, RecursionError, TypeError):
         columns = list(zip(*rows, strict=True))
         if columns and columns[1].count(b"json") == columns[6].count(None) == len(rows):

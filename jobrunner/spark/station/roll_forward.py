@@ -1,4 +1,5 @@
-"""Rolling forward what was decided, while Spark works for the next batch: that is the server's work, this is ours."""
+"""Rolling decided batches forward while Spark works for the next batch: the server is busy with one, Spark with the
+other."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +15,8 @@ _log = SafeLogger("jobrunner.spark")
 
 
 class RollForward:
-    """One decided batch at a time, in a thread of its own. What it leaves behind on a stop, others finish."""
+    """Rolls one decided batch at a time forward, in a thread of its own. Other workers finish what a stop interrupts.
+    """
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
@@ -30,8 +32,8 @@ class RollForward:
         return 0 if lease is None else lease.size
 
     def hand(self, lease: BatchLease, tell: Callable[[], None], count: Callable[[Advance], None]) -> None:
-        """Takes a batch over; `count` hears of every slice, and `tell` is called when it is done. Waits until the one
-        before is done."""
+        """Takes a batch over: `count` is called after every slice, and `tell` when the batch is done. Waits until the
+        previous batch is done."""
         self.wait(None)
         self.lease, self._count = lease, count
         self._thread = threading.Thread(target=self._close, args=(lease, tell), name=f"jobrunner-close-{lease.id}")
@@ -39,7 +41,7 @@ class RollForward:
         self._thread.start()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Until there is nothing in hand, at most so long; None: as long as it takes."""
+        """Waits until there is nothing in hand, for at most `timeout_s` seconds; None: without a limit."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -52,12 +54,12 @@ class RollForward:
         except BatchLost as error:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
         except ClientClosed:  # the driver stopped meanwhile
-            _log.info("decided batch is left to others", batch=lease.id, queue=lease.queue)
+            _log.info("decided batch is left to other workers", batch=lease.id, queue=lease.queue)
         finally:
             self.lease = None
 
     def _is_done(self, lease: BatchLease) -> bool:
-        """One slice; pauses when it does not help to ask again at once."""
+        """Moves one slice; pauses after an outage, and while a target is full."""
         self._waits = True
         try:
             step = lease.advance()
@@ -67,7 +69,7 @@ class RollForward:
             return False
         self._count(step)
         if step.full is not None:
-            _log.info("decided batch waits for room", batch=lease.id, queue=lease.queue, target=step.full)
+            _log.info("decided batch waits for capacity", batch=lease.id, queue=lease.queue, target=step.full)
             self._stopping.wait(_FULL_S)
             return False
         self._waits = False

@@ -32,7 +32,7 @@ Ids = list[bytes | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:
-    """What rows of a station may say; plain data that travels to the executors."""
+    """The rules for rows of a station; plain data that is sent to the executors."""
 
     station: str
     targets: Mapping[str, str]
@@ -126,7 +126,7 @@ def _payloads(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> list[bytes]:
 
 
 def _steering(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> dict[int, dict[str, Any]]:
-    """What the fourth word says, of the rows that need one."""
+    """The fourth word of each row that needs one."""
     more: dict[int, dict[str, Any]] = {}
     for column, word, read, should in _STEERING:
         values = _column(batch, column)
@@ -190,7 +190,7 @@ def _make_new(
                 "the id of the item, or declare emits_new=True for new items"
             )
         parent = None if task_id is None else task_id.decode()
-        # A source is no item, so that its rows' ids are all digest: beside one time, a million would meet now and then.
+        # A source is no item, so these ids are all digest: with one time in front, two of a million might be equal.
         words[4 * place] = derived_id(parent or f"new.{source}", f"{source}.{before + place}", tag)
         said = more.setdefault(place, {})
         said["new"] = 1
@@ -213,7 +213,7 @@ STAGED = "nonce string, rows long, digests binary"
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """What one counted task attempt staged."""
+    """The rows that one counted task attempt staged."""
 
     nonce: str
     rows: int
@@ -222,7 +222,7 @@ class StagedRows:
 
 
 def stage_rows(place: BatchRef, rules: RowRules, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One Spark task: stages what it is given, then says so in one row (none when it was given nothing)."""
+    """One Spark task: stages its rows, then yields one row with the result (none when there were no rows)."""
     context = TaskContext.get()
     with place.open() as access:
         staged = stage_batches(access, rules, batches, context.partitionId() if context else 0)

@@ -1,4 +1,4 @@
-"""The processes behind ``jobrunner pipeline run flights``: who is who, and how each of them is killed.
+"""The processes behind ``jobrunner pipeline run flights``: their roles, and how each of them is killed.
 
 ::
 
@@ -40,7 +40,7 @@ class Crew:
 
 
 def muster(supervisor: int) -> Crew:
-    """Who is there below the supervisor's process."""
+    """The processes below the supervisor's process."""
     return _sorted_out(supervisor, descendants(supervisor))
 
 

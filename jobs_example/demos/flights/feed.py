@@ -1,4 +1,4 @@
-"""Lets the flights into the pipeline, from a thread of its own, while others already work on the first of them."""
+"""Pushes the flights into the pipeline from a thread of its own, while stations already work on the first of them."""
 
 from collections.abc import Iterator
 from itertools import islice

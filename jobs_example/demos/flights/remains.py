@@ -1,4 +1,4 @@
-"""What the server still holds of the pipeline when all is over."""
+"""The keys and items that the server still holds of the pipeline at the end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ class Remains:
     """Of one pipeline."""
 
     open: int
-    """Items that are waiting, scheduled or in someone's hands."""
+    """Items that are waiting, scheduled or pending."""
     dead: dict[str, str]
     """Id and error of each dead item."""
     staged: tuple[str, ...]
-    """Keys that belong to a batch which is not over: its members, rows, manifest; none once all is done."""
+    """Keys of a batch that has not ended: its members, rows, manifest; none when all is done."""
     items: int
     """Items the server knows in any way, the dead among them."""
 
 
 def remains(client: Client, pipeline: Pipeline) -> Remains:
-    """Looks at every queue and every key of the pipeline."""
+    """Reads every queue and every key of the pipeline."""
     queues = [client.queue(node.queue) for node in pipeline.graph.nodes]
     counts = [queue.counts() for queue in queues]
     base = keys_of(client).tag_base(pipeline.name)

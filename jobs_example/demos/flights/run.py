@@ -1,6 +1,6 @@
 """``jobrunner demo flights``: a year of flights through the pipeline, three kinds of kills, and a verdict.
 
-What happens, in this order:
+Steps:
 
 1. a private server starts in a folder of its own, and ``jobrunner pipeline run flights`` with its processes;
 2. every flight of the year enters the pipeline, with some damaged rows among them;
@@ -34,7 +34,7 @@ from jobs_example.demos.screen import Screen, opened
 from jobs_example.flights import FOLDER_VARIABLE, flights
 
 PATIENCE_S = 1800.0
-"""After this long the demo waits no more; the checks then say what is missing."""
+"""After this long the demo stops waiting; the checks then show what is missing."""
 
 LOOK_S = 0.5
 
@@ -100,7 +100,7 @@ def _run(place: Path, plan: Plan, seed: int, talk: TextIO) -> list[Check]:
 
 
 class Demo:
-    """The run itself: looks at the pipeline again and again, shows it, kills, until all is over or patience is."""
+    """The run: polls the pipeline, shows it, and kills processes, until all items have left or the time limit."""
 
     def __init__(self, progress: Progress, feed: Feed, supervisor: WorkerProcess, screen: Screen, plan: Plan) -> None:
         self._progress = progress

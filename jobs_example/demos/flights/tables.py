@@ -1,4 +1,4 @@
-"""Reads what the pipeline has written: with Arrow, so that the reader is another program than the writer."""
+"""Reads the tables of the pipeline with Arrow, so that the reader is another program than the writer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Stored:
     """All that was written."""
 
     ids: tuple[str, ...]
-    """Of every row of every table: a flight that is there twice is named twice."""
+    """The ids of all rows of all tables; a flight that was written twice is listed twice."""
     rows: Mapping[str, int]
     """By table."""
     batches: int
@@ -33,7 +33,7 @@ class Stored:
 
 
 def read_tables(folder: Path) -> Stored:
-    """Reads the three tables below a folder; one that is not there has no rows."""
+    """Reads the three tables below a folder; a missing table has no rows."""
     tables = {name: _read(folder / name, _ALWAYS + ([] if name == "cancelled" else _JOINED)) for name in TABLES}
     departed = [table for name, table in tables.items() if name != "cancelled"]
     return Stored(

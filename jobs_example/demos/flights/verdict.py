@@ -1,4 +1,4 @@
-"""What must be true at the end of the demo of the pipeline.
+"""The checks at the end of the demo of the pipeline.
 
 Two questions. Did each item leave once: is every flight in one row of one table, is every damaged row dead with its
 reason, is nothing left behind? And is it right: are the figures of the tables the published ones?

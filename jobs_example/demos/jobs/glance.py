@@ -1,4 +1,4 @@
-"""The state of the demo at one moment, and how a screen shows it."""
+"""The state of the demo at one moment, and its rendering on a screen."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MOST_BARS = 12
-"""How many running tasks are drawn, so that the picture fits the window."""
+"""How many running tasks are shown, so that the table fits the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLine:
-    """One worker process; `running` is how many tasks say that they are in its hands."""
+    """One worker process; `running` is the number of tasks that it runs, by their progress notes."""
 
     name: str
     executor: str
@@ -36,7 +36,7 @@ class WorkerLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
-    """A task in a worker's hands; `done` of `total` is its last word on its progress, 0 of 0 for none."""
+    """A running task; `done` of `total` is the progress that it last reported, 0 of 0 for none."""
 
     id: str
     what: str
@@ -47,7 +47,7 @@ class RunningTask:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it has done a part of its work, and has some time left to be killed in."""
+        """Whether it has done part of its work and leaves enough time to kill its worker."""
         return 0.1 * self.total < self.done < 0.8 * self.total
 
 
@@ -73,7 +73,7 @@ class Glance:
         return _summary(self)
 
     def picture(self) -> "RenderableType":
-        """Queues, workers, and what they are at."""
+        """Queues, workers, and running tasks."""
         return _picture(self)
 
 

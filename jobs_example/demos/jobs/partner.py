@@ -30,14 +30,14 @@ from jobs_example.office.weather import DayOfWeather, days_of_weather
 Trouble = Literal["error", "hang-up", "late"]
 
 MOST_FAILURES = 3
-"""No route fails more often than this; whoever asks once more than that gets the quote."""
+"""No route fails more often than this; the next request gets the quote."""
 
 LATE_S = 5.0
 """How late a late reply is: longer than a caller waits."""
 
 
 def troubles(seed: int, route: str) -> tuple[Trouble, ...]:
-    """What goes wrong with the first calls for a route: nothing for two routes of three."""
+    """The failures of the first calls for a route: none for two routes of three."""
     random = Random(f"{seed}/{route}")
     failures = random.choices(range(MOST_FAILURES + 1), weights=(66, 20, 10, 4))[0]
     kinds: tuple[Trouble, ...] = ("error", "hang-up", "late")
@@ -45,7 +45,7 @@ def troubles(seed: int, route: str) -> tuple[Trouble, ...]:
 
 
 def refused(routes: Iterable[str]) -> list[str]:
-    """Those of the routes that the partner never quotes: an airport of theirs is not in its list."""
+    """The routes that the partner never quotes, as an airport of theirs is not in its list."""
     known = dataset.airports()
     return [route for route in routes if not all(code in known for code in route.split("-"))]
 
@@ -55,7 +55,7 @@ class Partner:
 
     1. Listens on a free port of this machine only; `url` says where.
     2. Answers each call in a thread of its own, after the time that such a call takes.
-    3. Counts in `calls` what became of them: "quoted", "refused", "weather", and each kind of trouble.
+    3. Counts the calls by their result in `calls`: "quoted", "refused", "weather", and each kind of failure.
     """
 
     def __init__(self, seed: int) -> None:
@@ -70,7 +70,7 @@ class Partner:
 
     @property
     def url(self) -> str:
-        """Where it listens, such as "http://127.0.0.1:40123"."""
+        """Its URL, such as "http://127.0.0.1:40123"."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if answer is None:
             return
-        with suppress(ConnectionError):  # a caller that was killed meanwhile hears no answer
+        with suppress(ConnectionError):  # a caller that was killed meanwhile receives no answer
             self.send_response(answer.status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer.body)))
@@ -173,4 +173,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, *args: object) -> None:
-        """Says nothing: the jobs that call have logs of their own."""
+        """Logs nothing: the calling jobs have logs of their own."""

@@ -1,6 +1,6 @@
 """``jobrunner demo``: real work on two worker processes, one of which is killed, and a verdict on the outcome.
 
-What happens, in this order:
+Steps:
 
 1. a private server starts in a folder of its own, and a partner that fails now and then;
 2. two workers start, one with threads and one with processes;
@@ -29,7 +29,7 @@ from jobs_example.office import report
 from jobs_example.office.report import Headline
 
 PATIENCE_S = 180.0
-"""After this long the demo waits no more; the checks then say what is missing."""
+"""After this long the demo stops waiting; the checks then show what is missing."""
 
 LOOK_S = 0.2
 
@@ -84,7 +84,7 @@ class Demo:
     1. starts the workers, and enqueues the work while they get ready;
     2. looks at the work again and again, and shows it;
     3. kills a worker that holds tasks, puts another in its place, and tells when its tasks are taken up again;
-    4. waits until every task has ended, or patience has.
+    4. waits until every task has ended, or the time limit.
     """
 
     def __init__(self, client: Client, fleet: Fleet, screen: Screen, workload: Workload) -> None:
@@ -99,7 +99,7 @@ class Demo:
         self._began = time.monotonic()
 
     def run(self) -> None:
-        """Does the work and the damage; returns when all is quiet."""
+        """Enqueues the work and kills a worker; returns when all tasks have ended."""
         self._start("A", "threads")
         self._start("B", "processes")
         self._report = self._workload.enqueue()
@@ -124,7 +124,7 @@ class Demo:
         return verdict.wholeness(ledger)
 
     def headline(self) -> Headline:
-        """What the report says of the year; that of an empty year while there is none."""
+        """The year's values in the report; those of an empty year while there is no report."""
         if self._report is None or self._report.record().state is not TaskState.SUCCEEDED:
             return report.headline({})
         found: Headline = self._report.result(timeout=0)

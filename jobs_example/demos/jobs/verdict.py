@@ -1,4 +1,4 @@
-"""What must be true at the end of the demo: each fact with what was expected and what was found.
+"""The checks at the end of the demo: each with the expected and the found value.
 
 Two questions. Is the work whole: has every task that was accepted ended as it should, is nothing left over,
 were the tasks of the killed worker finished by another? And is it right: are the figures the published ones?
@@ -24,7 +24,7 @@ DAYS_OF_WEATHER = 3 * 364  # three stations, whose year ends on 30 December
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What became of one accepted task, as the server tells it; `state` is "gone" when it knows nothing."""
+    """The end of one accepted task, as the server reports it; `state` is "gone" when the server does not know it."""
 
     id: str
     what: str
@@ -34,7 +34,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What the demo noted for itself, to be held against what the server says."""
+    """Facts that the demo recorded itself, to be compared with the server's."""
 
     endings: tuple[Ending, ...]
     """One for each task whose enqueueing was confirmed."""
@@ -47,7 +47,7 @@ class Ledger:
 
 
 def wholeness(ledger: Ledger) -> list[Check]:
-    """Whether nothing was lost, and nothing given up that could be done."""
+    """Checks that no task was lost, and that only tasks that had to fail are dead."""
     dead = {ending.what for ending in ledger.endings if ending.state == "dead"}
     succeeded = sum(ending.state == "succeeded" for ending in ledger.endings)
     finished_again = sum(

@@ -1,4 +1,4 @@
-"""Looks at the server: how far the work is, and who is at what."""
+"""Reads the state of the demo from the server: progress, and the tasks that workers run."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def look(
     workers: list[WorkerProcess],
     elapsed_s: float,
 ) -> Glance:
-    """How things stand at this moment; `accepted` gives the tasks their names."""
+    """The state at this moment; `accepted` gives the tasks their names."""
     queues = tuple(_line(client, name) for name in QUEUES)
     running = tuple(running_tasks(client, accepted))
     return Glance(
@@ -31,7 +31,7 @@ def look(
 
 
 def running_tasks(client: Client, accepted: dict[str, Accepted]) -> Iterator[RunningTask]:
-    """The tasks in workers' hands, by queue; those that end while they are looked at are left out."""
+    """The running tasks, by queue; tasks that end during the reading are left out."""
     for name in QUEUES:
         for task_id in client.queue(name).ids("pending"):
             try:

@@ -1,4 +1,4 @@
-"""The work of the demo: how much of it there is, and a note of every task that was accepted."""
+"""The work of the demo: its size, and a record of every accepted task."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from jobs_example.demos.jobs.verdict import Ending
 from jobs_example.jobs import ImportMonth, MonthWeather, PunctualityReport, QuoteFare, interval_id, seats_by_maker
 
 QUEUES = ("imports", "reports", "partner", "maths")
-"""Where the work goes. The digest, which nobody enqueues and which never ends, has a queue of its own."""
+"""The queues of the work. The digest is periodic, so it is never enqueued and never ends; it has a queue of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Plan:
 
     routes: tuple[str, ...]
     refused: frozenset[str]
-    """Those of the routes that the partner will not quote."""
+    """The routes that the partner will not quote."""
     pause: float
     """Seconds that an import rests after each day of data, so that there is time to see it and to kill it."""
     resamples: int
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """A task whose enqueueing the server has confirmed; `what` says in a few words what it does."""
+    """A task whose enqueueing the server has confirmed; `what` describes it in a few words."""
 
     id: str
     queue: str
@@ -82,7 +82,7 @@ class Workload:
             self.accepted[task_id] = Accepted(id=task_id, queue="maths", what=f"interval {carrier}")
 
     def endings(self, client: Client) -> list[Ending]:
-        """What the server says of every accepted task."""
+        """The server's record of every accepted task."""
         return [_ending(client, task) for task in self.accepted.values()]
 
     def _imports(self) -> list[ImportMonth]:

@@ -9,10 +9,10 @@ import pytest
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--faults kill", "choose of kills"),
+        ("--faults kill", "choose from kills"),
         ("--faults kills --no-faults", "exclude each other"),
         ("--minutes 1 --duration 60s", "leave one out"),
-        ("--url redis://127.0.0.1:1 --faults restarts", "not ours to kill"),
+        ("--url redis://127.0.0.1:1 --faults restarts", "only a private server is killed"),
         ("--url rediss://127.0.0.1:1 --faults cuts", "the proxy leads to"),
         ("--workers 1", "2<=x"),
         ("--duration soon", "no length of time"),

@@ -29,7 +29,12 @@ def test_a_server_of_others_is_not_harmed_unless_one_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "named"), [("restarts", "not ours to kill"), ("cuts", "the proxy leads to"), ("kill", "choose of kills")]
+    ("words", "named"),
+    [
+        ("restarts", "only a private server is killed"),
+        ("cuts", "the proxy leads to"),
+        ("kill", "choose from kills"),
+    ],
 )
 def test_what_cannot_be_done_is_refused(words: str, named: str) -> None:
     with pytest.raises(InvalidOption, match=named):
