@@ -33,7 +33,7 @@ class Ending:
 
         self._monkeypatch.setattr(run, "_run", found)
         out, err = io.StringIO(), io.StringIO()
-        code = run_demo(folder=folder, quick=True, as_json=as_json, out=out, err=err)
+        code = run_demo(folder=folder, quick=True, as_json=as_json, out=out, talk=err)
         return code, out.getvalue(), err.getvalue()
 
 
