@@ -5,6 +5,6 @@ from jobrunner.inspector import audit
 
 
 def note(client: Client, action: str, what: str, outcome: str) -> None:
-    """Notes what a command did. A user of the server who may not write the log is told so on stderr, and it is done."""
+    """Writes a command's change into the audit log. If the Redis user may not write it, a warning goes to stderr."""
     who, host = audit.operator()
     audit.write(client, who=who, role="command line", action=action, what=what, outcome=outcome, address=host)

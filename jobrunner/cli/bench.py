@@ -38,22 +38,22 @@ _ROUND_TRIPS = 200
 _BYTES_A_TASK = 400
 _LOCAL = re.compile(r"^unix:|@?(localhost|127\.0\.0\.1|\[::1\])(?=[:/]|$)")
 _DOCTORED = ("protocol", "version", "role", "eviction", "durability", "fsync")
-"""What the doctor looks at that matters here."""
+"""The doctor's checks that matter for a benchmark."""
 
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--tasks", type=click.IntRange(100, 10_000_000), default=10_000, show_default=True, metavar="N",
-              help="Enqueued in bulk and run; a tenth of them are enqueued one by one as well.")  # fmt: skip
+              help="Tasks to enqueue in bulk and run; a tenth as many are also enqueued one by one.")  # fmt: skip
 @click.option("--payload", type=click.File("rb"), metavar="FILE",
-              help="JSON that each task brings along, as yours do; - reads stdin. Default: nothing.")  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1, 1000), default=10, show_default=True, help="Of the worker.")
+              help="File with the JSON payload of each task; -: stdin; default: no payload.")  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1, 1000), default=10, show_default=True,
+              help="Tasks that run at once in the worker.")  # fmt: skip
 @with_shared_options
 def bench(shared: CommonOptions, tasks: int, payload: BinaryIO | None, concurrency: int) -> None:
-    """Measures how fast this set-up is: round trips, enqueueing, running tasks that do nothing, and the wait for a
-    worker that is idle. Says what holds it back, and what would help.
+    """Measures round trips, enqueue rates, the rate of tasks that do nothing, and the latency of an idle worker.
 
-    It writes to the server that the other commands use, below a prefix of its own, and deletes all of that at the end,
-    also after Ctrl-C. A figure of a busy machine says little: measure twice.
+    Names the bottleneck and what would help. It writes to the configured server below a prefix of its own and deletes
+    its keys at the end, also after Ctrl-C. Results on a busy machine vary: measure twice.
     """
     warnings_to_stderr()
     brought = _json(payload)

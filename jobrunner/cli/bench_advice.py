@@ -16,7 +16,7 @@ _FAST_IN_BULK = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchFigures:
-    """What was measured. Times in milliseconds, rates in tasks a second."""
+    """Measured values. Times in milliseconds, rates in tasks per second."""
 
     round_trip_ms: Percentiles
     enqueue_per_s: float
@@ -30,7 +30,7 @@ class BenchFigures:
 
 
 def verdict(found: BenchFigures) -> str:
-    """What ends the rate of one worker process."""
+    """Names the bottleneck of one worker process."""
     drained = found.drained
     took = f"{drained.worker_us:.0f} µs of this interpreter and {drained.server_us:.0f} µs of the server for a task"
     if drained.worker_share >= _BUSY and drained.worker_share >= drained.server_share:
@@ -39,29 +39,29 @@ def verdict(found: BenchFigures) -> str:
         return f"the server is the limit: {took}; of the one core that it works on {drained.server_share:.0%} was taken"
     shares = f"{drained.worker_share:.0%} and {drained.server_share:.0%} of a core"
     return (
-        f"neither worker nor server is busy ({shares}): the way between them, or what else this machine does, is the "
+        f"neither worker nor server is busy ({shares}): the network, or other load on this machine, is the "
         f"limit; {took}"
     )
 
 
 def advice(found: BenchFigures, checks: Iterable[Check] = ()) -> Iterator[str]:
-    """What would help, the most important first. `checks`: what the doctor found."""
+    """Suggestions, the most important first. `checks`: results of the doctor."""
     yield from _processes(found)
     trip = found.round_trip_ms
     if trip.p50 > _FAR_MS:
         where = "a server nearer by" if not found.is_local else "the machine at rest"
         yield (
             f"a round trip takes {trip.p50:.1f} ms, so one call after the other enqueues at most "
-            f"{1000 / trip.p50:,.0f} tasks/s: enqueue_many needs one for a thousand, AsyncClient has many on the way; "
+            f"{1000 / trip.p50:,.0f} tasks/s: enqueue_many needs one for 1,000 tasks, AsyncClient sends concurrently; "
             f"or use {where}"
         )
     elif found.bulk_per_s > _FAST_IN_BULK * found.enqueue_per_s:
         times = found.bulk_per_s / found.enqueue_per_s
-        yield f"tasks that are known together go in by enqueue_many, {times:.0f} times as fast as one by one"
+        yield f"enqueue many tasks at once with enqueue_many: {times:.0f} times as fast as one by one"
     if trip.p95 > _UNEVEN * trip.p50:
         yield (
             f"round trips vary (95 %: {trip.p95 / trip.p50:.0f} times the median): the machine or the network has "
-            "other things to do; measure again when it has not"
+            "other load; measure again without it"
         )
     if found.payload_bytes > _LARGE_BYTES:
         yield (
@@ -80,5 +80,5 @@ def _processes(found: BenchFigures) -> Iterator[str]:
         yield (
             f"work --processes {max(round(room), 2)} uses more cores: the server has room for about {room:.1f} times "
             f"as many tasks that do nothing; tasks that compute want one process for each of the {found.cores} cores, "
-            "tasks that wait rather a higher --concurrency"
+            "tasks that wait want a higher --concurrency"
         )

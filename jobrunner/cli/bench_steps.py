@@ -1,6 +1,6 @@
-"""What `jobrunner bench` measures, on a prefix that it makes and takes away again.
+"""The measurements of `jobrunner bench`, on a temporary prefix.
 
-What must hold: nothing is written outside that prefix, and however the measuring ends, its keys are deleted.
+Invariant: nothing is written outside of that prefix, and its keys are deleted however the measuring ends.
 """
 
 import secrets
@@ -74,7 +74,7 @@ class Bench:
         self._runs = _Runs()
 
     def run(self) -> None:
-        """What the job does: next to nothing."""
+        """The measured job; it does next to nothing."""
         self._runs.note()
 
     def round_trips(self, count: int) -> Percentiles:
@@ -177,7 +177,7 @@ def prepared(bench: Bench) -> Iterator[None]:
 
 
 def throw_away_prefix(stem: str) -> str:
-    """A prefix that nobody uses, told from others by its name."""
+    """A new prefix whose name identifies it as one of a benchmark."""
     return f"{stem[:100]}-bench-{secrets.token_hex(4)}"
 
 

@@ -32,36 +32,40 @@ _ENV = "JOBRUNNER_DASHBOARD_"
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--host", metavar="ADDRESS", help="Where it listens; another address than 127.0.0.1 needs a login.")
-@click.option("--port", type=click.IntRange(0, 65535), help="8787 when not given; 0 for any that is free.")
-@click.option("--token", metavar="T", envvar=f"{_ENV}TOKEN", help="One secret for everybody, who are admins with it.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on; other than 127.0.0.1 requires a login option.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; default: 8787; 0: any free port.")
+@click.option("--token", metavar="T", envvar=f"{_ENV}TOKEN", help="One token for everybody; it gives the role admin.")
 @click.option(
     "--user-token", multiple=True, metavar="USER:TOKEN[:ROLE]", envvar=f"{_ENV}USER_TOKEN",
-    help="A token with a name, so that the audit log has names. Repeatable.",
+    help="Token of one user, named in the audit log. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--basic", multiple=True, metavar="USER:PASSWORD[:ROLE]", envvar=f"{_ENV}BASIC",
-    help="A user: viewer (when no role is named), operator or admin. Repeatable.",
+    help="User and password; the role is viewer (default), operator or admin. Repeatable.",
 )  # fmt: skip
-@click.option("--proxy-header", metavar="NAME", help="The header in which a proxy in front says who asks.")
-@click.option("--trusted-proxy", multiple=True, metavar="IP", help="Whose headers are believed. Repeatable.")
-@click.option("--role-of", multiple=True, metavar="USER=ROLE", help="Of a user whom the proxy names. Repeatable.")
+@click.option("--proxy-header", metavar="NAME", help="Header in which a reverse proxy names the user.")
+@click.option("--trusted-proxy", multiple=True, metavar="IP",
+              help="Address or network of a proxy whose headers are trusted. Repeatable.")  # fmt: skip
+@click.option("--role-of", multiple=True, metavar="USER=ROLE", help="Role of a user that the proxy names. Repeatable.")
 @click.option("--no-login", is_flag=True, help="No login: every user of this machine is an admin. Loopback only.")
-@click.option("--secret", metavar="S", envvar=f"{_ENV}SECRET", help="Signs forms; the same for several dashboards.")
-@click.option("--prefix-path", metavar="/PATH", help="What all URLs begin with, behind a proxy.")
-@click.option("--redact", multiple=True, metavar="NAME", help="Parameters that no page shows. Repeatable.")
-@click.option("--read-only", is_flag=True, help="Has no actions, whoever asks.")
-@click.option("--open", "open_it", is_flag=True, help="Opens it in the browser.")
-@click.option("--link", is_flag=True, help="Prints one more login link of the dashboard that runs on --port, and ends.")
-@click.option("--hash", "hash_it", is_flag=True, help="Reads a password or token, prints its hash, and ends.")
-@click.option("--log-format", type=click.Choice(FORMATS), default="json", show_default=True, help="Of logs on stderr.")
+@click.option("--secret", metavar="S", envvar=f"{_ENV}SECRET",
+              help="Key that signs forms; give several dashboards the same.")  # fmt: skip
+@click.option("--prefix-path", metavar="/PATH", help="Path prefix of all URLs, behind a proxy.")
+@click.option("--redact", multiple=True, metavar="NAME", help="Name of a parameter to hide on all pages. Repeatable.")
+@click.option("--read-only", is_flag=True, help="Disables all actions, for every role.")
+@click.option("--open", "open_it", is_flag=True, help="Opens the dashboard in a browser.")
+@click.option("--link", is_flag=True, help="Prints another login link of the dashboard on --port, and exits.")
+@click.option("--hash", "hash_it", is_flag=True,
+              help="Reads a password or token, prints its hash, and exits.")  # fmt: skip
+@click.option("--log-format", type=click.Choice(FORMATS), default="json", show_default=True,
+              help="Format of log lines on stderr.")  # fmt: skip
 @with_shared_options
 def dashboard(shared: CommonOptions, open_it: bool, link: bool, hash_it: bool, log_format: str, **options: Any) -> None:
-    """Serves the dashboard: queues, tasks, workers, and what to do about them. Ctrl-C stops it.
+    """Serves the web dashboard: queues, tasks, workers, and actions on them. Ctrl-C stops it.
 
-    It prints a link that lets in one browser, unless a login is chosen. What people do in it is logged to stderr.
-    Options not given are taken from [tool.jobrunner.dashboard] of pyproject.toml. Secrets are better put into the
-    environment than on the command line: JOBRUNNER_DASHBOARD_TOKEN, _USER_TOKEN, _BASIC and _SECRET.
+    Without a login option it prints a link that logs in one browser. Logins and actions are logged to stderr. Options
+    default to [tool.jobrunner.dashboard] of pyproject.toml. Put secrets into the environment rather than on the command
+    line: JOBRUNNER_DASHBOARD_TOKEN, _USER_TOKEN, _BASIC and _SECRET.
     """
     if hash_it:
         click.echo(_module("jobrunner.web.password_hash").hashed(_secret_read()))

@@ -1,4 +1,4 @@
-"""`jobrunner dead`: the tasks that were given up: list, requeue, purge."""
+"""`jobrunner dead`: list, requeue and purge dead tasks."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def dead() -> None:
-    """Lists, requeues and purges tasks that were given up."""
+    """Lists, requeues and deletes dead tasks."""
 
 
 def per_second(text: str) -> float:
@@ -55,13 +55,13 @@ def json_value(text: str) -> Any:
 
 def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
     job = click.option("--job", metavar="NAME", help="Only tasks of this job.")
-    error = click.option("--error", metavar="TEXT", help="Only tasks with this text in their last error; any case.")
+    error = click.option("--error", metavar="TEXT", help="Only tasks whose last error contains this text, in any case.")
     return job(error(command))
 
 
 @dead.command("list", epilog="Example:  jobrunner dead list mail --error 'connection refused' --json")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
 @_with_filters
 @with_shared_options
 def list_(shared: CommonOptions, queue: str, limit: int, job: str | None, error: str | None) -> None:
@@ -78,11 +78,11 @@ def list_(shared: CommonOptions, queue: str, limit: int, job: str | None, error:
 
 @dead.command(epilog="Example:  jobrunner dead requeue mail --job Welcome --rate 50")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--id", "ids", multiple=True, metavar="ID", help="This task; may be given again.")
-@click.option("--all", "everything", is_flag=True, help="All that are dead now.")
+@click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a task. Repeatable.")
+@click.option("--all", "everything", is_flag=True, help="All tasks that are dead now.")
 @_with_filters
-@click.option("--rate", type=per_second, metavar="N", help="So many a second come back, one behind the other.")
-@click.option("--payload", "text", metavar="JSON", help="It comes back with this payload; with one --id only.")
+@click.option("--rate", type=per_second, metavar="N", help="Tasks per second that become due; default: all at once.")
+@click.option("--payload", "text", metavar="JSON", help="Replaces the payload; with exactly one --id.")
 @with_shared_options
 def requeue(
     shared: CommonOptions,
@@ -94,11 +94,11 @@ def requeue(
     rate: float | None,
     text: str | None,
 ) -> None:
-    """Puts dead tasks of QUEUE back into it, with their counts at zero."""
+    """Puts dead tasks of QUEUE back into it, with their attempts reset to 0."""
     if bool(ids) == (everything or job is not None or error is not None):
-        raise click.UsageError("which tasks? give --id ID; or --job NAME, --error TEXT or both; or --all")
+        raise click.UsageError("no tasks are selected; give --id ID; or --job NAME, --error TEXT or both; or --all")
     if text is not None and len(ids) != 1:
-        raise click.UsageError("--payload mends one task; name it with one --id ID")
+        raise click.UsageError("--payload replaces the payload of one task; name the task with one --id ID")
     payload = msgspec.UNSET if text is None else json_value(text)
     with connected(shared) as client, _chosen(client, queue, ids, job, error) as chosen:
         done = client.queue(queue).requeue_dead(chosen, rate=rate, payload=payload)
@@ -111,12 +111,12 @@ def requeue(
 
 @dead.command(epilog="Example:  jobrunner dead purge mail --all --yes")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--id", "ids", multiple=True, metavar="ID", help="This task; may be given again.")
-@click.option("--all", "everything", is_flag=True, help="All that are dead now.")
-@click.option("--yes", is_flag=True, help="Does not ask.")
+@click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a task. Repeatable.")
+@click.option("--all", "everything", is_flag=True, help="All tasks that are dead now.")
+@click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def purge(shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: bool, yes: bool) -> None:
-    """Deletes dead tasks of QUEUE for good."""
+    """Deletes dead tasks of QUEUE."""
     _check_choice(ids, everything)
     with connected(shared) as client:
         count = client.queue(queue).counts()["dead"]
@@ -162,7 +162,7 @@ def _purge_some(client: Client, queue: str, ids: tuple[str, ...]) -> int:
 
 def _check_choice(ids: tuple[str, ...], everything: bool) -> None:
     if bool(ids) == everything:
-        raise click.UsageError("which tasks? give --id ID, or --all")
+        raise click.UsageError("no tasks are selected; give --id ID, or --all")
 
 
 def _none_of(queue: str, ids: tuple[str, ...], job: str | None = None, error: str | None = None) -> str:

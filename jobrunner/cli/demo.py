@@ -22,17 +22,17 @@ Examples:
 _EXTRAS = {"jobs": "demo", "flights": "demo,spark"}
 """The demos, and the extras they need."""
 _BUNDLED = Path(__file__).parents[1] / "bundled"
-"""Where a wheel has `jobs_example`; beside the package in a checkout."""
+"""The folder of `jobs_example` in a wheel; in a checkout it is beside the package."""
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("name", type=click.Choice(list(_EXTRAS)), default="jobs", metavar="[NAME]")
-@click.option("--seed", type=int, default=2013, show_default=True, help="Of what goes wrong: failures, damaged rows.")
-@click.option("--quick", is_flag=True, help="Does less of the same kinds of work.")
-@click.option("--keep", is_flag=True, help="Keeps the folder with the results and the logs.")
+@click.option("--seed", type=int, default=2013, show_default=True, help="Seed of random failures and damaged rows.")
+@click.option("--quick", is_flag=True, help="Runs a smaller version of the same work.")
+@click.option("--keep", is_flag=True, help="Keeps the folder with results and logs.")
 @with_shared_options
 def demo(shared: CommonOptions, name: str, seed: int, quick: bool, keep: bool) -> int:
-    """Runs a demo on a server of its own, kills processes of it, and checks that nothing was lost.
+    """Runs a demo on a private server, kills some of its processes, and checks that no task is lost.
 
     NAME is jobs (background jobs of an airline office, on two workers) or flights (a data pipeline in Python and on
     Spark). The data of both are all flights that left New York in 2013.

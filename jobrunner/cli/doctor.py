@@ -1,4 +1,4 @@
-"""`jobrunner doctor`: what is wrong with a set-up, and what to do about it."""
+"""`jobrunner doctor`: checks of a set-up, with remedies."""
 
 import os
 from collections.abc import Iterator
@@ -31,10 +31,10 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command(epilog=_EXAMPLES)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("--durability", type=click.Choice(DURABILITIES), default="none", show_default=True,
-              help="What your clients ask for; checks that the server can keep it.")  # fmt: skip
+              help="Durability that your clients ask for; checks that the server can provide it.")  # fmt: skip
 @with_shared_options
 def doctor(shared: CommonOptions, modules: tuple[str, ...], durability: str) -> int:
-    """Checks this machine, the server and its queues. Exit 1 when something has to be mended."""
+    """Checks this machine, the server and the queues. Exits with 1 when a check fails."""
     with connected(shared) as client:
         found = list(_checks(client, shared, modules_or_configured(modules), durability))
     if shared.as_json:
@@ -80,4 +80,4 @@ def _sum(found: list[Check]) -> str:
     bad, odd = (sum(check.verdict == verdict for check in found) for verdict in ("fail", "warn"))
     if not bad and not odd:
         return f"all {len(found)} checks passed"
-    return f"{counted(bad, 'thing')} to mend, {counted(odd, 'thing')} worth a look"
+    return f"{counted(bad, 'check')} failed, {counted(odd, 'warning')}"

@@ -42,12 +42,13 @@ def instant(text: str) -> datetime:
 @click.argument("name", shell_complete=job_names)
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
-              help="Declares the job; else the modules of [tool.jobrunner].")  # fmt: skip
-@click.option("--in", "in_", type=duration, metavar="S", help="Due after so long: 90, 5m, 2h, 1d.")
-@click.option("--at", type=instant, metavar="ISO", help="Due at this instant, with its zone.")
-@click.option("--priority", type=int, metavar="0..2", help="Higher goes first; else as the job says.")
-@click.option("--queue", metavar="NAME", shell_complete=queue_names, help="Instead of the job's own.")
-@click.option("--id", "task_id", metavar="ID", help="Of your own; the same again changes nothing.")
+              help="Module that declares the job; default: modules of [tool.jobrunner]. Repeatable.")  # fmt: skip
+@click.option("--in", "in_", type=duration, metavar="S", help="Delay before the task is due: 90 (seconds), 5m, 2h, 1d.")
+@click.option("--at", type=instant, metavar="ISO", help="Instant at which the task is due, with its UTC offset.")
+@click.option("--priority", type=int, metavar="0..2", help="Higher runs first; default: the priority of the job.")
+@click.option("--queue", metavar="NAME", shell_complete=queue_names, help="Queue; default: the queue of the job.")
+@click.option("--id", "task_id", metavar="ID",
+              help="Task id; default: a new one. Enqueueing the same id again changes nothing.")  # fmt: skip
 @with_shared_options
 def enqueue(
     shared: CommonOptions,

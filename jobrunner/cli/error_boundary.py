@@ -59,5 +59,5 @@ def _message(error: Exception) -> str:
 
 
 def _read_by_nobody() -> None:
-    # What Python's documentation advises: else the interpreter complains when it flushes at its end.
+    # As Python's documentation advises; else the interpreter reports an error when it flushes stdout at its exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

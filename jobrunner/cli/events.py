@@ -1,4 +1,4 @@
-"""`jobrunner events`: what happened, and what happens."""
+"""`jobrunner events`: the event log."""
 
 import json
 from contextlib import suppress
@@ -18,14 +18,15 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("-f", "--follow", is_flag=True, help="Goes on for ever; Ctrl-C ends it.")
-@click.option("--after", metavar="ID", help="Only what is behind the event with that id.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Only these. Repeatable.")
+@click.option("-f", "--follow", is_flag=True, help="Waits for new events until Ctrl-C.")
+@click.option("--after", metavar="ID", help="Only events after the one with this id.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)),
+              help="Only events of this kind. Repeatable.")  # fmt: skip
 @with_shared_options
 def events(shared: CommonOptions, follow: bool, after: str | None, kinds: tuple[str, ...]) -> None:
-    """Shows what happened: workers that came, went or were lost, tasks that died, changes of queues.
+    """Prints the event log: workers that started, stopped or were lost, dead tasks, changes of queues.
 
-    Oldest first, one line each; with --json one object a line. The server keeps the last 10 000 or so.
+    Oldest first, one event per line; with --json one object per line. The server keeps about 10 000 events.
     """
     with connected(shared) as client, suppress(KeyboardInterrupt):
         for event in client.events(after, follow=follow):

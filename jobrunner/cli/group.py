@@ -1,7 +1,7 @@
-"""Groups of commands: one that helps when its command is missing or unknown, and one that imports its commands late.
+"""Command groups: one with hints for a missing or unknown command, and one that imports its commands lazily.
 
-The late import is the pattern of click's documentation, "Lazily Loading Subcommands"; here the summaries stand beside
-the names, so that help imports nothing either.
+The lazy import is the pattern of click's documentation, "Lazily Loading Subcommands"; here the summaries are declared
+beside the names, so that help imports no command either.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LazyGroup(CommandGroup):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """What a shell offers: commands with their summaries, without importing them, or the group's options."""
+        """Shell completion: commands with their summaries, without importing them, or the group's options."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         found = [(name, summary) for name, (_, summary) in self._commands_at.items() if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""`jobrunner history`: the finished tasks of queues that keep them: list, replay, purge, archive, report."""
+"""`jobrunner history`: list, replay, purge, archive and report on finished tasks."""
 
 import click
 
@@ -24,7 +24,7 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def history() -> None:
-    """Lists, replays, archives and purges finished tasks of queues that keep them, and reports on them."""
+    """Lists, replays, archives and deletes finished tasks of queues that keep history, and reports on them."""
 
 
 for _command in (archive, replay, report):
@@ -33,10 +33,10 @@ for _command in (archive, replay, report):
 
 @history.command("list", epilog="Example:  jobrunner history list mail --limit 20 --json")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
 @with_shared_options
 def list_(shared: CommonOptions, queue: str, limit: int) -> None:
-    """Lists the finished tasks that QUEUE keeps, the last one first."""
+    """Lists the finished tasks that QUEUE keeps, the latest first."""
     with connected(shared) as client:
         asked = client.queue(queue)
         found = [stored_record(one) for one in asked.history(limit)]
@@ -47,10 +47,10 @@ def list_(shared: CommonOptions, queue: str, limit: int) -> None:
 
 @history.command(epilog="Example:  jobrunner history purge mail --yes")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--yes", is_flag=True, help="Does not ask.")
+@click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
-    """Deletes the finished tasks that QUEUE keeps, for good."""
+    """Deletes the finished tasks that QUEUE keeps."""
     purge_state(shared, queue, "done", yes=yes)
 
 

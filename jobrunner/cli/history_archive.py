@@ -19,21 +19,21 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--to", "path", required=True, metavar="PATH", help="A folder, or what else Spark writes to.")
+@click.option("--to", "path", required=True, metavar="PATH", help="Folder or URL of the archive, as Spark writes to.")
 @click.option("--queue", "likes", multiple=True, metavar="PATTERN", shell_complete=queue_names,
-              help="Only these queues: mail, 'orders/*'.")  # fmt: skip
-@click.option("--trim", is_flag=True, help="Deletes from Redis what is in the archive then.")
+              help="Only queues that match: mail, 'orders/*'. Repeatable.")  # fmt: skip
+@click.option("--trim", is_flag=True, help="Deletes archived tasks from Redis.")
 @click.option("--lag", "lag_s", type=duration, default="5s", show_default=True, metavar="S",
-              help="Leaves what ended so lately to the next run.")  # fmt: skip
-@click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
+              help="Leaves tasks that ended within this time to the next run.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
 @with_shared_options
 def archive(
     shared: CommonOptions, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None
 ) -> None:
-    """Adds finished and dead tasks to an archive in Parquet, each exactly once, however often it is stopped.
+    """Appends finished and dead tasks to a Parquet archive, each exactly once, also when it is interrupted.
 
-    Of queues that keep history (configure(history=…)) what ended since the last run; of all queues what died. Run it
-    again, from cron say. Needs Spark: pip install "jobrunner[spark]".
+    Takes the tasks that finished since the last run, of queues that keep history (configure(history=…)), and the
+    dead tasks of all queues. Run it regularly, for example from cron. Needs Spark: pip install "jobrunner[spark]".
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 

@@ -25,11 +25,12 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("queue", required=False, shell_complete=queue_names)
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--where", metavar="SQL", help="Those for which this is true, instead of ids; needs Spark.")
-@click.option("--from", "path", metavar="PATH", help="Of an archive, instead of the history in Redis.")
-@click.option("--dry-run", is_flag=True, help="Only counts them.")
-@click.option("--replay-id", metavar="NAME", help="The same name again adds only what is missing.")
-@click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
+@click.option("--where", metavar="SQL", help="SQL expression that selects the tasks, in place of ids; needs Spark.")
+@click.option("--from", "path", metavar="PATH", help="Archive to read, in place of the history in Redis.")
+@click.option("--dry-run", is_flag=True, help="Only counts the tasks.")
+@click.option("--replay-id", metavar="NAME",
+              help="Name of this replay; a second run with it enqueues only missing tasks.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
 @with_shared_options
 def replay(
     shared: CommonOptions,
@@ -41,10 +42,10 @@ def replay(
     replay_id: str | None,
     master: str | None,
 ) -> None:
-    """Adds finished tasks again, each as a new task with a header replayed_from.
+    """Enqueues finished tasks again, each as a new task with the header replayed_from.
 
-    With ids those of QUEUE, and prints the new ids; those that the history does not have (any more) are named at the
-    end, exit 1. With --where a part of QUEUE (a pattern; all queues without it), by an expression on the columns of
+    By ids: tasks of QUEUE; prints the new ids, and exits with 1 after naming the ids that are not in the history. By
+    --where: the tasks of QUEUE (a pattern; default: all queues) that match a SQL expression on the columns of the
     history: _id, _queue, _type, _state, _attempts, _enqueue_time, _finished_at, _error, _result, payload, and more.
     """
     if where is None:
@@ -59,7 +60,7 @@ def replay(
 def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], *, may: bool) -> None:
     if queue is None or not ids or not may:
         raise click.UsageError(
-            "which tasks? give QUEUE and ids; or --where SQL, with --from, --dry-run and --replay-id"
+            "no tasks are selected; give QUEUE and ids; or --where SQL, with --from, --dry-run and --replay-id"
         )
     asked = [check_id(one) for one in dict.fromkeys(ids)]
     replayed: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`jobrunner history report`: what an archive of finished tasks tells an operator."""
+"""`jobrunner history report`: statistics of an archive of finished tasks."""
 
 from datetime import datetime
 from pathlib import Path
@@ -48,17 +48,23 @@ def _ago(text: str) -> datetime:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--from", "path", required=True, metavar="PATH", help="The archive: a folder, or what Spark reads.")
+@click.option("--from", "path", required=True, metavar="PATH",
+              help="Folder or URL of the archive, as Spark reads from.")  # fmt: skip
 @click.option("--queue", "queues", multiple=True, metavar="PATTERN", shell_complete=queue_names,
-              help="Only these queues: mail, 'orders/*'.")  # fmt: skip
-@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only tasks of these jobs.")
-@click.option("--from-time", "since", type=instant, metavar="WHEN", help="Ended then or later: 2026-11-20T20:00, 2h.")
-@click.option("--to-time", "until", type=instant, metavar="WHEN", help="Ended before.")
-@click.option("--split-at", type=instant, metavar="WHEN", help="Compares what ended before and after: a release, say.")
-@click.option("--csv", "csv_to", type=click.Path(path_type=Path), metavar="DIR", help="Writes each table as CSV.")
-@click.option("--parquet", "parquet_to", type=click.Path(path_type=Path), metavar="DIR", help="Writes each as Parquet.")
-@click.option("--html", "html_to", type=click.Path(path_type=Path), metavar="FILE", help="Writes one page with plots.")
-@click.option("--master", metavar="URL", help="A Spark cluster: spark://host:7077; else this machine.")
+              help="Only queues that match: mail, 'orders/*'. Repeatable.")  # fmt: skip
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only tasks of this job. Repeatable.")
+@click.option("--from-time", "since", type=instant, metavar="WHEN",
+              help="Only tasks that ended at this time or later: 2026-11-20T20:00, 2h (ago).")  # fmt: skip
+@click.option("--to-time", "until", type=instant, metavar="WHEN", help="Only tasks that ended before this time.")
+@click.option("--split-at", type=instant, metavar="WHEN",
+              help="Compares tasks that ended before and after this time, for example a release.")  # fmt: skip
+@click.option("--csv", "csv_to", type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder to write each table to, as CSV.")  # fmt: skip
+@click.option("--parquet", "parquet_to", type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder to write each table to, as Parquet.")  # fmt: skip
+@click.option("--html", "html_to", type=click.Path(path_type=Path), metavar="FILE",
+              help="File to write, as one HTML page with plots.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
 @with_shared_options
 def report(
     shared: CommonOptions,
@@ -73,9 +79,9 @@ def report(
     html_to: Path | None,
     master: str | None,
 ) -> None:
-    """Reports on an archive: throughput, waits, runs, failures, slow parameters, and what a change did.
+    """Reports on an archive: throughput, wait and run times, failures, slow parameters, and the effect of a change.
 
-    Shows the tables, unless they are written somewhere. Needs Spark: pip install "jobrunner[spark]".
+    Prints the tables, unless an option writes them to files. Needs Spark: pip install "jobrunner[spark]".
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 

@@ -12,32 +12,32 @@ COMMANDS = {
     "work": ("jobrunner.cli.work:work", "Runs the tasks of queues until stopped."),
     "enqueue": ("jobrunner.cli.enqueue:enqueue", "Enqueues one task of a job."),
     "status": ("jobrunner.cli.status:status", "Shows the server, queues, workers, leader and periodic jobs."),
-    "top": ("jobrunner.cli.top.command:top", "Shows queues, rates, workers and failures live in the terminal."),
+    "top": ("jobrunner.cli.top.command:top", "Shows queues, rates, workers and failures in the terminal, live."),
     "queues": ("jobrunner.cli.queues:queues", "Lists, pauses, limits and purges queues, and shows their settings."),
     "tasks": ("jobrunner.cli.tasks:tasks", "Lists, shows, cancels and enqueues tasks."),
-    "dead": ("jobrunner.cli.dead:dead", "Lists, requeues and purges tasks that were given up."),
-    "pipeline": ("jobrunner.cli.pipeline:pipeline", "Lists, shows, draws, feeds and runs pipelines."),
-    "history": ("jobrunner.cli.history:history", "Lists, replays, archives, purges finished tasks; reports on them."),
-    "periodic": ("jobrunner.cli.periodic:periodic", "Lists periodic jobs, runs one now, switches one off and on."),
-    "redact": ("jobrunner.cli.redact:redact", "Lists, adds and removes the names of parameters that are not shown."),
-    "events": ("jobrunner.cli.events:events", "Shows what happened, and follows what happens."),
-    "bench": ("jobrunner.cli.bench:bench", "Measures how fast this set-up is."),
-    "soak": ("jobrunner.cli.soak:soak", "Works for hours under random faults, and says whether anything was lost."),
-    "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and its queues."),
+    "dead": ("jobrunner.cli.dead:dead", "Lists, requeues and deletes dead tasks."),
+    "pipeline": ("jobrunner.cli.pipeline:pipeline", "Lists, shows, draws and runs pipelines, and pushes items."),
+    "history": ("jobrunner.cli.history:history", "Lists, replays, archives, deletes and reports on finished tasks."),
+    "periodic": ("jobrunner.cli.periodic:periodic", "Lists, runs, enables and disables periodic jobs."),
+    "redact": ("jobrunner.cli.redact:redact", "Lists, adds and removes names of hidden parameters."),
+    "events": ("jobrunner.cli.events:events", "Prints the event log, and follows it."),
+    "bench": ("jobrunner.cli.bench:bench", "Measures latency and throughput of this set-up."),
+    "soak": ("jobrunner.cli.soak:soak", "Runs tasks under random faults, and checks that none is lost."),
+    "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and the queues."),
     "server": ("jobrunner.cli.server:server", "Shows or stops the embedded server of this folder."),
-    "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serves the dashboard: queues, tasks, workers in a browser."),
-    "completion": ("jobrunner.cli.completion:completion", "Prints the script that teaches a shell to complete."),
-    "demo": ("jobrunner.cli.demo:demo", "Runs real work, kills a worker, and checks that nothing was lost."),
+    "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serves the web dashboard."),
+    "completion": ("jobrunner.cli.completion:completion", "Prints the completion script for a shell."),
+    "demo": ("jobrunner.cli.demo:demo", "Runs a demo, kills a worker, and checks that no task is lost."),
 }
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="jobrunner", message="%(prog)s %(version)s")
 def jobrunner() -> None:
-    """Background jobs for Python on Redis: leases, retries, schedules; nothing lost.
+    """Background jobs for Python on Redis or Valkey: leases, retries, schedules, pipelines.
 
-    Without --url, JOBRUNNER_URL, REDIS_URL or a url in [tool.jobrunner] of pyproject.toml, a private server in
-    ./.jobrunner is used and started when needed.
+    The server's URL is --url, else JOBRUNNER_URL, else REDIS_URL, else url in [tool.jobrunner] of pyproject.toml.
+    Without any, an embedded server in ./.jobrunner is started on demand.
     """
 
 

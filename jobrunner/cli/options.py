@@ -1,4 +1,4 @@
-"""What several commands share: the options that every one has, values that several take, the client, the question."""
+"""Shared by the commands: common options, option types, the client, confirmation, and the audit note."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """What every command is told: where the server is, and how to answer."""
+    """The options of every command: address of the server, prefix, and form of the answer."""
 
     url: str | None = field(repr=False)
     prefix: str | None
@@ -31,7 +31,7 @@ class CommonOptions:
     debug: bool
 
     def words(self) -> list[str]:
-        """The words of the command line that say the same."""
+        """The same options as arguments of a command line."""
         named = [f"--{name}={value}" for name, value in (("url", self.url), ("prefix", self.prefix)) if value]
         return named + ["--json"] * self.as_json + ["--debug"] * self.debug
 
@@ -39,10 +39,10 @@ class CommonOptions:
 def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --url, --prefix, --json and --debug; the command gets them as its first argument, a `CommonOptions`."""
 
-    @click.option("--url", metavar="URL", help="The server: redis://…, rediss://…, unix://…, embedded:///folder.")
-    @click.option("--prefix", metavar="NAME", help="What all keys begin with; else JOBRUNNER_PREFIX, else jobrunner.")
-    @click.option("--json", "as_json", is_flag=True, help="Answers in JSON.")
-    @click.option("--debug", is_flag=True, help="Shows the traceback of an error.")
+    @click.option("--url", metavar="URL", help="URL of the server: redis://…, rediss://…, unix://…, embedded:///folder.")
+    @click.option("--prefix", metavar="NAME", help="Prefix of all keys; default: JOBRUNNER_PREFIX, else jobrunner.")
+    @click.option("--json", "as_json", is_flag=True, help="Writes JSON to stdout.")
+    @click.option("--debug", is_flag=True, help="Prints the traceback of an error.")
     @wraps(command)
     def shared(url: str | None, prefix: str | None, as_json: bool, debug: bool, **rest: Any) -> Any:
         return command(CommonOptions(url=url, prefix=prefix, as_json=as_json, debug=debug), **rest)
@@ -83,21 +83,21 @@ def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def redaction() -> Redaction:
-    """What is not shown where no server was asked: the usual names, those of `redact` in [tool.jobrunner] and of
-    JOBRUNNER_REDACT. Raises InvalidOption."""
+    """The hidden names without those of a server: built in, `redact` of [tool.jobrunner], and JOBRUNNER_REDACT. Raises
+    InvalidOption."""
     return Redaction(hidden_names())
 
 
 def connected(shared: CommonOptions) -> Client:
-    """A client that soon gives up on a server that is away: a person is waiting."""
+    """A client with a short retry timeout, as a person is waiting."""
     return Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks before something is lost. Raises click.UsageError when nobody is there to ask, Refusal at a no."""
+    """Asks for confirmation of a deletion. Raises click.UsageError without a terminal, Refusal at a no."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question.removesuffix('?')}: nobody is there to ask; add --yes")
+        raise click.UsageError(f"{question.removesuffix('?')}: stdin is no terminal to confirm on; add --yes")
     if not click.confirm(question, err=True):
         raise Refusal("nothing was deleted")

@@ -1,4 +1,4 @@
-"""How a command answers on stdout: JSON for programs, plain tables for people. Talk goes to stderr."""
+"""Output of commands: JSON or plain tables on stdout, messages and progress bars on stderr."""
 
 import base64
 import dataclasses
@@ -30,12 +30,12 @@ def plain_json(value: Any) -> Any:
 
 
 def talk(line: str) -> None:
-    """Says something to the person who looks."""
+    """Prints a message to stderr."""
     echo(line, err=True)
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Writes text, that may hold what others wrote, to the terminal; none of it steers the terminal."""
+    """Prints text that may come from others; control characters are escaped."""
     click.echo(printable(str(text)), err=err, nl=nl)
 
 
@@ -49,7 +49,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:
-    """One fact a line, its name in front."""
+    """One `name  value` pair per line."""
     found = [(name, _cell(value)) for name, value in pairs]
     width = max(len(name) for name, _ in found)
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in found)

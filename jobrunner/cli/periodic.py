@@ -30,13 +30,13 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def periodic() -> None:
-    """Lists periodic jobs, runs one now, switches one off and on."""
+    """Lists, runs, enables and disables periodic jobs."""
 
 
 @periodic.command("list", epilog="Example:  jobrunner periodic list --json")
 @with_shared_options
 def list_(shared: CommonOptions) -> None:
-    """Lists the periodic jobs that workers published, with their last and next ticks, and which are disabled."""
+    """Lists the periodic jobs that workers published, with their last and next ticks."""
     with connected(shared) as client:
         found = client.periodics()
     if shared.as_json:
@@ -50,7 +50,7 @@ def list_(shared: CommonOptions) -> None:
 @periodic.command(epilog="Example:  jobrunner periodic run Nightly")
 @click.argument("name", shell_complete=periodic_names)
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
-              help="Declares a job that no worker published yet; else those of [tool.jobrunner].")  # fmt: skip
+              help="Module of a job without a published schedule; default: [tool.jobrunner]. Repeatable.")  # fmt: skip
 @with_shared_options
 def run(shared: CommonOptions, name: str, modules: tuple[str, ...]) -> None:
     """Enqueues one run of the periodic job NAME now, beside its schedule, and prints the id of the task."""
@@ -68,7 +68,7 @@ def run(shared: CommonOptions, name: str, modules: tuple[str, ...]) -> None:
 @click.argument("name", shell_complete=periodic_names)
 @with_shared_options
 def enable(shared: CommonOptions, name: str) -> None:
-    """Has the ticks of the periodic job NAME fire again; those that passed are not made up for."""
+    """Enables the periodic job NAME. Ticks that passed while it was disabled are not caught up."""
     _switch(shared, name, enabled=True)
 
 
@@ -76,7 +76,7 @@ def enable(shared: CommonOptions, name: str) -> None:
 @click.argument("name", shell_complete=periodic_names)
 @with_shared_options
 def disable(shared: CommonOptions, name: str) -> None:
-    """Has the ticks of the periodic job NAME pass by until it is enabled, whatever is deployed meanwhile."""
+    """Disables the periodic job NAME: its ticks enqueue nothing until it is enabled, also after a deployment."""
     _switch(shared, name, enabled=False)
 
 

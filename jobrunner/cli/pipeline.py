@@ -26,16 +26,16 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def pipeline() -> None:
-    """Lists, shows, draws, feeds and runs pipelines: stations joined by queues."""
+    """Lists, shows, draws and runs pipelines (stations joined by queues), and pushes items into them."""
 
 
 @pipeline.command("list", epilog="Example:  jobrunner pipeline list myapp.orders --json")
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @with_shared_options
 def list_(shared: CommonOptions, modules: tuple[str, ...]) -> None:
-    """Lists the pipelines that MODULEs declare and those the server has queues of.
+    """Lists the pipelines that MODULEs declare and those of which the server has queues.
 
-    Without MODULEs, those of [tool.jobrunner] in pyproject.toml.
+    MODULEs default to those of [tool.jobrunner] in pyproject.toml.
     """
     load_modules(modules_or_configured(modules))
     with connected(shared) as client:
@@ -54,10 +54,10 @@ def list_(shared: CommonOptions, modules: tuple[str, ...]) -> None:
 @click.argument("name", shell_complete=pipeline_names)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("--format", "form", type=click.Choice(["text", "mermaid"]), default="text", show_default=True,
-              help="Text for a terminal, Mermaid for a document.")  # fmt: skip
+              help="text: for a terminal; mermaid: for a document.")  # fmt: skip
 @with_shared_options
 def diagram(shared: CommonOptions, name: str, modules: tuple[str, ...], form: str) -> None:
-    """Draws the pipeline NAME of MODULEs: its queues, what serves them, and where that leads to."""
+    """Draws the pipeline NAME of MODULEs: its queues, their stations, and where stations send items."""
     found = loaded_pipeline(name, modules)
     found.check()
     if shared.as_json:

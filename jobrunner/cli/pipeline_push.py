@@ -35,14 +35,14 @@ Examples:
 @click.argument("target", metavar="NAME/QUEUE", shell_complete=pipeline_queues)
 @click.argument("payload", metavar="JSON|-")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
-              help="Declares the pipeline; else the modules of [tool.jobrunner].")  # fmt: skip
-@click.option("--in", "in_", type=duration, metavar="S", help="Due after so long: 90, 5m, 2h, 1d.")
-@click.option("--priority", type=int, metavar="0..2", help="Higher goes first.")
+              help="Module that declares the pipeline; default: modules of [tool.jobrunner]. Repeatable.")  # fmt: skip
+@click.option("--in", "in_", type=duration, metavar="S", help="Delay before the item is due: 90 (seconds), 5m, 2h, 1d.")
+@click.option("--priority", type=int, metavar="0..2", help="Higher runs first.")
 @with_shared_options
 def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, ...], **options: Any) -> None:
-    """Pushes an item into QUEUE of pipeline NAME and prints its id; `-` reads one from each line of stdin.
+    """Pushes an item into QUEUE of pipeline NAME and prints its id; `-` reads one item from each line of stdin.
 
-    With the module that declares the pipeline, the queue's name is checked and its settings are written first.
+    When a module declares the pipeline, the command checks the queue's name and writes its settings first.
     """
     name, slash, short = target.partition("/")
     if not slash:

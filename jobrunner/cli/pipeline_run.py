@@ -32,20 +32,21 @@ Examples:
 @click.argument("name", shell_complete=pipeline_names)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Worker processes of the stations in Python; those on Spark have one of their own.")  # fmt: skip
-@click.option("--concurrency", type=int, default=10, show_default=True, help="Items at a time, in each process.")
+              help="Worker processes of the Python stations; stations on Spark share one more.")  # fmt: skip
+@click.option("--concurrency", type=int, default=10, show_default=True, help="Items that run at once, per process.")
 @click.option("--executor", type=click.Choice(["threads", "processes", "async"]), default="threads",
-              show_default=True, help="How stations in Python are run.")  # fmt: skip
-@click.option("--burst", is_flag=True, help="Ends when nothing is waiting or pending in the whole pipeline.")
-@click.option("--drain", is_flag=True, help="Ends when nothing is scheduled either.")
+              show_default=True, help="How Python stations run.")  # fmt: skip
+@click.option("--burst", is_flag=True, help="Exits when no item is waiting or pending in the whole pipeline.")
+@click.option("--drain", is_flag=True, help="Exits when no item is scheduled either.")
 @click.option("--grace", type=duration, default="25", show_default=True, metavar="S",
-              help="How long running items may finish after SIGTERM or Ctrl-C.")  # fmt: skip
-@click.option("--master", metavar="URL", help="Spark's master: local[*], spark://host:7077, ...")
-@click.option("--remote", metavar="URL", help="A Spark Connect server: sc://host:15002.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's own; more than once.")
-@click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True, help="Lines on stderr.")
-@click.option("--allow-eviction", is_flag=True, help="Works on a server that may delete items to make room.")
-@click.option("--otel", is_flag=True, help="Sends OpenTelemetry spans; OTEL_… variables say where.")
+              help="Seconds that running items get to finish after SIGTERM or Ctrl-C.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark master URL: local[*], spark://host:7077, ...")
+@click.option("--remote", metavar="URL", help="URL of a Spark Connect server: sc://host:15002.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting. Repeatable.")
+@click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True,
+              help="Format of log lines on stderr.")  # fmt: skip
+@click.option("--allow-eviction", is_flag=True, help="Starts although the server may evict items when it is full.")
+@click.option("--otel", is_flag=True, help="Exports OpenTelemetry spans, as the OTEL_… variables say.")
 @with_shared_options
 def run(
     shared: CommonOptions,
@@ -57,9 +58,9 @@ def run(
     conf: tuple[str, ...],
     **options: Any,
 ) -> int:
-    """Runs the stations of the pipeline NAME of MODULEs until stopped, and serves no other queue.
+    """Runs the stations of the pipeline NAME of MODULEs until stopped. Other queues are not served.
 
-    MODULEs declare it; without one, those of [tool.jobrunner] in pyproject.toml. It is checked first.
+    MODULEs declare the pipeline; default: those of [tool.jobrunner] in pyproject.toml. The pipeline is validated first.
     """
     renewal = Restart()
     variables = choose(master=master, remote=remote, conf=conf)

@@ -31,16 +31,16 @@ _FIXED = 68
 @click.argument("name", shell_complete=pipeline_names)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("--over", type=duration, default="1", show_default=True, metavar="S",
-              help="Measures rates over so long; 0: shows none.")  # fmt: skip
-@click.option("--watch", is_flag=True, help="Shows it again and again, until Ctrl-C.")
-@click.option("--until-empty", is_flag=True, help="Watches until nothing is open.")
+              help="Seconds over which rates are measured; 0: no rates.")  # fmt: skip
+@click.option("--watch", is_flag=True, help="Refreshes until Ctrl-C.")
+@click.option("--until-empty", is_flag=True, help="Refreshes until no item is open.")
 @with_shared_options
 def show(
     shared: CommonOptions, name: str, modules: tuple[str, ...], over: float, watch: bool, until_empty: bool
 ) -> None:
-    """Shows how many items are where in the pipeline NAME of MODULEs, how fast they go, and how long the rest takes.
+    """Shows the counts and rates of each queue of the pipeline NAME of MODULEs, and the estimated time left.
 
-    LEFT is what is open by the pace at which it becomes less; - when it does not.
+    LEFT: open items divided by the rate at which their number falls; - while it does not fall.
     """
     found = loaded_pipeline(name, modules)
     found.check()
@@ -77,7 +77,7 @@ def station_table(seen: PipelineView) -> str:
 
 def narrow_table(seen: PipelineView, width: int) -> str:
     """The same in as few columns as a terminal has: without the targets, numbers short, what ended on a line below."""
-    columns = ("STATION", "WAIT", "SCHED", "RUN", "DEAD", "IN/S", "OUT/S", "LEFT", "STATE")
+    columns = ("STATION", "WAIT", "SCHED", "PEND", "DEAD", "IN/S", "OUT/S", "LEFT", "STATE")
     rows = [
         (
             cut(one.queue, max(width - _FIXED, 10)),
@@ -128,7 +128,7 @@ def _watch(progress: Progress, shared: CommonOptions, every_s: float, *, until_e
 
 @contextmanager
 def _screen(shared: CommonOptions) -> Iterator[Callable[[PipelineView], None]]:
-    """What draws one look: a JSON line for programs; over the last one on a terminal; below it elsewhere."""
+    """The function that draws a snapshot: a JSON line for programs, in place on a terminal, else below the last one."""
     if shared.as_json:
         yield lambda seen: echo(json.dumps(plain_json(seen)))
         return

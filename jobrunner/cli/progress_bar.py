@@ -25,8 +25,8 @@ def watched(items: Sequence[T], label: str) -> Iterator[Iterable[T]]:
 
 @contextmanager
 def rising(total: int, label: str, noun: str) -> Iterator[Callable[[int], None] | None]:
-    """What to call with how many of `total` are done by now: a bar shows it, and how many a second. None when there is
-    no terminal."""
+    """A callback that takes how many of `total` are done and updates a progress bar with the rate; None without a
+    terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -13,7 +13,7 @@ from jobrunner.settings import QueueSettings, RateLimit
 LIMITS = ("max_inflight", "rate", "max_size", "max_inflight_per_partition", "rate_per_partition", "fair")
 """The settings that `queues limit` sets."""
 LIFTED = "none"
-"""What lifts a limit."""
+"""The argument that removes a limit."""
 _UNITS = {"s": "SECONDS", "m": "MINUTES", "h": "HOURS"}
 _RATE = re.compile(r"([0-9]{1,15})/([0-9]{0,9})([smh])")
 
@@ -42,7 +42,7 @@ def at_most(text: str) -> int | str:
 
 
 def limits_in_force(settings: QueueSettings) -> dict[str, Any]:
-    """What `queues limit` sets, by name; 0 or None for no limit."""
+    """The settings of `queues limit`, by name; 0 or None for no limit."""
     return {name: getattr(settings, name) for name in LIMITS}
 
 

@@ -32,7 +32,7 @@ def queues() -> None:
 @queues.command("list", epilog="Example:  jobrunner queues list --json")
 @with_shared_options
 def list_(shared: CommonOptions) -> None:
-    """Shows how many tasks of each queue are in each state."""
+    """Lists queues with the number of tasks in each state."""
     with connected(shared) as client:
         found = queue_views(client, client.workers())
     if shared.as_json:
@@ -45,10 +45,11 @@ def list_(shared: CommonOptions) -> None:
 
 @queues.command(epilog="Example:  jobrunner queues pause mail --for 10m")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--for", "for_s", type=duration, metavar="S", help="Ends by itself after so long: 90, 5m, 2h, 1d.")
+@click.option("--for", "for_s", type=duration, metavar="S",
+              help="Resumes by itself after this time: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
 @with_shared_options
 def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
-    """Hands out nothing of QUEUE until it is resumed; enqueueing goes on."""
+    """Pauses QUEUE: workers get no task of it until it is resumed; enqueueing goes on."""
     if for_s == 0:
         raise click.BadParameter("a pause lasts more than 0 s; jobrunner queues resume ends one", param_hint="--for")
     with connected(shared) as client:
@@ -64,7 +65,7 @@ def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
 @click.argument("queue", shell_complete=queue_names)
 @with_shared_options
 def resume(shared: CommonOptions, queue: str) -> None:
-    """Ends the pause of QUEUE."""
+    """Resumes QUEUE after a pause."""
     with connected(shared) as client:
         client.queue(queue).resume()
         note(client, "queue.resume", queue, "resumed")
@@ -76,19 +77,21 @@ def resume(shared: CommonOptions, queue: str) -> None:
 
 @queues.command(epilog="Example:  jobrunner queues limit mail --max-inflight 10 --rate 1000/1m")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--max-inflight", type=at_most, metavar="N", help="Pending at a time, on all workers together.")
-@click.option("--rate", type=rate, metavar="N/TIME", help="Handed out in that time: 1000/1s, 2000/1m, 15/h.")
-@click.option("--max-size", type=at_most, metavar="N", help="Waiting and scheduled; more are refused.")
+@click.option("--max-inflight", type=at_most, metavar="N", help="Most pending tasks at a time, over all workers.")
+@click.option("--rate", type=rate, metavar="N/TIME",
+              help="Most tasks handed out in an interval: 1000/1s, 2000/1m, 15/h.")  # fmt: skip
+@click.option("--max-size", type=at_most, metavar="N",
+              help="Most waiting and scheduled tasks; an enqueue beyond that raises QueueFull.")  # fmt: skip
 @click.option(
-    "--max-inflight-per-partition", type=at_most, metavar="N", help="Pending at a time, of tasks with one key."
+    "--max-inflight-per-partition", type=at_most, metavar="N", help="Most pending tasks at a time of one partition."
 )
 @click.option(
-    "--rate-per-partition", type=rate, metavar="N/TIME", help="Handed out in that time, of tasks with one key."
+    "--rate-per-partition", type=rate, metavar="N/TIME", help="Most tasks of one partition handed out in an interval."
 )
-@click.option("--fair/--no-fair", default=None, help="Whether keys take turns.")
+@click.option("--fair/--no-fair", default=None, help="Whether partitions are served in rotation.")
 @with_shared_options
 def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
-    """Limits QUEUE, and shows the limits then in force. `none` lifts one; those not named stay as they are."""
+    """Sets limits of QUEUE and prints the limits in force. `none` removes a limit; limits not named are kept."""
     changes = {name: None if value == LIFTED else value for name, value in given.items() if value is not None}
     if not changes:
         raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME, --max-size N, or another of --help")
@@ -111,7 +114,7 @@ def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
 @click.argument("queue", shell_complete=queue_names)
 @with_shared_options
 def settings(shared: CommonOptions, queue: str) -> None:
-    """Shows every setting of QUEUE that is in force, and which of them are defaults."""
+    """Prints the settings of QUEUE and marks defaults."""
     with connected(shared) as client:
         found = client.queue(queue).settings()
     changed = configured(found)
@@ -128,21 +131,21 @@ def settings(shared: CommonOptions, queue: str) -> None:
 @queues.command(epilog="Example:  jobrunner queues purge mail --state dead --yes")
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--state", type=click.Choice(["waiting", "scheduled", "dead", "done"]), default="waiting",
-              show_default=True, help="Which of its tasks; done is its history.")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Does not ask.")
+              show_default=True, help="State of the tasks to delete; done: the history.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def purge(shared: CommonOptions, queue: str, state: str, yes: bool) -> None:
-    """Deletes all tasks of QUEUE that are in one state, for good."""
+    """Deletes all tasks of QUEUE that are in one state."""
     purge_state(shared, queue, state, yes=yes)
 
 
 @queues.command(epilog="Example:  jobrunner queues delete uploads-2025 --force --yes")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--force", is_flag=True, help="Deletes all that it holds, too, for good.")
-@click.option("--yes", is_flag=True, help="Does not ask.")
+@click.option("--force", is_flag=True, help="Deletes its tasks, too.")
+@click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
-    """Deletes QUEUE with its settings and totals. Refused while it holds anything, unless by force."""
+    """Deletes QUEUE with its settings and totals. Refuses while it holds tasks, unless --force is given."""
     with connected(shared) as client:
         asked = client.queue(queue)
         if force and (held := sum(asked.counts().values())):

@@ -21,13 +21,13 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def redact() -> None:
-    """Lists, adds and removes the names of parameters that are not shown."""
+    """Lists, adds and removes names of hidden parameters."""
 
 
 @redact.command("list", epilog="Example:  jobrunner redact list --json")
 @with_shared_options
 def list_(shared: CommonOptions) -> None:
-    """Shows the names: the usual ones, those configured here, and those that the server keeps."""
+    """Lists the hidden names: built in, configured here, and kept by the server."""
     with connected(shared) as client:
         kept = broker_of(client).run(redacted_names(keys_of(client)))
         found = {"usual": list(DEFAULT), "here": sorted(client.settings.redact), "server": kept}
@@ -41,7 +41,7 @@ def list_(shared: CommonOptions) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @with_shared_options
 def add(shared: CommonOptions, names: tuple[str, ...]) -> None:
-    """Hides parameters with these names, or whose whole name matches; the server keeps that for everybody."""
+    """Hides parameters whose name is, or matches, one of NAMES. The server keeps the list for all clients."""
     with connected(shared) as client:
         client.redact(*names)
         note(client, "redact.add", " ".join(names), "hidden")
@@ -52,7 +52,7 @@ def add(shared: CommonOptions, names: tuple[str, ...]) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @with_shared_options
 def remove(shared: CommonOptions, names: tuple[str, ...]) -> None:
-    """Takes names off the server's list. A worker that is configured to hide one puts it there again."""
+    """Removes names from the server's list. A worker whose configuration names one adds it again."""
     with connected(shared) as client:
         kept = broker_of(client).run(redacted_names(keys_of(client)))
         if unknown := [name for name in names if name not in kept]:

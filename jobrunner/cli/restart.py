@@ -14,7 +14,7 @@ _log = SafeLogger("jobrunner.worker")
 class Restart:
     """Whether this process is to begin anew, which keeps its id: systemd and containers do not see it end.
 
-    To be made before modules are loaded: what they have to do at the exit of the interpreter is done before.
+    Create it before modules are loaded, so that their exit handlers run before the restart.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Restart:
         if self._is_wanted or self._is_stopping:
             return
         self._is_wanted = True
-        _log.info("worker ends to begin anew")
+        _log.info("worker exits to restart")
         ask_to_stop()
 
     def stop(self, ask_to_stop: Callable[[], object]) -> None:

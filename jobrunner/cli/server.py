@@ -25,7 +25,7 @@ def server() -> None:
 @server.command(epilog="Example:  jobrunner server status --json")
 @with_shared_options
 def status(shared: CommonOptions) -> int:
-    """Shows whether it runs, for how many processes, and where its files are; exit 1 when it does not run."""
+    """Shows whether the embedded server runs, for how many processes, and its files; exits with 1 if it is stopped."""
     found = _server(shared).status()
     if shared.as_json:
         answer_json(found)
@@ -47,7 +47,7 @@ def status(shared: CommonOptions) -> int:
 @server.command(epilog="Example:  jobrunner server stop")
 @with_shared_options
 def stop(shared: CommonOptions) -> None:
-    """Stops it whoever uses it; what it holds stays on disk, and its next user starts it again."""
+    """Stops the embedded server, also when processes use it. Its data stays on disk; the next client starts it."""
     server = _server(shared)
     if not server.stop():
         raise Refusal(f"no embedded server runs in {server.status().folder}")

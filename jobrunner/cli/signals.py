@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: once asks to stop, twice means now, and the third ends the process without a farewell.
+"""SIGTERM and SIGINT: the first asks to stop, the second stops at once, the third kills the process.
 
 SIGHUP asks for new processes that read the code anew; when it says that the terminal is gone, it asks to stop.
 """
@@ -60,7 +60,7 @@ def ask_at_signals(ask_to_stop: Callable[[], object], renew: Callable[[], object
 
 
 class Lifeline:
-    """What ties a worker to its supervisor: a socket, by its descriptor. Its end asks the worker to stop."""
+    """The socket between a worker and its supervisor, by its descriptor. Its end asks the worker to stop."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -85,7 +85,7 @@ class Lifeline:
 
 
 def _write_nowhere(descriptors: list[int]) -> None:
-    """What is written to a terminal that is gone is an error, at the end of a process one that its exit code tells."""
+    """Redirects output of a terminal that is gone: a failed flush at exit would change the exit code."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor)

@@ -1,4 +1,4 @@
-"""`jobrunner soak`: mixed work under random faults for minutes or hours, live figures, and a verdict."""
+"""`jobrunner soak`: mixed work under random faults for minutes or hours, live measurements, and checks at the end."""
 
 import json
 import shutil
@@ -42,33 +42,37 @@ _ABANDONED = 130
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--minutes", type=click.FloatRange(0.05), metavar="N", help="How long to work.")
-@click.option("--duration", "length", type=duration, metavar="TIME", help="The same as 90s, 60m, 8h; default 60m.")
-@click.option("--rate", type=click.FloatRange(1, 100_000), default=200, show_default=True, help="Tasks a second.")
+@click.option("--minutes", type=click.FloatRange(0.05), metavar="N", help="Minutes to run.")
+@click.option("--duration", "length", type=duration, metavar="TIME", help="Time to run: 90s, 60m, 8h; default: 60m.")
+@click.option("--rate", type=click.FloatRange(1, 100_000), default=200, show_default=True,
+              help="Tasks enqueued per second.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(2, 1000), default=4, show_default=True,
               help="Worker processes; the first one is never killed.")  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Of each worker.")
+@click.option("--concurrency", type=click.IntRange(1, 1000), default=8, show_default=True,
+              help="Tasks that run at once, per worker.")  # fmt: skip
 @click.option("--task-time", type=duration, default="20ms", show_default=True, metavar="TIME",
-              help="What a task takes, on average.")  # fmt: skip
+              help="Mean run time of a task.")  # fmt: skip
 @click.option("--keepalive", type=duration, default="6", show_default=True, metavar="S", help="Length of a lease.")
-@click.option("--faults", metavar="KIND,…", help=f"Only these: {', '.join(KINDS)}.")
-@click.option("--no-faults", is_flag=True, help="Only works.")
-@click.option("--every", type=duration, default="10", show_default=True, metavar="S", help="Mean between faults.")
-@click.option("--seed", type=int, metavar="N", help="Of the plan of faults; the same seed gives the same plan.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draws it as SVG.")
+@click.option("--faults", metavar="KIND,…", help=f"Kinds of faults to inject: {', '.join(KINDS)}.")
+@click.option("--no-faults", is_flag=True, help="Injects no faults.")
+@click.option("--every", type=duration, default="10", show_default=True, metavar="S", help="Mean time between faults.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the fault plan; the same seed gives the same plan.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="File to draw the samples in, as SVG.")  # fmt: skip
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Writes samples, faults and verdict there.")  # fmt: skip
-@click.option("--keep", is_flag=True, help="Keeps the folder with ledger and logs, and on your server the keys.")
+              help="File to write samples, faults and results to.")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Keeps the folder with ledger and logs, and the keys on your server.")
 @click.option("--url", metavar="URL", help="Your server, instead of one of its own in a temporary folder.")
-@click.option("--prefix", metavar="NAME", help="What the name of its fresh prefix begins with.")
-@click.option("--patience", type=duration, default="60", hidden=True, help="Of the drain, when nothing moves.")
-@click.option("--debug", is_flag=True, help="Shows the traceback of an error.")
+@click.option("--prefix", metavar="NAME", help="Start of the name of the fresh prefix.")
+@click.option("--patience", type=duration, default="60", hidden=True,
+              help="Time without progress after which the drain is given up.")  # fmt: skip
+@click.option("--debug", is_flag=True, help="Prints the traceback of an error.")
 def soak(length: float | None, minutes: float | None, seed: int | None, **options: Any) -> int:
-    """Works under random faults, and says whether anything was lost.
+    """Runs tasks under random faults, and checks that none is lost.
 
-    It runs on a private server, which it kills as well, or on yours, below a fresh prefix; there it does nothing that
-    harms others, and deletes its keys at the end, also after Ctrl-C. Ctrl-C once: ends early, drains and judges; twice:
-    ends at once. Exit code: 0 held, 1 did not hold, 2 misuse.
+    Uses a private server, which it also kills and restarts, or yours, below a fresh prefix: there it injects only
+    faults that affect its own processes, and deletes its keys at the end, also after Ctrl-C. Ctrl-C once: stops early,
+    drains and checks; twice: exits at once. Exit code: 0 all checks hold, 1 one does not, 2 misuse.
     """
     if minutes is not None and length is not None:
         raise click.UsageError("--minutes and --duration say the same; leave one out")

@@ -43,7 +43,7 @@ def _head(seen: Snapshot) -> list[tuple[str, object]]:
 
 
 def queue_table(queues: list[QueueView]) -> str:
-    """One line a queue; empty without queues. What is done is a column when there is such a thing."""
+    """One line per queue; empty without queues. The column DONE is left out when no queue keeps history."""
     keeps = any(queue.done for queue in queues)
     done = ("DONE",) if keeps else ()
     columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", *done, "SUCCEEDED", "WORKERS", "STATE")
@@ -66,7 +66,7 @@ def _switch(queue: QueueView) -> str:
 
 
 def worker_table(workers: list[WorkerRecord]) -> str:
-    """One line a worker; empty without workers."""
+    """One line per worker; empty without workers."""
     columns = ("WORKER", "STARTED", "EXECUTOR", "CONCURRENCY", "IN HAND", "FINISHED", "QUEUES")
     rows = [
         (
@@ -79,7 +79,7 @@ def worker_table(workers: list[WorkerRecord]) -> str:
 
 
 def periodic_table(periodics: list[PeriodicRecord]) -> str:
-    """One line a periodic job; empty without them."""
+    """One line per periodic job; empty without them."""
     columns = ("PERIODIC JOB", "SCHEDULE", "LAST", "NEXT", "FIRED", "SKIPPED", "QUEUE")
     rows = [
         (

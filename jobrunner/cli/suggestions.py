@@ -1,6 +1,6 @@
-"""What the shell offers when a name is completed: queues, jobs, periodic jobs, pipelines.
+"""Shell completion of names: queues, jobs, periodic jobs, pipelines.
 
-What must hold: an answer within 0.3 s or none; silent whatever goes wrong; no server is started, nothing is written,
+Invariants: an answer within 0.3 s or none; no output on errors; no server is started, nothing is written,
 and no module of the user is run: jobs are found by reading sources.
 """
 

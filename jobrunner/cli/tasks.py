@@ -49,11 +49,11 @@ tasks.add_command(enqueue)
 
 @tasks.command("list", epilog="Example:  jobrunner tasks list mail --state dead --limit 20")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--state", type=click.Choice(STATES), help="Only these; else all four, pending first.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many.")
+@click.option("--state", type=click.Choice(STATES), help="Only tasks in this state; default: all four, pending first.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
 @with_shared_options
 def list_(shared: CommonOptions, queue: str, state: str | None, limit: int) -> None:
-    """Lists tasks of QUEUE, first in line first."""
+    """Lists tasks of QUEUE in the order in which they are handed out."""
     with connected(shared) as client:
         found = list_tasks(client, queue, state, limit=limit)
         hides = client.redaction()
@@ -63,10 +63,10 @@ def list_(shared: CommonOptions, queue: str, state: str | None, limit: int) -> N
 @tasks.command(epilog="Example:  jobrunner tasks show my-own-id --queue mail")
 @click.argument("task_id", metavar="ID")
 @click.option("--queue", metavar="NAME", shell_complete=queue_names,
-              help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
+              help="Queue of the task; required for an id that jobrunner did not generate.")  # fmt: skip
 @with_shared_options
 def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
-    """Shows one task: where it is, who holds it, its parameters, its last error."""
+    """Prints one task: state, worker that holds its lease, parameters, attempts and errors."""
     with connected(shared) as client:
         record = _task(client, task_id, queue).record()
         workers = client.workers()
@@ -93,10 +93,10 @@ def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
 @tasks.command(epilog="Example:  jobrunner tasks cancel 01a1fe85769b0000c6650a2fcc89-mail")
 @click.argument("task_id", metavar="ID")
 @click.option("--queue", metavar="NAME", shell_complete=queue_names,
-              help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
+              help="Queue of the task; required for an id that jobrunner did not generate.")  # fmt: skip
 @with_shared_options
 def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
-    """Cancels a task; one that runs is asked to stop."""
+    """Cancels a task; a running one is asked to stop."""
     with connected(shared) as client:
         task = _task(client, task_id, queue)
         if not task.cancel():
@@ -112,7 +112,7 @@ def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
 @tasks.command("run-now", epilog="Example:  jobrunner tasks run-now 01a1fe85769b0000c6650a2fcc89-mail")
 @click.argument("task_id", metavar="ID")
 @click.option("--queue", metavar="NAME", shell_complete=queue_names,
-              help="Its queue; needed for an id that jobrunner did not make.")  # fmt: skip
+              help="Queue of the task; required for an id that jobrunner did not generate.")  # fmt: skip
 @with_shared_options
 def run_now(shared: CommonOptions, task_id: str, queue: str | None) -> None:
     """Has a scheduled task wait now, behind all that wait; also one that waits for its next try."""
@@ -140,7 +140,7 @@ def show_list(shared: CommonOptions, hides: Redaction, found: list[TaskRecord], 
 
 
 def task_value(record: TaskRecord, hides: Redaction) -> dict[str, Any]:
-    """A task as JSON: what jobrunner knows of it, and the further fields of its hash as text; no secrets."""
+    """A task as JSON: its record, and the other fields of its hash as text, redacted."""
     shown = hides.shown
     known = {name: getattr(record, name) for name in ("id", "type", "queue", "state", "when", "enqueue_time", *_SHOWN)}
     return {

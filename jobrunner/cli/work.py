@@ -46,7 +46,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
-    """What one worker process is to do."""
+    """The options of one worker process."""
 
     modules: tuple[str, ...]
     queues: tuple[str, ...]
@@ -230,7 +230,7 @@ def work_here(
 
 @contextmanager
 def _ending_if_broken() -> Iterator[None]:
-    """A worker that lost its descriptors ends in any case: what it does at its end may wait for one of them."""
+    """Exits hard: a worker that lost its descriptors might wait for one of them in its exit handlers."""
     try:
         yield
     except WorkerBroken:

@@ -42,7 +42,7 @@ __all__ = ["DecryptedPayload", "EncryptionContext", "PayloadEncryption", "allow_
 _KEY_BYTES = 32
 _HALF = 12
 _LONGER = 40
-"""By so many bytes is ciphertext longer: what is random, and the tag of AES-GCM."""
+"""Bytes that ciphertext is longer than the content: the random part, and the tag of AES-GCM."""
 _MARK = b'{"jobrunner:sealed":'
 _forwards: dict[str, set[str]] = {}
 """Queues whose dead the server may move, and where to: as this program declares it, never as the server says."""
@@ -62,7 +62,7 @@ class DecryptedPayload(NamedTuple):
 
 
 class _ResultOwner(NamedTuple):
-    """Whose a sealed result is."""
+    """The task that an encrypted result belongs to."""
 
     id: str
     type: str
@@ -97,7 +97,7 @@ class _Key:
         return fresh + sealed
 
     def decrypt(self, sealed: bytes, said: bytes) -> bytes:
-        """What was encrypted. Raises DecryptionFailed."""
+        """The plain content. Raises DecryptionFailed."""
         fresh = sealed[: 2 * _HALF]
         if len(sealed) < _LONGER:
             raise damaged()
@@ -156,8 +156,8 @@ class PayloadEncryption:
         opened = self._opened(header, signature, raw, PAYLOAD, bound)
         if header.place != bound.queue and not anywhere and not _is_forwarded(header.place, bound.queue):
             raise DecryptionFailed(
-                f"the payload was sealed for queue {header.place!r} and is in {bound.queue!r}: somebody moved it "
-                "without the key; if that queue's dead_letter_queue is meant, declare it in this program too"
+                f"the payload was sealed for queue {header.place!r} and is in {bound.queue!r}: it was moved "
+                "without the key; if this is that queue's dead_letter_queue, declare it in this program, too"
             )
         return DecryptedPayload(opened, header.encoding.encode(), header.after)
 

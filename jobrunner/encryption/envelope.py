@@ -1,4 +1,4 @@
-"""The envelope of a sealed payload or result: a fixed binary header, and what the seal covers beside the content.
+"""The envelope of an encrypted or signed payload or result: a binary header, and the associated data.
 
 The header begins with eighteen bytes of fixed meaning; the three fields whose lengths they name follow:
 
@@ -39,7 +39,7 @@ readers refuse what they cannot open."""
 
 
 class EncryptionContext(NamedTuple):
-    """What a seal is bound to: a task as whoever opens it has it in hand."""
+    """The task that a ciphertext is bound to, as the reader knows it."""
 
     id: str
     type: str
@@ -48,7 +48,7 @@ class EncryptionContext(NamedTuple):
     """The full name of the queue that it is in; empty for results, which go where their task does not."""
     headers: bytes = b""
     then: bytes = b""
-    """Whom a task of a flow tells of its end."""
+    """The join that a task of a flow reports its end to."""
 
 
 class Header(NamedTuple):
@@ -94,7 +94,7 @@ def read_header(raw: bytes) -> Header:
 
 
 def covered(header: bytes, bound: EncryptionContext, *, prefix: str) -> bytes:
-    """All that the seal covers beside the content: the header, and the task, each part with its length in front."""
+    """The associated data: the header and the task, each part with its length in front."""
     place = (prefix, bound.tag, bound.id, bound.type)
     parts = (header, *(part.encode() for part in place), bound.headers, bound.then)
     return b"".join(len(part).to_bytes(4) + part for part in parts)
@@ -133,7 +133,7 @@ def of_word(word: str) -> tuple[Header, bytes]:
 def damaged() -> DecryptionFailed:
     """The error for what was changed, copied or damaged."""
     return DecryptionFailed(
-        "the seal does not fit: what is sealed was changed, or is that of another task; do not trust it"
+        "authentication failed: encrypted or signed content was changed, or is that of another task; do not trust it"
     )
 
 

@@ -1,4 +1,4 @@
-"""The audit log: who did what, when, to what and from where, in the dashboard and on the command line.
+"""The audit log: user, action, target, time and address of changes by the dashboard and the command line.
 
 One stream per prefix, of bounded length, outside of the keys that workers may write (`Keys.audit`), so a worker's
 password can neither change nor delete it. Each entry is also a log record of the logger `jobrunner.audit`, which
@@ -34,7 +34,7 @@ class AuditEntry:
     role: str
     action: str
     what: str
-    """What it was done to: the parameters of the path, such as a queue."""
+    """The target: the parameters of the path, such as a queue."""
     outcome: str
     address: str
 
@@ -60,7 +60,7 @@ def write(client: Client, *, in_stream: bool = True, **fields: str) -> bool:
 
 
 def operator() -> tuple[str, str]:
-    """Who works at this terminal: the user of the operating system, and the host."""
+    """(user of the operating system, host) of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
@@ -70,7 +70,7 @@ def operator() -> tuple[str, str]:
 
 
 def entries(client: Client, *, before: str = "", limit: int = 100) -> list[AuditEntry]:
-    """What was done, the latest first, at most `limit`; `before` is the id of the last entry of the page before."""
+    """Entries of the audit log, the latest first, at most `limit`; `before`: id of the last one on the page before."""
     newest = f"({before}" if before else "+"
     call = command("XREVRANGE", keys_of(client).audit, newest, "-", "COUNT", limit, read=_entries)
     return broker_of(client).run(call)

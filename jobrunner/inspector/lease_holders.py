@@ -1,4 +1,4 @@
-"""Who holds a task that is pending, and who ran the attempts that failed: as the numbers of leases tell."""
+"""The workers that hold pending tasks and that ran failed attempts, decoded from lease numbers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from jobrunner.task import Failure, TaskRecord, TaskState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHolder:
-    """Who holds a task."""
+    """The holder of a task's lease."""
 
     mark: str
-    """What the worker's id ends with; empty for a batch, and when a program took the lease that reserves by itself."""
+    """The end of the worker's id; empty for a batch, and for a lease that a program reserved itself."""
     worker: WorkerRecord | None
-    """None when no worker with this mark gave a sign of life lately."""
+    """None when no live worker has this mark."""
     running: RunningAttempt | None
     """What it said of the attempt, or of the batch that the task is in, with that one's other half; None when it had
     not begun, or began since the last sign of life."""
 
 
 def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord]) -> LeaseHolder | None:
-    """Who holds this task, with one command; None when it is not pending. Raises ServerError."""
+    """Finds the holder of this task in one command; None when it is not pending. Raises ServerError."""
     if record.state is not TaskState.PENDING:
         return None
     found = command("ZSCORE", keys_of(client).queue(record.queue).leases, record.id, read=lambda raw: float(raw or 0))
@@ -68,7 +68,7 @@ def who_failed(failure: Failure, workers: Iterable[WorkerRecord]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTask:
-    """A task in somebody's hands, or a batch of a driver."""
+    """A pending task with its holder, or a batch of a driver."""
 
     queue: str
     id: str
@@ -85,7 +85,7 @@ class HeldTask:
 
 
 def at_work(workers: Iterable[WorkerRecord], pending: Iterable[TaskRow]) -> list[HeldTask]:
-    """What workers say that they run, the longest running first; then what else is `pending`."""
+    """Attempts that workers report as running, the longest first; then the other `pending` tasks."""
     lines = {(line.queue, line.id): line for line in pending}
     said = sorted(((one, worker) for worker in workers for one in worker.running), key=lambda pair: pair[0].began_ms)
     found = [_said(one, worker, lines.pop((one.queue, one.id), None)) for one, worker in said]

@@ -1,4 +1,4 @@
-"""Tasks of a queue with all that is known of each."""
+"""Full records of tasks."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice

@@ -67,7 +67,7 @@ class LiveSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What happened a second, in the last ten seconds of looks; None before the second look."""
+    """Events per second over the last ten seconds of snapshots; None before the second snapshot."""
 
     into: float | None = None
     out: float | None = None
@@ -123,7 +123,7 @@ class LiveRates:
     """Remembers looks and tells rates."""
 
     def __init__(self, courses: Mapping[str, Iterable[float]] | None = None) -> None:
-        """`courses` are what the courses of queues begin with: what happened before the first look."""
+        """`courses`: initial values of the courses of queues, from before the first snapshot."""
         self._growth = Growth()
         self._courses = {name: deque(course, maxlen=_KEPT) for name, course in (courses or {}).items()}
 

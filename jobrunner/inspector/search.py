@@ -32,7 +32,7 @@ _FEW = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What is looked for; what is empty matches everything. Texts are found anywhere, whatever the case of ASCII."""
+    """A search filter; an empty field matches everything. Texts match substrings, ignoring the case of ASCII."""
 
     queue: str = ""
     state: str = ""
@@ -118,7 +118,7 @@ def total_of(client: Client, wanted: Filter) -> int:
 
 
 def _lines(client: Client, wanted: Filter) -> list[_TaskFields]:
-    """What is to be looked through, in order."""
+    """The (queue, state) pairs to search, in order."""
     names = [wanted.queue] if wanted.queue else client.queues()
     states = [wanted.state] if wanted.state else list(_USUAL_STATES)
     keys = [keys_of(client).queue(name) for name in names]
@@ -182,7 +182,7 @@ def _is_in_what_is_shown(payload: str, parts: list[str], redaction: Redaction) -
 
 
 def _parts(param: str) -> str:
-    """What a payload that matches has any line of. A value is written as JSON, so a text has quotes, a number none."""
+    """Substrings of which a matching payload contains one. Values are in JSON: a text has quotes, a number none."""
     name, sign, value = param.partition("=")
     if not sign or not name.strip().isidentifier():
         return param

@@ -82,7 +82,7 @@ def shown_url(client: Client) -> str:
 
 
 def server_facts(client: Client) -> ServerFacts | None:
-    """What the server says of itself; None when this user may not ask."""
+    """Facts of INFO; None when this user may not run it."""
     try:
         return broker_of(client).run(facts())
     except ServerRefused:
@@ -102,7 +102,7 @@ def leader(client: Client) -> str | None:
 
 
 def leader_call(client: Client) -> Call[str | None]:
-    """What asks for it; damage is nobody."""
+    """The call that reads the leader; a damaged value counts as none."""
     return command("HGET", keys_of(client).leader, "worker", read=_text, may_fail=True)
 
 

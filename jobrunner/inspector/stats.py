@@ -62,14 +62,14 @@ def series(
 def by_job(
     client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", queue: str | None = None
 ) -> list[JobStats]:
-    """What was counted of each job on each queue in the last `since`, the most attempts first."""
+    """Statistics of each job on each queue over the last `since`, the most attempts first."""
     sums = summed(read_window(client, since, step, queue, None).hashes)
     found = [JobStats(queue=name, type=job, **_counted(one)) for (name, job), one in sums.items()]
     return sorted(found, key=lambda one: (-one.ended, one.queue, one.type))
 
 
 def by_queue(client: Client, *, since: timedelta = _HOUR, step: Unit = "minute") -> dict[str, QueueStats]:
-    """What was counted of each queue in the last `since`, by name; no queue of which nothing was."""
+    """Statistics of each queue over the last `since`, by name; queues without any are left out."""
     hashes = read_window(client, since, step, None, None).hashes
     sums: dict[str, StatsTotal] = {}
     enqueued: dict[str, int] = {}
@@ -100,7 +100,7 @@ def _left(sums: Mapping[str, StatsTotal]) -> dict[str, int]:
 
 
 def _course(name: str, stands: Sequence[Mapping[str, int]]) -> tuple[int, ...]:
-    """What was added in each step, of what had been added up behind each."""
+    """The differences between consecutive cumulative values."""
     added_up = [0, *(stand.get(name, 0) for stand in stands)]
     return tuple(now - before for before, now in pairwise(added_up))
 

@@ -1,4 +1,4 @@
-"""What is read of figures: counts, times with their percentiles, depths; by step, by job, by queue."""
+"""Types of statistics: counts, times with percentiles, and depths, by step, by job and by queue."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Timings:
         return self.percentile(0.99)
 
     def percentile(self, share: float) -> float | None:
-        """What that share took no longer than, interpolated within its bucket; None when nothing was measured."""
+        """The percentile, interpolated within its bucket; None without measurements."""
         below, wanted = 0, share * self.count
         for n, found in sorted(self.buckets.items()):
             if found and below + found >= wanted:
@@ -65,7 +65,7 @@ class Depth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeCounts:
-    """What was counted in some time: how often each outcome, and how long attempts waited and ran.
+    """Statistics over a time: the number of each outcome, and wait and run times of attempts.
 
     Outcomes: succeeded, failed (attempts that failed), dead (tasks that were given up, their last attempt is failed as
     well), cancelled, dropped, moved, snoozed, stale (reports that came too late).
@@ -87,7 +87,7 @@ class OutcomeCounts:
 
     @property
     def dead(self) -> int:
-        """Tasks that were given up."""
+        """Tasks that became dead."""
         return self.counts.get("dead", 0)
 
     @property
@@ -103,7 +103,7 @@ class OutcomeCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsStep(OutcomeCounts):
-    """One minute or hour from `start` on. `enqueued` and `depth` are of whole queues, None where nobody sampled."""
+    """One minute or hour from `start` on. `enqueued` and `depth` are of whole queues, None where no sample exists."""
 
     start: datetime
     enqueued: int | None = None
@@ -122,7 +122,7 @@ class StatsSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStats(OutcomeCounts):
-    """What was counted of one job; `type` is '' for items that have none, such as those of stations."""
+    """Statistics of one job; `type` is '' for items that have none, such as those of stations."""
 
     queue: str
     type: str
@@ -130,7 +130,7 @@ class JobStats(OutcomeCounts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats(OutcomeCounts):
-    """What was counted of one queue. `enqueued` is None where nobody sampled."""
+    """Statistics of one queue. `enqueued` is None where no sample exists."""
 
     queue: str
     enqueued: int | None = None

@@ -76,7 +76,7 @@ class StatsTotal:
 
 
 def summed(hashes: Iterable[Hash]) -> dict[tuple[str, str], StatsTotal]:
-    """What workers counted, by queue and type."""
+    """Counters of workers, by queue and type."""
     sums: dict[tuple[str, str], StatsTotal] = {}
     for hash_ in hashes:
         for queue, type_, what, by in each(hash_):
@@ -93,7 +93,7 @@ def each(hash_: Hash) -> Iterator[tuple[str, str, str, int]]:
 
 
 def depth(hash_: Hash) -> Depth | None:
-    """Of all queues together; None where nobody sampled."""
+    """The sum of all queues; None where no sample exists."""
     if stats_calls.SAMPLED not in hash_:
         return None
     sums = [0] * len(DEPTH)

@@ -1,4 +1,4 @@
-"""Tasks in one line each, read without their payloads: for lists that a person looks through. No writes."""
+"""Lists of tasks: rows without payloads for tables, and full records. Reads only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class TaskPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRow:
-    """What is known of a task at a glance."""
+    """A task as one row of a list."""
 
     id: str
     type: str
@@ -59,7 +59,7 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
 
 
 def last_line(error: str) -> str:
-    """What a person reads of an error first: the last line of a traceback, else the first line."""
+    """The summary of an error: the last line of a traceback, else the first line."""
     lines = error.strip().splitlines()
     if not lines:
         return ""
@@ -67,7 +67,7 @@ def last_line(error: str) -> str:
 
 
 def line_of(place: TaskPosition, fields: dict[str, str], hide: Callable[[str], str]) -> TaskRow:
-    """`hide` takes out of the error what nobody is to see."""
+    """`hide` redacts the error."""
     failures = int(_number(fields["retry_count"]) or 0)
     return TaskRow(
         id=place.id,

@@ -1,4 +1,4 @@
-"""What happened to one task, in order, as far as its hash tells."""
+"""The timeline of one task, derived from its hash."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class TimelineEvent:
     ahead: bool = False
     """Whether it has not happened yet, by the clock of who reads."""
     worker: str = ""
-    """Id of the worker that ran an attempt which failed; what the id ends with where it is gone; or nothing."""
+    """Id of the worker that ran a failed attempt; only the end of the id for a worker that is gone; or empty."""
 
 
 def timeline(record: TaskRecord, workers: Iterable[WorkerRecord] = ()) -> list[TimelineEvent]:

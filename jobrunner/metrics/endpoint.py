@@ -49,7 +49,7 @@ class MetricsEndpoint:
                 f"cannot listen on {host} port {port}: {error.strerror}; choose another --metrics-port"
             ) from error
         if not token and not _is_loopback(host):
-            _log.warning("metrics are shown to whoever reaches this address; --metrics-token asks for one", host=host)
+            _log.warning("metrics are served to every client of this address; set --metrics-token", host=host)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_address[1]}"
 

@@ -10,12 +10,12 @@ from jobrunner.inspector.stats_types import Timings
 from jobrunner.metrics.reading import MetricsReading
 
 OTHERS = "(others)"
-"""In place of the name of a queue: all that have no series of their own. No queue may have that name."""
+"""Label of the queues without a series of their own. No queue can have this name."""
 _STATES = ("waiting", "scheduled", "pending", "dead", "done")
 _QUEUE_TOTALS = {
     "enqueued": "Tasks that were enqueued.",
     "recovered": "Leases that ended without a report: their worker died, hung or was cut off.",
-    "expired": "Tasks that were given up because they did not start in time.",
+    "expired": "Tasks that became dead because they did not start in time.",
     "requeued": "Dead tasks that were sent again.",
 }
 _EVERY_OTHER = 2
@@ -111,7 +111,7 @@ def _sum(queues: Sequence[QueueView]) -> QueueView:
 
 def _of_workers(reading: MetricsReading) -> Iterator[Metric]:
     workers = reading.workers
-    yield _gauge("jobrunner_workers", "Workers that gave a sign of life lately.", len(workers))
+    yield _gauge("jobrunner_workers", "Workers with a recent heartbeat.", len(workers))
     slots = sum(worker.concurrency for worker in workers)
     yield _gauge("jobrunner_worker_slots", "Tasks that workers can run at a time.", slots)
     yield _gauge("jobrunner_leader", "1: a worker coordinates.", int(reading.leader is not None))

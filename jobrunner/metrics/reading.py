@@ -1,4 +1,4 @@
-"""What a scrape reads. Totals are those that scripts count in the step that ends a task: exact, whatever was killed."""
+"""Reads of a scrape. Totals are counted by scripts in the step that ends a task, so they stay exact through crashes."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -34,7 +34,7 @@ class MetricsReading:
     ended: Mapping[tuple[str, str, str], int]
     """By queue, type and outcome; of type '' is what is of no type, or not known by it."""
     measured: Mapping[tuple[str, str], StatsTotal]
-    """What workers counted and timed since the prefix exists, by queue and type."""
+    """Counts and times that workers reported since the prefix exists, by queue and type."""
     round_trip: Timings
     workers: list[WorkerRecord]
     leader: str | None

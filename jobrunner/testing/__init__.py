@@ -1,4 +1,4 @@
-"""For the tests of applications: what `jobrunner.testing.plugin` offers to pytest, usable without it too.
+"""Test support for applications: the fixtures of `jobrunner.testing.plugin` as functions.
 
 See docs/testing.md.
 """

@@ -1,4 +1,4 @@
-"""A client without a server: what is enqueued stays in this process. `inline` runs it, `enqueued` records it."""
+"""A client without a server: enqueued tasks stay in this process. `inline` runs them, `enqueued` records them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class MemoryTask:
         )  # fmt: skip
 
     def value(self) -> Any:
-        """What the job returned. Raises as TaskHandle.result does; a task that is not over is never going to be."""
+        """The result of the job. Raises as TaskHandle.result does; an unfinished task here never finishes."""
         record = self.record()
         if not record.state.is_final:
             raise TaskTimeout(f"task {record.id} ({record.type}) is {record.state}, and no worker runs it in this test")
@@ -236,7 +236,7 @@ class MemoryClient(Client):
         return tasks if self._middleware is None else through(tasks, self._middleware)
 
     def entry(self, task_id: str) -> MemoryTask:
-        """What became of a task. Raises TaskGone."""
+        """The record of a task. Raises TaskGone."""
         if task_id not in self.entries:
             raise gone(task_id)
         return self.entries[task_id]

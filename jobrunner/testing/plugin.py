@@ -71,7 +71,7 @@ def jobrunner_worker(jobrunner_client: Client, travel: Travel) -> JobrunnerWorke
 
 @pytest.fixture
 def enqueued() -> Iterator[Enqueued]:
-    """What this test enqueues; it is recorded and not sent."""
+    """Records the tasks that this test enqueues, and sends none."""
     with Enqueued().recording() as recorder:
         yield recorder
 

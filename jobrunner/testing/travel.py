@@ -9,7 +9,7 @@ from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 
 _ROUNDED_MS = 1.0
-"""What is due is due at a whole millisecond, rounded up: a task of in_=60 is due after forward(60), however soon."""
+"""Due times are whole milliseconds, rounded up, so this much more makes a task of in_=60 due after forward(60)."""
 
 
 class Travel:

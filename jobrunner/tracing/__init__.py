@@ -22,7 +22,7 @@ _tracers: list[Any] = []
 
 
 class Leased(Protocol):
-    """What a lease of a bare queue tells of its item."""
+    """Attributes of an item, from a lease of a bare queue."""
 
     @property
     def id(self) -> str: ...

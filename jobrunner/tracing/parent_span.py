@@ -22,7 +22,7 @@ _usual = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})").fullmatch
 
 
 def read_origin(headers: Mapping[str, str]) -> SpanContext:
-    """The context of the span; one that is not valid when there is none."""
+    """The context of the span; an invalid one without a span."""
     found = _usual(headers.get("traceparent", ""))
     if found is None or "tracestate" in headers:
         return trace.get_current_span(W3C.extract(headers, context=NOWHERE)).get_span_context()

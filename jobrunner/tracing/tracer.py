@@ -1,4 +1,4 @@
-"""Tasks as spans. What must hold: an error of tracing (an exporter, a damaged header) never becomes one of a task.
+"""Tasks as spans. Invariant: an error of tracing (an exporter, a damaged header) never becomes one of a task.
 
 The context of the span that enqueued a task travels in its headers, as `traceparent` (https://www.w3.org/TR/trace-context/).
 Retries and moves leave headers alone and a replay copies them, so every attempt finds it, wherever it runs.

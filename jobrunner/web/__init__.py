@@ -1,7 +1,7 @@
 """The dashboard: pages, actions and live updates over HTTP, as an ASGI application (`jobrunner.web.app.create_app`).
 
-Needs the extra `web`. What must hold: no handler without a role, no state change without a same-origin proof, no value
-in a page that is not escaped, and nothing read from the server while nobody looks.
+Needs the extra `web`. Invariants: no handler without a role, no state change without a same-origin proof, no unescaped
+value in a page, and no read from the server while no tab is open.
 """
 
 from typing import TYPE_CHECKING, Any

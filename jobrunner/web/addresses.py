@@ -1,4 +1,4 @@
-"""Where a request comes from. Headers are anybody's to write, so only what a trusted proxy says in them is believed."""
+"""Client addresses of requests. Any client can write headers, so only those of a trusted proxy count."""
 
 import ipaddress
 from collections.abc import Collection, Iterable
@@ -27,7 +27,7 @@ def is_among(host: str, trusted: Collection[Network]) -> bool:
 
 
 def address_of(request: HTTPConnection, trusted: Collection[Network]) -> str:
-    """The other end, or, when that is a trusted proxy, the last address before trusted ones in X-Forwarded-For."""
+    """The peer's address, or, if the peer is a trusted proxy, the last untrusted address in X-Forwarded-For."""
     peer = request.client.host if request.client else ""
     if not is_among(peer, trusted):
         return peer
@@ -42,7 +42,8 @@ def address_of(request: HTTPConnection, trusted: Collection[Network]) -> str:
 
 
 def site_of(host: str) -> str:
-    """What counts as one address: of IPv6 a /64, of this machine all of 127.0.0.0/8 and ::1, as who has one has all."""
+    """The unit that limits count by: the /64 of an IPv6 address, and one for all loopback addresses, because a client
+    that has one of them has all."""
     address = _address(host)
     if address is not None and address.is_loopback:
         return "loopback"

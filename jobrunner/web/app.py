@@ -34,7 +34,7 @@ from jobrunner.web.routes import all_actions, all_pages
 from jobrunner.web.security import SecurityHeaders
 
 PUBLIC = ("/health", "/static", "/login")
-"""What is answered without knowing who asks: it shows nothing of the server."""
+"""Paths that need no login; their answers contain nothing of the server."""
 
 
 def create_app(
@@ -49,16 +49,15 @@ def create_app(
 ) -> Starlette:
     """Makes the dashboard of `client`.
 
-    `auth` must be given: nobody is let in by default, as a request from a proxy on this machine may be anybody's.
-    `prefix_path` is what URLs begin with behind a
-    proxy; where it is mounted needs no prefix. `redact` adds names of parameters that no page shows. `actions=False`
-    makes it read-only for everybody. `secret` signs form tokens beside what `auth` has: the same in all processes.
-    Where neither has one (a function, a proxy), each process signs with a key of its own.
-    `trusted_proxies` are believed when they say (X-Forwarded-For) from which address a request comes.
+    `auth` is required: there is no default login, because a request from a proxy on this machine may come from any
+    client. `prefix_path` is the prefix of URLs behind a proxy; a mounted application needs none. `redact` adds names
+    of parameters to hide. `actions=False` makes the dashboard read-only. `secret` signs form tokens, together with the
+    key of `auth`: give all processes the same. Where neither has one (a function, a proxy), each process signs with a
+    key of its own. `trusted_proxies`: addresses whose X-Forwarded-For header gives the client's address.
     """
     if auth is None:
         raise InvalidOption(
-            "auth is not given, so nobody could log in: give a function of your application, Token(…), Basic(…) or "
+            "auth is not given, so no user could log in: give a function of your application, Token(…), Basic(…) or "
             "TrustedProxy(…), or LoginLinks(); auth=Loopback() makes everybody on this machine an admin"
         )
     asked = AskedOf(auth) if callable(auth) else auth

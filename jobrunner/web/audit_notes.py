@@ -1,8 +1,8 @@
-"""Notes of who came in, and of refusals and failed logins.
+"""Audit entries for accesses without a session, for refusals and for failed logins.
 
-Strangers cause refusals, so those must not fill the audit log or a disk: the first few of one kind (from one site, for
-one reason) are noted as they are. What follows is counted, and the count is noted with the first that comes after a
-quarter of an hour.
+Clients without a login can cause refusals, so those must not fill the audit log or a disk: the first few of one kind
+(from one site, for one reason) are logged as they are. Further ones are counted, and the count is logged with the first
+refusal after a quarter of an hour.
 """
 
 import threading
@@ -20,7 +20,7 @@ _WINDOW_S = 900.0
 _SITES = 1000
 _AGAIN_S = 12 * 3600.0
 NOTED = "jobrunner.noted"
-"""In the scope of a request: that its refusal is noted already."""
+"""Key in the scope of a request whose refusal is already logged."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class AccessAudit:
         self._came_in: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def came_in(self, *, who: str, role: str, address: str) -> None:
-        """Notes that somebody without a session was let in: once in 12 hours for a name and a site."""
+        """Logs an access without a session, once in 12 hours for a name and a site."""
         key, now = (who, site_of(address)), monotonic()
         with self._lock:
             if now - self._came_in.get(key, -_AGAIN_S) < _AGAIN_S:
@@ -55,7 +55,7 @@ class AccessAudit:
         )  # fmt: skip
 
     def refused(self, *, who: str, role: str, action: str, what: str, outcome: str, address: str) -> None:
-        """Notes one, or counts it."""
+        """Logs a refusal, or counts it."""
         before = self._before(site_of(address), f"{who} {action}")
         if before is None:
             return
@@ -65,7 +65,7 @@ class AccessAudit:
         audit.write(self._client, who=who, role=role, action=action, what=what, outcome=outcome, address=address)
 
     def _before(self, site: str, kind: str) -> tuple[int, bool] | None:
-        """How many were left out before this one, and whether it is the last for now; None when it is left out, too."""
+        """Returns (entries left out before this one, whether further ones will be); None when this one is left out."""
         with self._lock:
             own, everybody = self._count((site, kind)), self._count(("", ""))
             if own.noted >= _FIRST or everybody.noted >= _ALL:

@@ -1,4 +1,4 @@
-"""Who asks. An `auth` is anything that turns a request into an `Identity`, or into None when it cannot tell.
+"""Authentication. An `auth` maps a request to an `Identity`, or to None when it does not recognise the user.
 
 `LoginLinks` (links that work once, what `jobrunner dashboard` does by itself), `Token` (secrets, for a person through
 the login page or for a program as a bearer), `Basic` (users with passwords), `TrustedProxy` (a proxy in front says who
@@ -29,7 +29,7 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who asks, and as what. `by_browser` is false for a proof that no browser sends by itself (a bearer token)."""
+    """A user and a role. `by_browser` is False for a credential that no browser sends by itself (a bearer token)."""
 
     name: str
     role: Role
@@ -37,24 +37,24 @@ class Identity:
 
 
 class Auth(Protocol):
-    """What the dashboard asks of a way to identify."""
+    """The interface of an authentication method."""
 
     def identify(self, request: HTTPConnection) -> Identity | None:
-        """Who asks; None when that cannot be told. Raises NotAllowed for somebody who is known and has no way in."""
+        """The identity; None for an unknown user. Raises NotAllowed for a known user without access."""
 
     def signing_key(self) -> bytes:
         """A secret that processes with the same configuration share, for session and form tokens; may be empty."""
 
     @property
     def challenge(self) -> str:
-        """The WWW-Authenticate header for those who are not known; empty for none."""
+        """The WWW-Authenticate header of the answer to an unknown user; empty for none."""
 
 
 class Loopback:
-    """Everybody on this machine is an admin: each local user, and whoever a proxy on it lets through.
+    """Every client on this machine is an admin: each local user, and each client of a proxy on it.
 
-    A page that somebody else's site has open in a browser here is on this machine too, so the Host header must name
-    loopback (DNS rebinding), and a request that a proxy passed on does not count as local.
+    A foreign page in a local browser can send requests from this machine, too, so the Host header must name a loopback
+    address (DNS rebinding), and a request with a proxy's headers does not count as local.
     """
 
     challenge = ""
@@ -72,30 +72,30 @@ class Loopback:
 
 
 class LoginAuth:
-    """What has the login page: a secret is typed there once, and a session stands for it afterwards (sessions.py)."""
+    """Methods with the login page: a secret is entered there once, and exchanged for a session (sessions.py)."""
 
     challenge = ""
     by_link = False
-    """Whether a link may bring the secret. One that lasts must not be in a URL: histories and logs keep those."""
+    """Whether a link may carry the secret. A lasting secret must not be in a URL: histories and logs keep URLs."""
 
     def accept(self, given: str) -> Identity | None:
-        """Who has that secret."""
+        """The identity with that secret, or None."""
         raise NotImplementedError
 
     def session_of(self, name: str) -> Identity | None:
-        """Who somebody who logged in as `name` is now."""
+        """The present identity of a user who logged in as `name`; None if there is no such user any more."""
         raise NotImplementedError
 
     def offered(self, _: HTTPConnection) -> str | None:
-        """As whom a secret in a header would let in; None without one."""
+        """The user name that a header claims; None without such a header."""
         return None
 
     def knows(self, _: str) -> bool:
-        """Whether there is such a name."""
+        """Whether a user with that name exists."""
         return False
 
     def identify(self, _: HTTPConnection) -> Identity | None:
-        """Nobody: sessions are looked at before."""
+        """None: the dashboard checks sessions before."""
         return None
 
     def signing_key(self) -> bytes:
@@ -104,7 +104,7 @@ class LoginAuth:
 
 
 class LoginLinks(LoginAuth):
-    """Links that let in one browser each, as an admin. Whoever can read what this process printed may use one."""
+    """Login links: each logs in one browser as an admin. A user who can read this process's output can use one."""
 
     by_link = True
     _MOST = 20
@@ -112,7 +112,7 @@ class LoginLinks(LoginAuth):
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
         self.owner = secrets.token_urlsafe(32)
-        """Who has it may ask for more links (see runtime_file.py)."""
+        """The secret of the user who started the dashboard, for requests of more links (see runtime_file.py)."""
         self._unused: dict[bytes, None] = {}
         self._lock = threading.Lock()
 
@@ -126,7 +126,7 @@ class LoginLinks(LoginAuth):
         return token
 
     def is_owner(self, given: str) -> bool:
-        """Whether that is what only the user who started this process can know."""
+        """Whether that is the owner's secret."""
         return hmac.compare_digest(given.encode(), self.owner.encode())
 
     def accept(self, given: str) -> Identity | None:
@@ -179,26 +179,26 @@ class Token(LoginAuth):
         return f"Token({', '.join(f'{one.name}: {one.role.name.lower()}' for one in self._who.values())})"
 
     def identify(self, request: HTTPConnection) -> Identity | None:
-        """Who has the token in a header."""
+        """The identity of the token in the header, or None."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         who = self.accept(given.strip()) if scheme.lower() == "bearer" else None
         return replace(who, by_browser=False) if who else None
 
     def offered(self, request: HTTPConnection) -> str | None:
-        """As whom a secret in a header would let in; None without one."""
+        """The user name that a header claims; None without such a header."""
         return "bearer" if request.headers.get("authorization", "").lower().startswith("bearer ") else None
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a name."""
+        """Whether a user with that name exists."""
         return name == "bearer"
 
     def accept(self, given: str) -> Identity | None:
-        """Who has that token."""
+        """The identity of that token, or None."""
         fitting = [name for name, secret in self._secrets.items() if secret.fits(given)]
         return self._who[fitting[0]] if fitting else None
 
     def session_of(self, name: str) -> Identity | None:
-        """Who somebody who logged in as `name` is now."""
+        """The present identity of a user who logged in as `name`; None if there is no such user any more."""
         return self._who.get(name)
 
     def signing_key(self) -> bytes:
@@ -229,18 +229,18 @@ class Basic:
         return f"Basic({', '.join(sorted(self._users))})"
 
     def identify(self, request: HTTPConnection) -> Identity | None:
-        """Who has name and password in the header."""
+        """The identity of name and password in the header, or None."""
         name, given = _credentials(request) or ("", "")
         secret, role = self._users.get(name, self._nobody)
         return Identity(name=name, role=role) if secret.fits(given) else None
 
     def offered(self, request: HTTPConnection) -> str | None:
-        """As whom a secret in a header would let in; None without one."""
+        """The user name that a header claims; None without such a header."""
         found = _credentials(request)
         return None if found is None else found[0]
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a name."""
+        """Whether a user with that name exists."""
         return name in self._users
 
     def signing_key(self) -> bytes:
@@ -266,12 +266,12 @@ class TrustedProxy:
         default: Role | None = Role.VIEWER,
     ) -> None:
         if not trusted:
-            raise InvalidOption("no trusted proxy is given: anybody could send the header; give its address")
+            raise InvalidOption("no trusted proxy is given, so any client could send the header; give its address")
         self.trusted = networks(trusted)
         self._header, self._roles, self._default = header, dict(roles or {}), default
 
     def identify(self, request: HTTPConnection) -> Identity | None:
-        """Who the proxy says it is. A header that is there twice says nothing: a client may have sent one of them."""
+        """The user that the proxy names. A header that occurs twice is ignored: the client may have sent one."""
         given = request.headers.getlist(self._header)
         if request.client is None or len(given) != 1 or not is_among(request.client.host, self.trusted):
             return None
@@ -295,7 +295,7 @@ class AskedOf:
         self._function = function
 
     def identify(self, request: HTTPConnection) -> Identity | None:
-        """What the function says."""
+        """The result of the function."""
         return self._function(request)
 
     def signing_key(self) -> bytes:
@@ -304,7 +304,7 @@ class AskedOf:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine and nobody else's way to it."""
+    """Whether a host name or address is a loopback address."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Limits on connections that ask nothing, or ask slowly: what a proxy in front would do, for a dashboard without one.
+"""Limits on idle and slow connections, for a dashboard without a reverse proxy that would set them.
 
 A connection has ten seconds from its start, or from the answer before, until the head of a request has arrived. Of
 those that have no request being answered, the longest silent one is closed when there are too many, of one site or in
@@ -37,7 +37,7 @@ class ConnectionLimits:
 
 
 def room() -> ConnectionLimits:
-    """What the descriptors of this process allow: half of them, as the server's connections and files need some, too.
+    """Limits by the file descriptors of this process: half of them, as connections to Redis and files need some, too.
 
     The limit is raised towards the hard one first. Up to `backlog` connections are accepted before any can be closed.
     """
@@ -169,7 +169,7 @@ def limited(connections: Connections) -> type[LimitedProtocol]:
 
 
 class Throttled:
-    """An exception handler for an event loop: what recurs, such as a lack of descriptors, is logged once a minute."""
+    """An exception handler for an event loop; it logs a recurring error (no descriptors left) once a minute."""
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}

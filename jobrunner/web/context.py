@@ -1,4 +1,4 @@
-"""What a page or an action is given: who asks, what for, and ways to the server and to other pages."""
+"""The request context of a page or action: user, parameters, client, and URLs of other pages."""
 
 import re
 from collections.abc import Callable
@@ -37,26 +37,26 @@ class Context:
     query: RequestParameters
     form: RequestParameters
     acts: bool
-    """Whether this dashboard has actions at all."""
+    """False for a read-only dashboard."""
     glance: Callable[..., DashboardSnapshot] = field(repr=False)
-    """What all tabs share: this moment, a second old at most. Raises ServerError."""
+    """The snapshot that all tabs share, at most a second old. Raises ServerError."""
     operations: Operations = field(repr=False)
     sessions: Sessions | None = field(repr=False)
-    """Those of the login page; None where people log in otherwise."""
+    """Sessions of the login page; None for other authentication methods."""
     path_for: Callable[..., str] = field(repr=False)
     address: str
-    """Where it comes from, as far as that can be believed (see addresses.py)."""
+    """The client's address (see addresses.py)."""
     root: str
-    """What every URL begins with: empty, or `/jobs`."""
+    """Prefix of every URL: empty, or `/jobs`."""
 
     @property
     def redaction(self) -> Redaction:
-        """What no page shows. Raises ServerError."""
+        """The names of hidden parameters. Raises ServerError."""
         return self.client.redaction()
 
     @property
     def role(self) -> Role:
-        """What who asks is here."""
+        """The role of the user."""
         return self.identity.role
 
     def path(self, name: str) -> str:
@@ -66,13 +66,13 @@ class Context:
     def url(self, page: str, **parts: Any) -> str:
         """The URL of a page or action by its name, with the prefix; `parts` are the parameters of its path.
 
-        Empty for a part that no path can have: whoever writes to the server may give a task or a worker any name. Such
-        a row is shown without a link, and the others with theirs.
+        Empty for a part that no path can contain: a program that writes to Redis may give a task or a worker any name.
+        The page shows such a row without a link.
         """
         if not all(_is_part(str(part), page) for part in parts.values()):
             return ""
         return self.root + self.path_for(page, **parts)
 
     def may(self, action: str) -> bool:
-        """Whether who asks may do that action (a name of `roles.ROLE_OF`)."""
+        """Whether the user may do that action (a name of `roles.ROLE_OF`)."""
         return self.acts and self.identity.role >= ROLE_OF[action]

@@ -1,7 +1,8 @@
-"""Cookies of the dashboard. Over https their names begin with `__Host-` (or `__Secure-` below a path).
+"""Cookies of the dashboard.
 
-A browser takes a cookie of such a name only over https, and `__Host-` only from this very host, so a neighbouring
-subdomain or a plain http page cannot plant one. (RFC 6265bis, section 4.1.3.)
+Over https the names of cookies begin with `__Host-` (or `__Secure-` below a path). A browser takes a cookie of such a
+name only over https, and `__Host-` only from this very host, so a neighbouring subdomain or a plain http page cannot
+plant one. (RFC 6265bis, section 4.1.3.)
 """
 
 from starlette.requests import HTTPConnection

@@ -1,7 +1,7 @@
-"""What every handler stands on: who asks, whether they may, and how the answer is written.
+"""Request handling of all pages and actions: authentication, role, endpoint, answer.
 
-The order is fixed and is the same for every page and action: identify, role, (for an action: was it meant), parameters,
-endpoint, answer. The role is checked here, in the handler; that a template shows no button is only a courtesy.
+The order is the same for every page and action: identify, check the role, (for an action: check the CSRF token), read
+parameters, run the endpoint, answer. The handler checks the role; a template that hides a button is no protection.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Dashboard:
-    """The parts that all requests share."""
+    """The handlers of pages and actions, and what they share."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Dashboard:
         self.client = client
         self.auth = auth
         self.acts = acts
-        # Without any secret a key of this process: with an empty one, anybody could make a form's token.
+        # Without any secret a random key of this process: with an empty key, any client could forge a form's token.
         self.key = auth.signing_key() + secret.encode() or secrets.token_bytes(32)
         self.notes = AccessAudit(client)
         self.guesses = LoginThrottle(client, self.key, trusted, self.notes)
@@ -90,7 +90,7 @@ class Dashboard:
             form = await read_form(request)
             self._check_meant(request, identity, form)
             if not self.acts:
-                raise NotAllowed("this dashboard only shows: it was started without actions")
+                raise NotAllowed("this dashboard is read-only: it was started without actions")
             context = self.context(request, identity, form)
             done = await run_in_threadpool(self._carried_out, action, context)
             return self._after(context, done)
@@ -115,20 +115,20 @@ class Dashboard:
             return self.refusal(request, error)
         except Exception:  # inside of what puts the headers on, which an error that goes on up would not have
             _log.exception("a refusal could not be written")
-            return PlainTextResponse("this was not foreseen; the log of the dashboard has the details\n", 500)
+            return PlainTextResponse("internal error; the log of the dashboard has the details\n", 500)
 
     async def identified(self, request: HTTPConnection, least: Role) -> Identity:
-        """Who asks. Raises NotIdentified, or NotAllowed below the least role."""
+        """Returns the identity of the user. Raises NotIdentified, or NotAllowed below the least role."""
         identity = await run_in_threadpool(lambda: self.known(request) or self._proved(request))
         if identity is None:
-            raise NotIdentified("nobody knows who you are: log in")
+            raise NotIdentified("you are not logged in: log in first")
         request.scope[_IDENTITY] = identity
         if identity.role < least:
             raise NotAllowed(f"a {identity.role.name.lower()} may not do this: it takes the role {least.name.lower()}")
         return identity
 
     def _proved(self, request: HTTPConnection) -> Identity | None:
-        """Who the headers prove it is. Raises TooMany."""
+        """Returns the identity that the headers prove. Raises TooMany."""
         auth = self.auth
         name = auth.offered(request) if isinstance(auth, LoginAuth | Basic) else None
         if name is None or not isinstance(auth, LoginAuth | Basic):
@@ -141,7 +141,7 @@ class Dashboard:
         return identity
 
     def known(self, request: HTTPConnection) -> Identity | None:
-        """Who has a session of the login page. Raises ServerError."""
+        """Returns the identity of a session of the login page. Raises ServerError."""
         session = self.session(request)
         return self.auth.session_of(session.name) if session and isinstance(self.auth, LoginAuth) else None
 
@@ -150,7 +150,7 @@ class Dashboard:
         return self.sessions.of(request) if isinstance(self.auth, LoginAuth) else None
 
     def context(self, request: Request, identity: Identity, form: RequestParameters) -> Context:
-        """What the endpoint is given."""
+        """The request context of an endpoint."""
         browser = security.browser_of(request) or request.scope.setdefault("jobrunner.browser", security.new_browser())
         return Context(
             client=self.client,
@@ -192,7 +192,7 @@ class Dashboard:
         return self.with_browser(context.request, response)
 
     def with_browser(self, request: Request, response: Response) -> Response:
-        """Gives a browser its random word, if it has none."""
+        """Sets the cookie with a browser's random id, if the request has none."""
         browser = request.scope.get("jobrunner.browser")
         if browser:
             cookies.give(request, response, security.BROWSER_COOKIE, browser, None)
@@ -217,10 +217,10 @@ class Dashboard:
         )
 
     def refusal(self, request: Request, error: Exception) -> Response:
-        """The answer to a request that was not done."""
+        """The answer to a refused request."""
         status, text = explained(error)
         if status >= 500 and _IDENTITY not in request.scope:
-            text = "the server is away" if status == 503 else "this could not be answered"  # no more for strangers
+            text = "the server is away" if status == 503 else "internal error"  # no more for strangers
         self._note_refusal(request, error, text)
         if status == 401 and isinstance(self.auth, LoginAuth) and not wants_json(request) and request.method == "GET":
             onward = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -234,13 +234,13 @@ class Dashboard:
         return self.later(response, error) if isinstance(error, TooMany) else response
 
     def _note_refusal(self, request: Request, error: Exception, text: str) -> None:
-        """Notes who was turned away from what; a browser that has not logged in yet is no news, a wrong secret is."""
+        """Writes a refusal into the audit log, unless it is the first visit of a browser without a session."""
         is_first_visit = isinstance(error, NotIdentified) and request.method in ("GET", "HEAD")
         if not isinstance(error, NotIdentified | NotAllowed) or is_first_visit or NOTED in request.scope:
             return
         identity = request.scope.get(_IDENTITY)
         self.notes.refused(
-            who=identity.name if identity else "somebody unknown",
+            who=identity.name if identity else "unknown",
             role=identity.role.name.lower() if identity else "",
             action="refused",
             what=f"{request.method} {request.scope['path']}",
@@ -254,7 +254,7 @@ class Dashboard:
         return response
 
     def _carried_out(self, action: Action, context: Context) -> Done:
-        """Does it, and notes who did it, whatever came of it."""
+        """Runs the endpoint and logs user and outcome in the audit log, also on errors."""
         try:
             done = action.endpoint(context)
         except Exception as error:
@@ -339,7 +339,7 @@ def wants_json(request: HTTPConnection) -> bool:
 
 
 def explained(error: Exception) -> tuple[int, str]:
-    """Status and one line for a person. What was not foreseen goes to the log, not to whoever asks."""
+    """HTTP status and one line for the user. Unexpected errors are logged in full and reported without details."""
     text = " ".join(str(error).split())[:500]
     if isinstance(error, Refused):
         return error.status, text
@@ -352,4 +352,4 @@ def explained(error: Exception) -> tuple[int, str]:
     if isinstance(error, JobrunnerError):
         return 502, text
     _log.error("a request was not answered", exc_info=error)
-    return 500, "this was not foreseen; the log of the dashboard has the details"
+    return 500, "internal error; the log of the dashboard has the details"

@@ -1,32 +1,32 @@
-"""Answers that are no: each has an HTTP status and one line that says why."""
+"""Refusals: each has an HTTP status and a line with the reason."""
 
 
 class Refused(Exception):
-    """Not done. The text is shown to whoever asked, so it names no secret."""
+    """A refused request. The user sees the text, so it contains no secret."""
 
     status = 400
 
 
 class NotIdentified(Refused):
-    """Nobody knows who asks."""
+    """The request is not authenticated."""
 
     status = 401
 
 
 class NotAllowed(Refused):
-    """Who asks may not do this, or did not prove that they meant it."""
+    """The user lacks the role, or the request lacks a valid CSRF token."""
 
     status = 403
 
 
 class NotThere(Refused):
-    """There is no such thing, or no longer."""
+    """The requested object does not exist (any more)."""
 
     status = 404
 
 
 class TooMany(Refused):
-    """Too many wrong secrets came from there; `wait_s` is how long it has to wait."""
+    """Too many wrong secrets from one address; `wait_s`: seconds until the next attempt is allowed."""
 
     status = 429
 
@@ -37,18 +37,18 @@ class TooMany(Refused):
 
 
 class TooLarge(Refused):
-    """More bytes than a form of this dashboard has."""
+    """The form is larger than any form of this dashboard."""
 
     status = 413
 
 
 class TooSlow(Refused):
-    """A form that did not arrive in time."""
+    """The form did not arrive in time."""
 
     status = 408
 
 
 class TooBusy(Refused):
-    """As many as can be served are served."""
+    """The limit of concurrent requests is reached."""
 
     status = 503

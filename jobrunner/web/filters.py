@@ -122,9 +122,8 @@ def place(client: Client) -> str:
 
 
 def chip(state: str) -> Markup:
-    """A state as a badge; `pending` is what people call running."""
-    shown = {"pending": "running"}.get(state, state)
-    return safe(f'<span class="badge {escape(state)}">{escape(shown)}</span>')
+    """A state as a badge. A state has one label everywhere: its name."""
+    return safe(f'<span class="badge {escape(state)}">{escape(state)}</span>')
 
 
 def _iso(at: datetime) -> str:

@@ -154,7 +154,7 @@ def _node(box: Box, place: tuple[float, float]) -> str:
     kind = f"{box.kind}, paused" if box.paused else box.kind
     rate = "" if box.rate is None else rate_of(box.rate)
     dead = f' · <tspan class="dead">{number(box.dead)} dead</tspan>' if box.dead else ""
-    said = f"{box.name}, {kind}: {box.waiting} waiting, {box.pending} running, {box.dead} dead"
+    said = f"{box.name}, {kind}: {box.waiting} waiting, {box.pending} pending, {box.dead} dead"
     return (
         f'<a href="{escape(box.href)}" class="{look}" aria-label="{escape(said)}" '
         f'transform="translate({place[0]:.0f} {place[1]:.0f})"><title>{escape(said)}</title>'
@@ -162,6 +162,6 @@ def _node(box: Box, place: tuple[float, float]) -> str:
         f'<text class="name" x="14" y="25">{escape(name)}</text>'
         f'<text class="kind" x="14" y="43">{escape(kind)}</text>'
         f'<text class="rate" x="{_WIDE - 14}" y="43" text-anchor="end">{escape(rate)}</text>'
-        f'<text class="counts" x="14" y="67">{number(box.waiting)} waiting · {number(box.pending)} running{dead}'
+        f'<text class="counts" x="14" y="67">{number(box.waiting)} waiting · {number(box.pending)} pending{dead}'
         "</text></a>"
     )

@@ -1,4 +1,4 @@
-"""What all tabs see of this moment, read once for all of them; and the stream that tells them to look again.
+"""The snapshot that all tabs share, and the event stream that has them refresh.
 
 What must always hold: however many tabs and pages ask, the server is looked at once a second at most, and for a fifth
 of the time; while no tab is open nothing is read at all. A tab is told that time went on and how the queues stand, and
@@ -54,7 +54,7 @@ class DashboardSnapshot:
 
     @property
     def nav(self) -> dict[str, int]:
-        """The figures beside the names of pages."""
+        """Counts beside the names of pages."""
         return {"dead": sum(queue.dead for queue in self.look.queues)}
 
 
@@ -73,7 +73,7 @@ class LiveUpdates:
         self._loop: asyncio.Task[None] | None = None
 
     def glance(self, *, fresh: bool = False) -> DashboardSnapshot:
-        """This moment; `fresh`: looked at now. Who asks while another looks waits for that. Raises ServerError."""
+        """The shared snapshot; `fresh`: read now. Concurrent callers wait for one read. Raises ServerError."""
         with self._lock:
             if fresh or self._last is None or monotonic() - self._taken_s > self._lasts_s:
                 began = monotonic()
@@ -83,7 +83,7 @@ class LiveUpdates:
             return self._last
 
     def forget(self) -> None:
-        """Has the next glance look: something was done."""
+        """Invalidates the snapshot after an action."""
         with self._lock:
             self._last = None
 
@@ -99,7 +99,7 @@ class LiveUpdates:
         )
 
     def told(self, whose: str = "", lasts: Callable[[], bool] | None = None) -> AsyncGenerator[bytes]:
-        """What one tab is told until it closes, or its session ends."""
+        """Events of one tab until it closes or its session ends."""
         return self._told(self._open(whose, lasts))
 
     def _open(self, whose: str, lasts: Callable[[], bool] | None) -> asyncio.Queue[bytes]:
@@ -136,7 +136,7 @@ class LiveUpdates:
             await asyncio.sleep(EVERY_S)
 
     def _ended(self) -> set[str]:
-        """Whose sessions ended. While the server is away nobody knows, and nothing is told that came after."""
+        """Owners of sessions that ended. While the server is away that is unknown, and no later events are sent."""
         try:
             return {whose for whose, lasts in tuple(self._ends.items()) if not lasts()}
         except JobrunnerError:
@@ -194,7 +194,7 @@ def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check
         found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice))
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:
-        found.append(warn("leader", "none: due tasks are promoted by nobody", "it should come within 10 s"))
+        found.append(warn("leader", "none: scheduled tasks do not become due", "a worker should take over within 10 s"))
     return found
 
 

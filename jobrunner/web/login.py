@@ -1,4 +1,4 @@
-"""The login page of `LoginAuth`: a secret is typed, or brought by a link, once; then a session stands for it."""
+"""The login page of `LoginAuth`: exchanges a secret, typed or in a link, for a session."""
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -18,7 +18,7 @@ _USED = "this link is of no use: it was used before, or is of a dashboard that h
 
 
 class Login:
-    """Handlers: the form, or a link that goes past it; what the form sends; the way out; the end of other sessions."""
+    """Handlers of the login form, login links, logout, and the end of other sessions."""
 
     def __init__(self, dashboard: Dashboard, auth: LoginAuth) -> None:
         self._dashboard, self._auth = dashboard, auth

@@ -1,4 +1,4 @@
-"""A limit on guessing passwords and tokens. What must hold: nobody can use it to keep somebody else out.
+"""A limit on wrong passwords and tokens. Invariant: no client can use it to lock out another user.
 
 Wrong secrets are counted on the server, so in all dashboards of a prefix together: of an address for a name, and of an
 address for all names. Never for a name alone, as then anybody could lock anybody out. Even at one address, behind one
@@ -48,7 +48,7 @@ class LoginThrottle:
     def tried(
         self, request: HTTPConnection, name: str, prove: Callable[[], Identity | None], *, known: bool
     ) -> Identity | None:
-        """What `prove` says of the secret in a request, who wants to be `name`. Raises TooMany, also for a right one.
+        """Returns the result of `prove` for a login as `name`. Raises TooMany, also for a right secret.
 
         `known` tells whether there is such a name: of others the audit log says nothing, they may be passwords.
         """
@@ -57,8 +57,8 @@ class LoginThrottle:
         self._check(limits)
         identity = prove()
         if identity is None:
-            self._note_wrong(request, name if known else "somebody unknown")
-            self._count(request, limits, name if known else "somebody unknown")
+            self._note_wrong(request, name if known else "unknown")
+            self._count(request, limits, name if known else "unknown")
         elif identity.by_browser and not device:
             request.scope[_SCOPE] = name
         return identity

@@ -1,4 +1,4 @@
-"""Below a path of another application: what a proxy passes on with or without the prefix, and ASGI frameworks."""
+"""Mounting below a path: behind a proxy that keeps or strips the prefix, and inside of ASGI frameworks."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 

@@ -46,7 +46,7 @@ class Operation:
     action: str
     who: str
     wanted: Filter | None
-    """What "all that match" is; None for tasks that were chosen one by one."""
+    """The filter of "all that match"; None for tasks that were selected one by one."""
     state: str
     total: int
     looked: int
@@ -110,7 +110,7 @@ class _OperationRun:
         self._looked = self._done = self._refused = 0
 
     def carry_out(self) -> None:
-        """Runs to the end, however that comes; an error ends it and is told."""
+        """Runs the operation to its end; an error ends it and is recorded."""
         try:
             self._say("running")
             state = "cancelled" if self._go_through() else "done"
@@ -123,7 +123,7 @@ class _OperationRun:
                 _log.warning("operation %s will be shown as interrupted: the server is away", self._id)
 
     def _go_through(self) -> bool:
-        """Returns whether somebody cancelled it."""
+        """Returns whether a user cancelled the operation."""
         for looked, piece in self._pieces():
             for queue, some in groupby(sorted(piece), key=lambda one: one[0]):
                 ids = [task_id for _, task_id in some]
@@ -144,7 +144,7 @@ class _OperationRun:
             yield len(piece), piece
 
     def _say(self, state: str, **more: Any) -> bool:
-        """Notes how far it is; returns whether somebody asked it to stop."""
+        """Records progress; returns whether a user asked the operation to stop."""
         fields = {
             "state": state, "looked": self._looked, "done": self._done, "refused": self._refused,
             "beat_ms": unix_ms(), **more,

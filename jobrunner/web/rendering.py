@@ -1,4 +1,4 @@
-"""Templates. Everything is escaped, an unknown name in a template is an error, and all templates are in one folder."""
+"""Rendering of pages: templates for browsers, JSON for programs."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime

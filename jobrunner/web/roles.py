@@ -1,4 +1,4 @@
-"""Who may do what: three roles, each with the rights of those below it, and one table of all actions.
+"""Roles and permissions: three roles, each with the rights of those below it, and one table of all actions.
 
 An action that is not in the table cannot be declared (see `routing.Action`), so no right can be forgotten.
 """
@@ -10,7 +10,7 @@ from jobrunner.errors import InvalidOption
 
 
 class Role(IntEnum):
-    """What somebody is here: a viewer reads, an operator mends, an admin changes limits, deletes, stops workers."""
+    """A viewer reads; an operator also retries and pauses; an admin also changes limits, deletes and stops workers."""
 
     VIEWER = 1
     OPERATOR = 2

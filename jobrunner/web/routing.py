@@ -22,7 +22,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What an action did, in one line for a person; where to go on to; `values` for programs."""
+    """The outcome of an action: one line for a person, the page to show next, and `values` for programs."""
 
     text: str
     to: str

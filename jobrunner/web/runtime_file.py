@@ -47,7 +47,7 @@ def left_for_owner(port: int, url: str, owner: str, link: str) -> Iterator[Path 
 
 
 def running_on(port: int) -> RunningDashboard:
-    """What the dashboard on that port left. Raises InvalidOption when this user runs none there."""
+    """Reads the file of the dashboard on that port. Raises InvalidOption when this user runs none there."""
     try:
         folder = _folder()
         _check_private(folder)

@@ -1,4 +1,4 @@
-"""What protects the browser's side: headers on every answer, and the proof that a change was meant.
+"""Browser-side protection: security headers on every answer, and CSRF tokens.
 
 A request that changes something must come from a page of this dashboard. Two things prove it, and both are needed: the
 browser says so (Sec-Fetch-Site; for browsers or plain HTTP that do not send it, Origin), and the form has a token that
@@ -76,7 +76,7 @@ class SecurityHeaders:
 
 
 def nonce_of(request: HTTPConnection) -> str:
-    """What scripts and styles of this answer must carry."""
+    """The CSP nonce of this answer's scripts and styles."""
     nonce: str = request.scope[_NONCE]
     return nonce
 

@@ -36,7 +36,7 @@ def serve(client: Client, settings: DashboardSettings, listener: socket.socket, 
         access_log=False,
         log_config=None,
         server_header=False,
-        # Who is on the other end must be who is on the other end: addresses in headers are anybody's to write.
+        # The peer's address must stay the peer's: any client can write addresses into headers.
         proxy_headers=False,
         timeout_graceful_shutdown=stops_in_s,
     )
@@ -49,7 +49,7 @@ async def _run(server: uvicorn.Server, listener: socket.socket) -> None:
 
 
 def url_of(listener: socket.socket, prefix: str) -> str:
-    """What to type into a browser."""
+    """The URL of the dashboard for a browser."""
     host, port = listener.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{shown}:{port}{prefix}/"

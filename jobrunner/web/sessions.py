@@ -1,4 +1,4 @@
-"""Sessions of the login page, kept on the server: who logged in, when and from where, until it ends or is ended.
+"""Sessions of the login page, kept in Redis with user, time and address until they end.
 
 The browser has a random word, the server a record under the word's digest, so whoever reads the server cannot log in.
 The record is signed with the key of the login, so whoever writes to the server cannot make a session either. Several
@@ -77,12 +77,13 @@ class Sessions:
         return sorted((one for one in found if one), key=lambda one: one.began, reverse=True)
 
     def end(self, *ids: str) -> None:
-        """Ends sessions: whoever has their cookies, or a copy, is not let in by them any more. Raises ServerError."""
+        """Ends sessions; their cookies, and copies of those, become invalid. Raises ServerError."""
         if ids:
             broker_of(self._client).run(command("HDEL", keys_of(self._client).sessions, *ids, read=int))
 
     def _tidy(self) -> None:
-        """Makes room for one more. What cannot be verified may be another dashboard's: it goes when there is much."""
+        """Removes expired sessions before one is added. An entry that cannot be verified may be of another dashboard,
+        so it is removed only when there are many."""
         stored = self._stored()
         if len(stored) >= _MOST:
             lasting = [one.id for one in self.all()][: _MOST // 2]

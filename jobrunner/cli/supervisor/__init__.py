@@ -1,1 +1,1 @@
-"""Several worker processes, and the one that looks after them."""
+"""Several worker processes, and the supervisor that restarts them."""

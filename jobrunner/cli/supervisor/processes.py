@@ -11,7 +11,7 @@ from typing import cast
 from jobrunner.clock import monotonic
 
 ENDED = "ended"
-"""What is heard of a process last."""
+"""The last known state of a process."""
 _ASK_TWICE = 2
 _LAST_WORDS_S = 0.5
 
@@ -109,7 +109,7 @@ class WorkerSlot:
     start_at: float | None = 0.0
     """When a process is to be started; None: not."""
     over: bool = False
-    """Whether it ended well by itself: its work was done, or it was told to stop."""
+    """Whether the process exited with 0 by itself: its work was done, or it was asked to stop."""
     has_worked: bool = False
     """Whether any process of it came as far as taking tasks."""
     crashes: int = 0

@@ -158,7 +158,7 @@ class Supervisor:
         slot.failed_starts = 0 if process.took else slot.failed_starts + 1
         is_hopeless = slot.failed_starts >= _FAILED_STARTS or (process.code == MISUSE and not process.took)
         if is_hopeless and not (slot.has_worked and any(one.works for one in self._slots)):
-            _log.error("worker is given up", process=slot.number, how=how, crashes=slot.crashes)
+            _log.error("worker not restarted after crashes", process=slot.number, how=how, crashes=slot.crashes)
             self._give_up(MISUSE if process.code == MISUSE else NO)
             return
         longest = _LONGEST_PAUSE_AFTER_TASKS_S if process.took else _LONGEST_PAUSE_S

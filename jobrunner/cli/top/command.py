@@ -1,4 +1,4 @@
-"""`jobrunner top`: everything that moves, in the terminal."""
+"""`jobrunner top`: queues, rates, workers and failures, live in the terminal."""
 
 import shutil
 import sys
@@ -26,13 +26,13 @@ _PATIENT_S = 60.0
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--every", type=duration, default="1", show_default=True, metavar="S",
-              help="Looks at the server so often; --once and --json measure rates over so long.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Shows one frame and ends; so does an output that is no terminal.")
+              help="Seconds between refreshes; with --once and --json: the time of the rates.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Prints one frame and exits; the default when stdout is no terminal.")
 @with_shared_options
 def top(shared: CommonOptions, every: float, once: bool) -> None:
-    """Shows queues, rates, workers, what runs and what fails, live; with keys to pause, requeue and look closer.
+    """Shows queues, rates, workers, pending tasks and failing jobs, live, with keys to pause, requeue and inspect.
 
-    Press ? for the keys. It reads a bounded number of tasks each time, however many there are.
+    Press ? for the keys. Each refresh reads a bounded number of tasks, however many a queue holds.
     """
     every = max(every, 0.1)
     if not shared.as_json and find_spec("rich") is None:
@@ -89,5 +89,5 @@ def _show_live(client: Client, every_s: float) -> None:
 
     server = run_live(client, every_s=every_s)
     if not server.stop(timeout_s=0.2):
-        talk("what was asked last goes on; Ctrl-C leaves it half done")
+        talk("the last request is still running; Ctrl-C aborts it")
         server.stop(timeout_s=_PATIENT_S)

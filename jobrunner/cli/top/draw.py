@@ -1,4 +1,4 @@
-"""A frame from a screen: lines of text that fit the terminal. Pure."""
+"""Draws a screen as lines of text that fit the terminal. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,7 +16,7 @@ from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
 
 _WIDE = 120
-_COUNTS = {"WAITING": 7, "SCHED": 5, "RUN": 5, "DEAD": 5, "IN/S": 5, "OUT/S": 5}
+_COUNTS = {"WAITING": 7, "SCHED": 5, "PEND": 5, "DEAD": 5, "IN/S": 5, "OUT/S": 5}
 _HELP = """\
 ↑ ↓ j k PgUp PgDn g G   move
 enter →                 open: the tasks of the queue, then one task
@@ -31,8 +31,8 @@ s                       sort the queues by name, open, rate, dead
 ctrl-l                  draw all anew
 q                       quit
 
-IN/S and OUT/S: tasks a second, over the last ten seconds. DONE: what ended,
-look by look. OPEN: waiting and pending, beside the fullest queue.
+IN/S and OUT/S: tasks per second over the last ten seconds. DONE: finished
+tasks per refresh. OPEN: waiting and pending, relative to the fullest queue.
 """
 
 
@@ -225,7 +225,7 @@ def _load(row: QueueView, fullest: int, width: int) -> Cell:
 def _running(seen: LiveSnapshot, width: int) -> list[Text]:
     job = max(min(width - 56, 40), 14)
     rows = [_running_row(seen, one, job, width) for one in seen.running]
-    return [titled("RUNNING NOW", width), *rows] if rows else []
+    return [titled("PENDING  (reserved by workers)", width), *rows] if rows else []
 
 
 def _running_row(seen: LiveSnapshot, one: TaskRow, job: int, width: int) -> Text:

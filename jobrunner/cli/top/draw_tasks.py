@@ -97,7 +97,7 @@ def _away(instant: datetime | None, now: datetime) -> str:
 def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Text]:
     for name, value in _facts(record, redaction):
         yield line([Cell(f"  {name:<12}", "dim"), Cell(value)], width)
-    yield titled("WHAT HAPPENED", width)
+    yield titled("TIMELINE", width)
     told = (replace(moment, text=redaction.text(moment.text)) for moment in timeline(record))
     yield from (_moment(moment, width) for moment in told)
     for title, raw, is_encrypted in (

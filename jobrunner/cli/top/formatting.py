@@ -43,7 +43,7 @@ def length(seconds: float) -> str:
 
 
 def bar(part: float, whole: float, width: int) -> str:
-    """A bar of `width` columns, filled to an eighth of a column; what is more than nothing shows."""
+    """A bar of `width` columns, filled to an eighth of a column; any value above 0 fills at least one eighth."""
     eighths = round(min(max(part / whole, 0.0), 1.0) * width * 8) if whole > 0 else 0
     if part > 0:
         eighths = max(eighths, 1)

@@ -18,11 +18,11 @@ from jobrunner.clock import monotonic
 _REST = "\x1b[K"
 """Erases the rest of a line."""
 _TURN_S = 0.25
-"""A terminal that changed its size is drawn anew within so long."""
+"""A terminal that changed its size is redrawn within this time."""
 
 
 class LiveView:
-    """One turn: answers of the server, keys, a look when it is time, a frame when something changed."""
+    """The main loop: answers of the server, keys, a refresh when it is due, a frame when something changed."""
 
     def __init__(self, terminal: Terminal, server: ServerPoller, *, every_s: float) -> None:
         self._terminal = terminal
@@ -33,7 +33,7 @@ class LiveView:
         self._size = (0, 0)
 
     def run(self) -> None:
-        """Goes on until somebody presses q, or the terminal is gone."""
+        """Runs until q is pressed or the terminal is gone."""
         changed = True
         while True:
             if monotonic() >= self._next_look_s and not self._server.reading:
@@ -80,7 +80,7 @@ class LiveView:
 
 
 def run_live(client: Client, *, every_s: float) -> ServerPoller:
-    """Shows the live view in this terminal. Returns what may still be acting for what was asked last."""
+    """Shows the live view in this terminal. Returns the poller, which may still run the last request."""
     server = ServerPoller(client)
     server.start()
     with taken_over() as terminal:
@@ -89,7 +89,7 @@ def run_live(client: Client, *, every_s: float) -> ServerPoller:
 
 
 def ansi_lines(lines: Sequence[Text], width: int, height: int) -> list[str]:
-    """The lines as a terminal takes them, in the colours that this one has (none with NO_COLOR)."""
+    """The lines with escape sequences, in the colours of this terminal (none with NO_COLOR)."""
     console = Console(width=width, height=height, force_terminal=True, highlight=False, legacy_windows=False)
     shown = []
     for one in lines:

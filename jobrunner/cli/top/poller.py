@@ -1,4 +1,4 @@
-"""What the live view asks of the server, in threads of its own: a server that is slow or away never holds up a key.
+"""Reads and writes of the live view, in threads of their own, so that a slow server never blocks the keyboard.
 
 Two threads: one looks, one acts, so that requeueing 50 000 tasks does not stop the picture.
 """
@@ -19,7 +19,7 @@ from jobrunner.inspector.live_snapshot import LiveRates, live_rates_of, look, re
 from jobrunner.inspector.task_rows import first_lines
 
 Change = Callable[[Screen], Screen]
-"""What an answer of the server changes on the screen, whatever was pressed meanwhile."""
+"""A change of the screen by an answer of the server, applied to the present screen."""
 TASKS_SHOWN = 500
 """Of each state, first in line first; of the dead the last ones."""
 
@@ -27,7 +27,7 @@ _FAILURES_KEPT_S = 10.0
 
 
 class ServerPoller:
-    """Its life: `start`, then `read` and `act` at any time; answers stand in `answers`; `stop`."""
+    """Lifecycle: `start`, then `read` and `act` at any time; answers arrive in `answers`; `stop`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""What is on the screen, and what a key changes. Pure: a key gives the next screen, and maybe a wish for the server."""
+"""The state of the screen. Pure: a key maps a screen to the next one, and possibly a request to the server."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Act = Literal["quit", "read", "pause", "resume", "requeue all", "requeue", "canc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRequest:
-    """What the server is to be asked for; `read` is what the page shows, at once."""
+    """A request to the server; `read`: refresh the page at once."""
 
     act: Act
     queue: str = ""
@@ -62,7 +62,7 @@ class Screen:
     question: Question | None = None
     message: str = ""
     redaction: Redaction = field(default_factory=Redaction)
-    """What is not shown of the task."""
+    """Redaction of the task."""
     trouble: str = ""
     """Why the server could not be asked the last time."""
 

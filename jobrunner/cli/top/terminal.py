@@ -20,7 +20,7 @@ from typing import Any
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _REST_S = 0.05
-"""How long the rest of a sequence may take; Escape alone is told from it by this."""
+"""Time for the rest of an escape sequence; without it the key is Escape itself."""
 
 
 class Terminal:

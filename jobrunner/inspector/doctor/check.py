@@ -27,5 +27,5 @@ def warn(what: str, found: str, advice: str) -> Check:
 
 
 def fail(what: str, found: str, advice: str) -> Check:
-    """To be mended."""
+    """A failed check."""
     return Check(what=what, verdict="fail", found=found, advice=advice)

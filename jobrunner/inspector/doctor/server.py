@@ -1,4 +1,4 @@
-"""What is looked at on the server: whether it can be reached, is safe for tasks, and its clock is right."""
+"""Checks of the server: reachable, safe for tasks (eviction, durability, memory), clock in step."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ _NEARLY_FULL = 0.8
 
 
 def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]:
-    """Looks at the server; ends after the first check when it cannot be reached. `durability`: what clients ask for."""
+    """Checks the server; stops after the first check if it is unreachable. `durability`: the setting of the clients."""
     try:
         latency_ms(client)  # opens the connection, which is not to be measured
         slow_ms = latency_ms(client)

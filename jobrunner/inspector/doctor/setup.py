@@ -1,4 +1,4 @@
-"""What is looked at on this machine: Python, packages, where the URL comes from, the embedded folder, the modules."""
+"""Checks of this machine: Python, packages, source of the URL, folder of the embedded server, modules."""
 
 import os
 import platform
@@ -61,7 +61,7 @@ def packages_check(distribution: str = "jobrunner") -> Check:
 
 
 def parser_check() -> Check:
-    """What speaks the server's protocol."""
+    """Checks the parser of the Redis protocol."""
     redis, hiredis = version_of("redis"), version_of("hiredis")
     if hiredis:
         return ok("protocol", f"redis-py {redis}, hiredis {hiredis}")
@@ -77,7 +77,7 @@ def files_check(soft_limit: int) -> Check:
 
 
 def url_source(given: str | None, environment: Mapping[str, str]) -> str:
-    """Who named the server; the order is that of `client_settings`."""
+    """The source of the server's URL; the order is that of `client_settings`."""
     if given:
         return "named by --url"
     for name in ("JOBRUNNER_URL", "REDIS_URL"):

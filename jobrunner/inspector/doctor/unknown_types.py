@@ -54,14 +54,14 @@ def unknown_types(lines: Iterable[TaskRow], workers: Sequence[WorkerRecord]) -> 
 
 
 def unknown_type_check(one: UnknownType) -> Check:
-    """What to say of it."""
+    """The check result for an unknown job type."""
     told = f"{one.queue}: no live worker knows the job {one.type!r}, of {one.tasks} or more tasks to do"
     advice = "start a worker with the module that declares it; else they fail after a day (--unknown-grace) and die"
     return warn("job", told, advice)
 
 
 def _known(queue: str, workers: Sequence[WorkerRecord]) -> frozenset[str] | None:
-    """All jobs that workers of the queue know; None when that cannot be told, or does not matter."""
+    """All jobs that workers of the queue have loaded; None when unknown or irrelevant."""
     serving = [worker.types for worker in workers if queue in worker.queues]
     if "/" in queue or not serving or any(types is None for types in serving):
         return None

@@ -1,4 +1,4 @@
-"""What is looked at of the work itself: who does it, what nobody does, and whether two set-ups miss each other."""
+"""Checks of the workload: workers, unserved queues, unknown jobs, and programs with different prefixes."""
 
 from collections.abc import Collection, Iterator
 
@@ -39,11 +39,11 @@ def leader_check(leads: str | None) -> Check:
     if leads is not None:
         return ok("leader", leads)
     advice = "it should come within 10 s; if not, look at the workers' logs"
-    return warn("leader", "none: due tasks are promoted and periodic jobs fired by nobody", advice)
+    return warn("leader", "none: scheduled tasks do not become due and periodic jobs do not fire", advice)
 
 
 def queue_checks(queue: QueueView) -> Iterator[Check]:
-    """What is wrong with one queue."""
+    """Problems of one queue."""
     undone = queue.waiting + queue.scheduled + queue.pending
     if queue.problem:
         yield fail("queue", f"{queue.name}: cannot be read", queue.problem)
@@ -67,7 +67,7 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
     found = [line for some in broker_of(client).run_many(calls) for line in some] if calls else []
     for queue, job in sorted({(line.queue, line.type) for line in found if line.type and line.type not in known}):
         told = f"{queue}: tasks of job {job!r}, which the modules do not declare"
-        yield warn("job", told, "name its module to the worker, or mend the job's name; such a task fails and dies")
+        yield warn("job", told, "load its module in the worker, or correct the job's name; such tasks fail and die")
 
 
 def neighbour_checks(here: OtherPrefix, others: Collection[OtherPrefix]) -> Iterator[Check]:
@@ -76,6 +76,6 @@ def neighbour_checks(here: OtherPrefix, others: Collection[OtherPrefix]) -> Iter
         idle, busy = sorted((here, other), key=lambda one: one.undone and not one.workers)
         if busy.undone and not busy.workers and idle.workers:
             told = f"{busy} has {busy.undone} to do and no worker, while {idle} has {idle.workers} at work"
-            yield warn("prefix", told, "if both are meant to be one, give all the same --url and --prefix")
+            yield warn("prefix", told, "if the two should be one, use the same --url and --prefix everywhere")
         elif other.undone or other.workers:
             yield ok("prefix", f"{other} is in use too: {other.undone} to do, {other.workers} at work")

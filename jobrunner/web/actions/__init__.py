@@ -1,1 +1,1 @@
-"""What can be done from a page. A module has `routes: list[Action]`; an endpoint does it and returns `Done`."""
+"""Actions of the dashboard. Each module declares `routes: list[Action]`; an endpoint acts and returns `Done`."""

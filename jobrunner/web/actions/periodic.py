@@ -1,4 +1,4 @@
-"""What can be done to a periodic job: run it now, switch it off and on."""
+"""Actions on a periodic job: run now, enable, disable."""
 
 from jobrunner.broker.keys import split_queue
 from jobrunner.client.internals import broker_of, keys_of

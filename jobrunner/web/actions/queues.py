@@ -1,4 +1,4 @@
-"""What can be done to a queue: pause, resume, limit, purge."""
+"""Actions on a queue: pause, resume, limit, purge."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def _pause(context: Context) -> Done:
 def _resume(context: Context) -> Done:
     name = queue_named(context)
     context.client.queue(name).resume()
-    return _done(context, name, f"queue {name} goes on")
+    return _done(context, name, f"queue {name} is resumed")
 
 
 def _limit(context: Context) -> Done:
@@ -52,7 +52,7 @@ def _purge(context: Context) -> Done:
     name = queue_named(context)
     state = context.form.choice("state", _PURGEABLE, "")
     if not state:
-        raise Refused(f"say what to purge: state is one of {', '.join(_PURGEABLE)}")
+        raise Refused(f"no state is given: state is one of {', '.join(_PURGEABLE)}")
     return begin(context, "delete", Filter(queue=name, state=state), f"purging what is {state} in queue {name}")
 
 

@@ -1,4 +1,4 @@
-"""What can be done to tasks: one, those selected, or all that match."""
+"""Actions on one task, on selected tasks, and on all that match."""
 
 from typing import Any
 
@@ -57,17 +57,17 @@ def _bulk(context: Context) -> Done:
     form = context.form
     action = form.choice("action", operations.BULK, "")
     if not action:
-        raise Refused(f"say what to do: action is one of {', '.join(operations.BULK)}")
+        raise Refused(f"no action is given: action is one of {', '.join(operations.BULK)}")
     if form.flag("all"):
         wanted = wanted_of(form)
         if action == "delete" and context.role < Role.ADMIN:
-            raise NotAllowed("to delete all that match takes the role admin; select tasks, or ask an admin")
+            raise NotAllowed("deleting all that match requires the role admin; select single tasks, or ask an admin")
         return begin(context, action, wanted, f"{action}: all that match")
     chosen = [_chosen(text) for text in form.all("ids", most=_AT_ONCE + 1, longest=1000)]
     if not chosen:
         raise Refused("no task is selected")
     if len(chosen) > _AT_ONCE:
-        raise Refused(f"too many are selected: at most {_AT_ONCE}; choose all that match instead")
+        raise Refused(f"too many tasks are selected: at most {_AT_ONCE}; select all that match instead")
     return _at_once(context, action, chosen)
 
 

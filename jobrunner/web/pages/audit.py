@@ -1,4 +1,4 @@
-"""The audit log: who did what in this dashboard."""
+"""The audit log: users and their actions in dashboards and commands."""
 
 import re
 

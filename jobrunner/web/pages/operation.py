@@ -13,10 +13,10 @@ _LOOKS = {"done": "good", "failed": "bad", "interrupted": "bad", "cancelled": "w
 _TITLES = {"requeue": "Requeue tasks", "cancel": "Cancel tasks", "delete": "Delete tasks"}
 _NOTES = {
     "queued": "waits for its turn: two operations run at a time",
-    "running": "goes on in the background, also when this page is closed",
-    "interrupted": "the dashboard that ran it ended; start it again, it does the rest",
-    "cancelled": "was ended; what it had done stays done",
-    "failed": "ended with an error; start it again, it does the rest",
+    "running": "runs in the background, also when this page is closed",
+    "interrupted": "the dashboard that ran it has ended; start it again for the rest",
+    "cancelled": "was cancelled; changes made before that stay",
+    "failed": "ended with an error; start it again for the rest",
     "done": "is done",
 }
 

@@ -1,4 +1,4 @@
-"""Overview: how it goes, at one glance. The first thing that somebody who was called at night looks at."""
+"""Overview: health of the whole system on one page, for a person on call."""
 
 from jobrunner.inspector.live_snapshot import most_failing
 from jobrunner.inspector.stats import by_job

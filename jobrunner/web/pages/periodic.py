@@ -1,4 +1,4 @@
-"""Periodic jobs: when they run, when they ran, and whether anybody would run them."""
+"""Periodic jobs: schedule, last and next tick, and whether a worker has loaded them."""
 
 from jobrunner.web.context import Context
 from jobrunner.web.routing import Page, Values

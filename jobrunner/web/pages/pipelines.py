@@ -19,7 +19,7 @@ _OVER_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRow:
-    """A pipeline in one line: what is in its queues together."""
+    """A pipeline as one row: the sums of its queues."""
 
     name: str
     stations: int
@@ -102,7 +102,7 @@ def _line(name: str, graph: Graph | None, views: Mapping[str, QueueView], seen: 
 def _box(context: Context, node: QueueNode, view: QueueView | None, figures: QueueStats | None) -> Box:
     return Box(
         name=node.queue.partition("/")[2],
-        kind="nobody takes from it" if node.kind == "queue" else node.kind,
+        kind="not served" if node.kind == "queue" else node.kind,
         href=context.url("queue", queue=node.queue),
         waiting=view.waiting + view.scheduled if view else 0,
         pending=view.pending if view else 0,

@@ -1,4 +1,4 @@
-"""The server: what it says of itself, and what of that should worry somebody."""
+"""The Redis server: its state, and the checks of `jobrunner doctor`."""
 
 from jobrunner.inspector.doctor.server import clock_check, facts_checks
 from jobrunner.web.context import Context

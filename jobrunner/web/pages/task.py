@@ -1,4 +1,4 @@
-"""One task: what it is, what happened to it, what came of it, and what can be done about it."""
+"""One task: parameters, timeline, result, and actions."""
 
 import json
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ _FACTS = (
     "attempts", "cancel_requested", "died_at", "expires_in_ms", "expiries", "finished_at", "hops", "keepalive_ms",
     "key", "max_attempts", "max_stalled", "outcomes", "started_at", "total_attempts",
 )  # fmt: skip
-"""Fields of the hash that are shown as they are. A field that is not named here may hold what somebody must not see."""
+"""Fields of the hash that are shown unchanged. Others may contain secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """What a page shows of a task, and what a program is told of it: no payload, no field that nobody chose to show."""
+    """The fields of a task on pages and in JSON answers: no payload, and no field outside the list above."""
 
     id: str
     type: str
@@ -83,7 +83,7 @@ def _shown(context: Context, record: TaskRecord) -> TaskView:
 
 
 def _results(context: Context, record: TaskRecord) -> str:
-    """What a flow gave the task, '' for nothing."""
+    """Results of previous steps that a flow passed to the task; '' for none."""
     raw = whole_results(record.fields)
     try:
         found = opened_results(keys_of(context.client).seal, raw, b"", None)
@@ -136,7 +136,7 @@ def _decoded(raw: bytes | None, record: TaskRecord) -> Any:
 
 
 def _progress(context: Context, record: TaskRecord) -> dict[str, Any] | None:
-    """What the run last said: done, total, note."""
+    """The last progress report: done, total, note."""
     try:
         said = json.loads(record.fields["progress"])
         note = context.redaction.text(str(said.get("note", "")))

@@ -1,4 +1,4 @@
-"""Tasks by state, queue, job, error, id and parameter; and the dead, which are tasks that want somebody."""
+"""Task lists by state, queue, job, error, id and parameter, and the list of dead tasks."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace

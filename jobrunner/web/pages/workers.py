@@ -1,4 +1,4 @@
-"""Workers: who is at work, where, on what, and how busy."""
+"""Workers: processes, hosts, queues and running tasks."""
 
 from jobrunner.inspector.lease_holders import at_work
 from jobrunner.web.context import Context

@@ -54,7 +54,7 @@ def test_batches_payloads_and_an_uneven_machine_are_told() -> None:
 
     in_bulk, uneven, large = advice(odd)
 
-    assert in_bulk.endswith("by enqueue_many, 10 times as fast as one by one")
+    assert in_bulk.endswith("with enqueue_many: 10 times as fast as one by one")
     assert "95 %: 10 times the median" in uneven
     assert large.startswith("a payload of 50,000 bytes")
 

@@ -48,7 +48,7 @@ def test_without_a_person_nothing_is_deleted_unless_told_so(monkeypatch: pytest.
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
 
     confirm("Delete all?", yes=True)
-    with pytest.raises(click.UsageError, match="Delete all: nobody is there to ask; add --yes"):
+    with pytest.raises(click.UsageError, match="Delete all: stdin is no terminal to confirm on; add --yes"):
         confirm("Delete all?", yes=False)
 
 

@@ -72,7 +72,7 @@ def test_the_doctor_holds_a_durability_against_the_server_and_sums_up(
 
     assert result.code == 1
     assert 'fail  promise     durability="fsync" without an append-only file; set appendonly yes' in result.out
-    assert result.err.startswith("1 thing to mend, ")
+    assert result.err.startswith("1 check failed, ")
 
 
 def test_the_doctor_finds_that_spark_has_no_java(cli: Callable[..., Any], url: str, monkeypatch: Any) -> None:

@@ -45,7 +45,7 @@ def test_counts_and_troubles_are_told_in_words_too():
     drawn = ET.fromstring(str(draw([box("raw", waiting=12_500, pending=3, dead=2, paused=True)], label="p")))
 
     (node,) = (part for part in drawn if part.tag == "a")
-    assert node.get("aria-label") == "raw, station, paused: 12500 waiting, 3 running, 2 dead"
+    assert node.get("aria-label") == "raw, station, paused: 12500 waiting, 3 pending, 2 dead"
     assert node.get("class") == "node paused troubled"
 
 

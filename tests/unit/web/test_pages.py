@@ -133,7 +133,7 @@ def test_the_overview_tells_what_died_and_of_what(browse, client):
 
     text = browse().get("/").text
 
-    assert "What fails" in text
+    assert "Failing jobs" in text
     assert "the moon was full" in text
 
 
