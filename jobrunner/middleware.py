@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 __all__ = ["LogContext"]
 
 OBSERVERS: "list[Observer]" = []
-"""What observes this process, outermost first."""
+"""The observers of this process, outermost first."""
 _METHODS = ("on_enqueue", "around")
 _LOG_HEADER = "log."
 _RETURNS = "'return next(run)' cannot wait for a coroutine: write 'yield next(run)', which serves both kinds of job"
@@ -74,7 +74,7 @@ _AWAITS = "'async def' serves coroutine jobs only: write 'def around' with 'yiel
 
 
 def observed(run: "Callable[[Attempt], Outcome]") -> "Callable[[Attempt], Outcome]":
-    """What runs an attempt, within all observers."""
+    """Wraps the function that runs an attempt in all observers."""
     for observer in reversed(OBSERVERS):
         run = partial(observer.run, work=run)
     return run
@@ -180,8 +180,8 @@ def stack_of(given: Sequence[object]) -> MiddlewareStack | None:
 class LogContext:
     """A middleware that carries names of the log context from where a task is enqueued to where it runs.
 
-    `LogContext("request_id")`: what `structlog.contextvars.bind_contextvars(request_id=…)` bound while the task was
-    enqueued is bound while its job runs, as text.
+    With `LogContext("request_id")`, a value that `structlog.contextvars.bind_contextvars(request_id=…)` bound when the
+    task was enqueued is bound while its job runs, as text.
     """
 
     def __init__(self, *names: str) -> None:
@@ -232,7 +232,7 @@ class _Next:
         return self.value
 
     def result(self, consequence: str) -> Any:
-        """What came of it. Raises what that raised, and MiddlewareError when it was called not once."""
+        """The value of the call. Raises the error of the call, and MiddlewareError unless there was exactly one."""
         if self.misuse is not None:
             raise self.misuse
         if not self.is_called:
@@ -330,7 +330,7 @@ def _drive(member: _Member, generator: Any) -> None:
 
 
 async def _drive_async(member: _Member, generator: Any, step: _AsyncNext) -> None:
-    """The same around a coroutine, which is awaited here in place of the generator."""
+    """The same around a coroutine, which this function awaits on behalf of the generator."""
     try:
         yielded = next(generator)
     except StopIteration:
@@ -367,7 +367,7 @@ def _check_kind(member: _Member, job: str, is_async: bool) -> None:
 
 
 def _imported(text: str) -> Any:
-    """What a text 'module:Name' names; a class is made into an object."""
+    """Imports 'module:Name'; a class is instantiated without arguments."""
     module, _, name = text.partition(":")
     try:
         found = getattr(import_module(module), name) if module and name else None

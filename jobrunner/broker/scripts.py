@@ -26,7 +26,7 @@ _FRAME = re.compile(
     r"Error running script \(call to f_\w+\): |^(?:ERR )?(?:@?user_script:\d+: )+|(?<=: )(?:@?user_script:\d+: )+|"
     r",? script: [0-9a-f]{40}, on @user_script:\d+\.?"
 )
-"""What servers write around the text itself, each version in its own way."""
+"""The text that servers put around the message; it differs by version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from jobrunner.task import Task
 
 
 class OutgoingTask:
-    """A task that is about to be sent, as `on_enqueue` sees it. What is put into `headers` travels with it."""
+    """A task that is about to be sent, as `on_enqueue` sees it. Entries of `headers` travel with the task."""
 
     __slots__ = ("_headers", "_task")
 

@@ -34,7 +34,7 @@ class UpstreamResults:
 class RunningTask:
     """The task that a job runs for, as `self.task` and `jobrunner.current_task()` return it.
 
-    A view of the run: what needs work is read when it is asked for.
+    A view of the run: values that cost work are computed on access.
     """
 
     __slots__ = ("_run",)

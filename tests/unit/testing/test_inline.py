@@ -226,7 +226,7 @@ def test_other_threads_enqueue_inline_too() -> None:
 def test_what_needs_a_server_says_so() -> None:
     with inline(), pytest.raises(UsageError, match=r"inline\(\) has no server for .*; use the fixture"):
         current_client().queue("bare").push(b"x")
-    with inline(), pytest.raises(UsageError, match="no server for 'counts'"):
+    with inline(), pytest.raises(UsageError, match="no server for 'queue_counts'"):
         current_client().queue("bare").counts()
 
 
