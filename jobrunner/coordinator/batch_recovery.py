@@ -1,4 +1,4 @@
-"""Carries on with batches that were decided and whose driver is gone: what was decided waits for nobody."""
+"""Finishes decided batches whose driver is gone, so that their decision does not wait for a driver to come back."""
 
 import math
 
@@ -11,10 +11,10 @@ _SLICES = 80
 
 
 class BatchRecovery:
-    """The chore of the leader: the decided batches of the queues in which its look found any.
+    """A maintenance task of the leader: rolls decided batches forward, in the queues in which its scan found any.
 
-    A turn takes a bounded number of slices: other chores, and leadership itself, must not wait for a large batch. Open
-    batches are for their drivers and left alone.
+    A turn takes a bounded number of slices: other tasks, and leadership itself, must not wait for a large batch. Open
+    batches are left to their drivers.
     """
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
@@ -23,7 +23,7 @@ class BatchRecovery:
         self._left: list[str] = []
 
     def take(self, found: ScanReply) -> None:
-        """Hears what a look found."""
+        """Takes in the result of a scan."""
         self._left = list(dict.fromkeys((*self._left, *found.finishing)))
 
     def step(self) -> float:

@@ -27,14 +27,14 @@ _REMEMBERED_MS = 7 * 86_400_000.0
 _STATE_KEPT_MS = 400 * 86_400_000
 """Of a job that is forgotten: a yearly one that is back in time goes on from its last tick."""
 _SETTLED = ("fired", "skipped", "disabled")
-"""What becomes of a tick that nobody need look at again."""
+"""Results of a tick after which it is final."""
 _log = SafeLogger("jobrunner.periodic")
 
 
 class PeriodicTicks:
-    """The chore of the leader. Reads the published definitions when they change, and sleeps until the next tick.
+    """A task of the leader. Reads the published definitions when they change, and sleeps until the next tick.
 
-    `late(queue, job, ms)` hears how long after its tick a job was fired, `progress` that one job was looked after.
+    `late(queue, job, ms)` is called with how long after its tick a job was fired, `progress` after each job.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PeriodicTicks:
         return frozenset(one.queue for one in self._definitions.values())
 
     def forget(self) -> None:
-        """Called when leadership begins: what was known may be old."""
+        """Called when leadership begins: earlier results may be stale."""
         self._last.clear()
         self._complained.clear()
         self._read_at = -_READ_EVERY_S
@@ -76,7 +76,7 @@ class PeriodicTicks:
         return max(pause, 0.0)
 
     def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> float:
-        """Fires one job; returns the seconds to its next tick. One that cannot be fired holds up no other."""
+        """Fires one job; returns the seconds to its next tick. A job that fails does not hold up the others."""
         try:
             return (self._fire_due(definition, epoch, now) - now).total_seconds()
         except (ServerUnavailable, OutcomeUnknown):
@@ -107,7 +107,7 @@ class PeriodicTicks:
         self._read_at = monotonic()
 
     def _leave(self, name: str, raw: bytes) -> None:
-        """The state of a job that is forgotten has an end, unless somebody disabled the job: it would run again."""
+        """The state of a forgotten job expires, unless the job was disabled: it would run again."""
         self._last.pop(name, None)
         definition = read_definition(raw)
         if definition is not None:
@@ -150,7 +150,7 @@ class PeriodicTicks:
                 self._late(definition.queue, definition.name, (now - tick).total_seconds() * 1000)
             if word not in _SETTLED:
                 return now + _AFTER_DISPUTE
-            if word == "fired":  # ticks that are made up for together do not stand in each other's way
+            if word == "fired":  # ticks that are caught up together must not block each other
                 overlap = "allow"
         return schedule.next_after(due.last)
 

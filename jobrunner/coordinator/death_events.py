@@ -1,7 +1,8 @@
-"""Writes the events that nobody else could: workers that fell silent, and tasks that died, wherever that was.
+"""Writes the events that no other process can write: workers that fell silent, and tasks that died on any queue.
 
-A task dies in a script of its queue, which cannot reach the stream of all (on a cluster they are on different servers).
-So it leaves word beside the queue, whatever becomes of the task, and a count that is exact; the leader tells of both.
+A task dies in a script of its queue, which cannot write the common stream (on a cluster they are on different servers).
+So the script leaves a record beside the queue, whatever becomes of the task, and an exact count; the leader writes the
+events of both.
 """
 
 import math
@@ -16,14 +17,14 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.replies import fields, texts, whole
 
 _NAMED = 100
-"""Deaths of a queue that are told one by one at a look; more are counted, so that they leave room for other events."""
+"""Deaths of a queue that one scan reports one by one; more are counted, as the stream of events has a limit."""
 _LONGEST_LIST = 1000
 
 
 class DeathEvents:
-    """The chore of the leader. What it told is noted on the server, and the next leader goes on from there: a death is
-    told at least once, and twice only when a leader dies in between. Only a leader writes that note, so it is read when
-    leadership begins."""
+    """A task of the leader. The server keeps a cursor of the reported deaths, and the next leader goes on from there: a
+    death is reported at least once, and twice only when a leader dies in between. Only a leader writes the cursor, so
+    it is read when leadership begins."""
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
         self._broker = broker
@@ -32,11 +33,11 @@ class DeathEvents:
         self._told: dict[str, int] | None = None
 
     def forget(self) -> None:
-        """Called when leadership begins: what was known may be old."""
+        """Called when leadership begins: earlier results may be stale."""
         self._found, self._told = ScanReply(), None
 
     def take(self, found: ScanReply) -> None:
-        """Hears what a look found."""
+        """Takes in the result of a scan."""
         self._found = together((self._found, found))
 
     def step(self) -> float:
@@ -49,7 +50,7 @@ class DeathEvents:
         return math.inf
 
     def _tell_lost(self, silent: list[str]) -> None:
-        # One that took itself off the list since the look is not lost.
+        # A worker that took itself off the list since the scan is not lost.
         removed = self._broker.run_many([command("ZREM", self._keys.workers, one, read=int) for one in silent])
         lost = [worker for worker, was_there in zip(silent, removed, strict=True) if was_there]
         if lost:
@@ -63,7 +64,7 @@ class DeathEvents:
                 self._told[name] = self._tell_of(self._keys.queue(name), total, total - self._told.get(name, 0))
 
     def _tell_of(self, queue: QueueKeys, total: int, grown: int) -> int:
-        """Tells of deaths; returns how many of the queue are told then."""
+        """Writes events of deaths; returns how many deaths of the queue are reported then."""
         died = self._broker.run(command("LRANGE", queue.deaths, 0, _LONGEST_LIST - 1, read=texts))
         named, count = died[:_NAMED], max(grown, len(died))
         calls: list[Call[Any]] = [self._death(queue, word) for word in named]

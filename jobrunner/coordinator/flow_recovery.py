@@ -1,4 +1,4 @@
-"""Tells the ends of tasks that nobody told: a worker was killed between a report and the relay."""
+"""Passes ends of tasks on to their flows where a worker was killed between a report and the relay."""
 
 import math
 
@@ -11,10 +11,9 @@ _LOOKS = 10
 
 
 class FlowRecovery:
-    """The chore of the leader: the outboxes in which its look found anything, of all hash tags.
+    """A maintenance task of the leader: empties the outboxes in which its scan found anything, of all hash tags.
 
-    A turn takes a bounded number of looks into them: other chores, and leadership itself, must not wait for a large
-    backlog.
+    A turn reads them a bounded number of times: other tasks, and leadership itself, must not wait for a large backlog.
     """
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
@@ -23,11 +22,11 @@ class FlowRecovery:
         self._posted: frozenset[str] = frozenset()
 
     def take(self, found: ScanReply) -> None:
-        """Hears what a look found."""
+        """Takes in the result of a scan."""
         self._posted = self._posted.union(found.posted)
 
     def step(self) -> float:
-        """Tells what is there; returns 0.0 when there is more, else infinity."""
+        """Relays what is there; returns 0.0 when there is more, else infinity."""
         posted, self._posted = self._posted, frozenset()
         if posted:
             self._posted = relay(self._broker, self._keys, tags=posted, looks=_LOOKS)

@@ -1,4 +1,4 @@
-"""Looks after every queue, also those no worker serves: due tasks, ended leases, dead tasks past their time."""
+"""Maintains every queue, also those that no worker serves: due tasks, ended leases, expired dead tasks."""
 
 from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
@@ -13,10 +13,10 @@ _AT_ONCE = 100
 
 
 class QueueMaintenance:
-    """The chore of the leader: upkeep of each queue when it has something to do, as the leader's look or the upkeep
-    before foresaw. Instants are the server's, by `now_ms`.
+    """A maintenance task of the leader: maintains each queue when it is due, as the leader's scan or the maintenance
+    before predicted. Instants are the server's, by `now_ms`.
 
-    The queues that its own worker serves are left out: each of its reserves does their upkeep.
+    The queues that its own worker serves are left out: each of its reserves maintains them.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class QueueMaintenance:
         self._now_ms = now_ms
         self._due: dict[str, float] = {}
         self._line: list[tuple[float, str]] = []
-        """A heap; an entry that does not say what `_due` does is stale."""
+        """A heap; an entry that differs from `_due` is stale."""
 
     def take(self, found: ScanReply) -> None:
-        """Hears what a look found. Queues that were due already keep their place in line."""
+        """Takes in the result of a scan. Queues that were due already keep their place in the heap."""
         now_ms = self._now_ms()
         for name, at_ms in found.due.items():
             known = self._due.get(name)
@@ -40,14 +40,14 @@ class QueueMaintenance:
                 self._expect(name, max(at_ms, now_ms))
 
     def step(self) -> float:
-        """Upkeep of the queues that are due; returns the seconds to the next."""
+        """Maintains the queues that are due; returns the seconds to the next."""
         now_ms = self._now_ms()
         due = self._take_due(now_ms)
         for queue, reply in zip(due, self._upkeep(due), strict=True):
             if isinstance(reply, JobrunnerError):
                 self._expect(queue, now_ms + self._every_s * 1000)
             elif reply.next_event_ms is not None:
-                # Behind those that are due already: what is due again and again must not keep them from their turn.
+                # Behind those that are due already: a queue that is always due must not starve them.
                 self._expect(queue, max(reply.next_event_ms, now_ms))
         while self._line and self._is_stale(self._line[0]):
             heappop(self._line)

@@ -23,11 +23,11 @@ _log = SafeLogger("jobrunner.coordinator")
 
 
 class OrphanedItems:
-    """The chore of the leader for the queues of pipelines, and for those in which a look found decided batches. At its
-    first turn and then every minute it walks the leases of each queue; at its first turn and then every hour it
-    searches the server for lists of members that no batch uses.
+    """A maintenance task of the leader for the queues of pipelines, and for those in which a scan found decided
+    batches. At its first turn and then every minute it walks the leases of each queue; at its first turn and then every
+    hour it searches the server for lists of members that no batch uses.
 
-    A turn takes a bounded number of steps. What cannot be done in one queue keeps no other from it.
+    A turn takes a bounded number of steps. A queue that fails does not keep the others from it.
     """
 
     def __init__(self, broker: Broker, keys: Keys, queues: Callable[[], Collection[str]]) -> None:

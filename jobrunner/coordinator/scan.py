@@ -15,12 +15,12 @@ _SLICES_OF_A_TURN = 4
 
 
 class LeaderScan:
-    """The chore of the leader: looks at queues and workers, and hands what it found to `takers`.
+    """A maintenance task of the leader: scans queues and workers, and hands the result to `takers`.
 
-    Every `every_s` it looks at the workers and at the queues in which something went on lately, in one round trip. It
-    goes through all others slice by slice, in rounds that begin every `every_s` at most and last as long as `thrift`
-    makes them. So what it costs follows from what is going on, and not from how many queues there are. What cannot be
-    looked at keeps no taker from the rest.
+    Every `every_s` it scans the workers and the recently active queues in one round trip. It goes through all other
+    queues slice by slice, in rounds that begin every `every_s` at most and last as long as the budget (`thrift`)
+    requires. So the cost of a scan follows the activity and not the number of queues. A queue that cannot be scanned
+    does not keep the takers from the others.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class LeaderScan:
         self._totals_of_round: dict[str, int] = {}
 
     def forget(self) -> None:
-        """Called when leadership begins: what was known may be old, and the first look waits for nothing."""
+        """Called when leadership begins: earlier results may be stale, and the first scan starts at once."""
         self._cursor, self._busy, self._totals, self._totals_of_round = 0, {}, {}, {}
         self._looks.end()
         self._rounds.end()
@@ -48,11 +48,11 @@ class LeaderScan:
 
     @property
     def queues(self) -> Collection[str]:
-        """The names of all queues, as far as they were looked at."""
+        """The names of all queues that were scanned so far."""
         return self._totals.keys() | self._totals_of_round.keys()
 
     def step(self) -> float:
-        """Looks, when that is due; returns the seconds to the next look. Raises what the server refused first."""
+        """Scans, when that is due; returns the seconds to the next scan. Raises the first error of the server."""
         pause = self._looks.begin()
         if not pause:
             self._look(self._names_of_busy(), with_workers=True)

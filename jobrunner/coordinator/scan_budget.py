@@ -1,4 +1,4 @@
-"""What the leader may spend on what is quiet: a small share of one core, however many queues there are."""
+"""Limits the leader's work on inactive queues to a small share of one core, however many queues there are."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ SHARE = 0.006
 
 
 class ScanBudget:
-    """Chores spend processor time under `spending`, and while `pause` is not 0.0 they leave off what can wait."""
+    """Maintenance tasks spend processor time under `spending`, and postpone what can wait while `pause` is not 0.0."""
 
     def __init__(self, share: float = SHARE) -> None:
         self._share = share
@@ -17,7 +17,7 @@ class ScanBudget:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """What this thread uses in the block is paid for by a pause."""
+        """Turns the processor time that this thread uses in the block into a pause."""
         began = thread_time()
         try:
             yield
@@ -25,10 +25,10 @@ class ScanBudget:
             self._free_at = max(self._free_at, monotonic()) + (thread_time() - began) / self._share
 
     def forget(self) -> None:
-        """Nothing was spent yet."""
+        """Starts with an unspent budget."""
         self._free_at = float("-inf")
 
     @property
     def pause(self) -> float:
-        """Seconds until there is something to spend again."""
+        """Seconds until the budget allows more work; 0.0 when it does."""
         return max(self._free_at - monotonic(), 0.0)

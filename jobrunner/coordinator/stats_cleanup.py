@@ -1,4 +1,4 @@
-"""Deletes what is noted centrally of queues that are gone: their figures, and what was told of them."""
+"""Deletes the central records of queues that are gone: their stats, and the cursors of their events."""
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
@@ -10,13 +10,13 @@ from jobrunner.coordinator.scan_budget import ScanBudget
 _EVERY_S = 3600.0
 _AT_ONCE = 500
 _OWN = ("", "-", "#sampled")
-"""What stands where the name of a queue does, and is none."""
+"""Fields in the place of a queue's name that name no queue."""
 
 
 class StatsCleanup:
-    """The chore of the leader, once an hour: goes through hashes that are keyed by queue, slice by slice.
+    """A maintenance task of the leader, once an hour: goes through hashes that are keyed by queue, slice by slice.
 
-    A queue that is used again in that moment loses what was counted of it until then, as its deletion meant.
+    A queue that is used again in that moment loses its counts until then, as its deletion meant.
     """
 
     def __init__(self, broker: Broker, keys: Keys, thrift: ScanBudget) -> None:
@@ -44,7 +44,7 @@ class StatsCleanup:
             cursor, found = self._broker.run(scan)
             self._cursor = int(cursor)
         except BaseException:
-            self._next()  # damage of one keeps no other from being trimmed
+            self._next()  # a damaged key must not keep the others from being trimmed
             raise
         of_queue: dict[str, list[bytes]] = {}
         for field in found[::2]:

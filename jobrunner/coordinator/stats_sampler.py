@@ -1,4 +1,4 @@
-"""Notes once a minute how queues stand: their depth, and their totals, whose growth tells what no worker counted."""
+"""Records the depth and the totals of queues once a minute. The growth of totals shows what no worker counted."""
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import stats as stats_calls
@@ -12,9 +12,10 @@ _OF_A_TURN = 1000
 
 
 class StatsSampler:
-    """The chore of the leader: a sample in every minute of the server's clock, two round trips for 100 queues.
+    """A maintenance task of the leader: one sample in every minute of the server's clock, two round trips for 100
+    queues.
 
-    Of the queues in which a look found anything, or other totals than before: of all others there is nothing new.
+    It samples queues in which a scan found tasks or changed totals; all others have not changed.
     """
 
     def __init__(self, broker: Broker, keys: Keys, thrift: ScanBudget | None = None) -> None:
@@ -26,7 +27,7 @@ class StatsSampler:
         self._minute = -1
 
     def take(self, found: ScanReply) -> None:
-        """Hears what a look found."""
+        """Takes in the result of a scan."""
         self._found.update(found.holding, found.changed)
 
     def step(self, now_ms: float) -> float:
@@ -45,7 +46,7 @@ class StatsSampler:
 
     def _take_some(self, now_ms: float) -> None:
         names, self._left = self._left[:_OF_A_TURN], self._left[_OF_A_TURN:]
-        for first in range(0, max(len(names), 1), _AT_ONCE):  # none at all: nothing went on, and somebody looked
+        for first in range(0, max(len(names), 1), _AT_ONCE):  # an empty sample shows that a leader was there
             some = names[first : first + _AT_ONCE]
             found = self._broker.run_each([counts(self._keys.queue(name)) for name in some]) if some else []
             readable = {name: one for name, one in zip(some, found, strict=True) if isinstance(one, QueueCounts)}

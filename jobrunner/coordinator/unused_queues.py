@@ -17,10 +17,11 @@ _RECOVER_EVERY_S = 15.0
 
 
 class UnusedQueues:
-    """The chore of the leader: marks queues that hold nothing, and deletes what is left of those that were so for long.
+    """A maintenance task of the leader: marks queues that hold nothing, and deletes the keys of those that have been
+    empty for long.
 
-    Queues that a worker serves, or that a periodic job runs on (`needed`), are not forgotten. Queues that somebody was
-    about to delete a while ago, and of which it is not known how that ended, are looked at again.
+    Queues that a worker serves, or that a periodic job runs on (`needed`), are not forgotten. Queues whose deletion
+    began a while ago with an unknown end are checked again.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class UnusedQueues:
         self._recovers = Interval(_RECOVER_EVERY_S)
 
     def take(self, found: ScanReply) -> None:
-        """Hears what a look found."""
+        """Takes in the result of a scan."""
         self._unmarked.update(dict.fromkeys(found.unmarked))
         self._unused.update(dict.fromkeys(found.unused))
 

@@ -1,4 +1,4 @@
-"""The drivers of a worker: they serve queues in place of its fetch loop, as batch stations are served."""
+"""The drivers of a worker: they serve the queues of batch stations in place of the fetch loop."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,7 +14,7 @@ _log = SafeLogger("jobrunner.drivers")
 
 
 class BatchDrivers:
-    """The drivers of these queues, made when they are started. One that fails to start stops the others.
+    """The drivers of these queues, created when they are started. A driver that fails to start stops the others.
 
     `seen` hears of each queue what became of its batches.
     """
@@ -40,7 +40,7 @@ class BatchDrivers:
             try:
                 driver.be_quiet(quiet)
             except Exception:
-                _log.exception("a driver does not hear what it is told", queue=queue)
+                _log.exception("a driver failed on a command to rest or go on", queue=queue)
 
     def ask_to_stop(self) -> None:
         """Lets none of them take anything new."""

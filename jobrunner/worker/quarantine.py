@@ -17,12 +17,12 @@ QUARANTINE_S = 5.0
 _REST = 4
 _LULL_S = 2.0
 SUSPECT, ALONE = 1, 2
-"""What `Attempt.suspect` is of a task that was running in a crash, and of one that is in quarantine."""
+"""Values of `Attempt.suspect`: a task that was running in a crash, and one in quarantine."""
 
 
 class Quarantine:
     """At most one suspect at a time. `clear` hears of one that outlived its quarantine. With executor="processes" a
-    crash ends a child and no neighbour, so nobody is isolated (`isolates`)."""
+    crash ends a child and no neighbour, so no task is isolated (`isolates`)."""
 
     def __init__(self, clear: Callable[[Attempt], object], *, isolates: bool) -> None:
         self._clear = clear

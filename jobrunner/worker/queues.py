@@ -50,7 +50,7 @@ def warn_of_unknown(names: Iterable[str], client: Client) -> None:
         registered = broker_of(client).run(queues.some_registered(keys_of(client))) if unknown else ()
         known = sorted({*default_queues(), *registered} if unknown else ())
     except ServerRefused as error:  # this user may not read the registry
-        _log.warning("it cannot be told whether all queues are known", error=str(error))
+        _log.warning("unknown queues cannot be found: the registry is not readable", error=str(error))
         return
     for name in unknown:
         near = get_close_matches(name, known, n=1, cutoff=0.6)

@@ -10,8 +10,7 @@ from jobrunner.settings import WorkerSettings
 from jobrunner.worker.running import resident_bytes
 
 TAKES, READY, WORN = "takes", "ready", "worn"
-"""What a supervised worker says: that it takes tasks from now on, that it works, and that another should take its
-place."""
+"""Reports of a supervised worker: it takes tasks from now on, it works, and it is due for recycling."""
 _COUNT_EVERY_S = 0.02
 _LOOK_EVERY_S = 0.25
 _SAY_EVERY_S = 60.0
@@ -22,12 +21,12 @@ _log = SafeLogger("jobrunner.worker")
 
 
 class Recycling:
-    """What uses a worker up. Its duties:
+    """Decides when a worker is due for recycling. Its duties:
 
     1. refuses a limit of memory that is reached before any work;
     2. alone, ends the worker: after exactly `max_tasks`, or soon after its memory is above `max_memory`;
-    3. with `tell`, says that it is worn, again each minute, and lets it work on until its successor works. It is worn
-       at up to a tenth above `max_tasks`, at random, so that those who began together are not worn together.
+    3. with `tell`, reports that it is due, again each minute, and lets it work on until its successor works. It is due
+       at up to a tenth above `max_tasks`, at random, so that workers that began together are not replaced together.
     """
 
     def __init__(self, settings: WorkerSettings, tell: Callable[[str], object] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a worker says of what it runs at this moment, of what it knows, and of the memory it takes."""
+"""The running attempts, the known jobs and the memory of a worker, as its heartbeat reports them."""
 
 import resource
 import sys
@@ -15,7 +15,7 @@ from jobrunner.jobs.driver import CurrentBatch
 from jobrunner.jobs.registry import all_jobs
 
 MOST = 50
-"""Attempts that are named; how many there are in all is said beside."""
+"""Attempts that are listed; their total is a field of its own."""
 _LONGEST_NAMES = 4096
 
 

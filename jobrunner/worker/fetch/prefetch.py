@@ -1,4 +1,4 @@
-"""How much work to hold: what the slots can take, and a few tens of milliseconds more.
+"""Decides how many tasks to hold: as many as the slots take, and work for a few tens of milliseconds more.
 
 So short tasks are fetched in large batches, and behind long ones nothing waits in this worker that another could run.
 """

@@ -20,7 +20,7 @@ the server a call for each task."""
 
 @dataclass(slots=True)
 class ReservePlan:
-    """What one exchange asks the server for."""
+    """The reserves and probes of one exchange with the server."""
 
     shares: dict[str, int] = field(default_factory=dict)
     """How many tasks to reserve from each queue; all together no more than were wanted."""
@@ -59,7 +59,7 @@ class QueueRotation:
         return [queue for queue in self._weights if queue not in self._blocked]
 
     def plan(self, wanted: int) -> ReservePlan:
-        """What to ask for when so many tasks can be taken. Empty when all queues are known to be empty."""
+        """Splits a number of wanted tasks over the queues. Empty when all queues are known to be empty."""
         now = monotonic()
         ready = [queue for queue, until in self._asleep_until.items() if until <= now]
         if len(ready) > _UNPROBED:
@@ -138,12 +138,12 @@ class QueueRotation:
         self._asleep_until[queue] = monotonic() + pause
 
     def refused(self, queue: str) -> None:
-        """The server answers with an error what is asked of this queue: it is damaged, or nobody serves it now."""
+        """The server answers calls on this queue with an error: a key is damaged, or its node is away."""
         self.sleep(queue, _REFUSED_PAUSE_S, _REFUSED_PAUSE_S)
         self._refused.add(queue)
 
     def rest(self, queue: str, seconds: float) -> None:
-        """What this queue has is not for now; but a worker that has nothing else is to see that soon."""
+        """The tasks of this queue cannot begin now; a worker without other work polls it again soon."""
         self.sleep(queue, min(seconds, _REFUSED_PAUSE_S), _REFUSED_PAUSE_S)
         self._refused.add(queue)
 
@@ -153,7 +153,7 @@ class QueueRotation:
             self._asleep_until[queue] = 0.0
 
     def wake_all(self) -> None:
-        """Every queue may have work. One that was refused rests on, as each error costs the others a pause."""
+        """Every queue may have work. Refused queues rest on, as each error costs the others a pause."""
         for queue in self._asleep_until.keys() - self._refused:
             self.wake(queue)
 

@@ -1,7 +1,7 @@
 """Tasks of jobs that this worker does not know: handed back, as another worker may know them.
 
 While a deploy rolls, or where two services share a queue, such a task is another worker's. It goes back with a delay
-that grows with its age, and spends no attempt. Only when nobody took it for a day does it fail as usual.
+that grows with its age, and spends no attempt. It fails as usual only when no worker took it for a day.
 """
 
 import math
@@ -16,7 +16,7 @@ _SHORTEST_S = 1.0
 _LONGEST_S = 30.0
 _SHARE = 0.5
 _GRID_S = 0.5
-"""Many tasks are due at the same instants: else a worker would reserve and hand back each of them on its own."""
+"""Due times are rounded, so that a worker reserves and hands back many such tasks at once and not one by one."""
 _LOG_EVERY_S = 60.0
 _MOST_NAMES = 1000
 _log = SafeLogger("jobrunner.worker")
@@ -32,7 +32,7 @@ class UnknownJobs:
         self._told_at: dict[tuple[str, str], float] = {}
 
     def settle(self, attempt: Attempt, outcome: Unknown) -> Deferred | Failed:
-        """What to report for an attempt that could not be made here."""
+        """Returns the outcome to report for an attempt that could not be made here."""
         now_ms = attempt.deadline_ms - attempt.keepalive_ms
         age_s = max((now_ms - attempt.unknown_since_ms) / 1000, 0.0) if attempt.unknown_since_ms else 0.0
         if age_s >= self._grace_s:

@@ -48,7 +48,7 @@ _HANGS_S = 60.0
 """A turn that takes longer hangs, as no exchange with the server does: its time-outs are shorter. Then there are no
 more signs of life, and the worker starts another keeper."""
 BEAT_S = 0.2
-"""How often there is a sign of life."""
+"""The interval of signs of life."""
 
 
 def is_suspended(pid: int) -> bool:

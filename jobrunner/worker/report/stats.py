@@ -1,4 +1,4 @@
-"""What a worker counts and measures, added to the figures on the server every few seconds.
+"""Counts and times of a worker, added to the stats on the server every few seconds.
 
 Counting is done where the answers to reports are known, so a figure says what became of an attempt on the server. What
 must hold: each report is counted once, also when the answer of the server was lost; while the server is away figures
@@ -31,7 +31,7 @@ from jobrunner.outcome import (
 
 FLUSH_EVERY_S = 5.0
 LONE_EVERY_S = 60.0
-"""Round trips beside which nothing was counted: an idle worker has hardly anything to say."""
+"""The interval while nothing but round trips was counted: an idle worker has hardly anything to report."""
 UNKNOWN = "unknown"
 """The type of tasks whose job this process does not know: a producer may give them any, and figures stay."""
 _MOST_LINES = 1000
@@ -41,7 +41,7 @@ COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
     (Cancelled, "ok"): ("cancelled",), (Dropped, "ok"): ("dropped",), (Moved, "ok"): ("moved",),
     (Failed, "scheduled"): ("failed",), (Failed, "dead"): ("failed", "dead"), (Snoozed, "scheduled"): ("snoozed",),
 }  # fmt: skip
-"""What an outcome is counted as, by what the server answered to its report."""
+"""The counters of an outcome, by the server's answer to its report."""
 TOO_LATE = ("gone", "not_reserved", "lost")
 """Answers to a report that changed nothing."""
 _ROUND_TRIP = ("-", "-")

@@ -1,4 +1,4 @@
-"""What the error of an attempt means: its outcome, the hooks to run, and the text that is kept."""
+"""From the error of an attempt to its outcome, the hooks to run, and the text that is kept."""
 
 import traceback
 
@@ -60,7 +60,7 @@ def error_text(error: BaseException) -> str:
 
 
 def sendable(text: str) -> str:
-    """The text without what is hidden, and with escapes in place of characters that have no UTF-8."""
+    """The text without hidden values, and with escapes in place of characters that have no UTF-8."""
     return in_error(text).encode("utf-8", "backslashreplace").decode()
 
 
