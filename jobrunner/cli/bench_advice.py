@@ -1,4 +1,4 @@
-"""What the figures of `jobrunner bench` mean: what holds this set-up back, and what would help."""
+"""The verdict of `jobrunner bench`: the bottleneck of this set-up, and suggestions."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From the words of a `pipeline` command to the pipeline that is meant."""
+"""Finds the pipeline that the arguments of a `pipeline` command name."""
 
 from jobrunner.cli.options import modules_or_configured
 from jobrunner.errors import PipelineError

@@ -1,4 +1,4 @@
-"""How fast queues go: what their totals grew by a second, in the last ten seconds of looks. Pure.
+"""Rates of queues: growth of their totals per second over the last ten seconds of snapshots. Pure.
 
 Totals only grow, so no task is counted twice or missed. A queue that was not there before is new: all that it counts
 happened since. One whose totals are lower than they were was emptied and begins anew.

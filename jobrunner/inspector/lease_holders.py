@@ -23,7 +23,7 @@ class LeaseHolder:
     """None when no live worker has this mark."""
     running: RunningAttempt | None
     """What it said of the attempt, or of the batch that the task is in, with that one's other half; None when it had
-    not begun, or began since the last sign of life."""
+    not begun, or began since the last heartbeat."""
 
 
 def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord]) -> LeaseHolder | None:

@@ -1,4 +1,4 @@
-"""What can be done to all dead tasks that match: in the background, as there may be many."""
+"""Actions on all dead tasks that match, in the background, as there may be many."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What can be done to a background operation: end it where it is."""
+"""Actions on a background operation: cancel it."""
 
 from jobrunner.web.context import Context
 from jobrunner.web.errors import Refused

@@ -1,4 +1,4 @@
-"""What a worker can be told: to take nothing new, to go on, to stop. It reads that with its next sign of life."""
+"""Commands to a worker: reserve nothing new, reserve again, stop. It reads them with its next heartbeat."""
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.internals import broker_of, keys_of
@@ -10,15 +10,15 @@ _KEPT_MS = 3_600_000
 
 
 def _quiet(context: Context) -> Done:
-    return _told(context, "quiet", "1", "takes nothing new from its next sign of life on")
+    return _told(context, "quiet", "1", "reserves nothing new from its next heartbeat on")
 
 
 def _resume(context: Context) -> Done:
-    return _told(context, "quiet", "0", "goes on from its next sign of life on")
+    return _told(context, "quiet", "0", "reserves again from its next heartbeat on")
 
 
 def _stop(context: Context) -> Done:
-    return _told(context, "stop", "1", "stops at its next sign of life: it ends what runs and hands back the rest")
+    return _told(context, "stop", "1", "stops at its next heartbeat: running tasks finish, the others are handed back")
 
 
 def _told(context: Context, order: str, value: str, text: str) -> Done:
