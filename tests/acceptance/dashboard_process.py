@@ -31,7 +31,7 @@ class Running:
     """A running dashboard: its process and its output. `errors` is the file of its stderr."""
 
     url: str
-    result: dict[str, str]
+    printed: dict[str, str]
     process: subprocess.Popen[str]
     errors: Path
 
@@ -59,8 +59,8 @@ def running(
         )
     try:
         assert process.stdout is not None
-        result = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-        yield Running(result["url"], result, process, errors)
+        printed = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        yield Running(printed["url"], printed, process, errors)
         process.send_signal(signal.SIGINT)
         process.wait(20)
     finally:

@@ -117,7 +117,7 @@ def test_a_proxy_with_default_settings_lets_nobody_in(
             )
         assert not site.queue("mail").is_paused()
 
-        link = dashboard.said["login_url"].replace(dashboard.url, front)
+        link = dashboard.printed["login_url"].replace(dashboard.url, front)
         owner = Person()
         assert owner.get(link)[0] == 200
         assert owner.get(front, **JSON)[0] == 200
@@ -172,11 +172,11 @@ def test_a_folder_that_is_not_the_owners_alone_gets_no_secret(server: Server, tm
 
     with running(server.url, tmp_path) as dashboard:
         assert list(folder.iterdir()) == []
-        assert Person().get(dashboard.said["login_url"])[0] == 200
+        assert Person().get(dashboard.printed["login_url"])[0] == 200
 
 
 def test_a_link_is_neither_in_logs_nor_in_ps(dashboard: Running) -> None:
-    link = dashboard.said["login_url"]
+    link = dashboard.printed["login_url"]
     secret = link.partition("token=")[2]
     person = Person()
     assert len(secret) == 43
@@ -191,7 +191,7 @@ def test_a_link_is_neither_in_logs_nor_in_ps(dashboard: Running) -> None:
 
 def test_logins_refusals_and_actions_are_json_lines_on_stderr(dashboard: Running) -> None:
     person = Person()
-    person.get(dashboard.said["login_url"])
+    person.get(dashboard.printed["login_url"])
     Person().get(f"{dashboard.url}login?token=wrong")
     person.post(f"{dashboard.url}queues/mail%0d%1b[2Jforged/pause", b"csrf=wrong", sec_fetch_site="same-origin", **JSON)
 
@@ -210,7 +210,7 @@ def test_no_login_is_said_and_is_for_this_machine_only(server: Server, tmp_path:
     with running(server.url, tmp_path, "--no-login") as dashboard:
         assert Person().get(dashboard.url, **JSON)[0] == 200
         assert Person().get(dashboard.url, host="jobs.example", **JSON)[0] == 401
-        assert "login_url" not in dashboard.said
+        assert "login_url" not in dashboard.printed
         assert "every user of this machine" in dashboard.errors.read_text()
 
 
@@ -224,7 +224,7 @@ def test_open_leads_the_browser_by_a_private_page(server: Server, tmp_path: Path
         wait_for(opened.exists, timeout_s=20)
         page = Path(opened.read_text().strip().removeprefix("file://"))
         assert "token" not in opened.read_text()
-        assert dashboard.said["login_url"] in page.read_text()
+        assert dashboard.printed["login_url"] in page.read_text()
 
 
 def test_a_hash_is_printed_that_lets_in(server: Server, tmp_path: Path) -> None:
