@@ -77,7 +77,7 @@ def test_a_worker_process_is_quieted_resumed_and_stopped(
     row.get_by_role("button", name="Quiet").click()
     confirm(tab)
     row.locator(".badge", has_text="quiet").wait_for()
-    assert "takes nothing new" in told(tab)
+    assert "reserves nothing new" in told(tab)
     second = hold(site, "second")
     (tmp_path / "first.go").touch()
     wait_for(lambda: site.client.workers()[0].finished == 1)
