@@ -41,7 +41,7 @@ _READ = sorted(
 """Names of all parameters that a page or action reads, and usual names."""
 _ITEM = [name for name in Item.__slots__ if name != "payload"]
 _PERIODIC = ("every", "cron", "tz", "catch_up", "overlap", "jitter", "no_such_option")
-_FACTS = re.compile(r"Traceback|internal error; the log")
+_FACTS = re.compile(r"Traceback|was not foreseen|internal error; the log")
 _COMMANDS = (
     "queues list", "queues pause T", "queues pause T --for N", "queues resume T", "queues settings T",
     "queues limit T --max-inflight N", "queues limit T --rate N", "queues limit T --rate N/T",
