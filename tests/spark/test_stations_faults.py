@@ -15,6 +15,7 @@ from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff
 from jobrunner.spark.errors import Cause, cause_of, error_line, is_alive
 from jobrunner.spark.station import driver as station_driver
+from jobrunner.spark.station import failures
 from jobrunner.spark.station.driver import build_driver
 from jobrunner.spark.station.failures import CircuitBreaker
 from jobrunner.spark.station.lease_renewal import LeaseRenewal, SparkJobs
@@ -322,7 +323,7 @@ def test_a_batch_in_hand_at_the_end_of_the_grace_is_handed_back(flights, driver_
 def test_when_the_engine_is_gone_the_driver_says_so_and_hands_the_batch_back(
     leave, driver_of, spark, monkeypatch, audit
 ):
-    monkeypatch.setattr(station_driver, "cause_of", lambda error, session: Cause.ENGINE)
+    monkeypatch.setattr(failures, "cause_of", lambda error, session: Cause.ENGINE)
     driver = driver_of("clean")
     refused = ConnectionRefusedError("no JVM")
     monkeypatch.setattr(station_driver.BatchRun, "run", lambda self: (_ for _ in ()).throw(refused))
@@ -349,7 +350,7 @@ def test_an_engine_that_died_between_two_batches_costs_the_items_nothing(
     leave, driver_of, spark, monkeypatch, raw, keys, audit
 ):
     monkeypatch.setattr(SparkJobs, "__enter__", lambda self: (_ for _ in ()).throw(ConnectionRefusedError("no JVM")))
-    monkeypatch.setattr(station_driver, "cause_of", lambda error, session: Cause.ENGINE)
+    monkeypatch.setattr(failures, "cause_of", lambda error, session: Cause.ENGINE)
     driver = driver_of("clean")
 
     assert driver.step(spark)
