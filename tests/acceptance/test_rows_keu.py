@@ -477,10 +477,10 @@ def test_history_ends_by_age(queue: Queue, clock: Clock, client: Client, raw: re
     second = client.task(queue.push("second"))
     finish(queue, "pop")
     assert [record.id for record in queue.history()] == [second.id, first.id]
-    assert (first.exists(), second.exists, queue.counts()) == (True, True, states(done=2))
+    assert (first.exists(), second.exists(), queue.counts()) == (True, True, states(done=2))
     clock.advance(500)
     assert [record.id for record in queue.history()] == [second.id]
-    assert (first.exists(), second.exists, queue.counts()) == (False, True, states(done=1))
+    assert (first.exists(), second.exists(), queue.counts()) == (False, True, states(done=1))
     assert raw.zrange(keys.queue("q").done, 0, -1) == [second.id.encode()]
     for key in (keys.queue("q").done, keys.queue("q").task(second.id)):
         assert 0 < raw.pttl(key) <= 2000
