@@ -198,7 +198,7 @@ def test_a_full_queue_says_no(cli: Any, module: str, monkeypatch: pytest.MonkeyP
         (["push", "orders/raw", "one"], "is no JSON"),
         (["push", "orders/raw", "1", "--priority", "7"], "priority=7"),
         (["run", "orders", "{}", "--master", "local"], "no station on Spark"),
-        (["run", "orders", "{}", "--master", "local", "--remote", "sc://x"], "both given"),
+        (["run", "orders", "{}", "--master", "local", "--remote", "sc://x"], "--remote exclude each other"),
         (["run", "orders", "{}", "--conf", "spark.driver.memory=4g"], "no station on Spark"),
         (["run", "orders", "{}", "--conf", "driver.memory=4g"], "did you mean 'spark.driver.memory'?"),
         (["run", "orders", "{}", "--conf", "spark.driver.memory"], "has no value; write --conf spark.driver.memory=4g"),
