@@ -3,19 +3,13 @@
 A seal is bound to one task: the prefix, its id, type, queue, headers, and whom it tells of its end, and to what is
 sealed, a payload or a result (see envelope.py). The seal of a payload stands in its field `encoding`; a sealed
 result is a JSON object with a name that no other has.
-
-Each message has a key of its own, made of 12 random bytes, beside its 12 byte nonce: random nonces alone would be good
-for 4 billion messages with one key (the idea of XAES-256-GCM, https://c2sp.org/XAES-256-GCM, with HMAC-SHA256 as in
-NIST SP 800-108).
 """
 
 import base64
 import binascii
 import hmac
-import os
 from collections.abc import Callable, Sequence
-from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,14 +29,11 @@ from jobrunner.encryption.envelope import (
     of_word,
     write_header,
 )
-from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, EncryptionMissing, InvalidOption, NotEncrypted
+from jobrunner.encryption.keys import EncryptionKey, aes_gcm
+from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, NotEncrypted
 
 __all__ = ["DecryptedPayload", "EncryptionContext", "PayloadEncryption", "allow_forward"]
 
-_KEY_BYTES = 32
-_HALF = 12
-_LONGER = 40
-"""Bytes that ciphertext is longer than the content: the random part, and the tag of AES-GCM."""
 _MARK = b'{"jobrunner:sealed":'
 _forwards: dict[str, set[str]] = {}
 """Queues whose dead the server may move, and where to: as this program declares it, never as the server says."""
@@ -81,41 +72,6 @@ class _EncryptedResult(msgspec.Struct, rename={"seal": "jobrunner:sealed"}):
     value: msgspec.Raw
 
 
-class _Key:
-    """One key, and those made of it for either purpose."""
-
-    def __init__(self, text: str) -> None:
-        secret = _secret(text)
-        self.name = sha256(secret).digest()[:4]
-        self._encrypting = hmac.digest(secret, b"jobrunner encrypt 2", "sha256")
-        self._signing = hmac.digest(secret, b"jobrunner sign 2", "sha256")
-
-    def encrypt(self, raw: bytes, said: bytes) -> bytes:
-        """Ciphertext of `raw`, bound to `said`: 40 bytes more."""
-        fresh = os.urandom(2 * _HALF)
-        sealed: bytes = self._cipher(fresh).encrypt(fresh[_HALF:], raw, said)
-        return fresh + sealed
-
-    def decrypt(self, sealed: bytes, said: bytes) -> bytes:
-        """The plain content. Raises DecryptionFailed."""
-        fresh = sealed[: 2 * _HALF]
-        if len(sealed) < _LONGER:
-            raise damaged()
-        cipher = self._cipher(fresh)
-        try:
-            opened: bytes = cipher.decrypt(fresh[_HALF:], sealed[2 * _HALF :], said)
-        except Exception as error:  # InvalidTag of a package that may not be there to be named
-            raise damaged() from error
-        return opened
-
-    def sign(self, raw: bytes, said: bytes) -> bytes:
-        """The signature of `raw`, bound to `said`."""
-        return hmac.digest(self._signing, len(said).to_bytes(4) + said + raw, "sha256")
-
-    def _cipher(self, fresh: bytes) -> Any:
-        return _aes()(hmac.digest(self._encrypting, fresh[:_HALF], "sha256"))
-
-
 class PayloadEncryption:
     """Seals with the first of its keys and opens with any of them, so that keys can be changed one after the other.
 
@@ -125,14 +81,14 @@ class PayloadEncryption:
     def __init__(
         self, keys: Sequence[str], *, kind: str = "encrypt", required: bool = False, prefix: str = "jobrunner"
     ) -> None:
-        made = [_Key(text) for text in keys]
+        made = [EncryptionKey(text) for text in keys]
         self._first = made[0]
         self._by_name = {key.name: key for key in made}
         self._encrypts = kind == "encrypt"
         self._prefix = prefix
         self.required = required
         if self._encrypts:
-            _aes()
+            aes_gcm()
 
     def close(self, raw: bytes, encoding: str, bound: EncryptionContext, *, after: bytes = b"") -> tuple[bytes, str]:
         """(payload, encoding) as they are stored. `after`: which results the task is given, for a step of a flow."""
@@ -340,24 +296,3 @@ def _plain(what: str) -> NotEncrypted:
     return NotEncrypted(
         f"the {what} is neither encrypted nor signed, and require_encryption is set; find out who wrote it"
     )
-
-
-def _secret(text: object) -> bytes:
-    try:
-        secret = base64.b64decode(str(text).strip().replace("-", "+").replace("_", "/"), validate=True)
-    except ValueError:
-        secret = b""
-    if not isinstance(text, str) or len(secret) != _KEY_BYTES:
-        raise InvalidOption("a key of payload_keys is not 32 bytes as base64; make one with: openssl rand -base64 32")
-    return secret
-
-
-def _aes() -> Callable[[bytes], Any]:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError as error:
-        raise EncryptionMissing(
-            "encrypted payloads need the package cryptography: pip install 'jobrunner[encryption]', "
-            'or sign only, with payload_encryption="sign"'
-        ) from error
-    return AESGCM
