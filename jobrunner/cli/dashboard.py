@@ -82,7 +82,7 @@ def dashboard(shared: CommonOptions, open_it: bool, link: bool, hash_it: bool, l
     log_to_stderr(log_format)
     with Client(shared.url, shared.prefix) as client:
         url = serving.url_of(listener, settings.prefix_path)
-        if isinstance(settings.auth, auth.LoginLinks):
+        if isinstance(settings.auth, _module("jobrunner.web.login_links").LoginLinks):
             _serve_with_links(shared, serving, client, settings, listener, url, open_it)
             return
         answer_json({"url": url}) if shared.as_json else talk(f"dashboard at {url} (Ctrl-C stops it)")
@@ -96,7 +96,7 @@ def _serve_with_links(
 ) -> None:
     link = f"{url}login?token={settings.auth.new_token()}"
     port = listener.getsockname()[1]
-    left = _module("jobrunner.web.runtime_file").left_for_owner(port, url, settings.auth.owner, link)
+    left = _module("jobrunner.web.login_links").left_for_owner(port, url, settings.auth.owner, link)
     with left as page:
         # On stdout, as an answer: stderr is the log, and logs are kept and read by others.
         if shared.as_json:
@@ -112,7 +112,7 @@ def _serve_with_links(
 
 
 def _print_link(shared: CommonOptions, port: int) -> None:
-    found = _module("jobrunner.web.runtime_file").running_on(port)
+    found = _module("jobrunner.web.login_links").running_on(port)
     request = urllib.request.Request(  # noqa: S310 - the address is what our own dashboard wrote
         f"{found.url}login/links", method="POST", headers={"authorization": f"Bearer {found.owner}"}
     )

@@ -41,6 +41,16 @@ def address_of(request: HTTPConnection, trusted: Collection[Network]) -> str:
     return peer
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is a loopback address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def site_of(host: str) -> str:
     """The unit that limits count by: the /64 of an IPv6 address, and one for all loopback addresses, because a client
     that has one of them has all."""

@@ -92,11 +92,11 @@ def _routes(dashboard: Dashboard, auth: Auth) -> list[BaseRoute]:
 
 def _live(dashboard: Dashboard) -> Handler:
     async def live(request: Request) -> Response:
-        identity = await dashboard.identified(request, Role.VIEWER)
-        session = await run_in_threadpool(dashboard.session, request)
+        identity = await dashboard.access.identified(request, Role.VIEWER)
+        session = await run_in_threadpool(dashboard.access.session, request)
         if session is None:
             return dashboard.live.answer(f"name {identity.name}")
-        return dashboard.live.answer(session.id, lambda: dashboard.sessions.with_id(session.id) is not None)
+        return dashboard.live.answer(session.id, lambda: dashboard.access.sessions.with_id(session.id) is not None)
 
     return dashboard.guarded(live)
 
@@ -112,7 +112,7 @@ def _metrics(dashboard: Dashboard) -> Handler:
 
     async def metrics(request: Request) -> Response:
         """For Prometheus, which identifies itself like everybody (with a bearer token, or as a user)."""
-        await dashboard.identified(request, Role.VIEWER)
+        await dashboard.access.identified(request, Role.VIEWER)
         scrapes, kind = found()
         status, body = await run_in_threadpool(scrapes.answer)
         return Response(body, status, media_type=kind if status == 200 else "text/plain")

@@ -1,18 +1,16 @@
 """Authentication. An `auth` maps a request to an `Identity`, or to None when it does not recognise the user.
 
-`LoginLinks` (links that work once, what `jobrunner dashboard` does by itself), `Token` (secrets, for a person through
-the login page or for a program as a bearer), `Basic` (users with passwords), `TrustedProxy` (a proxy in front says who
-it is), or a function of the application this is mounted in. `Loopback` (`--no-login`) lets everybody on this machine
-in as an admin. Secrets are compared in constant time, and may be configured as hashes (see password_hash.py).
+`LoginLinks` (links that work once, the default of `jobrunner dashboard`; see login_links.py), `Token` (secrets, for a
+person through the login page or for a program as a bearer), `Basic` (users with passwords), `TrustedProxy` (a proxy in
+front says who it is), or a function of the application that mounts the dashboard. `Loopback` (`--no-login`) lets
+everybody on this machine in as an admin. Secrets are compared in constant time, and may be configured as hashes (see
+password_hash.py).
 """
 
 import base64
 import binascii
 import hashlib
-import hmac
-import ipaddress
 import secrets
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -20,7 +18,7 @@ from typing import Protocol
 from starlette.requests import HTTPConnection
 
 from jobrunner.errors import InvalidOption
-from jobrunner.web.addresses import is_among, networks
+from jobrunner.web.addresses import is_among, is_loopback, networks
 from jobrunner.web.password_hash import Secret, hashed
 from jobrunner.web.roles import Role
 
@@ -101,51 +99,6 @@ class LoginAuth:
     def signing_key(self) -> bytes:
         """A secret that processes with the same configuration share."""
         raise NotImplementedError
-
-
-class LoginLinks(LoginAuth):
-    """Login links: each logs in one browser as an admin. A user who can read this process's output can use one."""
-
-    by_link = True
-    _MOST = 20
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-        self.owner = secrets.token_urlsafe(32)
-        """The secret of the user who started the dashboard, for requests of more links (see runtime_file.py)."""
-        self._unused: dict[bytes, None] = {}
-        self._lock = threading.Lock()
-
-    def new_token(self) -> str:
-        """A token for one more link. It is good until it is used; of many unused ones the oldest end."""
-        token = secrets.token_urlsafe(32)
-        with self._lock:
-            self._unused[self._digest(token)] = None
-            while len(self._unused) > self._MOST:
-                del self._unused[next(iter(self._unused))]
-        return token
-
-    def is_owner(self, given: str) -> bool:
-        """Whether that is the owner's secret."""
-        return hmac.compare_digest(given.encode(), self.owner.encode())
-
-    def accept(self, given: str) -> Identity | None:
-        """The admin "local", once for each token."""
-        with self._lock:
-            # Found by its digest, so the time that takes says nothing of the token.
-            is_new = self._unused.pop(self._digest(given), False) is None
-        return self.session_of("local") if is_new else None
-
-    def session_of(self, name: str) -> Identity | None:
-        """The admin "local"."""
-        return Identity(name="local", role=Role.ADMIN) if name == "local" else None
-
-    def signing_key(self) -> bytes:
-        """Of this process: its sessions end with it."""
-        return self._key
-
-    def _digest(self, token: str) -> bytes:
-        return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), "sha256")
 
 
 class Token(LoginAuth):
@@ -301,16 +254,6 @@ class AskedOf:
     def signing_key(self) -> bytes:
         """Empty."""
         return b""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is a loopback address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _host_name(request: HTTPConnection) -> str:

@@ -4,41 +4,34 @@ The order is the same for every page and action: identify, check the role, (for 
 parameters, run the endpoint, answer. The handler checks the role; a template that hides a button is no protection.
 """
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from jobrunner.client.client import Client
-from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, UnknownJob, UsageError
-from jobrunner.inspector import audit
 from jobrunner.web import cookies, security
-from jobrunner.web.addresses import Network, address_of
-from jobrunner.web.audit_notes import NOTED, AccessAudit
-from jobrunner.web.auth import Auth, Basic, Identity, LoginAuth
+from jobrunner.web.access import Access
+from jobrunner.web.addresses import Network
+from jobrunner.web.audit_notes import NOTED
+from jobrunner.web.auth import Auth, Identity
 from jobrunner.web.context import Context
-from jobrunner.web.errors import NotAllowed, NotIdentified, NotThere, Refused, TooLarge, TooMany, TooSlow
+from jobrunner.web.errors import NotAllowed, Refused, TooMany, explained
 from jobrunner.web.flash import Flash
 from jobrunner.web.live import LiveUpdates
-from jobrunner.web.login_throttle import LoginThrottle
 from jobrunner.web.operations import Operations
-from jobrunner.web.parameters import RequestParameters, parse_pairs
+from jobrunner.web.parameters import RequestParameters, parse_pairs, read_form, wants_json
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
 from jobrunner.web.roles import Role
 from jobrunner.web.routing import Action, Done, Page
-from jobrunner.web.sessions import LASTS_S, Session, Sessions
 
-_LARGEST_FORM = 1024 * 1024
-_FORM_S = 20.0
-_IDENTITY, _REFUSING = "jobrunner.identity", "jobrunner.refusing"
+_REFUSING = "jobrunner.refusing"
 _log = logging.getLogger("jobrunner.web")
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -56,17 +49,13 @@ class Dashboard:
         trusted: Collection[Network],
     ) -> None:
         self.client = client
-        self.auth = auth
         self.acts = acts
         # Without any secret a random key of this process: with an empty key, any client could forge a form's token.
-        self.key = auth.signing_key() + secret.encode() or secrets.token_bytes(32)
-        self.notes = AccessAudit(client)
-        self.guesses = LoginThrottle(client, self.key, trusted, self.notes)
-        self.sessions = Sessions(client, self.key)
+        key = auth.signing_key() + secret.encode() or secrets.token_bytes(32)
+        self.access = Access(client, auth, key=key, trusted=trusted)
         self.flash = Flash()
         self.live = LiveUpdates(client)
         self.app: Starlette  # set when the routes are there
-        self._trusted = trusted
         self._operations = Operations(client)
         self._templates = environment()
         self._versioned = version_of(STATIC)
@@ -75,7 +64,7 @@ class Dashboard:
         """The handler of a page."""
 
         async def handler(request: Request) -> Response:
-            identity = await self.identified(request, page.role)
+            identity = await self.access.identified(request, page.role)
             context = self.context(request, identity, RequestParameters(()))
             template, values = await run_in_threadpool(page.endpoint, context)
             return await run_in_threadpool(self.answer, context, template, values)
@@ -86,7 +75,7 @@ class Dashboard:
         """The handler of an action."""
 
         async def handler(request: Request) -> Response:
-            identity = await self.identified(request, action.role)
+            identity = await self.access.identified(request, action.role)
             form = await read_form(request)
             self._check_meant(request, identity, form)
             if not self.acts:
@@ -105,7 +94,7 @@ class Dashboard:
                 response = await handler(request)
             except Exception as error:
                 response = await run_in_threadpool(self._refused_somehow, request, error)
-            self.guesses.recognise(request, response)
+            self.access.throttle.recognise(request, response)
             return response
 
         return answering
@@ -117,38 +106,6 @@ class Dashboard:
             _log.exception("a refusal could not be written")
             return PlainTextResponse("internal error; the log of the dashboard has the details\n", 500)
 
-    async def identified(self, request: HTTPConnection, least: Role) -> Identity:
-        """Returns the identity of the user. Raises NotIdentified, or NotAllowed below the least role."""
-        identity = await run_in_threadpool(lambda: self.known(request) or self._proved(request))
-        if identity is None:
-            raise NotIdentified("you are not logged in: log in first")
-        request.scope[_IDENTITY] = identity
-        if identity.role < least:
-            raise NotAllowed(f"a {identity.role.name.lower()} may not do this: it takes the role {least.name.lower()}")
-        return identity
-
-    def _proved(self, request: HTTPConnection) -> Identity | None:
-        """Returns the identity that the headers prove. Raises TooMany."""
-        auth = self.auth
-        name = auth.offered(request) if isinstance(auth, LoginAuth | Basic) else None
-        if name is None or not isinstance(auth, LoginAuth | Basic):
-            identity = auth.identify(request)
-        else:
-            identity = self.guesses.tried(request, name, lambda: auth.identify(request), known=auth.knows(name))
-        if identity is not None:
-            address = address_of(request, self._trusted)
-            self.notes.came_in(who=identity.name, role=identity.role.name.lower(), address=address)
-        return identity
-
-    def known(self, request: HTTPConnection) -> Identity | None:
-        """Returns the identity of a session of the login page. Raises ServerError."""
-        session = self.session(request)
-        return self.auth.session_of(session.name) if session and isinstance(self.auth, LoginAuth) else None
-
-    def session(self, request: HTTPConnection) -> Session | None:
-        """The session that the browser's cookie stands for. Raises ServerError."""
-        return self.sessions.of(request) if isinstance(self.auth, LoginAuth) else None
-
     def context(self, request: Request, identity: Identity, form: RequestParameters) -> Context:
         """The request context of an endpoint."""
         browser = security.browser_of(request) or request.scope.setdefault("jobrunner.browser", security.new_browser())
@@ -156,16 +113,16 @@ class Dashboard:
             client=self.client,
             identity=identity,
             nonce=security.nonce_of(request),
-            csrf_token=security.form_token(self.key, browser, identity.name),
+            csrf_token=security.form_token(self.access.key, browser, identity.name),
             request=request,
             query=_query(request),
             form=form,
             acts=self.acts,
             glance=self.live.glance,
             operations=self._operations,
-            sessions=self.sessions if isinstance(self.auth, LoginAuth) else None,
+            sessions=self.access.sessions if self.access.has_login else None,
             path_for=self.app.url_path_for,
-            address=address_of(request, self._trusted),
+            address=self.access.address_of(request),
             root=request.scope.get("root_path", ""),
         )
 
@@ -183,7 +140,7 @@ class Dashboard:
             "csrf": context.csrf_token,
             "identity": context.identity,
             "flash": flash,
-            "has_login": isinstance(self.auth, LoginAuth),
+            "has_login": self.access.has_login,
         }
         text = self._templates.get_template(template).render({**shared, **values})
         response = Response(text, status, media_type="text/html; charset=utf-8")
@@ -198,55 +155,22 @@ class Dashboard:
             cookies.give(request, response, security.BROWSER_COOKIE, browser, None)
         return response
 
-    def log_in(self, request: Request, response: Response, identity: Identity) -> None:
-        """Gives a browser a session. Raises ServerError."""
-        word = self.sessions.begin(identity.name, address_of(request, self._trusted))
-        cookies.give(request, response, self.sessions.cookie, word, LASTS_S)
-        self.noted(request, identity, "login", "logged in")
-
-    def noted(self, request: HTTPConnection, identity: Identity, action: str, outcome: str, what: str = "") -> None:
-        """Writes into the audit log who did what."""
-        audit.write(
-            self.client,
-            who=identity.name,
-            role=identity.role.name.lower() if identity.name else "",
-            action=action,
-            what=what,
-            outcome=outcome,
-            address=address_of(request, self._trusted),
-        )
-
     def refusal(self, request: Request, error: Exception) -> Response:
         """The answer to a refused request."""
         status, text = explained(error)
-        if status >= 500 and _IDENTITY not in request.scope:
+        if status >= 500 and not self.access.is_identified(request):
             text = "the server is away" if status == 503 else "internal error"  # no more for strangers
-        self._note_refusal(request, error, text)
-        if status == 401 and isinstance(self.auth, LoginAuth) and not wants_json(request) and request.method == "GET":
+        self.access.note_refusal(request, error, text)
+        if status == 401 and self.access.has_login and not wants_json(request) and request.method == "GET":
             onward = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(f"{request.scope.get('root_path', '')}/login?{urlencode({'next': onward})}", 303)
         nobody = Identity(name="", role=Role.VIEWER)
         request.scope[_REFUSING] = True
         context = self.context(request, nobody, RequestParameters(()))
         response = self.answer(context, "error.html", {"error": text, "status": status}, status)
-        if status == 401 and self.auth.challenge:
-            response.headers["www-authenticate"] = self.auth.challenge
+        if status == 401 and self.access.auth.challenge:
+            response.headers["www-authenticate"] = self.access.auth.challenge
         return self.later(response, error) if isinstance(error, TooMany) else response
-
-    def _note_refusal(self, request: Request, error: Exception, text: str) -> None:
-        """Writes a refusal into the audit log, unless it is the first visit of a browser without a session."""
-        is_first_visit = isinstance(error, NotIdentified) and request.method in ("GET", "HEAD")
-        if not isinstance(error, NotIdentified | NotAllowed) or is_first_visit or NOTED in request.scope:
-            return
-        identity = request.scope.get(_IDENTITY)
-        self.notes.refused(
-            who=identity.name if identity else "unknown",
-            role=identity.role.name.lower() if identity else "",
-            action="refused",
-            what=f"{request.method} {request.scope['path']}",
-            outcome=f"refused: {text}",
-            address=address_of(request, self._trusted),
-        )
 
     def later(self, response: Response, error: TooMany) -> Response:
         """The answer with when to try again."""
@@ -268,7 +192,7 @@ class Dashboard:
 
     def _note_action(self, context: Context, action: Action, outcome: str) -> None:
         what = " ".join(str(part) for part in context.request.path_params.values())
-        self.noted(context.request, context.identity, action.name, outcome, what)
+        self.access.noted(context.request, context.identity, action.name, outcome, what)
 
     def _after(self, context: Context, done: Done) -> Response:
         if wants_json(context.request):
@@ -281,7 +205,7 @@ class Dashboard:
 
     def _check_meant(self, request: Request, identity: Identity, form: RequestParameters) -> None:
         given = request.headers.get(security.TOKEN_HEADER) or form.text(security.TOKEN_FIELD)
-        security.check_meant(request, identity, self.key, given)
+        security.check_meant(request, identity, self.access.key, given)
 
 
 def _query(request: Request) -> RequestParameters:
@@ -292,64 +216,3 @@ def _query(request: Request) -> RequestParameters:
         if request.scope.get(_REFUSING):
             return RequestParameters(())
         raise
-
-
-async def read_form(request: Request) -> RequestParameters:
-    """The parameters of a form or of a JSON object. Raises Refused, TooLarge, TooSlow."""
-    try:
-        body = await asyncio.wait_for(_body(request), _FORM_S)
-    except TimeoutError as error:
-        raise TooSlow(f"the form did not arrive within {_FORM_S:.0f} seconds") from error
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not body:
-        return RequestParameters(())
-    if kind == "application/x-www-form-urlencoded":
-        return parse_pairs(body.decode("utf-8", "replace"))
-    if kind == "application/json":
-        return _json_form(body)
-    raise Refused(f"a form is application/x-www-form-urlencoded or application/json, not {kind[:60]!r}")
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _LARGEST_FORM:
-            raise TooLarge("the form is too large: at most 1 MiB")
-    return bytes(body)
-
-
-def _json_form(body: bytes) -> RequestParameters:
-    try:
-        found = msgspec.json.decode(body, type=dict[str, str | int | float | bool | list[str] | None])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused("the body is no JSON object of texts, numbers and lists of texts") from error
-    pairs = [(name, part) for name, value in found.items() for part in (value if isinstance(value, list) else [value])]
-    return RequestParameters([(name, _as_text(value)) for name, value in pairs if value is not None])
-
-
-def _as_text(value: Any) -> str:
-    return ("1" if value else "0") if isinstance(value, bool) else str(value)
-
-
-def wants_json(request: HTTPConnection) -> bool:
-    """Whether a program asks."""
-    accepted = request.headers.get("accept", "")
-    return "application/json" in accepted and "text/html" not in accepted
-
-
-def explained(error: Exception) -> tuple[int, str]:
-    """HTTP status and one line for the user. Unexpected errors are logged in full and reported without details."""
-    text = " ".join(str(error).split())[:500]
-    if isinstance(error, Refused):
-        return error.status, text
-    if isinstance(error, TaskGone | UnknownJob):
-        return NotThere.status, text
-    if isinstance(error, UsageError):
-        return Refused.status, text
-    if isinstance(error, ServerUnavailable | asyncio.TimeoutError):
-        return 503, f"the server is away: {text}"
-    if isinstance(error, JobrunnerError):
-        return 502, text
-    _log.error("a request was not answered", exc_info=error)
-    return 500, "internal error; the log of the dashboard has the details"

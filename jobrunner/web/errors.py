@@ -1,5 +1,12 @@
 """Refusals: each has an HTTP status and a line with the reason."""
 
+import asyncio
+import logging
+
+from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, UnknownJob, UsageError
+
+_log = logging.getLogger("jobrunner.web")
+
 
 class Refused(Exception):
     """A refused request. The user sees the text, so it contains no secret."""
@@ -52,3 +59,20 @@ class TooBusy(Refused):
     """The limit of concurrent requests is reached."""
 
     status = 503
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """HTTP status and one line for the user. Unexpected errors are logged in full and reported without details."""
+    text = " ".join(str(error).split())[:500]
+    if isinstance(error, Refused):
+        return error.status, text
+    if isinstance(error, TaskGone | UnknownJob):
+        return NotThere.status, text
+    if isinstance(error, UsageError):
+        return Refused.status, text
+    if isinstance(error, ServerUnavailable | asyncio.TimeoutError):
+        return 503, f"the server is away: {text}"
+    if isinstance(error, JobrunnerError):
+        return 502, text
+    _log.error("a request was not answered", exc_info=error)
+    return 500, "internal error; the log of the dashboard has the details"

@@ -5,10 +5,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from jobrunner.web import cookies, security
-from jobrunner.web.auth import Identity, LoginAuth, LoginLinks
-from jobrunner.web.dashboard import Dashboard, read_form, wants_json
+from jobrunner.web.auth import Identity, LoginAuth
+from jobrunner.web.dashboard import Dashboard
 from jobrunner.web.errors import NotAllowed, NotThere, TooMany
-from jobrunner.web.parameters import RequestParameters, parse_pairs
+from jobrunner.web.login_links import LoginLinks
+from jobrunner.web.parameters import RequestParameters, parse_pairs, read_form, wants_json
 from jobrunner.web.roles import Role
 
 _NOBODY = Identity(name="", role=Role.VIEWER)
@@ -32,7 +33,7 @@ class Login:
         # A preview of the link in a chat, a browser that guesses what is clicked next: the token is for the click.
         if request.method == "HEAD" or "prefetch" in request.headers.get("sec-purpose", ""):
             response = await run_in_threadpool(self._shown, request, onward, "")
-        elif await run_in_threadpool(self._dashboard.known, request):
+        elif await run_in_threadpool(self._dashboard.access.known, request):
             return RedirectResponse(self._home(request, onward), 303)  # a click on a link whose session is here
         else:
             response = await self._tried(request, onward, given, _USED)
@@ -42,25 +43,25 @@ class Login:
     async def enter(self, request: Request) -> Response:
         """POST /login."""
         form = await read_form(request)
-        security.check_meant(request, _NOBODY, self._dashboard.key, form.text(security.TOKEN_FIELD))
+        security.check_meant(request, _NOBODY, self._dashboard.access.key, form.text(security.TOKEN_FIELD))
         return await self._tried(request, form.text("next", longest=2000), form.text("token", longest=1000), _WRONG)
 
     async def leave(self, request: Request) -> Response:
         """POST /logout. Ends the session on the server, so a copy of its cookie is of no use either."""
-        identity = await self._dashboard.identified(request, Role.VIEWER)
+        identity = await self._dashboard.access.identified(request, Role.VIEWER)
         form = await read_form(request)
-        security.check_meant(request, identity, self._dashboard.key, form.text(security.TOKEN_FIELD))
+        security.check_meant(request, identity, self._dashboard.access.key, form.text(security.TOKEN_FIELD))
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
         await run_in_threadpool(self._end, request, identity)
-        cookies.take_away(request, response, self._dashboard.sessions.cookie)
+        cookies.take_away(request, response, self._dashboard.access.sessions.cookie)
         return response
 
     async def end(self, request: Request) -> Response:
         """POST /sessions/end: one (`session`), or all (`all`) that this person has; of an admin, of everybody."""
-        identity = await self._dashboard.identified(request, Role.VIEWER)
+        identity = await self._dashboard.access.identified(request, Role.VIEWER)
         form = await read_form(request)
         given = request.headers.get(security.TOKEN_HEADER) or form.text(security.TOKEN_FIELD)
-        security.check_meant(request, identity, self._dashboard.key, given)
+        security.check_meant(request, identity, self._dashboard.access.key, given)
         ended = await run_in_threadpool(self._end_some, request, identity, form)
         if wants_json(request):
             return JSONResponse({"ended": ended})
@@ -69,7 +70,7 @@ class Login:
         return response
 
     def _end_some(self, request: Request, identity: Identity, form: RequestParameters) -> int:
-        sessions = self._dashboard.sessions
+        sessions = self._dashboard.access.sessions
         theirs = [one for one in sessions.all() if identity.role is Role.ADMIN or one.name == identity.name]
         if not form.flag("all"):
             theirs = [one for one in theirs if one.id == form.text("session")]
@@ -77,7 +78,7 @@ class Login:
                 raise NotThere("there is no such session, or it is not yours to end")
         sessions.end(*(one.id for one in theirs))
         for one in theirs:
-            self._dashboard.noted(request, identity, "session.end", f"ended the session of {one.name}", one.id)
+            self._dashboard.access.noted(request, identity, "session.end", f"ended the session of {one.name}", one.id)
         return len(theirs)
 
     async def link(self, request: Request) -> Response:
@@ -85,7 +86,7 @@ class Login:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if not isinstance(self._auth, LoginLinks) or scheme != "Bearer" or not self._auth.is_owner(given):
             raise NotAllowed("only the user who started this dashboard can have another link")
-        await run_in_threadpool(self._dashboard.noted, request, _OWNER, "login.link", "made one more login link")
+        await run_in_threadpool(self._dashboard.access.noted, request, _OWNER, "login.link", "made one more login link")
         return JSONResponse({"token": self._auth.new_token()})
 
     async def _tried(self, request: Request, onward: str, given: str, refusal: str) -> Response:
@@ -94,20 +95,20 @@ class Login:
     def _entered(self, request: Request, onward: str, given: str, refusal: str) -> Response:
         dashboard = self._dashboard
         try:
-            identity = dashboard.guesses.tried(request, "login", lambda: self._auth.accept(given), known=True)
+            identity = dashboard.access.throttle.tried(request, "login", lambda: self._auth.accept(given), known=True)
         except TooMany as error:
             return dashboard.later(self._shown(request, onward, str(error), status=error.status), error)
         if identity is None:
             return self._shown(request, onward, refusal, status=403)
         response = RedirectResponse(self._home(request, onward), 303)
-        dashboard.log_in(request, response, identity)
+        dashboard.access.log_in(request, response, identity)
         return response
 
     def _end(self, request: Request, identity: Identity) -> None:
-        session = self._dashboard.session(request)
+        session = self._dashboard.access.session(request)
         if session:
-            self._dashboard.sessions.end(session.id)
-            self._dashboard.noted(request, identity, "logout", "logged out", session.id)
+            self._dashboard.access.sessions.end(session.id)
+            self._dashboard.access.noted(request, identity, "logout", "logged out", session.id)
 
     def _home(self, request: Request, onward: str) -> str:
         return security.local_path(onward, request.scope.get("root_path", "") + "/")

@@ -1,15 +1,23 @@
-"""Query and form parameters: typed, bounded. What is out of range is clamped, what is no number is the default.
+"""Query and form parameters, read from a request: typed and bounded. A value out of range is clamped; one that is no
+number is the default.
 
 Others had advisories for exactly this: unbounded `days` (CVE-2022-23837, CVE-2023-37279). No page passes a parameter on
 that did not go through here.
 """
 
+import asyncio
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 from urllib.parse import parse_qsl
 
-from jobrunner.web.errors import Refused
+import msgspec
+from starlette.requests import HTTPConnection, Request
 
+from jobrunner.web.errors import Refused, TooLarge, TooSlow
+
+_LARGEST_FORM = 1024 * 1024
+_FORM_S = 20.0
 _MOST_FIELDS = 2000
 
 
@@ -63,3 +71,47 @@ def parse_pairs(text: str) -> RequestParameters:
         return RequestParameters(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="replace"))
     except ValueError as error:
         raise Refused(f"too many fields: at most {_MOST_FIELDS}") from error
+
+
+async def read_form(request: Request) -> RequestParameters:
+    """The parameters of a form or of a JSON object. Raises Refused, TooLarge, TooSlow."""
+    try:
+        body = await asyncio.wait_for(_body(request), _FORM_S)
+    except TimeoutError as error:
+        raise TooSlow(f"the form did not arrive within {_FORM_S:.0f} seconds") from error
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body:
+        return RequestParameters(())
+    if kind == "application/x-www-form-urlencoded":
+        return parse_pairs(body.decode("utf-8", "replace"))
+    if kind == "application/json":
+        return _json_form(body)
+    raise Refused(f"a form is application/x-www-form-urlencoded or application/json, not {kind[:60]!r}")
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_FORM:
+            raise TooLarge("the form is too large: at most 1 MiB")
+    return bytes(body)
+
+
+def _json_form(body: bytes) -> RequestParameters:
+    try:
+        found = msgspec.json.decode(body, type=dict[str, str | int | float | bool | list[str] | None])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused("the body is no JSON object of texts, numbers and lists of texts") from error
+    pairs = [(name, part) for name, value in found.items() for part in (value if isinstance(value, list) else [value])]
+    return RequestParameters([(name, _as_text(value)) for name, value in pairs if value is not None])
+
+
+def _as_text(value: Any) -> str:
+    return ("1" if value else "0") if isinstance(value, bool) else str(value)
+
+
+def wants_json(request: HTTPConnection) -> bool:
+    """Whether a program asks."""
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted

@@ -8,7 +8,8 @@ from jobrunner.errors import InvalidOption
 from jobrunner.option_names import check_options
 from jobrunner.settings import check_whole, file_settings
 from jobrunner.web.addresses import networks
-from jobrunner.web.auth import Auth, Basic, LoginLinks, Loopback, Token, TrustedProxy
+from jobrunner.web.auth import Auth, Basic, Loopback, Token, TrustedProxy
+from jobrunner.web.login_links import LoginLinks
 from jobrunner.web.mounting import checked_prefix
 from jobrunner.web.roles import Role, role_named
 

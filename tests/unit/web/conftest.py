@@ -26,7 +26,7 @@ class Browser(TestClient):
         """The token that a form of a page open here has."""
         if BROWSER_COOKIE not in self.cookies:
             self.get(f"{self._root}/no-such-page")
-        return form_token(dashboard.key, self.cookies[BROWSER_COOKIE], self._name)
+        return form_token(dashboard.access.key, self.cookies[BROWSER_COOKIE], self._name)
 
     def post_form(self, path: str, fields: dict[str, Any] | None = None, **options: Any) -> Any:
         """Sends a form as a browser does."""

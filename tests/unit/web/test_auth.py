@@ -98,7 +98,7 @@ def test_a_session_ends_with_its_token_and_with_logging_out(browse: Callable[...
 def test_a_session_cookie_that_was_changed_is_none(browse: Callable[..., Any]) -> None:
     browser = browse(auth=Token("long enough"), name="")
     browser.post_form("/login", {"token": "long enough"})
-    cookie = browser.dashboard.sessions.cookie
+    cookie = browser.dashboard.access.sessions.cookie
     value = browser.cookies[cookie].strip('"')
     browser.cookies.clear()
     browser.cookies.set(cookie, ("A" if value[3] != "A" else "B").join((value[:3], value[4:])))

@@ -9,7 +9,7 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.web.app import create_app
-from jobrunner.web.auth import LoginLinks
+from jobrunner.web.login_links import LoginLinks
 from jobrunner.web.login_throttle import MOST
 from tests.unit.web.conftest import Browser
 

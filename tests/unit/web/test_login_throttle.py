@@ -155,7 +155,7 @@ def test_who_is_logged_in_by_token_stays_so(browse: Browse) -> None:
 
     assert log_in(stranger, "long enough").status_code == 429
     assert ann.get("/", headers=JSON).status_code == 200
-    ann.cookies.delete(ann.dashboard.sessions.cookie)
+    ann.cookies.delete(ann.dashboard.access.sessions.cookie)
     assert log_in(ann, "long enough").status_code == 303
 
 

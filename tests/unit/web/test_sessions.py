@@ -126,7 +126,7 @@ def test_what_the_server_has_is_of_no_use_for_coming_in(browse: Browse, raw: red
 
     for field, record in raw.hgetall(keys.sessions).items():
         for stolen in (field.decode(), record.decode()):
-            eve.cookies.set(ann.dashboard.sessions.cookie, stolen)
+            eve.cookies.set(ann.dashboard.access.sessions.cookie, stolen)
             assert eve.get("/", headers=JSON).status_code == 401
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from jobrunner.errors import InvalidOption, UnknownOption
-from jobrunner.web.auth import Basic, LoginLinks, Loopback, Token, TrustedProxy
+from jobrunner.web.auth import Basic, Loopback, Token, TrustedProxy
+from jobrunner.web.login_links import LoginLinks
 from jobrunner.web.settings import settle
 
 

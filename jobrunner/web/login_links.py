@@ -1,13 +1,16 @@
-"""What a running dashboard leaves for the user who started it, in a folder that nobody else can read.
+"""Login links: tokens that let in one browser each, and the files by which the user who started a dashboard gets more.
 
-`dashboard-PORT.json` has the address and a secret with which `jobrunner dashboard --link` asks for one more login
-link; `open-PORT.html` leads a browser to the first one, as the arguments of a browser are shown to all users by `ps`.
-Both are removed when the dashboard ends.
+`dashboard-PORT.json`, in a folder that nobody else can read, has the address and a secret with which `jobrunner
+dashboard --link` asks for one more link; `open-PORT.html` leads a browser to the first one, as `ps` shows the arguments
+of a browser to all users. Both are removed when the dashboard ends.
 """
 
+import hmac
 import json
 import os
+import secrets
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +18,53 @@ from html import escape
 from pathlib import Path
 
 from jobrunner.errors import InvalidOption
+from jobrunner.web.auth import Identity, LoginAuth
+from jobrunner.web.roles import Role
+
+
+class LoginLinks(LoginAuth):
+    """Login links: each logs in one browser as an admin. A user who can read this process's output can use one."""
+
+    by_link = True
+    _MOST = 20
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self.owner = secrets.token_urlsafe(32)
+        """The secret of the user who started the dashboard, for requests of more links (see `left_for_owner`)."""
+        self._unused: dict[bytes, None] = {}
+        self._lock = threading.Lock()
+
+    def new_token(self) -> str:
+        """A token for one more link. It is good until it is used; of many unused ones the oldest end."""
+        token = secrets.token_urlsafe(32)
+        with self._lock:
+            self._unused[self._digest(token)] = None
+            while len(self._unused) > self._MOST:
+                del self._unused[next(iter(self._unused))]
+        return token
+
+    def is_owner(self, given: str) -> bool:
+        """Whether that is the owner's secret."""
+        return hmac.compare_digest(given.encode(), self.owner.encode())
+
+    def accept(self, given: str) -> Identity | None:
+        """The admin "local", once for each token."""
+        with self._lock:
+            # Found by its digest, so the time that takes says nothing of the token.
+            is_new = self._unused.pop(self._digest(given), False) is None
+        return self.session_of("local") if is_new else None
+
+    def session_of(self, name: str) -> Identity | None:
+        """The admin "local"."""
+        return Identity(name="local", role=Role.ADMIN) if name == "local" else None
+
+    def signing_key(self) -> bytes:
+        """Of this process: its sessions end with it."""
+        return self._key
+
+    def _digest(self, token: str) -> bytes:
+        return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), "sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
