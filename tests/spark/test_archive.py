@@ -163,7 +163,7 @@ def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client:
 
     (warning,) = archive(spark, client, path, lag_s=0).warnings
 
-    assert "queue mail: some of what finished since" in warning
+    assert "queue mail: some tasks that finished since" in warning
     assert "keep history longer" in warning
 
 
