@@ -101,9 +101,9 @@ def test_figures_are_there_while_the_worker_works(current: Client, start: Any) -
     good.enqueue_many([good.bind()] * 10)
     wait_for(lambda: current.stats()["fig"].totals.get("succeeded") == 10)
 
-    wait_for(lambda: worker._figures.step() and series(current).total.succeeded == 10)
+    wait_for(lambda: worker._parts.tasks.stats.step() and series(current).total.succeeded == 10)
 
-    assert worker._broker is not None
+    assert worker._parts.tasks.broker is not None
 
 
 def test_steps_are_without_a_gap_and_end_now(current: Client) -> None:

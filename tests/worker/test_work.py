@@ -127,11 +127,19 @@ def test_one_slot_keeps_the_order(run: Run, current: Client) -> None:
     assert order == [str(n) for n in range(300)]
 
 
+def test_a_worker_that_was_not_started_holds_nothing_and_has_not_failed(current: Client) -> None:
+    worker = Worker(client=current)
+    assert (worker.in_hand, worker.failure) == (0, None)
+    assert worker.health() == (False, {"worker": worker.id, "problem": "not started"})
+    worker.stop()
+    assert worker.health()[1]["problem"] == "not started", "there was nothing to stop"
+
+
 def test_a_worker_that_waits_begins_at_once(start: Start, current: Client) -> None:
     """MOAB-09"""
     worker = start(queues=["w"], poll=60)
     for _ in range(5):
-        wait_for(lambda: worker._wakeup.is_armed)
+        wait_for(lambda: worker._parts.tasks.notifier.is_armed)
         step.enqueue().result(timeout=30)  # by its hint, not by the poll
 
 
@@ -156,7 +164,7 @@ def test_a_resumed_queue_is_served_at_once(start: Start, current: Client) -> Non
     queue.pause()
     worker = start(queues=["w"], poll=60)
     task = step.enqueue()
-    wait_for(lambda: worker._wakeup.is_armed)
+    wait_for(lambda: worker._parts.tasks.notifier.is_armed)
     assert task.state == "waiting"
     queue.resume()
     task.result(timeout=30)
@@ -167,12 +175,12 @@ def test_a_hint_that_a_busy_worker_took_goes_to_an_idle_one(
 ) -> None:
     """The busy worker still listens, as it did when it was idle, and cannot use the notification."""
     busy = start(queues=["w"], concurrency=1, poll=60)
-    wait_for(lambda: busy._wakeup.is_armed)
+    wait_for(lambda: busy._parts.tasks.notifier.is_armed)
     gated.enqueue("long")
     wait_for(lambda: order == ["long"])
-    busy._wakeup.arm()
+    busy._parts.tasks.notifier.arm()
     idle = start(queues=["w"], concurrency=1, poll=60)
-    wait_for(lambda: idle._wakeup.is_armed)
+    wait_for(lambda: idle._parts.tasks.notifier.is_armed)
     for _ in range(5):
         step.enqueue("short").result(timeout=30)
     assert busy.in_hand == 1
@@ -183,7 +191,7 @@ def test_a_long_task_keeps_no_short_one_waiting(start: Start, current: Client) -
     first = start(queues=["w"], concurrency=2, poll=60)
     for task in step.enqueue_many([step.bind("warm") for _ in range(2000)]):
         task.result(timeout=10)
-    assert first._fetcher._stock.depth > 2
+    assert first._parts.tasks.fetcher._stock.depth > 2
     gated.enqueue_many([gated.bind("long1"), gated.bind("long2")])
     short = step.enqueue_many([step.bind("short") for _ in range(40)])
     wait_for(lambda: {"long1", "long2"} <= set(order))
@@ -355,10 +363,10 @@ def test_what_follows_a_colon_must_be_a_weight_unless_there_is_such_a_queue(star
         start(queues=["w:heavy"])
     with pytest.raises(InvalidOption, match="from 1 to 1000"):
         start(queues=["w:" + "9" * 5000])
-    assert start(queues=["w:heavy:2", "w:3"])._turns.queues == ["w:heavy", "w"]
+    assert start(queues=["w:heavy:2", "w:3"])._parts.tasks.rotation.queues == ["w:heavy", "w"]
     step.using(queue="w:light").enqueue().exists()
     worker = start(queues=["w:light"])
-    assert worker._turns.queues == ["w:light"], "it has a task, so it is a name"
+    assert worker._parts.tasks.rotation.queues == ["w:light"], "it has a task, so it is a name"
 
 
 def test_a_queue_of_a_job_with_a_colon_in_its_name_is_served(start: Start, current: Client) -> None:
@@ -366,7 +374,7 @@ def test_a_queue_of_a_job_with_a_colon_in_its_name_is_served(start: Start, curre
     def colon() -> None: ...
 
     try:
-        assert "w:7" in start()._turns.queues
+        assert "w:7" in start()._parts.tasks.rotation.queues
     finally:
         forget("work.colon")
 

@@ -69,11 +69,11 @@ def test_a_worker_that_stops_as_it_is_told_to_go_on_takes_nothing(
     def stop_meanwhile(event: str, **_: Any) -> None:
         if event == "worker was told to go on":
             stopping.start()
-            wait_for(lambda: worker._stops_asked)
+            wait_for(lambda: worker._state.stops_asked)
 
-    monkeypatch.setattr("jobrunner.worker.worker._log.info", stop_meanwhile)
+    monkeypatch.setattr("jobrunner.worker.commands._log.info", stop_meanwhile)
     order(current, worker, "quiet", "0")
-    wait_for(lambda: worker._stops_asked)
+    wait_for(lambda: worker._state.stops_asked)
 
     left = [gated.enqueue(name=f"left{number}") for number in range(3)]
     gates["running"].set()
@@ -88,7 +88,7 @@ def test_a_worker_that_is_told_to_stop_stops(start: Start, current: Client) -> N
 
     order(current, worker, "stop", "1")
 
-    wait_for(lambda: worker._stops_asked == 1)
+    wait_for(lambda: worker._state.stops_asked == 1)
     wait_for(lambda: current.workers()[0].stopping)
 
 

@@ -1,0 +1,138 @@
+"""Builds the components of a worker from its settings, and connects them."""
+
+import os
+import socket
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import server as server_calls
+from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.clock import unix_ms
+from jobrunner.coordinator.coordinator import Coordinator
+from jobrunner.errors import NewerFormat, OlderFormat
+from jobrunner.loop import Complaints, Loop
+from jobrunner.settings import WorkerSettings
+from jobrunner.worker.batch_drivers import BatchDrivers
+from jobrunner.worker.commands import Commands, RunUntil, WorkerState
+from jobrunner.worker.components import LeaseGuard, TaskParts, WorkerParts
+from jobrunner.worker.fetch.fetcher import Fetcher
+from jobrunner.worker.fetch.notifier import Notifier
+from jobrunner.worker.fetch.prefetch import Prefetch
+from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
+from jobrunner.worker.heartbeat import Heartbeat, Registration
+from jobrunner.worker.queues import longest_poll_s
+from jobrunner.worker.report.attempt_events import AttemptEvents
+from jobrunner.worker.report.stats import StatsRecorder
+from jobrunner.worker.run.executors.build import build_executor
+from jobrunner.worker.run.executors.slots import FinishedAttempts
+
+_LONG_S = 3600.0
+
+
+class Assembly:
+    """Builds the parts of one worker, nothing of which runs or asks the server yet.
+
+    `exact_tasks` is how many tasks the worker may reserve in all, 0 without a limit.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        settings: WorkerSettings,
+        client: Client,
+        modules: Sequence[str],
+        state: WorkerState,
+        exact_tasks: int,
+    ) -> None:
+        self._worker_id = worker_id
+        self._settings = settings
+        self._client = client
+        self._modules = modules
+        self._state = state
+        self._exact_tasks = exact_tasks
+        self._complaints = Complaints()
+        self._keys = keys_of(client)
+        greeting = server_calls.check_format(self._keys)
+        now_ms = broker_of(client).now_ms
+        self._broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=now_ms, greeting=greeting)
+
+    def build(self, weights: dict[str, int], guard: LeaseGuard) -> WorkerParts:
+        """All parts of a worker that serves these queues."""
+        tasks, settings = self._task_parts(weights, guard), self._settings
+        coordinator = Coordinator(
+            self._broker, self._keys, self._worker_id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep,
+            served=tasks.rotation.queues, forget_queues_s=settings.forget_queues, late=tasks.stats.late,
+        )  # fmt: skip
+        commands = Commands(self._state, tasks, lambda: coordinator.leads, self._identity(tasks.queues))
+        registration = Registration(self._worker_id, frozenset(tasks.queues), self._client.settings.redact)
+        heartbeat = Heartbeat(self._broker, self._keys, registration, commands, settings.heartbeat)
+        loops = (
+            tasks.fetch_loop,
+            Loop("coordinator", coordinator.step, self._complaints),
+            Loop("leadership", coordinator.renew, self._complaints),
+            Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
+            Loop("stats", tasks.stats.step, self._complaints),
+        )
+        return WorkerParts(guard, tasks, coordinator, heartbeat, loops)
+
+    def _task_parts(self, weights: dict[str, int], guard: LeaseGuard) -> TaskParts:
+        settings, keeper = self._settings, guard.keeper
+        stats = StatsRecorder(self._broker, self._keys, self._worker_id)
+        drivers = BatchDrivers(self._client, weights, stats.batch)
+        fetched = {queue: weight for queue, weight in weights.items() if queue not in drivers.queues}
+        rotation = QueueRotation(fetched, longest_poll_s(settings.poll))
+        finished = FinishedAttempts(lambda: parts.fetch_loop.wake())
+        executor = build_executor(
+            settings, self._client, modules=self._modules, is_stopped=keeper.is_stopped, finished=finished,
+            begin=keeper.begin,
+        )  # fmt: skip
+        notifier = Notifier(
+            self._broker, self._keys, fetched, lambda queue, brought: _on_wake(parts, queue, brought), self._complaints
+        )
+        fetcher = Fetcher(
+            self._broker, self._keys, turns=rotation,
+            stock=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
+            executor=executor, finished=finished, held=keeper, wakeup=notifier,
+            figures=stats, worker_id=self._worker_id,
+            endings=AttemptEvents(self._broker, self._keys, self._worker_id, tells=settings.events == "all"),
+            max_tasks=self._exact_tasks, isolates=settings.executor != "processes",
+            unknown=UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace),
+        )  # fmt: skip
+        fetch_loop = Loop("fetch", fetcher.step, self._complaints)
+        parts = TaskParts(
+            list(weights), self._broker, self._keys, keeper, rotation, notifier, executor, fetcher, fetch_loop, stats,
+            drivers,
+        )  # fmt: skip
+        return parts
+
+    def _identity(self, queues: Sequence[str]) -> dict[str, Any]:
+        return {
+            "id": self._worker_id,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": unix_ms(),
+            "queues": ",".join(queues),
+            "concurrency": self._settings.concurrency,
+            "executor": self._settings.executor,
+        }
+
+
+def _on_wake(parts: TaskParts, queue: str | None, brought: list[Any]) -> None:
+    """Called by the thread of the notifier."""
+    if queue is None:
+        parts.fetch_now()
+    else:
+        parts.fetcher.woken(queue, brought)
+        parts.executor.change_places(parts.fetch_loop.turn_here, parts.notifier.hand_over)
+
+
+def _beat(heartbeat: Heartbeat, state: WorkerState) -> float:
+    try:
+        return heartbeat.step()
+    except (NewerFormat, OlderFormat) as error:  # a deploy has come so far that this version must leave
+        state.refuse(error)
+        return _LONG_S

@@ -1,0 +1,108 @@
+"""Commands to a worker, by its own program and by the dashboard, and the description it sends with each heartbeat."""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+from jobrunner.broker.call import Arg
+from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
+from jobrunner.logs import SafeLogger
+from jobrunner.loop import Signal
+from jobrunner.worker.components import TaskParts
+from jobrunner.worker.running import known_types, resident_bytes, running
+
+_STOP_NOW = 2
+_log = SafeLogger("jobrunner.worker")
+
+
+class RunUntil(Enum):
+    """When `Worker.run` returns without being asked to stop."""
+
+    STOPPED = "never"
+    EMPTY = "nothing is waiting or pending"
+    DRAINED = "nothing is scheduled either"
+
+
+class WorkerState:
+    """How far a worker has come, and what it is asked to do. Any thread changes it; `wait` returns when one did."""
+
+    def __init__(self) -> None:
+        self.until = RunUntil.STOPPED
+        self.is_working = False
+        self.is_quiet = False
+        self.stops_asked = 0
+        self.refused: NewerFormat | OlderFormat | None = None
+        """The server's answer to a version that must leave the prefix."""
+        self.broken: WorkerBroken | None = None
+        """The loss for which `run` ends."""
+        self._changed = Signal()
+
+    @property
+    def must_stop_now(self) -> bool:
+        """Whether a second request to stop came: running tasks get no more time."""
+        return self.stops_asked >= _STOP_NOW
+
+    def ask_to_stop(self) -> None:
+        """A graceful stop; a second call asks to stop at once. Safe in a signal handler and in any thread."""
+        self.stops_asked += 1
+        self._changed.set()
+
+    def begin_stop(self) -> None:
+        """The worker stops, whether it was asked to or not."""
+        self.is_working = False
+        self.stops_asked = max(self.stops_asked, 1)
+        self._changed.set()
+
+    def refuse(self, error: NewerFormat | OlderFormat) -> None:
+        """This version may not go on here."""
+        self.refused = error
+        self._changed.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until the state changes, at most `timeout_s`."""
+        self._changed.wait(timeout_s)
+
+
+class Commands:
+    """Answers the heartbeat: `describe` is what it sends, `obey` takes the commands in its reply.
+
+    `identity` are the fields of the description that never change; `leads` says whether this worker is the leader.
+    """
+
+    def __init__(
+        self, state: WorkerState, tasks: TaskParts, leads: Callable[[], bool], identity: Mapping[str, Arg]
+    ) -> None:
+        self._state = state
+        self._tasks = tasks
+        self._leads = leads
+        self._identity = identity
+
+    def describe(self) -> dict[str, Arg]:
+        """The record of this worker in the list of workers."""
+        return {
+            **self._identity,
+            "in_hand": self._tasks.in_hand,
+            "finished": self._tasks.fetcher.finished_total,
+            "leads": int(self._leads()),
+            "quiet": int(self._state.is_quiet),
+            "stopping": int(self._state.stops_asked > 0),
+            "memory": resident_bytes(),
+            "running": running(self._tasks.keeper.attempts(), self._tasks.drivers.running),
+            "types": known_types(),
+        }
+
+    def obey(self, commands: Mapping[str, bytes]) -> bool:
+        """Carries out the commands of the dashboard; returns whether they changed the description."""
+        state, changed = self._state, False
+        if commands.get("stop") == b"1" and not state.stops_asked:
+            _log.info("worker was told to stop", worker=self._identity["id"])
+            state.ask_to_stop()
+            changed = True
+        quiet = commands.get("quiet", b"1" if state.is_quiet else b"0") == b"1"
+        if quiet != state.is_quiet and not state.stops_asked:
+            state.is_quiet = self._tasks.fetcher.resting = quiet
+            event = "worker was told to be quiet" if quiet else "worker was told to go on"
+            _log.info(event, worker=self._identity["id"])
+            self._tasks.drivers.be_quiet(quiet)
+            self._tasks.fetch_now()
+            changed = True
+        return changed

@@ -1,0 +1,133 @@
+"""The end of a worker's work: finding that its queues are empty, and stopping without losing what it holds."""
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.calls import queues as queue_calls
+from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError, ServerError, WorkerBroken
+from jobrunner.logs import SafeLogger
+from jobrunner.outcome import Failed, Outcome, Released
+from jobrunner.worker.commands import RunUntil, WorkerState
+from jobrunner.worker.components import TaskParts, WorkerParts
+from jobrunner.worker.report.reports import report_calls
+
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+_RUNNING_PAUSE_S = 0.005
+_LOOP_STOP_S = 1.0
+_BROKEN_DELAY_S = 2.0
+_log = SafeLogger("jobrunner.worker")
+
+
+class EmptyQueues:
+    """Finds out whether a worker with `burst` or `drain` is done. It asks the server only while nothing is in hand, at
+    growing intervals."""
+
+    def __init__(self, tasks: TaskParts, until: RunUntil) -> None:
+        self._tasks = tasks
+        self._until = until
+        self._finished = 0
+        self.pause_s = _FIRST_PAUSE_S
+        """How long to wait before the next call of `are_reached`."""
+
+    def are_reached(self) -> bool:
+        """Whether nothing is left to do. If something is, the fetch loop polls its queues at once."""
+        tasks = self._tasks
+        finished = tasks.fetcher.finished_total
+        if tasks.in_hand:
+            self.pause_s = _FIRST_PAUSE_S
+            return False
+        self.pause_s = min(self.pause_s * 1.5, _LONGEST_PAUSE_S)
+        try:
+            if not self._count_left() and tasks.fetcher.finished_total == finished and not tasks.in_hand:
+                return True  # else a task came and ended meanwhile, and its flow may go on
+        except ServerError:
+            return False
+        tasks.fetch_now()
+        return False
+
+    def _count_left(self) -> int:
+        tasks = self._tasks
+        counted = tasks.broker.run_many([queue_calls.counts(tasks.keys.queue(name)) for name in tasks.queues])
+        left: int = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
+        if self._until is RunUntil.DRAINED:
+            left += sum(found.scheduled for found in counted)
+        if left:  # batches of other workers, whose driver may be down for days, keep no burst worker alive
+            others = [name for name in tasks.queues if name not in tasks.drivers.queues]
+            left -= sum(tasks.broker.run_many([queue_calls.held_by_batches(tasks.keys.queue(name)) for name in others]))
+        return left
+
+
+class Shutdown:
+    """Stops the parts of a worker: nothing new is reserved, running tasks get their grace, the rest is handed back."""
+
+    def __init__(self, parts: WorkerParts, state: WorkerState) -> None:
+        self._parts = parts
+        self._tasks = parts.tasks
+        self._state = state
+        self._broken: WorkerBroken | None = None
+        self.released = 0
+        """Tasks handed back to their place in line."""
+
+    def run(self, ends: float) -> None:
+        """A graceful stop; what runs may go on until then (monotonic clock), unless a second stop is asked for."""
+        self._tasks.drivers.ask_to_stop()
+        self._await_running(ends)
+        self._tasks.drivers.stop(monotonic() if self._state.must_stop_now else ends)
+        self._broken = self._state.broken or self._parts.lost()  # told to stop before it was noticed
+        self.close()
+
+    def close(self) -> None:
+        """Stops at once, also a worker that has not begun to work."""
+        tasks = self._tasks
+        tasks.fetcher.reserving = False
+        tasks.notifier.close()  # first: it may bring something, which is handed back then
+        stopped = tasks.fetch_loop.stop()
+        tasks.executor.close()
+        if stopped:
+            self._report_last()
+        self._release_rest()
+        for loop in self._parts.loops:
+            loop.stop(_LOOP_STOP_S)
+        for farewell in (tasks.stats.flush, self._parts.coordinator.resign, self._parts.heartbeat.retire):
+            try:
+                farewell()
+            except JobrunnerError as error:
+                _log.warning("left without a farewell", error=str(error))
+        self._parts.guard.close()
+        tasks.broker.close()
+
+    def _await_running(self, ends: float) -> None:
+        fetcher = self._tasks.fetcher
+        fetcher.reserving = False
+        self._tasks.fetch_loop.wake()
+        while not self._state.must_stop_now and monotonic() < ends:
+            if fetcher.quiet and not fetcher.in_hand:
+                return
+            self._state.wait(_RUNNING_PAUSE_S)
+        self._tasks.keeper.stop_all()
+
+    def _report_last(self) -> None:
+        """What ended since the fetch loop did: it must not be handed back as if it had not."""
+        fetcher = self._tasks.fetcher
+        try:
+            fetcher.step()
+        except JobrunnerError as error:
+            _log.warning("the last reports were not sent", tasks=len(fetcher.unsettled), error=str(error))
+
+    def _release_rest(self) -> None:
+        tasks = self._tasks
+        unreported = tasks.fetcher.unsettled
+        rest = [attempt for attempt in tasks.keeper.attempts() if attempt.token not in unreported]
+        tasks.keeper.drop(rest)
+        try:
+            for report in report_calls(tasks.keys, [(attempt, self._last_outcome(attempt)) for attempt in rest]):
+                self.released += tasks.broker.run(report.call).count("waiting")
+        except ServerError as error:
+            _log.warning("tasks not handed back; they return when their leases end", tasks=len(rest), error=str(error))
+
+    def _last_outcome(self, attempt: Attempt) -> Outcome:
+        """What becomes of an attempt that is still held at the end: it is handed back. One that was running when this
+        worker broke may have broken it, and would break the next one, so it failed as in a crash."""
+        if self._broken is None or not attempt.began_s or attempt.run_s >= 0:
+            return Released()
+        return Failed(f"AttemptCrashed: {self._broken}", _BROKEN_DELAY_S)
