@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
@@ -92,20 +91,10 @@ class Loop:
         self._rests_until = math.inf
         self._log = SafeLogger("jobrunner.loop")
 
-    def start(self, then: Callable[[], None] = lambda: None) -> None:
-        """Starts the thread, which does `then` when it has handed over."""
+    def start(self) -> None:
+        """Starts the thread."""
         self._is_started = True
-        target = partial(self._run_first, then)
-        threading.Thread(target=target, name=f"jobrunner-{self.name}", daemon=True).start()
-
-    def _run_first(self, then: Callable[[], None]) -> None:
-        if self.run():
-            then()
-
-    def hand_over(self) -> Callable[[], object]:
-        """Called within a turn, after which the thread leaves. Returns what another one has to do in its place."""
-        self._thread = None
-        return self.run
+        threading.Thread(target=self.run, name=f"jobrunner-{self.name}", daemon=True).start()
 
     def wake(self) -> None:
         """Begins the next turn now."""
@@ -147,21 +136,18 @@ class Loop:
         began = self._turn_began
         return 0.0 if began is None else monotonic() - began
 
-    def run(self) -> bool:
-        """Repeats turns in the calling thread until it is stopped, or handed over; returns whether it was."""
-        thread = self._thread = threading.current_thread()
+    def run(self) -> None:
+        """Repeats turns in the calling thread until it is stopped."""
+        self._thread = threading.current_thread()
         try:
-            while not self._stopping and self._thread is thread:
+            while not self._stopping:
                 with self._turning:
                     pause = self.turn()
                     self._rests_until = monotonic() + pause
                 if pause > 0 and not self._stopping:
                     self._signal.wait(pause)
         finally:
-            is_handed_over = self._thread is not thread
-            if not is_handed_over:
-                self._ended.set()
-        return is_handed_over
+            self._ended.set()
 
     def turn(self) -> float:
         """One turn with its error handled; returns the seconds to the next."""

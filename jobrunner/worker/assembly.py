@@ -122,12 +122,13 @@ class Assembly:
 
 
 def _on_wake(parts: TaskParts, queue: str | None, brought: list[Any]) -> None:
-    """Called by the thread of the notifier."""
+    """Called by the thread of the notifier, which does the turn itself: the fetch thread would have to be woken for it,
+    and the slot after that."""
     if queue is None:
         parts.fetch_now()
     else:
         parts.fetcher.woken(queue, brought)
-        parts.executor.change_places(parts.fetch_loop.turn_here, parts.notifier.hand_over)
+        parts.fetch_loop.turn_here()
 
 
 def _beat(heartbeat: Heartbeat, state: WorkerState) -> float:

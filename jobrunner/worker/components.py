@@ -15,7 +15,7 @@ from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.heartbeat import Heartbeat
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executors.slots import JoinableExecutor
+from jobrunner.worker.run.executors.slots import Executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TaskParts:
     keeper: KeeperClient
     rotation: QueueRotation
     notifier: Notifier
-    executor: JoinableExecutor
+    executor: Executor
     fetcher: Fetcher
     fetch_loop: Loop
     stats: StatsRecorder

@@ -128,7 +128,7 @@ class Worker:
         self._recycling.take()
         for loop in parts.loops:
             loop.start()
-        parts.tasks.notifier.start(parts.tasks.executor.join)
+        parts.tasks.notifier.start()
         self._state.is_working = True
         try:
             parts.tasks.drivers.start()

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from collections.abc import Callable
 
 import pytest
 import structlog
@@ -257,44 +256,3 @@ def test_stopping_waits_for_a_turn_that_another_thread_has() -> None:
 
     loop.turn_here()
     assert len(turns) == 2, "nothing begins after the end"
-
-
-def test_another_thread_can_take_over() -> None:
-    """Turns never overlap, the first thread goes on to something else, and stopping ends the one that has it then."""
-    in_turn, turns, after = threading.Lock(), [], threading.Event()
-    others: list[threading.Thread] = []
-
-    def step() -> float:
-        assert in_turn.acquire(blocking=False)
-        turns.append(threading.current_thread())
-        if len(turns) in (2, 4):
-            others.append(threading.Thread(target=loop.hand_over()))
-            others[-1].start()
-        in_turn.release()
-        return 0.0 if len(turns) < 6 else 60.0
-
-    loop = Loop("l", step)
-    loop.start(after.set)
-    wait_for(lambda: len(turns) == 6)
-    assert turns[0] is turns[1] is not others[0]
-    assert turns[2] is turns[3] is others[0]
-    assert turns[4] is turns[5] is others[1]
-    assert after.wait(10)
-    assert loop.is_alive
-    assert loop.stop()
-    assert not loop.is_alive
-
-
-def test_one_that_is_handed_over_as_it_stops_ends_all_the_same() -> None:
-    given: list[Callable[[], object]] = []
-
-    def step() -> float:
-        given.append(loop.hand_over())
-        return 0.0
-
-    loop = Loop("l", step)
-    loop.start()
-    (go_on,) = wait_for(lambda: given)
-    assert not loop.stop(0.01), "no thread has taken it over yet"
-    go_on()
-    assert loop.stop()

@@ -53,13 +53,9 @@ class Notifier:
         self._loop = Loop("wakeup", self.step, complaints)
         self._lock = threading.Lock()
 
-    def start(self, then: Callable[[], None] = lambda: None) -> None:
-        """Starts the thread, which does `then` when it has handed over."""
-        self._loop.start(then)
-
-    def hand_over(self) -> Callable[[], object]:
-        """Called in `on_wake`: returns what another thread has to do in the place of this one, which leaves."""
-        return self._loop.hand_over()
+    def start(self) -> None:
+        """Starts the thread."""
+        self._loop.start()
 
     def arm(self, plan: Plan = tuple) -> None:
         """Listens until a hint comes, across polls, which need no command of their own. Arming twice is arming once.

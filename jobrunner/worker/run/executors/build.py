@@ -16,7 +16,7 @@ from jobrunner.worker.run.error_outcome import out_of_time
 from jobrunner.worker.run.executors.coroutines import CoroutineExecutor
 from jobrunner.worker.run.executors.dispatch import DispatchingExecutor
 from jobrunner.worker.run.executors.processes import ProcessSlots
-from jobrunner.worker.run.executors.slots import FinishedAttempts, JoinableExecutor, RunAttempt
+from jobrunner.worker.run.executors.slots import Executor, FinishedAttempts, RunAttempt
 from jobrunner.worker.run.executors.threads import ThreadExecutor
 from jobrunner.worker.run.executors.watchdog import Guard, Watchdog
 from jobrunner.worker.run.executors.wire import write_greeting
@@ -34,7 +34,7 @@ def build_executor(
     is_stopped: Callable[[str], bool],
     finished: FinishedAttempts,
     begin: Begin = nothing,
-) -> JoinableExecutor:
+) -> Executor:
     """Threads or processes for plain jobs, and an event loop for coroutine jobs.
 
     `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
@@ -50,7 +50,7 @@ def build_executor(
         children = ProcessSlots(greeting, runner, is_stopped, settings.max_memory, begin)
         return ThreadExecutor(settings.concurrency, children, finished)
     with within(client):
-        plain = ThreadExecutor(settings.concurrency, Deadlines(runner, Watchdog()), finished, lends=True)
+        plain = ThreadExecutor(settings.concurrency, Deadlines(runner, Watchdog()), finished)
 
     def coroutines() -> CoroutineExecutor:
         with within(client):

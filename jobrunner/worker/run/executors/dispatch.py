@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from jobrunner.attempt import Attempt
 from jobrunner.jobs.registry import definition_for
-from jobrunner.worker.run.executors.slots import Executor, JoinableExecutor
+from jobrunner.worker.run.executors.slots import Executor
 
 
 class DispatchingExecutor:
     """Hands each attempt to the executor of its job or station. The event loop starts with the first coroutine job."""
 
-    def __init__(self, plain: JoinableExecutor, new_coroutines: Callable[[], Executor]) -> None:
+    def __init__(self, plain: Executor, new_coroutines: Callable[[], Executor]) -> None:
         self._plain = plain
         self._new_coroutines = new_coroutines
         self._coroutines: Executor | None = None
@@ -35,14 +35,6 @@ class DispatchingExecutor:
     def nudge(self) -> None:
         """Puts more slots to work."""
         self._plain.nudge()
-
-    def change_places(self, turn: Callable[[], None], hand_over: Callable[[], Callable[[], object]]) -> None:
-        """Does a turn whose caller may change places with a slot."""
-        self._plain.change_places(turn, hand_over)
-
-    def join(self) -> None:
-        """The calling thread is a slot."""
-        self._plain.join()
 
     def take_back(self) -> list[Attempt]:
         """Hands back what was not begun."""

@@ -76,17 +76,6 @@ class Executor(Protocol):
         """Begins nothing more and ends what runs, where it can be ended: coroutines and processes, not threads."""
 
 
-class JoinableExecutor(Executor, Protocol):
-    """An executor whose slots may be joined by the thread that hears of work."""
-
-    def change_places(self, turn: Callable[[], None], hand_over: Callable[[], Callable[[], object]]) -> None:
-        """Does a `turn` that may submit attempts, whose caller may `hand_over` its role to a slot and `join` the
-        others in its place."""
-
-    def join(self) -> None:
-        """The calling thread is a slot."""
-
-
 def emptied(backlog: deque[Attempt]) -> list[Attempt]:
     """What was in a backlog, first in line first, also while threads take from it."""
     taken = []

@@ -2,7 +2,6 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 
@@ -23,25 +22,17 @@ class ThreadExecutor:
 
     Tasks shorter than the cost of waking a thread are left to few threads: more would only take turns on the
     interpreter lock. When the backlog stands still all the same, `nudge` wakes another.
-
-    Who hears of a lone task need not wake a thread for it: it changes places with one (`change_places`), so that the
-    task begins at once and it is the role that waits for a thread to wake (leader and followers: D. Schmidt et al.).
-    That needs slots that are all alike (`lends`), as one more thread takes turns in them.
     """
 
-    def __init__(self, concurrency: int, slots: Slots, finished: FinishedAttempts, *, lends: bool = False) -> None:
+    def __init__(self, concurrency: int, slots: Slots, finished: FinishedAttempts) -> None:
         self._backlog: deque[Attempt] = deque()
         self._parked: deque[threading.Lock] = deque()
-        self._roles: deque[Callable[[], object]] = deque()
-        self._caller_helps = False
         self._finished = finished
         self._slots = slots
         self._closed = False
-        self._lends = lends
         self._typical_s = 1.0
-        self._enter = copy_context().run  # jobs see what is current where the executor was made
         for number in range(concurrency):
-            name = f"jobrunner-slot-{number}"
+            name = f"jobrunner-slot-{number}"  # jobs see what is current where the executor was made
             threading.Thread(target=copy_context().run, args=(self._work,), name=name, daemon=True).start()
 
     @property
@@ -53,7 +44,6 @@ class ThreadExecutor:
         """Takes attempts and wakes threads for them."""
         self._backlog.extend(attempts)
         wanted = 1 if self._typical_s < _SHORT_S else len(attempts)
-        wanted -= self._caller_helps
         for _ in range(min(wanted, len(self._parked))):
             self.nudge()
 
@@ -61,27 +51,6 @@ class ThreadExecutor:
         """Wakes one parked thread, if there is one."""
         with suppress(IndexError):
             self._parked.popleft().release()
-
-    def change_places(self, turn: Callable[[], None], hand_over: Callable[[], Callable[[], object]]) -> None:
-        """Does a `turn` that may submit attempts. When one of them waits then for a thread, a parked one does what
-        `hand_over` returns, and who called this leaves his place to it and is a slot from then on (`join`)."""
-        if not self._lends:
-            turn()
-            return
-        self._caller_helps = True
-        try:
-            turn()
-        finally:
-            self._caller_helps = False
-        if self._backlog:
-            with suppress(IndexError):  # all are at work: the first that is free takes it
-                parking = self._parked.popleft()
-                self._roles.append(hand_over())
-                parking.release()
-
-    def join(self) -> None:
-        """The calling thread is a slot, until the executor is closed."""
-        self._enter(self._work)
 
     def take_back(self) -> list[Attempt]:
         """Hands back what was not begun."""
@@ -104,8 +73,6 @@ class ThreadExecutor:
                 attempt = take()
             except IndexError:
                 self._park(parking)
-                if self._roles:
-                    self._take_over()
                 continue
             began = perf_counter()
             attempt.began_s = began
@@ -113,11 +80,6 @@ class ThreadExecutor:
             attempt.run_s = ran = perf_counter() - began
             add(attempt, outcome)
             self._typical_s += (ran - self._typical_s) * 0.05
-
-    def _take_over(self) -> None:
-        with suppress(IndexError):  # another thread was woken as well
-            role = self._roles.popleft()
-            role()
 
     def _park(self, parking: threading.Lock) -> None:
         self._parked.append(parking)
