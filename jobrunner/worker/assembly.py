@@ -22,6 +22,7 @@ from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.notifier import Notifier
 from jobrunner.worker.fetch.prefetch import Prefetch
 from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.fetch.turn import FetchParts
 from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
 from jobrunner.worker.heartbeat import Heartbeat, Registration
 from jobrunner.worker.queues import longest_poll_s
@@ -93,15 +94,17 @@ class Assembly:
         notifier = Notifier(
             self._broker, self._keys, fetched, lambda queue, brought: _on_wake(parts, queue, brought), self._complaints
         )
+        prefetch = Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max)
+        parts_of_fetch = FetchParts(
+            self._broker, self._keys, self._worker_id, rotation, prefetch, executor, finished, keeper, notifier, stats
+        )
         fetcher = Fetcher(
-            self._broker, self._keys, turns=rotation,
-            stock=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
-            executor=executor, finished=finished, held=keeper, wakeup=notifier,
-            figures=stats, worker_id=self._worker_id,
-            endings=AttemptEvents(self._broker, self._keys, self._worker_id, tells=settings.events == "all"),
-            max_tasks=self._exact_tasks, isolates=settings.executor != "processes",
-            unknown=UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace),
-        )  # fmt: skip
+            parts_of_fetch,
+            AttemptEvents(self._broker, self._keys, self._worker_id, tells=settings.events == "all"),
+            UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace),
+            max_tasks=self._exact_tasks,
+            isolates=settings.executor != "processes",
+        )
         fetch_loop = Loop("fetch", fetcher.step, self._complaints)
         parts = TaskParts(
             list(weights), self._broker, self._keys, keeper, rotation, notifier, executor, fetcher, fetch_loop, stats,

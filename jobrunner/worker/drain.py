@@ -112,11 +112,11 @@ class Shutdown:
         try:
             fetcher.step()
         except JobrunnerError as error:
-            _log.warning("the last reports were not sent", tasks=len(fetcher.unsettled), error=str(error))
+            _log.warning("the last reports were not sent", tasks=len(fetcher.unreported), error=str(error))
 
     def _release_rest(self) -> None:
         tasks = self._tasks
-        unreported = tasks.fetcher.unsettled
+        unreported = tasks.fetcher.unreported
         rest = [attempt for attempt in tasks.keeper.attempts() if attempt.token not in unreported]
         tasks.keeper.drop(rest)
         try:

@@ -1,6 +1,6 @@
 """Turns of the fetch loop, one `step()` at a time, on a real server with an executor that only keeps what it gets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,8 @@ from jobrunner.worker.fetch import fetcher, queue_rotation
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.prefetch import Prefetch
 from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.fetch.turn import FetchParts
+from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
 from jobrunner.worker.report import undelivered
 from jobrunner.worker.report.attempt_events import AttemptEvents
 from jobrunner.worker.report.stats import StatsRecorder
@@ -96,19 +98,21 @@ class Bench:
     """A fetcher with all that it works with."""
 
     def __init__(
-        self, broker: Any, keys: Keys, *, slots: int = 3, queues: tuple[str, ...] = ("q",), max_tasks: int = 0,
-        prefetch_s: float = 0.03,
+        self, broker: Any, keys: Keys, *, slots: int = 3, queues: Iterable[str] | dict[str, int] = ("q",),
+        max_tasks: int = 0, prefetch_s: float = 0.03,
     ) -> None:  # fmt: skip
         self.shelf, self.held, self.ear = Shelf(), Held(), Ear()
         self.finished = FinishedAttempts(lambda: None)
-        self.turns = QueueRotation(dict.fromkeys(queues, 1), 15.0)
+        weights = queues if isinstance(queues, dict) else dict.fromkeys(queues, 1)
+        self.turns = QueueRotation(weights, 15.0)
         self.stock = Prefetch(slots, prefetch_s, 500)
         self.figures = StatsRecorder(broker, keys, "w")
-        self.fetcher = Fetcher(
-            broker, keys, turns=self.turns, stock=self.stock, executor=self.shelf, finished=self.finished,
-            held=self.held, wakeup=self.ear, figures=self.figures, worker_id="host.1.00c0de",  # type: ignore[arg-type]
-            max_tasks=max_tasks, endings=AttemptEvents(broker, keys, "w", tells=False),
+        parts = FetchParts(
+            broker, keys, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
+            self.held, self.ear, self.figures,  # type: ignore[arg-type]
         )  # fmt: skip
+        events = AttemptEvents(broker, keys, "w", tells=False)
+        self.fetcher = Fetcher(parts, events, UnknownJobs(0.0), max_tasks=max_tasks)
         self.step = self.fetcher.step
 
     def begun(self, steps: int = 1) -> list[Attempt]:
@@ -353,7 +357,7 @@ def test_reports_whose_server_is_away_are_kept_until_it_is_back(
         bench.step()
 
     assert client.queue("good").totals()["succeeded"] == 200
-    assert bench.fetcher.in_hand == len(bench.held.tokens) == len(bench.fetcher.unsettled) == 3
+    assert bench.fetcher.in_hand == len(bench.held.tokens) == len(bench.fetcher.unreported) == 3
     assert 30 < way.tries < 120, "in 100 s, with pauses that grow"
     way.losing = False
     now[0] += 3.0
@@ -545,9 +549,7 @@ def test_a_backlog_that_stands_still_goes_back(bench: Bench, client: Client, mon
 
 
 def test_queues_take_turns_by_weight(broker: Broker, keys: Keys, client: Client) -> None:
-    bench = Bench(broker, keys, slots=1, queues=("a", "b"), prefetch_s=0.0)
-    bench.turns = QueueRotation({"a": 3, "b": 1}, 15.0)
-    bench.fetcher._turns = bench.turns
+    bench = Bench(broker, keys, slots=1, queues={"a": 3, "b": 1}, prefetch_s=0.0)
     push(client, 50, "a")
     push(client, 50, "b")
     seen = []
