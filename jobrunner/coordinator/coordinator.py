@@ -1,7 +1,9 @@
-"""Leadership and the leader's chores. Its loop runs in every worker; the lock on the server decides who acts."""
+"""Leadership, and the maintenance tasks of the leader. The loop runs in every worker; a lock on the server decides
+which of them acts."""
 
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import events
@@ -27,54 +29,67 @@ _HANGS_S = 60.0
 _NOBODY = Leadership(0.0, 0, 0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderTimes:
+    """How a leader paces itself, in seconds."""
+
+    ttl_s: float
+    """A leader that did not renew its lock for so long is followed."""
+    sweep_s: float
+    """The interval of its scan."""
+    forget_queues_s: float = 0.0
+    """How long a queue is unused before it is forgotten; 0: never."""
+
+
 class Coordinator:
-    """One turn: takes or renews leadership when that is due, and does the chores while it leads.
+    """One turn: takes or renews leadership when that is due, and runs the maintenance tasks while it leads.
 
     A leader that dies is followed when its lock ends, `ttl_s` after its last renewal; one that stops gives it up. All
     instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock. A
-    chore that the server refuses, as somebody damaged a key say, keeps no other from being done. However long a turn
-    takes, `renew` keeps the lock, from a thread of its own; but not for one whose chores hang.
+    task that the server refuses, because of a damaged key for example, does not keep the others from running. However
+    long a turn takes, `renew` keeps the lock, from a thread of its own, unless a task hangs.
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, worker_id: str, *, ttl_s: float, sweep_s: float, served: Collection[str],
-        forget_queues_s: float = 0.0, late: Callable[[str, str, float], object] = lambda *_: None,
+        self, broker: Broker, keys: Keys, worker_id: str, times: LeaderTimes, *, served: Collection[str],
+        late: Callable[[str, str, float], object] = lambda *_: None,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._worker_id = worker_id
-        self._ttl_s = ttl_s
+        self._ttl_s = times.ttl_s
         self._renewed = (_NOBODY, _NEVER)
-        """What the server said last, and when it was asked: one value, as two threads use it."""
+        """The last reply of the server, and when it was asked: one value, as two threads use it."""
         self._asking = threading.Lock()
         self._acted = _NOBODY
         self._progressed_at = monotonic()
-        self._fire = PeriodicTicks(broker, keys, late, progress=self._progress)
-        self._watch = DeathEvents(broker, keys)
-        thrift, unused_ms = ScanBudget(), round(forget_queues_s * 1000)
-        outboxes, decided = FlowRecovery(broker, keys), BatchRecovery(broker, keys)
-        sweep = QueueMaintenance(broker, keys, sweep_s, served, self._server_now_ms)
-        sample = StatsSampler(broker, keys, thrift)
-        forget = self._forget_chore = UnusedQueues(
-            broker, keys, thrift, unused_ms, self._server_now_ms,
-            needed=lambda: self._fire.queues.union(served),
+        self._cron = PeriodicTicks(broker, keys, late, progress=self._progress)
+        self._death_events = DeathEvents(broker, keys)
+        budget, unused_ms = ScanBudget(), round(times.forget_queues_s * 1000)
+        flows, batches = FlowRecovery(broker, keys), BatchRecovery(broker, keys)
+        maintenance = QueueMaintenance(broker, keys, times.sweep_s, served, self._server_now_ms)
+        sampler = StatsSampler(broker, keys, budget)
+        unused = self._unused_queues = UnusedQueues(
+            broker, keys, budget, unused_ms, self._server_now_ms,
+            needed=lambda: self._cron.queues.union(served),
         )  # fmt: skip
-        reclaim = OrphanedItems(broker, keys, lambda: self._look.queues)
+        orphans = OrphanedItems(broker, keys, lambda: self._scan.queues)
         takers = (
-            self._watch.take, outboxes.take, decided.take, reclaim.take, sweep.take, sample.take, forget.take
+            self._death_events.take, flows.take, batches.take, orphans.take, maintenance.take, sampler.take,
+            unused.take,
         )  # fmt: skip
-        self._look = LeaderScan(broker, keys, sweep_s, takers, thrift, unused_ms)
-        self._chores: tuple[Callable[[], float], ...] = (
-            self._look.step,
-            sweep.step,
-            self._tell,
-            outboxes.step,
-            decided.step,
-            reclaim.step,
-            lambda: sample.step(self._server_now_ms()),
-            forget.step,
-            StatsCleanup(broker, keys, thrift).step,
-            lambda: self._fire.step(self._leadership.epoch, from_ms(self._server_now_ms())),
+        self._scan = LeaderScan(broker, keys, times.sweep_s, takers, budget, unused_ms)
+        self._tasks: tuple[Callable[[], float], ...] = (
+            self._scan.step,
+            maintenance.step,
+            self._report_deaths,
+            flows.step,
+            batches.step,
+            orphans.step,
+            lambda: sampler.step(self._server_now_ms()),
+            unused.step,
+            StatsCleanup(broker, keys, budget).step,
+            lambda: self._cron.step(self._leadership.epoch, from_ms(self._server_now_ms())),
         )
 
     @property
@@ -84,18 +99,18 @@ class Coordinator:
         return leadership.epoch > 0 and monotonic() - asked_at < self._ttl_s
 
     def step(self) -> float:
-        """One turn; returns the seconds to the next. Raises what the first chore raised that could not be done."""
+        """One turn; returns the seconds to the next. Raises the error of the first task that could not be done."""
         self._progress()
         self._lead_if_due()
         self._note_changes()
         if not self.leads:
             return self._renew_after_s()
-        until_next = self._run_chores()
+        until_next = self._run_tasks()
         until_renewal = self._asked_at + self._renew_after_s() - monotonic()
         return max(min(until_renewal, until_next), 0.001)
 
     def renew(self) -> float:
-        """Renews leadership when that is due, whatever the chores do; returns the seconds to the next renewal."""
+        """Renews leadership when that is due, however long the tasks take; returns the seconds to the next renewal."""
         if self._leadership.epoch and monotonic() - self._progressed_at < _HANGS_S:
             self._lead_if_due()
         return max(self._asked_at + self._renew_after_s() - monotonic(), 0.05)
@@ -108,12 +123,12 @@ class Coordinator:
                 self._broker.run(leader_calls.take_leadership(self._keys, self._worker_id, ttl_ms=ttl_ms, resign=True))
                 self._renewed = (_NOBODY, self._asked_at)
 
-    def _run_chores(self) -> float:
+    def _run_tasks(self) -> float:
         until_next, refused = self._ttl_s, None
-        for chore in self._chores:
+        for task in self._tasks:
             self._progress()
             try:
-                until_next = min(until_next, chore())
+                until_next = min(until_next, task())
             except (ServerUnavailable, OutcomeUnknown):
                 raise
             except Exception as error:
@@ -122,9 +137,9 @@ class Coordinator:
             raise refused
         return until_next
 
-    def _tell(self) -> float:
-        # One that was suspended since it looked must not tell what the next leader told meanwhile.
-        return self._watch.step() if self.leads else self._ttl_s
+    def _report_deaths(self) -> float:
+        # A leader that was suspended since its scan must not report what the next one has reported meanwhile.
+        return self._death_events.step() if self.leads else self._ttl_s
 
     def _lead_if_due(self) -> None:
         with self._asking:
@@ -134,16 +149,16 @@ class Coordinator:
                 self._renewed = (self._broker.run(asked), asked_at)
 
     def _note_changes(self) -> None:
-        """What the chores must know of leadership that was taken, lost or renewed since their last turn."""
+        """Lets the tasks know of leadership that was taken, lost or renewed since their last turn."""
         before, self._acted = self._acted, self._leadership
         if self._acted.epoch != before.epoch:
-            self._fire.forget()
-            self._watch.forget()
-            self._look.forget()
+            self._cron.forget()
+            self._death_events.forget()
+            self._scan.forget()
             if epoch := self._acted.epoch:
                 self._broker.run(events.note(self._keys, "leader_changed", worker=self._worker_id, epoch=epoch))
         if self._acted.version != before.version:
-            self._fire.reread()
+            self._cron.reread()
 
     @property
     def _leadership(self) -> Leadership:

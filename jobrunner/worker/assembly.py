@@ -11,7 +11,7 @@ from jobrunner.broker.calls import server as server_calls
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.clock import unix_ms
-from jobrunner.coordinator.coordinator import Coordinator
+from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.errors import NewerFormat, OlderFormat
 from jobrunner.loop import Complaints, Loop
 from jobrunner.settings import WorkerSettings
@@ -65,8 +65,9 @@ class Assembly:
         """All parts of a worker that serves these queues."""
         tasks, settings = self._task_parts(weights, guard), self._settings
         coordinator = Coordinator(
-            self._broker, self._keys, self._worker_id, ttl_s=settings.leader_ttl, sweep_s=settings.sweep,
-            served=tasks.rotation.queues, forget_queues_s=settings.forget_queues, late=tasks.stats.late,
+            self._broker, self._keys, self._worker_id,
+            LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
+            served=tasks.rotation.queues, late=tasks.stats.late,
         )  # fmt: skip
         commands = Commands(self._state, tasks, lambda: coordinator.leads, self._identity(tasks.queues))
         registration = Registration(self._worker_id, frozenset(tasks.queues), self._client.settings.redact)

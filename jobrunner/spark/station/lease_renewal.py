@@ -73,6 +73,7 @@ class LeaseRenewal:
         self._jobs = jobs
         self._renewed_at = monotonic()
         self._over = threading.Event()
+        self._renewed_at = monotonic()
         self._thread = threading.Thread(target=self._keep, name=f"jobrunner-lease-{lease.id}", daemon=True)
 
     def __enter__(self) -> Self:

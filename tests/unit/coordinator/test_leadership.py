@@ -11,7 +11,7 @@ from jobrunner import Client, Worker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator import coordinator
-from jobrunner.coordinator.coordinator import Coordinator
+from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.scan import LeaderScan
 from tests.support.stopped_clock import FakeClock, stopped
 from tests.support.waiting import wait_for
@@ -28,7 +28,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 @pytest.fixture
 def elect(broker: Broker, keys: Keys) -> Callable[[str], Coordinator]:
     """A candidate with that name."""
-    return lambda name: Coordinator(broker, keys, name, ttl_s=TTL_S, sweep_s=5.0, served=[])
+    return lambda name: Coordinator(broker, keys, name, LeaderTimes(TTL_S, 5.0), served=[])
 
 
 def in_a_chore(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from jobrunner.client.batches import Batches
 from jobrunner.coordinator import orphaned_items
-from jobrunner.coordinator.coordinator import Coordinator
+from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.orphaned_items import OrphanedItems
 from jobrunner.errors import ServerRefused
 
@@ -26,7 +26,7 @@ def strand(broker, keys, client, raw):
 
 
 def lead(broker, keys):
-    leader = Coordinator(broker, keys, "a", ttl_s=30, sweep_s=5.0, served=[])
+    leader = Coordinator(broker, keys, "a", LeaderTimes(30, 5.0), served=[])
     for _ in range(30):
         leader.step()
 
