@@ -22,27 +22,27 @@ from contextlib import suppress
 import msgspec
 
 from jobrunner.attempt import Attempt
-from jobrunner.clock import monotonic, sleep
+from jobrunner.clock import sleep
 from jobrunner.jobs.registry import waiting_on_crash
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.child_processes import claims_children, environment_of_others, name_of_this
 from jobrunner.worker.lease_keeper.crash_recovery import HeldWork
 from jobrunner.worker.lease_keeper.job_signals import watch_own_kills
-from jobrunner.worker.lease_keeper.keeper_process import is_suspended
+from jobrunner.worker.lease_keeper.keeper_link import (
+    POLL_MS,
+    KeeperHealth,
+    WakePipe,
+    drop_line,
+    has_space,
+    hold_lines,
+    serve_line,
+)
 from jobrunner.worker.lease_keeper.shared_memory import SharedMemory
 
 _LONG_AGO = 0.0
 _SHORT_MS = 15_000.0
 _FAREWELL_S = 0.2
 _BETWEEN_STARTS_S = 0.5
-_LONGEST_START_S = 30.0
-_LONGEST_WAIT_MS = 1000
-"""For room in the pipe. A keeper reads within milliseconds of the bell."""
-_LOOK_MS = 250
-_MISSED = 6
-"""Looks without a sign of life, of which there is one each 0.2 s, after which a keeper hangs."""
-_MISSED_STOPPED = 2
-"""The same of a keeper that the system says is stopped."""
 _CHUNK = 1 << 16
 _log = SafeLogger("jobrunner.leases")
 
@@ -60,20 +60,20 @@ class KeeperClient:
     """
 
     def __init__(self, url: str, prefix: str) -> None:
-        self._first_line = _serve_line(url, prefix)
+        self._first_line = serve_line(url, prefix)
         self._held: dict[str, Attempt] = {}
         self._stopped: set[str] = set()
         self._lock = threading.Lock()
         self._ready = threading.Event()
         self._closing = False
         self._keeper: subprocess.Popen[bytes] | None = None
-        self._bell = -1
-        self._marks = SharedMemory()
-        self.begin = self._marks.begin
+        self._wake_pipe = WakePipe()
+        self._shared = SharedMemory()
+        self.begin = self._shared.begin
         """Called with each attempt before it begins, by the thread that runs it."""
-        self.clear = self._marks.clear
+        self.clear = self._shared.clear
         """Hears of an attempt that outlived its quarantine."""
-        self.took = self._marks.took
+        self.took = self._shared.took
         """Hears where the numbers of the leases of this worker lie."""
         self._watcher = threading.Thread(target=self._watch, name="jobrunner-leases", daemon=True)
 
@@ -84,9 +84,9 @@ class KeeperClient:
     def leave(self, queues: list[str], *, has_children: bool) -> None:
         """What the keeper needs to know when this process is killed; to be called before anything is reserved."""
         name = name_of_this() if has_children or claims_children() else ""
-        self._marks.waits = waiting_on_crash()
-        self._marks.write(msgspec.json.encode(HeldWork(queues, name, claims_children())))
-        watch_own_kills(self._marks)
+        self._shared.waits = waiting_on_crash()
+        self._shared.write(msgspec.json.encode(HeldWork(queues, name, claims_children())))
+        watch_own_kills(self._shared)
 
     @property
     def is_watched(self) -> bool:
@@ -107,20 +107,20 @@ class KeeperClient:
         """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock)."""
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
-            self._tell(_hold_lines(since_s, attempts))
+            self._tell(hold_lines(since_s, attempts))
             if self.is_ready and _is_one_short(attempts):
-                self._ring()
+                self._wake_pipe.ring()
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
         """Attempts that are over."""
         with self._lock:
             over = [attempt for attempt in attempts if self._held.pop(attempt.token, None) is not None]
             tokens = [attempt.token for attempt in over]
-            self._marks.end(over)
+            self._shared.end(over)
             if self._stopped:
                 self._stopped.difference_update(tokens)
             if tokens:
-                self._tell(_drop_line(tokens))
+                self._tell(drop_line(tokens))
 
     def attempts(self) -> list[Attempt]:
         """Everything that is held."""
@@ -140,9 +140,9 @@ class KeeperClient:
         """Ends the keeper, which hands nothing back; leases end by themselves from now on."""
         with self._lock:
             self._closing = True
-            self._marks.end_well()
+            self._shared.end_well()
             keeper = self._keeper
-            self._forget_bell()
+            self._wake_pipe.close()
         if keeper is not None and keeper.stdin is not None:
             with suppress(OSError):
                 keeper.stdin.close()
@@ -151,7 +151,7 @@ class KeeperClient:
             except subprocess.TimeoutExpired:
                 keeper.kill()  # it may be starting still; it has nothing to lose
         self._watcher.join(1)
-        self._marks.close()
+        self._shared.close()
 
     def _watch(self) -> None:
         while True:
@@ -166,10 +166,8 @@ class KeeperClient:
                 sleep(_BETWEEN_STARTS_S)
 
     def _open(self) -> subprocess.Popen[bytes] | None:
-        self._forget_bell()
-        heard, self._bell = os.pipe()
-        os.set_blocking(self._bell, False)
-        inherited = heard, self._marks.descriptor
+        heard = self._wake_pipe.open()
+        inherited = heard, self._shared.descriptor
         module = "jobrunner.worker.lease_keeper.keeper_process"
         words = [sys.executable, "-m", module, *map(str, inherited), str(os.getpid())]
         try:
@@ -187,19 +185,9 @@ class KeeperClient:
         self._write(self._first_line)
         return self._keeper
 
-    def _forget_bell(self) -> None:
-        bell, self._bell = self._bell, -1
-        if bell >= 0:
-            with suppress(OSError):  # a job may have closed what it does not know
-                os.close(bell)
-
-    def _ring(self) -> None:
-        with suppress(OSError):  # it rings already, or nobody hears it
-            os.write(self._bell, b"!")
-
     def _tell_all(self) -> None:
-        self._write(_hold_lines(_LONG_AGO, self._held.values()))
-        self._ring()
+        self._write(hold_lines(_LONG_AGO, self._held.values()))
+        self._wake_pipe.ring()
 
     def _tell(self, line: bytes) -> None:
         if self._ready.is_set():
@@ -213,8 +201,8 @@ class KeeperClient:
         pipe = self._keeper.stdin
         with suppress(OSError):
             while line := line[pipe.write(line) or 0 :]:
-                self._ring()
-                if not _has_room(pipe.fileno()):
+                self._wake_pipe.ring()
+                if not has_space(pipe.fileno()):
                     _log.warning("the lease keeper does not read; it is killed")
                     self._ready.clear()
                     self._keeper.kill()
@@ -223,18 +211,18 @@ class KeeperClient:
     def _listen(self, keeper: subprocess.Popen[bytes]) -> bool:
         """Hears a keeper until its end, or ends one that gives no signs of life. Returns whether it was ever ready."""
         assert keeper.stdout is not None
-        pulse, was_ready, begun = _KeeperHealth(self._marks, keeper.pid), False, b""
+        health, was_ready, begun = KeeperHealth(self._shared, keeper.pid), False, b""
         output = keeper.stdout.fileno()
         heard = select.poll()
         heard.register(output, select.POLLIN)
         with suppress(OSError):  # a job may have closed what it does not know
             while True:
-                if heard.poll(_LOOK_MS):
+                if heard.poll(POLL_MS):
                     if not (piece := os.read(output, _CHUNK)):
                         break
                     *lines, begun = (begun + piece).split(b"\n")
                     was_ready = self._hear(lines) or was_ready
-                if pulse.is_lost(was_ready) and not self._closing:
+                if health.is_lost(was_ready) and not self._closing:
                     _log.warning("the lease keeper gives no signs of life; it is killed", held=len(self._held))
                     break
         keeper.kill()
@@ -258,59 +246,5 @@ class KeeperClient:
         return is_ready
 
 
-class _KeeperHealth:
-    """Whether a keeper gives signs of life. Looks are counted, not time: a machine that was suspended, or this process
-    alone, finds a keeper that had no time to give any, and waits for the next ones."""
-
-    def __init__(self, marks: SharedMemory, pid: int) -> None:
-        self._marks = marks
-        self._pid = pid
-        self._beats = marks.beats
-        self._missed = 0
-        self._looked_at = self._began = monotonic()
-
-    def is_lost(self, is_ready: bool) -> bool:
-        """Whether it is stopped or hangs, or does not come to be ready."""
-        now = monotonic()
-        if now - self._looked_at < _LOOK_MS / 1000:
-            return False
-        self._looked_at = now
-        if not is_ready:  # one that starts gives no signs of life yet
-            self._missed = self._missed + 1 if is_suspended(self._pid) else 0
-            return self._missed >= _MISSED_STOPPED or now - self._began > _LONGEST_START_S
-        beats = self._marks.beats
-        if beats != self._beats:
-            self._beats, self._missed = beats, 0
-            return False
-        self._missed += 1
-        return self._missed >= _MISSED or (self._missed >= _MISSED_STOPPED and is_suspended(self._pid))
-
-
 def _is_one_short(attempts: Iterable[Attempt]) -> bool:
     return min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS
-
-
-def _has_room(pipe: int) -> bool:
-    """Waits until a pipe takes more, or its reader is dead; returns whether that was so before the time was up."""
-    room = select.poll()
-    room.register(pipe, select.POLLOUT)
-    return bool(room.poll(_LONGEST_WAIT_MS))
-
-
-def _serve_line(url: str, prefix: str) -> bytes:
-    return msgspec.json.encode(["serve", url, prefix]) + b"\n"
-
-
-def _hold_lines(since_s: float, attempts: Iterable[Attempt]) -> bytes:
-    alike: dict[tuple[str, float], list[Attempt]] = {}
-    for attempt in attempts:
-        alike.setdefault((attempt.queue, attempt.keepalive_ms), []).append(attempt)
-    lines = [
-        ["hold", queue, since_s, ms / 1000, [attempt.token for attempt in some], [attempt.id for attempt in some]]
-        for (queue, ms), some in alike.items()
-    ]
-    return b"".join([msgspec.json.encode(line) + b"\n" for line in lines])
-
-
-def _drop_line(tokens: list[str]) -> bytes:
-    return msgspec.json.encode(["drop", tokens]) + b"\n"

@@ -15,7 +15,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.worker.lease_keeper import keeper_client as leases_module
+from jobrunner.worker.lease_keeper import keeper_link
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -156,8 +156,8 @@ def test_a_keeper_is_told_what_was_held_before_it_was_ready(
 def test_only_short_leases_and_a_full_pipe_ring(held: KeeperClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waking the keeper for each task would delay each; it learns of long tasks within a second."""
     rings: list[int] = []
-    real = held._ring
-    monkeypatch.setattr(held, "_ring", lambda: (rings.append(1), real()))
+    real = held._wake_pipe.ring
+    monkeypatch.setattr(held._wake_pipe, "ring", lambda: (rings.append(1), real()))
     attempt = attempt_at("x", keepalive_ms=30_000.0)
     held.hold([attempt], monotonic())
     held.drop([attempt])
@@ -198,7 +198,7 @@ def test_a_keeper_that_does_not_read_holds_nobody_up(
     held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C13: more messages than the pipe holds, while nothing checks that the keeper lives."""
-    monkeypatch.setattr(leases_module._KeeperHealth, "is_lost", lambda *_: False)
+    monkeypatch.setattr(keeper_link.KeeperHealth, "is_lost", lambda *_: False)
     (kept,) = reserve(client, broker, keys, 1, keepalive_s=20)
     held.hold([kept], monotonic())
     before = pid_of(held)
@@ -223,6 +223,6 @@ def test_closing_does_not_wait_for_a_stopped_keeper(held: KeeperClient) -> None:
 def test_a_keeper_that_gives_no_sign_of_life_is_replaced(held: KeeperClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """It hangs, though the system says that it runs."""
     before = pid_of(held)
-    monkeypatch.setattr(leases_module, "is_suspended", lambda _: False)
+    monkeypatch.setattr(keeper_link, "is_suspended", lambda _: False)
     os.kill(before, signal.SIGSTOP)
     wait_for(lambda: pid_of(held) != before and held.is_ready)
