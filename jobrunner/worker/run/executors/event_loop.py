@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -18,20 +18,17 @@ from typing import Any, Protocol
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import AttemptCrashed, AttemptTimeout
-from jobrunner.jobs.registry import Definition, definition_for
+from jobrunner.jobs.registry import definition_for
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed_async
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker.run import forks
-from jobrunner.worker.run.error_outcome import error_text, out_of_time
-from jobrunner.worker.run.executors.step_timeouts import StepTimeouts
+from jobrunner.worker.run.error_outcome import error_text
+from jobrunner.worker.run.executors.loop_shutdown import cancel_all, new_loop, run_briefly
+from jobrunner.worker.run.executors.step_timeouts import LATE_S, LateAttempts, LoopAttempt, StepTimeouts
 from jobrunner.worker.run.executors.watchdog import Alarm, Watchdog
 from jobrunner.worker.run.runner import OnCancel, cancelled_by_a_job
 
-_FAREWELL_S = 1.0
-_FAREWELLS = 5
-_LATE_S = 1.0
-"""How long an attempt that is out of time may clean up before it is ended in a harder way, twice."""
 _BLOCKED_S = 10.0
 _log = SafeLogger("jobrunner.executor")
 
@@ -64,22 +61,6 @@ class LoopExecutor(Protocol):
         """A thread that was replaced cannot be ended and keeps a slot, or gives it back."""
 
 
-class _LoopAttempt:
-    """An attempt on the loop."""
-
-    __slots__ = ("alarm", "answers", "attempt", "definition", "is_late", "task")
-
-    def __init__(self, attempt: Attempt) -> None:
-        self.attempt = attempt
-        self.definition: Definition | None = None
-        """Of one with a timeout."""
-        self.alarm: Alarm | None = None
-        self.answers = True
-        """Whether the loop turned since the attempt is late."""
-        self.is_late = False
-        self.task: asyncio.Task[None]
-
-
 class EventLoop:
     """One event loop, uvloop where it is installed. Its life:
 
@@ -90,10 +71,11 @@ class EventLoop:
     4. ends when the executor closes, and what it cancels then is handed back, not reported.
     """
 
-    def __init__(self, desk: LoopExecutor, watch: Watchdog) -> None:
-        self._desk = desk
+    def __init__(self, executor: LoopExecutor, watch: Watchdog) -> None:
+        self._executor = executor
         self._watch = watch
-        self._running: dict[str, _LoopAttempt] = {}
+        self._running: dict[str, LoopAttempt] = {}
+        self._timeouts = LateAttempts(watch, self)
         self._not_begun: set[str] = set()
         """Whoever removes a token from it, in one step, begins the attempt or puts it back: a loop that is blocked may
         turn again while another thread gives up what it holds."""
@@ -104,7 +86,7 @@ class EventLoop:
         self._is_replaced = False
         self._blocked: list[Alarm] = []
         """What ends the patience with a job that blocks the loop."""
-        self._loop = _new_loop()
+        self._loop = new_loop()
         self._context = copy_context()  # jobs see what is current where the executor was made
         self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
 
@@ -119,55 +101,48 @@ class EventLoop:
 
     def begin_more(self) -> None:
         """Begins attempts in the thread of the loop."""
-        self._call(self._begin)
+        self.call(self._begin)
 
     def close(self) -> None:
         """Begins nothing more, cancels what runs, and ends soon."""
         self._is_closing = True
-        self._call(self._loop.stop)
+        self.call(self._loop.stop)
 
     def join(self, timeout_s: float) -> None:
         """Waits for its end."""
         self._thread.join(timeout_s)
 
-    def _call(self, function: Callable[[], object]) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except (OSError, RuntimeError):  # it has ended, or a job closed its descriptors: its thread sees to that
-            return False
-        return True
-
     def _begin(self) -> None:
-        while not self._is_closing and (attempt := self._desk.take(self)) is not None:
-            running = _LoopAttempt(attempt)
+        while not self._is_closing and (attempt := self._executor.take(self)) is not None:
+            running = LoopAttempt(attempt)
             self._not_begun.add(attempt.token)
             self._running[attempt.token] = running
             running.task = self._loop.create_task(self._run(running), context=self._context.copy())
             running.task.add_done_callback(partial(self._after_task, running))
 
-    async def _run(self, running: _LoopAttempt) -> None:
+    async def _run(self, running: LoopAttempt) -> None:
         attempt = running.attempt
         if not self._claim(attempt):
             return
         attempt.began_s = perf_counter()
         on_cancel = partial(self._on_cancel, running)
-        run = partial(self._desk.run, on_cancel=on_cancel)
+        run = partial(self._executor.run, on_cancel=on_cancel)
         work: Any = observed_async(run)(attempt) if OBSERVERS else run(attempt)
         definition = definition_for(attempt)
         if definition is not None and (timeout_s := definition.options.timeout) is not None:
             running.definition = definition
-            self._alarm(running, timeout_s + _LATE_S, self._end_late)
-            work = StepTimeouts(work, self._watch, monotonic() + timeout_s + _LATE_S)
+            self._timeouts.arm(running, timeout_s)
+            work = StepTimeouts(work, self._watch, monotonic() + timeout_s + LATE_S)
         try:
             outcome = await work
         except asyncio.CancelledError as error:
             outcome = Failed(error_text(on_cancel(error)))
         except AttemptTimeout:
-            outcome = self._desk.give_up(attempt, self._out_of_time(running))
+            outcome = self._executor.give_up(attempt, running.out_of_time())
         except BaseException as error:  # the task must be reported
             _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
             outcome = Failed(error_text(error))
-        self._settle(running, outcome)
+        self._report(running, outcome)
         self._begin()
 
     def _claim(self, attempt: Attempt) -> bool:
@@ -177,24 +152,45 @@ class EventLoop:
             return False
         return True
 
-    def _put_back(self, running: _LoopAttempt) -> bool:
+    def _put_back(self, running: LoopAttempt) -> bool:
         """Puts an attempt back, unless it began. Called in any thread."""
         if not self._claim(running.attempt):
             return False
         del self._running[running.attempt.token]
-        self._desk.put_back(running.attempt)
+        self._executor.put_back(running.attempt)
         return True
 
-    def _on_cancel(self, running: _LoopAttempt, error: asyncio.CancelledError) -> BaseException:
+    def _on_cancel(self, running: LoopAttempt, error: asyncio.CancelledError) -> BaseException:
         """What it means that the task of an attempt was cancelled. Raises the error when the worker is closing: the
         attempt is handed back then, not reported."""
         if self._is_closing:
             raise error
         if self._crash is not None:
             return self._crash
-        return self._out_of_time(running) if running.is_late else cancelled_by_a_job(error)
+        return running.out_of_time() if running.is_late else cancelled_by_a_job(error)
 
-    def _settle(self, running: _LoopAttempt, outcome: Outcome) -> None:
+    def runs(self, running: LoopAttempt) -> bool:
+        """Whether an attempt is not reported yet. Called in any thread."""
+        return running.attempt.token in self._running
+
+    def give_up(self, running: LoopAttempt) -> None:
+        """Reports an attempt that is out of time and goes on. When it blocks the loop, another loop takes over. Called
+        by the watching thread."""
+        self._report(running, self._executor.give_up(running.attempt, running.out_of_time()))
+        if running.answers:
+            self._executor.begin_more()
+        else:
+            self._leave_blocked()
+
+    def call(self, function: Callable[[], object]) -> bool:
+        """Has a function called by the loop; returns whether the loop is there. Called in any thread."""
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except (OSError, RuntimeError):  # it has ended, or a job closed its descriptors: its thread sees to that
+            return False
+        return True
+
+    def _report(self, running: LoopAttempt, outcome: Outcome) -> None:
         """Reports an attempt, once. Called in any thread."""
         attempt = running.attempt
         if self._running.pop(attempt.token, None) is None:
@@ -202,57 +198,21 @@ class EventLoop:
         if running.alarm is not None:
             self._watch.disarm(running.alarm)
         attempt.run_s = perf_counter() - attempt.began_s
-        self._desk.report(attempt, outcome)
+        self._executor.report(attempt, outcome)
 
-    def _after_task(self, running: _LoopAttempt, task: "asyncio.Task[None]") -> None:
+    def _after_task(self, running: LoopAttempt, task: "asyncio.Task[None]") -> None:
         """The task of an attempt ended, and maybe nobody has reported that: it was cancelled before its first step, or
         behind its last."""
         error = None if task.cancelled() else task.exception()
         if running.attempt.token in self._running and not self._is_closing and not self._put_back(running):
             cause = self._on_cancel(running, asyncio.CancelledError()) if error is None else error
-            self._settle(running, self._desk.give_up(running.attempt, cause))
+            self._report(running, self._executor.give_up(running.attempt, cause))
         if self._is_replaced:
-            self._desk.begin_more()
+            self._executor.begin_more()
             if not self._running and self._crash is None:
                 self._loop.stop()
         else:
             self._begin()
-
-    def _alarm(self, running: _LoopAttempt, in_s: float, ring: Callable[[_LoopAttempt], object]) -> None:
-        running.alarm = Alarm(monotonic() + in_s, partial(ring, running))
-        self._watch.arm(running.alarm)
-
-    def _end_late(self, running: _LoopAttempt) -> None:
-        """It was cancelled a second ago, when its time was over, and has not ended. Either it goes on in spite of that,
-        or it was not cancelled as something blocks the loop. Called by the watching thread."""
-        if running.attempt.token not in self._running:
-            return
-        running.is_late, running.answers = True, False
-        self._call(partial(self._cancel_late, running))
-        self._alarm(running, _LATE_S, self._give_up_late)
-
-    def _cancel_late(self, running: _LoopAttempt) -> None:
-        running.answers = True
-        running.task.cancel()
-
-    def _give_up_late(self, running: _LoopAttempt) -> None:
-        """Called by the watching thread."""
-        attempt = running.attempt
-        if attempt.token not in self._running:
-            return
-        _log.error(
-            "a coroutine runs on behind its timeout and is not waited for any more", queue=attempt.queue,
-            task=attempt.id, job=attempt.type, blocked=not running.answers,
-        )  # fmt: skip
-        self._settle(running, self._desk.give_up(attempt, self._out_of_time(running)))
-        if running.answers:
-            self._desk.begin_more()
-        else:
-            self._leave_blocked()
-
-    def _out_of_time(self, running: _LoopAttempt) -> AttemptTimeout:
-        assert running.definition is not None
-        return out_of_time(running.definition)
 
     def _leave_blocked(self) -> None:
         if self._is_replaced or self._is_closing:
@@ -261,13 +221,13 @@ class EventLoop:
         _log.error("a job blocks the event loop; another takes over", tasks=len(self._running))
         patience = Alarm(monotonic() + _BLOCKED_S, self._give_up_blocked)
         self._watch.arm(patience)
-        self._desk.blocks(True)
+        self._executor.blocks(True)
         self._blocked.append(patience)
-        self._desk.replace(self)
+        self._executor.replace(self)
         for waiting in reversed(list(self._running.values())):
             self._put_back(waiting)
-        self._desk.begin_more()
-        if not self._call(self._after_block):
+        self._executor.begin_more()
+        if not self.call(self._after_block):
             self._unblock()
 
     def end_fork(self) -> None:
@@ -286,19 +246,19 @@ class EventLoop:
     def _unblock(self) -> None:
         with suppress(IndexError):
             self._watch.disarm(self._blocked.pop())
-            self._desk.blocks(False)
-            self._desk.begin_more()
+            self._executor.blocks(False)
+            self._executor.begin_more()
 
     def _give_up_blocked(self) -> None:
         """Called by the watching thread: what has no timeout waited for long enough."""
         self._crash = AttemptCrashed(f"another job blocked the event loop of the attempt for {_BLOCKED_S:g} s")
-        self._settle_rest(self._crash)
+        self._report_rest(self._crash)
 
-    def _settle_rest(self, crash: AttemptCrashed) -> None:
+    def _report_rest(self, crash: AttemptCrashed) -> None:
         for running in reversed(list(self._running.values())):
             if not self._put_back(running):
-                self._settle(running, self._desk.give_up(running.attempt, crash))
-        self._desk.begin_more()
+                self._report(running, self._executor.give_up(running.attempt, crash))
+        self._executor.begin_more()
 
     def _serve(self) -> None:
         how = "ended"
@@ -320,37 +280,19 @@ class EventLoop:
             _log.error("the event loop ended; another takes over", error=how, tasks=len(self._running))
             self._is_replaced = True
             self._take_over()
-        self._cancel_all()
+        cancel_all(self._loop)
         if crashed and self._crash is not None:
-            self._settle_rest(self._crash)
+            self._report_rest(self._crash)
         for farewell in (self._loop.shutdown_asyncgens, self._loop.shutdown_default_executor):
-            self._run_briefly(farewell())
+            run_briefly(self._loop, farewell())
         self._loop.close()
         self._unblock()
 
     def _take_over(self) -> None:
         try:
-            self._desk.replace(self)
+            self._executor.replace(self)
         except OSError as error:  # no descriptor is free: the next attempts try again
             _log.error("no event loop can be started", error=str(error))
-
-    def _cancel_all(self) -> None:
-        ends = monotonic() + _FAREWELL_S
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        for _ in range(_FAREWELLS):  # a job may stop the loop again
-            left_s = ends - monotonic()
-            if left_s <= 0 or all(task.done() for task in tasks):
-                return
-            self._run_briefly(_all_ended(tasks, left_s))
-
-    def _run_briefly(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            self._loop.run_until_complete(work)
-        except BaseException as error:  # whatever jobs left behind in the loop, the attempts are reported
-            work.close()
-            _log.warning("an event loop did not end as it should", error=repr(error))
 
 
 def _end_forks() -> None:
@@ -360,16 +302,3 @@ def _end_forks() -> None:
 
 _loops: "weakref.WeakSet[EventLoop]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_end_forks)
-
-
-async def _all_ended(tasks: "set[asyncio.Task[Any]]", timeout_s: float) -> None:
-    await asyncio.wait(tasks, timeout=timeout_s)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: Any = uvloop.new_event_loop()
-    return loop  # type: ignore[no-any-return]
