@@ -142,7 +142,7 @@ class Away:
         raise ServerUnavailable("no answer from redis://…")
 
     @property
-    def broker(self) -> "Away":
+    def _broker(self) -> "Away":
         return self
 
     def run(self, _: Any) -> None:
