@@ -155,7 +155,9 @@ async def has_died_async(connection: Any) -> bool:
         return True
 
 
-def _embedded_folder(url: str) -> Path | None:
+def _embedded_folder(url: object) -> Path | None:
+    if not isinstance(url, str):
+        raise InvalidOption(f"the URL of a server is {describe(url)}: give text, such as redis://localhost:6379/0")
     if not url.startswith("embedded:"):
         return None
     parts = urlsplit(url)

@@ -107,7 +107,7 @@ def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
 
 
 def _choose(given: dict[str, Any], option: str, **choices: str) -> None:
-    if option in given and given[option] not in choices:
+    if option in given and given[option] not in tuple(choices):  # a list has no hash to look up
         known = " or ".join(f"{choice!r} ({meaning})" for choice, meaning in choices.items())
         raise InvalidOption(f"{option}={describe(given[option])}: choose {known}")
 

@@ -11,6 +11,7 @@ from jobrunner.client.item import check_verdict, write_result
 from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.operations.reserved import ReservedItem
 from jobrunner.errors import LeaseError, ReportsRefused, UsageError
+from jobrunner.formatting import describe
 
 T = TypeVar("T")
 Words = list[str]
@@ -24,6 +25,8 @@ def own(line: QueueRef, given: Iterable[ReservedItem]) -> list[ReservedItem]:
     """The leases, which must be of this queue. Raises UsageError."""
     held = list(given)
     for one in held:
+        if not isinstance(one, ReservedItem):
+            raise UsageError(f"{describe(one)} is no lease; pass what reserve() returned")
         if one.queue != line.name:
             raise UsageError(f"item {one.id} was reserved from queue {one.queue!r}, not {line.name!r}; report it there")
     return held

@@ -118,6 +118,15 @@ def test_results_stand_beside_the_leases(queue: Any, way: Any, client: Any) -> N
     assert [way.task(task_id).result(timeout=0) for task_id in ids] == [{"n": 1}, None, 0]
 
 
+def test_what_is_no_lease_is_refused_before_anything_is_sent(queue: Any) -> None:
+    queue.push("a")
+    leases = queue.reserve()
+    for report in (queue.commit_many, queue.rollback_many, queue.release_many, queue.extend_many):
+        with pytest.raises(UsageError, match="7 is no lease; pass what reserve"):
+            report([*leases, 7])
+    assert queue.commit_many(leases) == [True]
+
+
 def test_a_lease_of_another_queue_is_refused_before_anything_is_sent(queue: Any, way: Any) -> None:
     queue.push("a")
     way.queue("other").push("b")

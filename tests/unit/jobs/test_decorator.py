@@ -76,6 +76,8 @@ def test_only_the_hooks_a_job_defines_are_called() -> None:
         ({"queue": "x" * 129}, InvalidName, "1 to 128"),
         ({"queue": "task"}, InvalidName, "reserved"),
         ({"name": "a/b"}, InvalidName, "job name"),
+        ({"ack": ["late"]}, InvalidOption, "ack=['late']: choose"),
+        ({"on_crash": {}}, InvalidOption, "on_crash={}: choose"),
         ({"priority": 3}, InvalidOption, "priority=3"),
         ({"priority": -1}, InvalidOption, "priority=-1"),
         ({"priority": True}, InvalidOption, "priority=True"),
