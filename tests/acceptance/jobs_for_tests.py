@@ -39,6 +39,11 @@ class Work(Traced):
         return self.n
 
 
+@job(queue="t", name="Tireless", keepalive=2, backoff=AT_ONCE, max_attempts=10)
+class Tireless(Work):
+    """Has attempts for more kills than one task meets in a row."""
+
+
 @job(queue="t", name="Once", keepalive=2, max_attempts=1)
 class Once(Work):
     """Is tried once."""

@@ -93,9 +93,9 @@ class Stage:
         self._proxies.append(Proxy(self.server.socket))
         return self._proxies[-1]
 
-    def enqueue(self, count: int, *, seconds: float = 0.0) -> list[str]:
+    def enqueue(self, count: int, *, seconds: float = 0.0, job: type[Work] = Work) -> list[str]:
         """Enqueues tasks that take so long; they count as acknowledged once the call has returned."""
-        ids = [task.id for task in Work.enqueue_many(Work(n=n, seconds=seconds) for n in range(count))]
+        ids = [task.id for task in job.enqueue_many(job(n=n, seconds=seconds) for n in range(count))]
         self.acknowledged.update(ids)
         return ids
 

@@ -3,7 +3,7 @@
 import signal
 import time
 
-from tests.acceptance.jobs_for_tests import BlockLoop, HoldInterpreter, Slow
+from tests.acceptance.jobs_for_tests import BlockLoop, HoldInterpreter, Slow, Tireless
 from tests.acceptance.ledger import Entry
 from tests.reliability.checker import judge
 from tests.reliability.scenario import Findings, scenario
@@ -26,7 +26,9 @@ def killed(stage: Stage, findings: Findings, tasks: int, kills: int, workers: in
     for kill in range(kills):
         victim = running.pop(0)
         begun = stage.ledger.count("start", victim.pid)
-        stage.enqueue(tasks // kills, seconds=0.03)
+        # A kill strikes when its victim begins something, and that is a suspect of the kill before: five attempts
+        # could all end so, and the task would be dead by right.
+        stage.enqueue(tasks // kills, seconds=0.03, job=Tireless)
         wait_for(lambda victim=victim, begun=begun: _has_begun(stage, victim.pid, begun), timeout_s=60)
         victim.kill()
         killed_at[victim.pid] = time.monotonic()
