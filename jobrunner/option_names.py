@@ -15,7 +15,22 @@ from jobrunner.formatting import describe
 T = TypeVar("T")
 C = TypeVar("C")
 
-_CALLED_HERE: Final = {
+_RETIRED: Final = {
+    "patience": "retry_timeout",
+    "keep": "result_ttl",
+    "max_expiries": "max_stalled",
+    "limit_by": "partition_by",
+    "max_inflight_per_key": "max_inflight_per_partition",
+    "rate_per_key": "rate_per_partition",
+    "dead_to": "dead_letter_queue",
+    "prefetch": "prefetch_time",
+    "payload_seal": "payload_encryption",
+    "require_sealed": "require_encryption",
+    "key": "partition",
+}
+"""Option names of builds before 0.1.0 and the present ones, named also where no option like them is known."""
+
+_CALLED_HERE: Final = _RETIRED | {
     name: here
     for names, here in {
         "max_retries retries retry_limit max_tries tries max_receive_count attempts max_attempt": "max_attempts",
@@ -35,7 +50,7 @@ _CALLED_HERE: Final = {
         "wait": "timeout max_wait",
         "expires expire expiration expiry valid_until max_age": "expires_in ttl result_ttl",
         "ttl": "expires_in result_ttl",
-        "keep result_expires keep_result retention completed_ttl": "result_ttl",
+        "result_expires keep_result retention completed_ttl": "result_ttl",
         "queue_name routing_key topic": "queue queues name",
         "job_id task_id message_id msg_id jid uuid unique_id deduplication_id": "id task_id",
         "message body data item value args kwargs params parameters payloads": "payload payloads",
@@ -51,18 +66,14 @@ _CALLED_HERE: Final = {
         "schedule crontab cron_string": "cron every",
         "interval repeat_every run_every": "every interval",
         "timezone": "tz",
-        "dead_to dlq dead_letter failed_queue": "dead_letter_queue",
+        "dlq dead_letter failed_queue": "dead_letter_queue",
         "keys fields by_args": "by",
         "on_conflict on_duplicate conflict replace if_exists": "on_clash",
         "error_message exception reason": "error reason",
         "destination target to_queue next": "to queue",
         "fanout": "fan_out",
-        "patience retry_time reconnect_timeout": "retry_timeout",
-        "max_expiries max_stalled_count max_lost": "max_stalled",
-        "max_inflight_per_key": "max_inflight_per_partition",
-        "rate_per_key": "rate_per_partition",
-        "payload_seal": "payload_encryption",
-        "require_sealed": "require_encryption",
+        "retry_time reconnect_timeout": "retry_timeout",
+        "max_stalled_count max_lost": "max_stalled",
         "acks_late acknowledge": "ack",
     }.items()
     for name in names.split()
@@ -86,21 +97,6 @@ _WHERE: Final = {
     for name in names.split()
 }  # fmt: skip
 """Where options belong that are met where they do not."""
-
-_RETIRED: Final = {
-    "patience": "retry_timeout",
-    "keep": "result_ttl",
-    "max_expiries": "max_stalled",
-    "limit_by": "partition_by",
-    "max_inflight_per_key": "max_inflight_per_partition",
-    "rate_per_key": "rate_per_partition",
-    "dead_to": "dead_letter_queue",
-    "prefetch": "prefetch_time",
-    "payload_seal": "payload_encryption",
-    "require_sealed": "require_encryption",
-    "key": "partition",
-}
-"""Option names of builds before 0.1.0 and the present ones, named also where no option like them is known."""
 
 _PARAMETERS = "give the parameters to the job itself: SendMail(to=…).enqueue(), or send_mail.enqueue(to=…)"
 _OF_THE_URL = "say it in the URL: redis://user:password@host:port/db"

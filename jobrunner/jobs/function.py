@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
 
 import msgspec
 
-from jobrunner.client.current import current_async_client, current_client
+from jobrunner.client.current import current_client
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import ParameterError, UsageError
 from jobrunner.jobs.build import NOW, BoundCall, EnqueueOptions
@@ -59,12 +59,11 @@ class FunctionJob(Generic[P, C, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Sends the function with these arguments as a task. Errors as in Job.enqueue."""
-        return current_client().enqueue(self.bind(*args, **kwargs).task(self._options), wait=self._options.wait)
+        return self.bind(*args, **kwargs).enqueue()
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncTaskHandle[R]:
         """The same for asyncio."""
-        task = self.bind(*args, **kwargs).task(self._options)
-        return await current_async_client().enqueue(task, wait=self._options.wait)
+        return await self.bind(*args, **kwargs).aenqueue()
 
     def enqueue_many(self, calls: Iterable[BoundCall[R]]) -> list[TaskHandle[R]]:
         """Sends many calls in batches of up to 1 000 and 1 MiB. All are checked before the first is sent."""

@@ -189,10 +189,6 @@ class LedgerSummary:
         """For how long the oldest open task has been due; 0 when no task is open."""
         return max((now - known.due_at for known in self.open.values() if known.due_at < now), default=0.0)
 
-    def never_begun(self) -> list[str]:
-        """Ids of open tasks that never ran."""
-        return [task for task, known in self.open.items() if not known.starts]
-
     def _offer(self, entry: LedgerEntry) -> None:
         kind, _, delay_s = entry.note.partition(" ")
         self._known[entry.task] = KnownTask(kind, entry.at, entry.at + float(delay_s))

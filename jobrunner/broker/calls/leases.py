@@ -30,7 +30,6 @@ class Reservation:
     attempts: list[Attempt]
 
 
-
 _reserve = ScriptCommand("reserve", lambda reply: reply, repeatable=False)
 _pop = ScriptCommand("pop", lambda reply: reply, repeatable=False)
 _commit = ScriptCommand("commit", lambda reply: reply)
