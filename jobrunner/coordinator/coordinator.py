@@ -11,16 +11,12 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls.leader import Leadership
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
-from jobrunner.coordinator.batch_recovery import BatchRecovery
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.death_events import DeathEvents
-from jobrunner.coordinator.flow_recovery import FlowRecovery
 from jobrunner.coordinator.maintenance import QueueMaintenance
-from jobrunner.coordinator.orphaned_items import OrphanedItems
-from jobrunner.coordinator.scan import LeaderScan
-from jobrunner.coordinator.scan_budget import ScanBudget
-from jobrunner.coordinator.stats_cleanup import StatsCleanup
-from jobrunner.coordinator.stats_sampler import StatsSampler
+from jobrunner.coordinator.queue_stats import StatsCleanup, StatsSampler
+from jobrunner.coordinator.recovery import BatchRecovery, FlowRecovery, OrphanedItems
+from jobrunner.coordinator.scan import LeaderScan, ScanBudget
 from jobrunner.coordinator.unused_queues import UnusedQueues
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 

@@ -1,14 +1,44 @@
 """One scan per interval serves every maintenance task of the leader, instead of one query each."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls.leader_scan import ScanReply, leader_scan, together
 from jobrunner.broker.calls.queues import registered
 from jobrunner.broker.keys import Keys
-from jobrunner.clock import monotonic
-from jobrunner.coordinator.scan_budget import ScanBudget
+from jobrunner.clock import monotonic, thread_time
 from jobrunner.errors import JobrunnerError
+
+SHARE = 0.006
+"""The share of one core that the leader spends on inactive queues at most, however many there are."""
+
+
+class ScanBudget:
+    """Maintenance tasks spend processor time under `spending`, and postpone what can wait while `pause` is not 0.0."""
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
+        self._free_at = float("-inf")
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Turns the processor time that this thread uses in the block into a pause."""
+        began = thread_time()
+        try:
+            yield
+        finally:
+            self._free_at = max(self._free_at, monotonic()) + (thread_time() - began) / self._share
+
+    def forget(self) -> None:
+        """Starts with an unspent budget."""
+        self._free_at = float("-inf")
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the budget allows more work; 0.0 when it does."""
+        return max(self._free_at - monotonic(), 0.0)
+
 
 _BUSY_FOR_S = 60.0
 _SLICES_OF_A_TURN = 4

@@ -9,8 +9,7 @@ from jobrunner.broker.calls.leader_scan import ScanReply
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.deregistration import LEAVING_MS, leave, return_if_used
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.coordinator.scan import Interval
-from jobrunner.coordinator.scan_budget import ScanBudget
+from jobrunner.coordinator.scan import Interval, ScanBudget
 
 _AT_ONCE = 100
 _RECOVER_EVERY_S = 15.0

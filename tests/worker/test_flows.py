@@ -12,7 +12,7 @@ from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Wor
 from jobrunner.broker.calls.leader_scan import ScanReply
 from jobrunner.client.current import forget, use
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.coordinator.flow_recovery import FlowRecovery
+from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.flow import Chain, Group, Step
 from tests.support.server import Server

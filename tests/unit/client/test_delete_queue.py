@@ -15,7 +15,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
-from jobrunner.coordinator.scan_budget import ScanBudget
+from jobrunner.coordinator.scan import ScanBudget
 from jobrunner.errors import InvalidName, QueueNotEmpty, UsageError
 from jobrunner.jobs.periodic import published
 from jobrunner.jobs.registry import forget, lookup

@@ -18,7 +18,7 @@ from jobrunner.client.flow_results import receive
 from jobrunner.client.internals import broker_of
 from jobrunner.client.operations.flow_relay import relay, relaying
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
-from jobrunner.coordinator.flow_recovery import FlowRecovery
+from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.coordinator.scan import LeaderScan
 from jobrunner.join import Arrival, Ended, Join, write_onward
 from jobrunner.task import Task

@@ -6,9 +6,8 @@ from jobrunner import Client
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import ROWS_AT_ONCE, Batches, BatchLease
-from jobrunner.coordinator.batch_recovery import BatchRecovery
-from jobrunner.coordinator.scan import LeaderScan
-from jobrunner.coordinator.scan_budget import ScanBudget
+from jobrunner.coordinator.recovery import BatchRecovery
+from jobrunner.coordinator.scan import LeaderScan, ScanBudget
 from tests.support.clock import Clock
 
 RAW, CLEAN = "orders/raw", "orders/clean"

@@ -7,8 +7,7 @@ from jobrunner import Client, Item
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.maintenance import QueueMaintenance
-from jobrunner.coordinator.scan import LeaderScan
-from jobrunner.coordinator.scan_budget import ScanBudget
+from jobrunner.coordinator.scan import LeaderScan, ScanBudget
 from tests.support.clock import Clock
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from jobrunner.client.batches import Batches
-from jobrunner.coordinator import orphaned_items
+from jobrunner.coordinator import recovery
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
-from jobrunner.coordinator.orphaned_items import OrphanedItems
+from jobrunner.coordinator.recovery import OrphanedItems
 from jobrunner.errors import ServerRefused
 
 RAW = "orders/raw"
@@ -67,8 +67,8 @@ def test_what_cannot_be_read_keeps_no_other_queue_from_it(broker, keys, client, 
 
 
 def test_it_looks_again_after_a_while(broker, keys, client, strand, monkeypatch):
-    monkeypatch.setattr(orphaned_items, "_EVERY_S", 0.0)
-    monkeypatch.setattr(orphaned_items, "_S_OF_A_QUEUE", 0.0)
+    monkeypatch.setattr(recovery, "_EVERY_S", 0.0)
+    monkeypatch.setattr(recovery, "_S_OF_A_QUEUE", 0.0)
     chore = OrphanedItems(broker, keys, lambda: {RAW})
     for _ in range(3):
         chore.step()

@@ -10,9 +10,9 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
-from jobrunner.coordinator import scan, scan_budget
-from jobrunner.coordinator.scan_budget import ScanBudget
-from jobrunner.coordinator.stats_cleanup import StatsCleanup
+from jobrunner.coordinator import scan
+from jobrunner.coordinator.queue_stats import StatsCleanup
+from jobrunner.coordinator.scan import ScanBudget
 from jobrunner.errors import ServerRefused
 from tests.support.stopped_clock import FakeClock, stopped
 
@@ -21,7 +21,7 @@ HOUR_S = 3600.0
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    return stopped(monkeypatch, scan, scan_budget)
+    return stopped(monkeypatch, scan)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_it_pauses_between_slices_as_long_as_the_leader_may_spend_nothing(
     broker: Broker, watch: FakeClock, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent = iter(range(1000))
-    monkeypatch.setattr(scan_budget, "thread_time", lambda: float(next(spent)))  # a second of CPU time for each slice
+    monkeypatch.setattr(scan, "thread_time", lambda: float(next(spent)))  # a second of CPU time for each slice
     trim = StatsCleanup(broker, keys, ScanBudget(share=0.1))
     raw.hset(keys.stats_total, mapping={f"gone-{n} Send succeeded": n for n in range(5000)})
 

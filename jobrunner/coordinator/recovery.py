@@ -1,11 +1,19 @@
-"""Puts items of no open batch back in line, also in queues without a worker: see client/orphaned_items.py."""
+"""Finishes what killed workers and drivers left, also in queues without a worker.
 
+1. Items of no open batch go back in line (see client/orphaned_items.py).
+2. Ends of tasks are passed on to their flows, where a worker was killed between a report and the relay.
+3. Decided batches whose driver is gone are rolled forward: their decision does not wait for a driver to come back.
+"""
+
+import math
 from collections.abc import Callable, Collection
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import batches
 from jobrunner.broker.calls.leader_scan import ScanReply
 from jobrunner.broker.keys import Keys
+from jobrunner.client.batches import Batches
+from jobrunner.client.operations.flow_relay import relay
 from jobrunner.client.orphaned_items import MemberLists, reclaim_items
 from jobrunner.coordinator.scan import Interval
 from jobrunner.errors import JobrunnerError
@@ -19,6 +27,8 @@ _QUEUES_AT_ONCE = 100
 _SCANS_AT_ONCE = 5
 _SCAN_PAUSE_S = 0.02
 """Between turns of a search of the whole server: it may have millions of keys, and others wait for it."""
+_LOOKS = 10
+_SLICES = 80
 _log = SafeLogger("jobrunner.coordinator")
 
 
@@ -87,3 +97,55 @@ class OrphanedItems:
             return self._searches.left
         self._lists = lists
         return _SCAN_PAUSE_S
+
+
+
+class FlowRecovery:
+    """A maintenance task of the leader: empties the outboxes in which its scan found anything, of all hash tags.
+
+    A turn reads them a bounded number of times: other tasks, and leadership itself, must not wait for a large backlog.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._posted: frozenset[str] = frozenset()
+
+    def take(self, found: ScanReply) -> None:
+        """Takes in the result of a scan."""
+        self._posted = self._posted.union(found.posted)
+
+    def step(self) -> float:
+        """Relays what is there; returns 0.0 when there is more, else infinity."""
+        posted, self._posted = self._posted, frozenset()
+        if posted:
+            self._posted = relay(self._broker, self._keys, tags=posted, looks=_LOOKS)
+        return 0.0 if self._posted else math.inf
+
+
+
+class BatchRecovery:
+    """A maintenance task of the leader: rolls decided batches forward, in the queues in which its scan found any.
+
+    A turn takes a bounded number of slices: other tasks, and leadership itself, must not wait for a large batch. Open
+    batches are left to their drivers.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._left: list[str] = []
+
+    def take(self, found: ScanReply) -> None:
+        """Takes in the result of a scan."""
+        self._left = list(dict.fromkeys((*self._left, *found.finishing)))
+
+    def step(self) -> float:
+        """Rolls forward what is left; returns 0.0 when there is more, else infinity."""
+        slices = _SLICES
+        while self._left and slices > 0:
+            done = Batches(self._broker, self._keys.queue(self._left[0])).roll_forward(slices=slices)
+            if done < slices:
+                self._left.pop(0)
+            slices -= max(done, 1)
+        return 0.0 if self._left else math.inf

@@ -1,0 +1,117 @@
+"""The leader's part in the stats of queues: samples once a minute, and the removal of records of queues that are gone.
+
+A sample holds the depth and the totals of a queue. The growth of totals shows what no worker counted.
+"""
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import command
+from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import stats as stats_calls
+from jobrunner.broker.calls.leader_scan import ScanReply
+from jobrunner.broker.calls.queues import QueueCounts, counts
+from jobrunner.broker.keys import Keys
+from jobrunner.coordinator.scan import Interval, ScanBudget
+
+_AT_ONCE = 100
+_OF_A_TURN = 1000
+
+
+class StatsSampler:
+    """A maintenance task of the leader: one sample in every minute of the server's clock, two round trips for 100
+    queues.
+
+    It samples queues in which a scan found tasks or changed totals; all others have not changed.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, thrift: ScanBudget | None = None) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._thrift = thrift or ScanBudget()
+        self._found: set[str] = set()
+        self._left: list[str] = []
+        self._minute = -1
+
+    def take(self, found: ScanReply) -> None:
+        """Takes in the result of a scan."""
+        self._found.update(found.holding, found.changed)
+
+    def step(self, now_ms: float) -> float:
+        """Takes the sample of this minute, if that was not done; returns the seconds to the next."""
+        minute = int(now_ms // stats_calls.MINUTE_MS)
+        if minute != self._minute:
+            self._left = sorted(self._found.union(self._left))
+            self._found = set()
+            self._minute = minute
+            self._take_some(now_ms)
+        elif self._left and not self._thrift.pause:
+            with self._thrift.spending():
+                self._take_some(now_ms)
+        until_next = ((minute + 1) * stats_calls.MINUTE_MS - now_ms) / 1000
+        return min(self._thrift.pause, until_next) if self._left else until_next
+
+    def _take_some(self, now_ms: float) -> None:
+        names, self._left = self._left[:_OF_A_TURN], self._left[_OF_A_TURN:]
+        for first in range(0, max(len(names), 1), _AT_ONCE):  # an empty sample shows that a leader was there
+            some = names[first : first + _AT_ONCE]
+            found = self._broker.run_each([counts(self._keys.queue(name)) for name in some]) if some else []
+            readable = {name: one for name, one in zip(some, found, strict=True) if isinstance(one, QueueCounts)}
+            self._broker.run(stats_calls.sample(self._keys, now_ms, readable))
+
+
+_EVERY_S = 3600.0
+_FIELDS_AT_ONCE = 500
+_NO_QUEUES = ("", "-", "#sampled")
+"""Fields in the place of a queue's name that name no queue."""
+
+
+class StatsCleanup:
+    """A maintenance task of the leader, once an hour: goes through hashes that are keyed by queue (the stats, and the
+    cursors of events), slice by slice, and deletes the fields of queues that are gone.
+
+    A queue that is used again in that moment loses its counts until then, as its deletion meant.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, thrift: ScanBudget) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._thrift = thrift
+        self._rounds = Interval(_EVERY_S)
+        self._left: list[bytes] = []
+        self._cursor = 0
+
+    def step(self) -> float:
+        """One slice, when it is time; returns the seconds to the next."""
+        if not self._left:
+            if pause := self._rounds.begin():
+                return pause
+            self._left = [self._keys.events_cursor, self._keys.stats_sampled, self._keys.stats_total]
+        if not self._thrift.pause:
+            with self._thrift.spending():
+                self._trim_some(self._left[-1])
+        return self._thrift.pause
+
+    def _trim_some(self, key: bytes) -> None:
+        scan = command("HSCAN", key, self._cursor, "COUNT", _FIELDS_AT_ONCE, read=lambda reply: reply)
+        try:
+            cursor, found = self._broker.run(scan)
+            self._cursor = int(cursor)
+        except BaseException:
+            self._next()  # a damaged key must not keep the others from being trimmed
+            raise
+        of_queue: dict[str, list[bytes]] = {}
+        for field in found[::2]:
+            name = field.decode("utf-8", "replace").partition(" ")[0]
+            if name not in _NO_QUEUES:
+                of_queue.setdefault(name, []).append(field)
+        if of_queue:
+            known = self._broker.run(queues.are_registered(self._keys, list(of_queue)))
+            doomed = [one for name, is_known in zip(of_queue, known, strict=True) if not is_known
+                      for one in of_queue[name]]  # fmt: skip
+            if doomed:
+                self._broker.run(command("HDEL", key, *doomed, read=int))
+        if not self._cursor:
+            self._next()
+
+    def _next(self) -> None:
+        self._left.pop()
+        self._cursor = 0
