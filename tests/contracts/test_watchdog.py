@@ -1,0 +1,38 @@
+"""A test that no timeout ends costs a run its name, not its hours."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+HANGS = """
+import time, pytest
+
+@pytest.mark.timeout(0.5)
+def test_that_goes_on_after_its_timeout():
+    while True:
+        try:
+            time.sleep(0.01)
+        except BaseException:
+            pass
+
+def test_beside_it():
+    pass
+"""
+
+
+def test_a_test_that_survives_its_timeout_ends_the_process_with_its_stack(tmp_path: Path) -> None:
+    (tmp_path / "test_hanging.py").write_text(HANGS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 30\n")
+    settings = ["-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path), "-o", "watchdog_grace=0.5"]
+    plugins = ["-p", "tests.support.watchdog", "-p", "no:cacheprovider", "-n", "1", "-q"]
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *settings, *plugins, str(tmp_path)],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert ran.returncode == 1
+    assert "test_that_goes_on_after_its_timeout" in ran.stdout
+    assert "crashed while running" in ran.stdout
+    assert "1 failed, 1 passed" in ran.stdout
+    assert "test_hanging.py" in ran.stderr  # the stacks of all threads
