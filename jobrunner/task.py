@@ -287,12 +287,12 @@ class _IdSource:
     """
 
     def __init__(self) -> None:
-        self.renew()
+        self._process = os.urandom(6).hex()
+        self._counter: Any = itertools.count(unix_ms() << 16)
 
     def renew(self) -> None:
         """Takes a new process part; a forked child must not share its parent's."""
         self._process = os.urandom(6).hex()
-        self._counter: Any = itertools.count(unix_ms() << 16)
 
     def next(self) -> str:
         """The next id, without its tag."""

@@ -20,6 +20,7 @@ from jobrunner.client.events import read_events_async
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, batches, write
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.periodic import switch
+from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.operations.task import check_place
 from jobrunner.client.outgoing import sending
 from jobrunner.client.queue_names import queue_names
@@ -85,10 +86,8 @@ class AsyncClient:
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""
-        limits = self.settings
-        return AsyncQueue(
-            self._broker, self._keys, name, limits.payload_limit, self._buffer, limits.result_limit, self._middleware
-        )
+        ref = QueueRef(self._keys, name, self.settings.payload_limit, self.settings.result_limit)
+        return AsyncQueue(self._broker, ref, self._buffer, self._middleware)
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from jobrunner.broker.async_broker import AsyncBroker
-from jobrunner.broker.keys import Keys
 from jobrunner.client.buffer import Buffer
 from jobrunner.client.call_ids import remember_unknown
 from jobrunner.client.item import Popped, item_of
@@ -32,7 +31,7 @@ from jobrunner.client.outgoing import sending
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.option_names import checks_methods
-from jobrunner.settings import DEFAULT_RESULT_LIMIT, Duration, QueueSettings
+from jobrunner.settings import Duration, QueueSettings
 
 T = TypeVar("T")
 
@@ -44,19 +43,16 @@ class AsyncQueue:
     def __init__(
         self,
         broker: AsyncBroker,
-        keys: Keys,
-        name: str,
-        payload_limit: int,
+        ref: QueueRef,
         buffer: Buffer | None = None,
-        result_limit: int = DEFAULT_RESULT_LIMIT,
         middleware: MiddlewareStack | None = None,
     ) -> None:
-        self.name = name
+        self.name = ref.name
         self._broker = broker
-        self._keys = keys.queue(name)
+        self._keys = ref.keys
         self._buffer = buffer
         self._middleware = middleware
-        self._line = QueueRef(keys, name, payload_limit, result_limit)
+        self._ref = ref
 
     def __repr__(self) -> str:
         return f"AsyncQueue({self.name!r})"
@@ -70,11 +66,11 @@ class AsyncQueue:
     ) -> list[str]:
         """As Queue.push_many."""
         at_once = queue_operations.waits_for_reply(on_clash)
-        with sending(queue_operations.tasks_of(self._line, payloads), self._middleware) as tasks:
+        with sending(queue_operations.tasks_of(self._ref, payloads), self._middleware) as tasks:
 
             async def send() -> list[str]:
                 try:
-                    return await self._run(queue_operations.push_many(self._line, tasks, wait, on_clash))
+                    return await self._run(queue_operations.push_many(self._ref, tasks, wait, on_clash))
                 except OutcomeUnknown:
                     remember_unknown(tasks)
                     raise
@@ -93,94 +89,94 @@ class AsyncQueue:
         committing: Iterable[AsyncLease] = (),
     ) -> list[AsyncLease]:
         """As Queue.reserve. When it is cancelled, what the server had handed out goes back to its place first."""
-        taken = await self._run(lease_operations.reserve(self._line, n, keepalive, wait, committing))
-        return [AsyncLease(self._broker, self._line, attempt) for attempt in taken]
+        taken = await self._run(lease_operations.reserve(self._ref, n, keepalive, wait, committing))
+        return [AsyncLease(self._broker, self._ref, attempt) for attempt in taken]
 
     async def commit_many(self, leases: Iterable[AsyncLease], results: Iterable[Any] | None = None) -> list[bool]:
         """As Queue.commit_many."""
-        return await self._run(lease_operations.commit_many(self._line, leases, results))
+        return await self._run(lease_operations.commit_many(self._ref, leases, results))
 
     async def rollback_many(
         self, leases: Iterable[AsyncLease], delay: Duration | None = None, error: str = ""
     ) -> list[bool]:
         """As Queue.rollback_many."""
-        return await self._run(lease_operations.rollback_many(self._line, leases, delay, error))
+        return await self._run(lease_operations.rollback_many(self._ref, leases, delay, error))
 
     async def release_many(self, leases: Iterable[AsyncLease]) -> list[bool]:
         """As Queue.release_many."""
-        return await self._run(lease_operations.release_many(self._line, leases))
+        return await self._run(lease_operations.release_many(self._ref, leases))
 
     async def extend_many(self, leases: Iterable[AsyncLease]) -> list[bool]:
         """As Queue.extend_many."""
-        return await self._run(lease_operations.extend_many(self._line, leases))
+        return await self._run(lease_operations.extend_many(self._ref, leases))
 
     async def pop(self, n: int = 1) -> list[Popped]:
         """As Queue.pop: what is on its way when it is cancelled may be lost."""
-        return await self._run(queue_operations.pop(self._line, n))
+        return await self._run(queue_operations.pop(self._ref, n))
 
     async def delete(self, task_id: str | msgspec.UnsetType = msgspec.UNSET, *, force: bool = False) -> bool:
         """As Queue.delete."""
         if isinstance(task_id, msgspec.UnsetType):
-            return await self._run(delete_queue(self._line, force=force))
-        return await self._run(queue_operations.delete(self._line, task_id, force=force))
+            return await self._run(delete_queue(self._ref, force=force))
+        return await self._run(queue_operations.delete(self._ref, task_id, force=force))
 
     async def run_now(self, task_id: str) -> bool:
         """As Queue.run_now."""
-        return await self._run(queue_operations.run_now(self._line, task_id))
+        return await self._run(queue_operations.run_now(self._ref, task_id))
 
     async def counts(self) -> dict[str, int]:
         """As Queue.counts."""
-        return await self._run(queue_operations.counts(self._line))
+        return await self._run(queue_operations.counts(self._ref))
 
     async def totals(self) -> dict[str, int]:
         """As Queue.totals."""
-        return await self._run(queue_operations.totals(self._line))
+        return await self._run(queue_operations.totals(self._ref))
 
     async def pause(self, for_: Duration | None = None) -> None:
         """As Queue.pause."""
-        await self._run(queue_operations.pause(self._line, for_))
+        await self._run(queue_operations.pause(self._ref, for_))
 
     async def resume(self) -> None:
         """As Queue.resume."""
-        await self._run(queue_operations.resume(self._line))
+        await self._run(queue_operations.resume(self._ref))
 
     async def is_paused(self) -> bool:
         """As Queue.is_paused."""
-        return await self._run(queue_operations.is_paused(self._line))
+        return await self._run(queue_operations.is_paused(self._ref))
 
     async def configure(self, **options: Any) -> None:
         """As Queue.configure."""
-        await self._run(queue_operations.configure(self._line, options))
+        await self._run(queue_operations.configure(self._ref, options))
 
     async def settings(self) -> QueueSettings:
         """As Queue.settings."""
-        return await self._run(queue_operations.settings(self._line))
+        return await self._run(queue_operations.settings(self._ref))
 
     async def ids(self, state: str, *, limit: int = 100, start: int = 0) -> list[str]:
         """As Queue.ids."""
-        return await self._run(queue_operations.ids(self._line, state, limit, start))
+        return await self._run(queue_operations.ids(self._ref, state, limit, start))
 
     async def tasks(self, state: str = "dead", *, limit: int = 100, after: str | None = None) -> list[ItemRecord]:
         """As Queue.tasks."""
-        return await self._run(queue_operations.list_tasks(self._line, state, limit, after))
+        return await self._run(queue_operations.list_tasks(self._ref, state, limit, after))
 
     async def requeue_dead(
         self, ids: Iterable[str] | None = None, *, rate: float | None = None, payload: Any = msgspec.UNSET
     ) -> int:
         """As Queue.requeue_dead."""
-        return await self._run(dead_operations.requeue_dead(self._line, ids, rate, payload))
+        return await self._run(dead_operations.requeue_dead(self._ref, ids, rate, payload))
 
     async def history(self, limit: int = 100) -> list[ItemRecord]:
         """As Queue.history."""
-        return await self._run(history_operations.history(self._line, limit))
+        return await self._run(history_operations.history(self._ref, limit))
 
     async def replay(self, task_id: str) -> str:
         """As Queue.replay."""
-        return await self._run(history_operations.replay(self._line, task_id))
+        return await self._run(history_operations.replay(self._ref, task_id))
 
     async def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
         """As Queue.purge."""
-        return await self._run(queue_operations.purge(self._line, state, progress))
+        return await self._run(queue_operations.purge(self._ref, state, progress))
 
     async def _run(self, steps: Operation[T]) -> T:
         return await run_operation_async(self._broker, steps)

@@ -10,12 +10,12 @@ from jobrunner.task import Task
 
 class _CallIds:
     def __init__(self) -> None:
-        self.renew()
+        self._process = os.urandom(6).hex()
+        self._count = itertools.count(1)
 
     def renew(self) -> None:
         """Takes a new process part; a forked child must not share its parent's."""
         self._process = os.urandom(6).hex()
-        self._count = itertools.count(1)
 
     def next(self) -> str:
         return f"{self._process}{next(self._count):x}"

@@ -19,6 +19,7 @@ from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, batches, enqueue_call, placed, write
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import switch
+from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.operations.task import check_place
 from jobrunner.client.outgoing import sending
 from jobrunner.client.queue import Queue
@@ -87,10 +88,8 @@ class Client:
 
     def queue(self, name: str) -> Queue:
         """The queue of that name. Raises InvalidName."""
-        limits = self.settings
-        return Queue(
-            self._broker, self._keys, name, limits.payload_limit, self._buffer, limits.result_limit, self._middleware
-        )
+        ref = QueueRef(self._keys, name, self.settings.payload_limit, self.settings.result_limit)
+        return Queue(self._broker, ref, self._buffer, self._middleware)
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.keys import Keys
 from jobrunner.client.buffer import Buffer
 from jobrunner.client.call_ids import remember_unknown
 from jobrunner.client.item import Popped, item_of
@@ -32,7 +31,7 @@ from jobrunner.client.outgoing import sending
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.option_names import checks_methods
-from jobrunner.settings import DEFAULT_RESULT_LIMIT, Duration, QueueSettings
+from jobrunner.settings import Duration, QueueSettings
 from jobrunner.task import Task
 
 T = TypeVar("T")
@@ -43,21 +42,14 @@ class Queue:
     """One queue by name. Reading a queue that was never used finds it empty and creates nothing."""
 
     def __init__(
-        self,
-        broker: Broker,
-        keys: Keys,
-        name: str,
-        payload_limit: int,
-        buffer: Buffer | None = None,
-        result_limit: int = DEFAULT_RESULT_LIMIT,
-        middleware: MiddlewareStack | None = None,
+        self, broker: Broker, ref: QueueRef, buffer: Buffer | None = None, middleware: MiddlewareStack | None = None
     ) -> None:
-        self.name = name
+        self.name = ref.name
         self._broker = broker
-        self._keys = keys.queue(name)
+        self._keys = ref.keys
         self._buffer = buffer
         self._middleware = middleware
-        self._line = QueueRef(keys, name, payload_limit, result_limit)
+        self._ref = ref
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -89,8 +81,8 @@ class Queue:
         `committing` are committed in the same round trip; when one of them is refused it raises ReportsRefused, as
         `commit_many` does, and nothing is reserved.
         """
-        taken = self._run(lease_operations.reserve(self._line, n, keepalive, wait, committing))
-        return [Lease(self._broker, self._line, attempt) for attempt in taken]
+        taken = self._run(lease_operations.reserve(self._ref, n, keepalive, wait, committing))
+        return [Lease(self._broker, self._ref, attempt) for attempt in taken]
 
     def commit_many(self, leases: Iterable[Lease], results: Iterable[Any] | None = None) -> list[bool]:
         """Commits leases of this queue in one round trip; `results` are beside them.
@@ -99,29 +91,29 @@ class Queue:
         LeaseLost) the others are carried out all the same, and ReportsRefused tells which: its `verdicts` has a bool
         or an error for each lease.
         """
-        return self._run(lease_operations.commit_many(self._line, leases, results))
+        return self._run(lease_operations.commit_many(self._ref, leases, results))
 
     def rollback_many(self, leases: Iterable[Lease], delay: Duration | None = None, error: str = "") -> list[bool]:
         """Rolls leases of this queue back in one round trip, or two without `delay`: the backoff is read before.
 
         Answers as `commit_many`.
         """
-        return self._run(lease_operations.rollback_many(self._line, leases, delay, error))
+        return self._run(lease_operations.rollback_many(self._ref, leases, delay, error))
 
     def release_many(self, leases: Iterable[Lease]) -> list[bool]:
         """Puts items of this queue back to their places in one round trip. Answers as `commit_many`."""
-        return self._run(lease_operations.release_many(self._line, leases))
+        return self._run(lease_operations.release_many(self._ref, leases))
 
     def extend_many(self, leases: Iterable[Lease]) -> list[bool]:
         """Renews leases of this queue in one round trip. Answers as `commit_many`."""
-        return self._run(lease_operations.extend_many(self._line, leases))
+        return self._run(lease_operations.extend_many(self._ref, leases))
 
     def pop(self, n: int = 1) -> list[Popped]:
         """Takes up to `n` items out for good: at most once, a crash after it loses them.
 
         Their `attempts` is 1 when they were never handed out before.
         """
-        return self._run(queue_operations.pop(self._line, n))
+        return self._run(queue_operations.pop(self._ref, n))
 
     def delete(self, task_id: str | msgspec.UnsetType = msgspec.UNSET, *, force: bool = False) -> bool:
         """Acknowledges a reserved item by id alone. False when there is none; NotReserved when nobody holds it.
@@ -130,8 +122,8 @@ class Queue:
         QueueNotEmpty while it holds anything; with `force` all that it holds is deleted first, for good.
         """
         if isinstance(task_id, msgspec.UnsetType):
-            return self._run(delete_queue(self._line, force=force))
-        return self._run(queue_operations.delete(self._line, task_id, force=force))
+            return self._run(delete_queue(self._ref, force=force))
+        return self._run(queue_operations.delete(self._ref, task_id, force=force))
 
     def run_now(self, task_id: str) -> bool:
         """Has a scheduled item wait from now on, behind all that wait, whatever it was scheduled for.
@@ -139,42 +131,42 @@ class Queue:
         Returns False, and changes nothing, when the item is waiting, pending, dead or finished. Raises TaskGone when
         the queue has no such item, InvalidName.
         """
-        return self._run(queue_operations.run_now(self._line, task_id))
+        return self._run(queue_operations.run_now(self._ref, task_id))
 
     def counts(self) -> dict[str, int]:
         """How many items are waiting, scheduled, pending and dead, and kept as history (done)."""
-        return self._run(queue_operations.counts(self._line))
+        return self._run(queue_operations.counts(self._ref))
 
     def totals(self) -> dict[str, int]:
         """What happened since the queue exists: enqueued, succeeded, failed, dead, recovered, orphaned, ..."""
-        return self._run(queue_operations.totals(self._line))
+        return self._run(queue_operations.totals(self._ref))
 
     def pause(self, for_: Duration | None = None) -> None:
         """Hands nothing out until `resume`, or `for_` so long; pushing and reporting go on."""
-        self._run(queue_operations.pause(self._line, for_))
+        self._run(queue_operations.pause(self._ref, for_))
 
     def resume(self) -> None:
         """Ends a pause."""
-        self._run(queue_operations.resume(self._line))
+        self._run(queue_operations.resume(self._ref))
 
     def is_paused(self) -> bool:
         """Whether the queue is paused."""
-        return self._run(queue_operations.is_paused(self._line))
+        return self._run(queue_operations.is_paused(self._ref))
 
     def configure(self, **options: Any) -> None:
         """Changes the settings named, leaves the others; None brings back the default.
 
         Options are the fields of QueueSettings. Raises UnknownOption, InvalidOption, InvalidName.
         """
-        self._run(queue_operations.configure(self._line, options))
+        self._run(queue_operations.configure(self._ref, options))
 
     def settings(self) -> QueueSettings:
         """The settings in force."""
-        return self._run(queue_operations.settings(self._line))
+        return self._run(queue_operations.settings(self._ref))
 
     def ids(self, state: str, *, limit: int = 100, start: int = 0) -> list[str]:
         """Ids of one state, first in line first, at most `limit`."""
-        return self._run(queue_operations.ids(self._line, state, limit, start))
+        return self._run(queue_operations.ids(self._ref, state, limit, start))
 
     def tasks(self, state: str = "dead", *, limit: int = 100, after: str | None = None) -> list[ItemRecord]:
         """Records of one state, first in line first, at most `limit` (up to 1 000); [] only at the end of the line.
@@ -184,7 +176,7 @@ class Queue:
         `after` is the id of the last record of the page before. Raises TaskGone when that item has left the state
         since: then begin again without it. Items that leave while the page is read are left out.
         """
-        return self._run(queue_operations.list_tasks(self._line, state, limit, after))
+        return self._run(queue_operations.list_tasks(self._ref, state, limit, after))
 
     def requeue_dead(
         self, ids: Iterable[str] | None = None, *, rate: float | None = None, payload: Any = msgspec.UNSET
@@ -193,26 +185,26 @@ class Queue:
 
         With `rate`, items per second, they come back one behind the other; with `payload` they come back with that one.
         """
-        return self._run(dead_operations.requeue_dead(self._line, ids, rate, payload))
+        return self._run(dead_operations.requeue_dead(self._ref, ids, rate, payload))
 
     def history(self, limit: int = 100) -> list[ItemRecord]:
         """Finished items that the queue keeps (see `configure(history=…)`), last one first, as `tasks` gives them."""
-        return self._run(history_operations.history(self._line, limit))
+        return self._run(history_operations.history(self._ref, limit))
 
     def replay(self, task_id: str) -> str:
         """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone."""
-        return self._run(history_operations.replay(self._line, task_id))
+        return self._run(history_operations.replay(self._ref, task_id))
 
     def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
         """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many.
 
         `progress` is called after each slice with how many are deleted by then.
         """
-        return self._run(queue_operations.purge(self._line, state, progress))
+        return self._run(queue_operations.purge(self._ref, state, progress))
 
     def _enqueue(self, payloads: Iterable[Any], wait: Duration, on_clash: OnClash) -> list[str]:
         at_once = queue_operations.waits_for_reply(on_clash)
-        made = queue_operations.tasks_of(self._line, payloads)
+        made = queue_operations.tasks_of(self._ref, payloads)
         if self._middleware is None and not OBSERVERS and (self._buffer is None or at_once):
             return self._push(made, wait, on_clash)
         with sending(made, self._middleware) as tasks:
@@ -223,7 +215,7 @@ class Queue:
 
     def _push(self, tasks: Sequence[Task], wait: Duration, on_clash: OnClash) -> list[str]:
         try:
-            return self._run(queue_operations.push_many(self._line, tasks, wait, on_clash))
+            return self._run(queue_operations.push_many(self._ref, tasks, wait, on_clash))
         except OutcomeUnknown:
             remember_unknown(tasks)
             raise

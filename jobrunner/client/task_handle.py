@@ -21,7 +21,7 @@ class _LastRead:
     """The fields of a task as they were when its handle last read it."""
 
     id: str
-    _last: TaskRecord | None = None
+    _last: TaskRecord | None
 
     @property
     def state(self) -> TaskState:
@@ -82,6 +82,7 @@ class TaskHandle(_LastRead, Generic[R]):
         self.is_new = is_new
         self._broker = broker
         self._place = task_operations.TaskRef(keys, task_id, queue)
+        self._last = None
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
@@ -154,6 +155,7 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
         self.is_new = is_new
         self._broker = broker
         self._place = task_operations.TaskRef(keys, task_id, queue)
+        self._last = None
 
     def __repr__(self) -> str:
         return f"AsyncTaskHandle({self.id!r})"
@@ -161,7 +163,7 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
     async def record(self) -> TaskRecord:
         """As TaskHandle.record."""
         self._last = None
-        self._last = await run_operation_async(self._broker, task_operations.read(self._place))
+        self._last = await self._read()
         return self._last
 
     async def exists(self) -> bool:
@@ -188,6 +190,9 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
         if self._last is None:
             raise UsageError(f"task {self.id} is not read yet: await its record(), then ask for its state or error")
         return self._last
+
+    async def _read(self) -> TaskRecord:
+        return await run_operation_async(self._broker, task_operations.read(self._place))
 
     async def _change(self, steps: Operation[T]) -> T:
         self._last = None

@@ -115,10 +115,6 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
         super().__init__(broker_of(twin), keys_of(twin), entry.task.id, entry.task.queue, is_new=is_new)
         self._entry = entry
 
-    async def record(self) -> TaskRecord:
-        self._last = self._entry.record()
-        return self._last
-
     async def exists(self) -> bool:
         return self._entry.is_kept
 
@@ -133,6 +129,9 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
 
     async def run_now(self) -> bool:
         return self._entry.run_now()
+
+    async def _read(self) -> TaskRecord:
+        return self._entry.record()
 
 
 class MemoryBroker(Broker):

@@ -729,7 +729,7 @@ def test_only_a_reserved_item_can_be_moved(
 
     def race(lease: Lease, go: threading.Barrier, to: str) -> None:
         with Client(server.url, keys.prefix) as own:
-            twin = own.queue("p/a")._line
+            twin = own.queue("p/a")._ref
             go.wait()
             call = calls.move(twin.keys, twin.neighbour(to), [(lease.id, lease.token, "", 0, ())])
             verdicts.extend(broker_of(own).run(call))

@@ -175,7 +175,7 @@ def test_leases_say_what_was_meant(client: Client, given: Callable[[Any], Any], 
 
     assert isinstance(lease, Lease)
     assert told in refusal(lambda: given(lease))
-    assert told in refusal(lambda: given(AsyncLease(None, client.queue("q")._line, lease.attempt)))  # type: ignore[arg-type]
+    assert told in refusal(lambda: given(AsyncLease(None, client.queue("q")._ref, lease.attempt)))  # type: ignore[arg-type]
     assert lease.commit()
 
 

@@ -16,6 +16,7 @@ from jobrunner.broker.calls.queues import register
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.death_events import DeathEvents
 from jobrunner.coordinator.scan import LeaderScan
@@ -283,7 +284,7 @@ def test_an_event_that_cannot_be_written_stops_nothing(current: Client, server: 
     for node in broker_of(current).nodes():
         node.run(command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-xadd", read=bytes))
     mute = Broker(Endpoint(server.url.replace("://", "://mute:any@")))
-    Queue(mute, keys_of(current), "q", 1000).pause()
+    Queue(mute, QueueRef(keys_of(current), "q", 1000)).pause()
 
     assert current.stats()["q"].paused
     assert events_of(current) == []

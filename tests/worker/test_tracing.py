@@ -373,7 +373,7 @@ def test_a_span_that_cannot_be_ended_changes_nothing(current: Client, run: Any, 
 
 def test_headers_of_a_batch_that_are_alike_are_written_once(spans: Recorder, current: Client) -> None:
     tasks = [Item(n) for n in range(3)]
-    line = current.queue("bare")._line
+    line = current.queue("bare")._ref
     with sending([line.task(item) for item in tasks], None) as traced:
         assert len({id(task.headers) for task in traced}) == 1
 
