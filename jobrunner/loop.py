@@ -71,8 +71,8 @@ class Loop:
 
     1. runs one turn after the other, waiting as long as each says, less when woken;
     2. on an error backs off (doubling, with jitter) and goes on, for ever: a server that is away comes back;
-    3. tells of errors, and of the recovery (see Complaints);
-    4. stops when told, after the turn at hand.
+    3. logs errors, and the recovery (see Complaints);
+    4. stops on request, after the current turn.
     """
 
     def __init__(self, name: str, step: Callable[[], float], complaints: Complaints | None = None) -> None:

@@ -129,7 +129,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 def hint(name: str, known: Collection[str]) -> str:
-    """What was probably meant by a name that is not known."""
+    """A hint at the option that an unknown name was probably meant to be."""
     note = _NOTE if "max_attempts" in _CALLED_HERE.get(name, "") else ""
     if told := retired(name, known):
         return told

@@ -34,7 +34,7 @@ KEPT_S = 10.0
 """As long as lua/lib/enqueue_call.lua keeps its notes."""
 NOW = EnqueueOptions()
 OPTIONS = EnqueueOptions.__struct_fields__
-"""Names of what is said at enqueueing."""
+"""Names of the options that an enqueue accepts."""
 
 
 class BoundCall(Generic[R]):

@@ -1,7 +1,7 @@
-"""A driver serves a queue in place of the worker's own loop, as stations on Spark are served; what it tells its worker.
+"""The interface between a worker and a driver: a driver serves a queue in place of the worker's loop (Spark stations).
 
-What must hold: what a driver holds is in `in_hand` and in `running` until it is over; what became of a batch that it
-ran is told once.
+Invariants: items that a driver holds are in `in_hand` and in `running` until they end; the end of a batch that it ran
+is reported once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ class CurrentBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBatch:
-    """A batch as the middleware around it sees it, in place of the task of a job."""
+    """A batch as middleware receives it, in place of the task of a job."""
 
     id: str
     queue: str
@@ -38,7 +38,7 @@ class RunningBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEnd:
-    """What a driver tells of an attempt at a batch: how long it ran, and what became of items, together or apart."""
+    """A driver's report on one attempt at a batch: its duration and the outcomes of its items, together or apart."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     """Items by what became of them, as figures name it: succeeded, moved, dropped, failed, dead."""
@@ -79,5 +79,5 @@ class Driver(Protocol):
 
 
 Seen = Callable[[BatchEnd], None]
-"""Hears what became of batches, for the figures."""
+"""Receives the outcomes of batches, for the statistics."""
 MakeDriver = Callable[[Client, Seen], Driver]

@@ -19,7 +19,7 @@ WEEK_S = 7 * 86_400.0
 
 @checks_options
 class _Steps:
-    """What chains and groups have in common: they are sent."""
+    """Base of chains and groups: both are sent."""
 
     def node(self) -> Node:
         """The steps as tasks, checked."""

@@ -33,7 +33,7 @@ class _JobMeta(msgspec.StructMeta):
 
 
 def _meant(job: Any, given: Iterable[str]) -> str:
-    """What was probably meant by the first parameter that there is not."""
+    """A hint at the parameter that the first unknown name was probably meant to be."""
     fields = job.__struct_fields__
     unknown = next((name for name in given if name not in fields), None)
     if unknown is None:

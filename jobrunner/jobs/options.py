@@ -1,4 +1,4 @@
-"""What `@job` takes, settled and checked at declaration."""
+"""The options of `@job`, settled and checked at declaration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

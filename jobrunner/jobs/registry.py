@@ -21,7 +21,7 @@ from jobrunner.option_names import check_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDefinition:
-    """A declared job: what the worker needs to run its tasks."""
+    """A declared job, with all that a worker needs to run its tasks."""
 
     kind: ClassVar[str] = "job"
     name: str
@@ -49,7 +49,7 @@ class JobDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StationDefinition:
-    """A station of a pipeline: what the worker needs to run the items of its queue."""
+    """A station of a pipeline, with all that a worker needs to run the items of its queue."""
 
     kind: ClassVar[str] = "station"
     name: str

@@ -1,4 +1,4 @@
-"""What a job sees of its own run: the task, a log, shared metadata, progress, and whether to stop."""
+"""The view that a job has of its own run: the task, a log, shared metadata, progress, and whether to stop."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Uniqueness: what makes two tasks of a job alike, and what happens to the second one."""
+"""Uniqueness: which tasks of a job count as alike, and what happens to the second of two."""
 
 import hashlib
 from collections.abc import Sequence
