@@ -16,7 +16,7 @@ _log = SafeLogger("jobrunner.drivers")
 class BatchDrivers:
     """The drivers of these queues, created when they are started. A driver that fails to start stops the others.
 
-    `seen` hears of each queue what became of its batches.
+    `seen` is called with each queue and the end of each of its batches.
     """
 
     def __init__(self, client: Client, queues: Iterable[str], seen: Callable[[str, BatchEnd], None]) -> None:

@@ -23,7 +23,7 @@ class RunUntil(Enum):
 
 
 class WorkerState:
-    """How far a worker has come, and what it is asked to do. Any thread changes it; `wait` returns when one did."""
+    """The stage of a worker and the requests to it. Any thread changes it; `wait` returns after a change."""
 
     def __init__(self) -> None:
         self.until = RunUntil.STOPPED
@@ -94,13 +94,13 @@ class Commands:
         """Carries out the commands of the dashboard; returns whether they changed the description."""
         state, changed = self._state, False
         if commands.get("stop") == b"1" and not state.stops_asked:
-            _log.info("worker was told to stop", worker=self._identity["id"])
+            _log.info("worker stops: requested by the dashboard", worker=self._identity["id"])
             state.ask_to_stop()
             changed = True
         quiet = commands.get("quiet", b"1" if state.is_quiet else b"0") == b"1"
         if quiet != state.is_quiet and not state.stops_asked:
             state.is_quiet = self._tasks.fetcher.resting = quiet
-            event = "worker was told to be quiet" if quiet else "worker was told to go on"
+            event = "worker is quiet: it takes no new tasks" if quiet else "worker resumed"
             _log.info(event, worker=self._identity["id"])
             self._tasks.drivers.be_quiet(quiet)
             self._tasks.fetch_now()

@@ -20,7 +20,8 @@ from jobrunner.worker.run.executors.slots import Executor
 
 @dataclass(frozen=True, slots=True)
 class LeaseGuard:
-    """What is there before any task is: the lease keeper, and the descriptor that shows whether a job closed others."""
+    """The components that exist before any task: the lease keeper, and the descriptor that shows whether a job closed
+    others."""
 
     keeper: KeeperClient
     canary: Canary
@@ -54,7 +55,7 @@ class TaskParts:
         return self.fetcher.in_hand + self.drivers.in_hand
 
     def fetch_now(self) -> None:
-        """Lets the fetch loop look at all queues at once."""
+        """Lets the fetch loop poll all queues at once."""
         self.rotation.wake_all()
         self.fetch_loop.wake()
 
@@ -74,7 +75,7 @@ class WorkerParts:
         that it holds."""
         lost = lost_descriptors()
         lost += [f"its loop {loop.name!r}" for loop in self.loops if not loop.is_alive]
-        lost += [] if self.guard.keeper.is_watched else ["what watches its lease keeper"]
+        lost += [] if self.guard.keeper.is_watched else ["the thread that watches its lease keeper"]
         if not lost:
             return None
         return WorkerBroken(

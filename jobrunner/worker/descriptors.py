@@ -11,23 +11,23 @@ _known: dict[int, tuple[int, int, str]] = {}
 
 
 def note(descriptor: int, what: str) -> None:
-    """From now on it is missed when it is closed."""
+    """Watches this descriptor: from now on `lost_descriptors` reports it when it is closed."""
     found = os.fstat(descriptor)
     _known[descriptor] = (found.st_dev, found.st_ino, what)
 
 
 def forget(descriptor: int) -> None:
-    """It is closed by its owner."""
+    """Stops watching a descriptor that its owner closes."""
     _known.pop(descriptor, None)
 
 
 def lost_descriptors() -> list[str]:
-    """What the descriptors were for that are closed, or are another file now."""
+    """The purposes of watched descriptors that are closed or refer to another file now."""
     return sorted({what for descriptor, (*identity, what) in list(_known.items()) if _identity(descriptor) != identity})
 
 
 class Canary:
-    """A descriptor that is there to be missed, beside those that cannot be watched."""
+    """A watched descriptor opened only as a probe: whatever closes all descriptors closes it, too."""
 
     def __init__(self, what: str) -> None:
         self._descriptor, other = os.pipe()
@@ -35,7 +35,7 @@ class Canary:
         note(self._descriptor, what)
 
     def close(self) -> None:
-        """It is missed no more."""
+        """Stops watching it, and closes it unless it was lost."""
         was_lost = _identity(self._descriptor) != list(_known.get(self._descriptor, (0, 0, ""))[:2])
         forget(self._descriptor)
         if not was_lost:

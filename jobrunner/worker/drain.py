@@ -69,11 +69,12 @@ class Shutdown:
         """Tasks handed back to their place in line."""
 
     def run(self, ends: float) -> None:
-        """A graceful stop; what runs may go on until then (monotonic clock), unless a second stop is asked for."""
+        """A graceful stop: running tasks may go on until `ends` (monotonic clock), unless a second stop is
+        requested."""
         self._tasks.drivers.ask_to_stop()
         self._await_running(ends)
         self._tasks.drivers.stop(monotonic() if self._state.must_stop_now else ends)
-        self._broken = self._state.broken or self._parts.lost()  # told to stop before it was noticed
+        self._broken = self._state.broken or self._parts.lost()  # a stop was requested before the loss was noticed
         self.close()
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class Shutdown:
             try:
                 farewell()
             except JobrunnerError as error:
-                _log.warning("left without a farewell", error=str(error))
+                _log.warning("a step of the shutdown failed", error=str(error))
         self._parts.guard.close()
         tasks.broker.close()
 
@@ -107,7 +108,7 @@ class Shutdown:
         self._tasks.keeper.stop_all()
 
     def _report_last(self) -> None:
-        """What ended since the fetch loop did: it must not be handed back as if it had not."""
+        """Reports attempts that ended after the fetch loop: they must not be handed back as if they had not ended."""
         fetcher = self._tasks.fetcher
         try:
             fetcher.step()
@@ -126,8 +127,8 @@ class Shutdown:
             _log.warning("tasks not handed back; they return when their leases end", tasks=len(rest), error=str(error))
 
     def _last_outcome(self, attempt: Attempt) -> Outcome:
-        """What becomes of an attempt that is still held at the end: it is handed back. One that was running when this
-        worker broke may have broken it, and would break the next one, so it failed as in a crash."""
+        """The outcome of an attempt that is still held at the end: it is handed back. An attempt that was running when
+        this worker broke may have caused that, and would break the next worker, too, so it fails as in a crash."""
         if self._broken is None or not attempt.began_s or attempt.run_s >= 0:
             return Released()
         return Failed(f"AttemptCrashed: {self._broken}", _BROKEN_DELAY_S)

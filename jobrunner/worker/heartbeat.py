@@ -27,7 +27,7 @@ def new_worker_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a worker registers on the server besides itself, when it starts and with each heartbeat."""
+    """The names that a worker registers on the server when it starts and with each heartbeat."""
 
     worker_id: str
     queues: frozenset[str]

@@ -45,7 +45,8 @@ class Quarantine:
         return max(min(self._rests_until, self._others_at + _LULL_S) - monotonic(), 0.0)
 
     def sort(self, attempts: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-        """Of what was reserved: what may begin, and what goes back. One suspect may be neither: it is kept."""
+        """Splits reserved attempts into those that may begin and those to hand back. One suspect may be kept here
+        instead."""
         if self.is_on:
             return [], attempts
         suspects = [attempt for attempt in attempts if attempt.suspect] if self._isolates else []

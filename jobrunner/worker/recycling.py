@@ -81,7 +81,7 @@ class Recycling:
         if not is_worn or now < self._say_at:
             return
         self._say_at = now + _SAY_EVERY_S
-        _log.info("worker is worn", finished=finished, memory_mb=round((memory or resident_bytes()) / _MB))
+        _log.info("worker is due for recycling", finished=finished, memory_mb=round((memory or resident_bytes()) / _MB))
         if self._tell is None:
             self._is_over = True
         else:

@@ -42,14 +42,14 @@ def running(held: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]]
 
 
 def known_types() -> str:
-    """The names of the jobs that this process knows; `*` when that is above 4 KiB, as every look reads it."""
+    """The names of the jobs that this process knows; `*` when that is above 4 KiB, as every scan reads it."""
     names = ",".join(job.name for job in all_jobs())
     return names if len(names) <= _LONGEST_NAMES else TOO_MANY
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """How much memory a process has now, by default this one; where the system does not tell, the most that this one
-    ever had, and 0 of another."""
+    """The resident memory of a process, by default this one. Where the system has no /proc: the peak of this process,
+    and 0 for another."""
     with suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * resource.getpagesize()
     if pid is not None:

@@ -1,7 +1,7 @@
-"""Signals that this process answers itself, and nothing that it forks.
+"""Signal handlers of this process that its forks do not keep.
 
 A forked process inherits handlers and the descriptor that signals are written to. A pool of `multiprocessing` ends its
-processes by SIGTERM: they would not hear it, and their parent would take it for its own.
+processes by SIGTERM: they would ignore it, and their parent would take it for its own.
 """
 
 import os

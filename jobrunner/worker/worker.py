@@ -1,4 +1,4 @@
-"""The worker: what `jobrunner work` runs, and what programs embed."""
+"""The worker, run by `jobrunner work` or embedded in a program."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -37,14 +37,14 @@ from jobrunner.worker.recycling import Recycling
 _DRIVERS_PAUSE_S = 0.2
 _PAUSE_S = 1.0
 _BROKEN_GRACE_S = 5.0
-"""Nobody renews the leases of a worker that lost its keeper, so what it runs is handed back while they last."""
+"""A worker that lost its keeper cannot renew leases, so it hands running tasks back before their leases end."""
 _HANGS_S = 60.0
 _log = SafeLogger("jobrunner.worker")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSummary:
-    """What a worker did."""
+    """Totals of one run of a worker."""
 
     finished: int
     released: int

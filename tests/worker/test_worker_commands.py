@@ -67,7 +67,7 @@ def test_a_worker_that_stops_as_it_is_told_to_go_on_takes_nothing(
     stopping = threading.Thread(target=worker.stop)
 
     def stop_meanwhile(event: str, **_: Any) -> None:
-        if event == "worker was told to go on":
+        if event == "worker resumed":
             stopping.start()
             wait_for(lambda: worker._state.stops_asked)
 

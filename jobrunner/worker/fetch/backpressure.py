@@ -19,7 +19,7 @@ _log = SafeLogger("jobrunner.pressure")
 
 @dataclass(slots=True)
 class _WaitingMoves:
-    """What waits of one queue."""
+    """The waiting reports of one queue."""
 
     reports: list[Report] = field(default_factory=list)
     targets: set[str] = field(default_factory=set)
@@ -51,7 +51,7 @@ class Backpressure:
         if held is None:
             held = self._held_up[attempt.queue] = _WaitingMoves(due_at=monotonic() + _SHORTEST_PAUSE_S)
             self._turns.block(attempt.queue)
-            _log.info("a queue waits for room in others", queue=attempt.queue, full=sorted(targets_of(outcome)))
+            _log.info("a queue waits for capacity in others", queue=attempt.queue, full=sorted(targets_of(outcome)))
         held.reports.append(report)
         held.targets |= targets_of(outcome)
 
@@ -80,7 +80,7 @@ class Backpressure:
                 held.due_at = 0.0
 
     def after_turn(self, unsettled: list[Report]) -> None:
-        """What was tried was answered, but for what is unsettled: goes on with queues of which nothing waits."""
+        """Takes in the result of a retry; resumes queues without waiting or unsettled reports."""
         for queue, held in list(self._held_up.items()):
             if held.tried:
                 self._after_try(queue, held, unsettled)

@@ -51,7 +51,7 @@ class Fetcher:
         self.reserving = True
         """Off for good when the worker stops."""
         self.resting = False
-        """On while the worker was told to be quiet."""
+        """True while a `quiet` command is in force."""
         self.quiet = False
         """Whether the last turn began with either of them in the way of reserving."""
 
@@ -108,7 +108,7 @@ class Fetcher:
                 self._parts.broker.run(wake(self._parts.keys.queue(queue)))
 
     def _take_brought(self) -> None:
-        """Takes in the tasks that came with a hint. What this worker cannot use by now goes back to its place."""
+        """Takes in the tasks that came with a hint. Tasks that this worker cannot use any more go back in line."""
         while self._ahead:
             queue, count, brought = self._ahead.first()
             asked_at = monotonic() - self._parts.stats.age_ms(brought.now_ms) / 1000

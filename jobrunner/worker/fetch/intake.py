@@ -12,9 +12,9 @@ from jobrunner.worker.quarantine import Quarantine
 
 
 class Intake:
-    """Takes in what was reserved and begins it, or hands it back.
+    """Takes in reserved tasks and begins them, or hands them back.
 
-    Invariant: the lease keeper is told of a task before it begins; a task whose lease may have ended on the way is
+    Invariant: the lease keeper is notified of a task before it begins; a task whose lease may have ended on the way is
     never begun.
     """
 

@@ -1,7 +1,7 @@
 """Waiting for work without asking for it: a thread that listens for the hints of all queues.
 
 A wake-up is a hint. A worker listens only while it has free slots and knows of no work, and hands a hint on that it
-cannot use; what is lost all the same costs at most one poll interval.
+cannot use; a lost hint costs at most one poll interval.
 
 Behind the wait the server finds reservations of a few tasks on the same connection. So it hands a task out in the
 moment in which that came, without being asked once more. A worker that is cut off or suspended while it listens takes
@@ -26,13 +26,13 @@ _CLOSE_PAUSE_S = 0.05
 
 
 OnWake = Callable[[str | None, list[Any]], None]
-"""Hears which queue woke a worker ('' for none, None for: all may have, as hints were lost with the connection), and
-the values of the calls that were to follow, or their errors."""
+"""Called with the queue that woke a worker ('' for none, None for: all may have, as hints were lost with the
+connection), and the values of the calls that were to follow, or their errors."""
 Plan = Callable[[], Sequence[Call[Any]]]
 
 
 class Notifier:
-    """A thread that blocks on the server while it is armed, and tells `on_wake`."""
+    """A thread that blocks on the server while it is armed, and calls `on_wake` with what came."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Notifier:
         complaints: Complaints | None = None,
     ) -> None:
         self._listener = WakeListener(broker, [keys.queue(name) for name in queues])
-        # By a clock that was set, nobody could tell how old an answer is.
+        # With an injected clock the age of a reply is unknown.
         self.can_bring = self._listener.can_bring and broker.now_ms is server_clock
         self._plan: Plan = tuple
         self._on_wake = on_wake
@@ -88,7 +88,7 @@ class Notifier:
         """One wait in the server."""
         if not self._armed.wait(_LONGEST_WAIT_S) or self._closing:
             return 0.0
-        plan, self._plan = self._plan, tuple  # once: who has lost the answers knows nothing of what they did
+        plan, self._plan = self._plan, tuple  # once: without the replies, the effects of the calls are unknown
         try:
             calls = plan()
             queue, replies = self._listener.wait_with(_LISTEN_S, calls)

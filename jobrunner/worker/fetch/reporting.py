@@ -18,9 +18,9 @@ from jobrunner.worker.report.reports import Report, ReportCall, report_calls, to
 from jobrunner.worker.report.undelivered import UndeliveredReports
 
 _REFUSALS = 50
-"""After so many turns a report is given up that its server answers with an error each time."""
+"""Turns after which a report is given up that the server answers with an error each time."""
 _AWAY = (ServerUnavailable, OutcomeUnknown)
-"""What comes in place of a reply where one server of a cluster is away; where none answers it is raised."""
+"""Errors in place of a reply where one server of a cluster is away; where no server answers they are raised."""
 _log = SafeLogger("jobrunner.fetcher")
 
 
@@ -84,7 +84,7 @@ class Reporting:
         return True
 
     def release_waiting(self) -> None:
-        """Hands back the tasks whose reports wait for capacity, as the worker stops or rests."""
+        """Hands back the tasks whose reports wait for capacity, because the worker stops or is quiet."""
         self.pending += [(attempt, Released()) for attempt, _ in self.backpressure.take_all()]
 
     def calls(self) -> list[ReportCall]:
@@ -123,7 +123,7 @@ class Reporting:
             self._undelivered.after_turn()
 
     def note(self) -> None:
-        """Does what follows the reports of the turn before, as far as it needs no server."""
+        """Does the work after the reports of the turn before, as far as it needs no server."""
         self._after_report.note()
 
     def pass_on(self) -> None:

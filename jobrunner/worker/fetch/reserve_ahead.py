@@ -46,7 +46,7 @@ class ReserveAhead:
         ]
 
     def heard(self, brought: Sequence[Reservation | JobrunnerError]) -> set[str]:
-        """What the calls brought; returns the queues that need no look now."""
+        """Takes in the replies to the calls; returns the queues that need no poll now."""
         looked_at = set()
         for (queue, count), one in zip(self._planned, brought, strict=False):
             if isinstance(one, Reservation):

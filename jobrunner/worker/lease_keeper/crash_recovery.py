@@ -1,4 +1,4 @@
-"""What the keeper does for a worker that died: nothing it held waits for the end of a lease.
+"""The keeper's recovery of a dead worker: hands back the tasks it held without waiting for their leases to end.
 
 1. What its jobs started and still runs is killed, so that nothing runs twice at once.
 2. Tasks that had not begun go back to their places, with no attempt spent; so do those whose reservation the worker
@@ -36,7 +36,7 @@ _CHILDREN_END_S = 2.0
 
 
 class HeldWork(msgspec.Struct, frozen=True):
-    """What a worker leaves to its keeper."""
+    """The facts that the keeper needs to clean up after a dead worker."""
 
     queues: list[str]
     """Those it reserves from."""
@@ -105,7 +105,7 @@ class CrashRecovery:
                 yield leases.release(keys, rest)
 
     def _is_suspect(self, one: BegunAttempt) -> bool:
-        """What was in quarantine did it; where nothing was, each may have."""
+        """Whether an attempt may have caused the crash: the one in quarantine if there was one, else any."""
         if self._death.is_from_outside:
             return False
         return one.is_alone or not any(other.is_alone for other in self._begun.values())

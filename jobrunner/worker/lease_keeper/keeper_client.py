@@ -51,12 +51,12 @@ class KeeperClient:
     """The keeper process as seen by the worker. Its duties:
 
     1. starts the keeper, and starts another when it died or gives no signs of life;
-    2. tells it all that is held when it is ready, and from then on what was reserved and what is over;
-    3. hears which attempts were asked to stop or lost their lease (`is_stopped`);
+    2. sends it all held leases when it is ready, and from then on every reservation and every end;
+    3. receives which attempts were asked to stop or lost their lease (`is_stopped`);
     4. marks which attempts have begun, where the keeper can read it (`begin`), and leaves it what it needs to hand
        everything back when this process is killed (`leave`).
 
-    One that is still starting does not read, so it is told nothing: a full pipe would stop the worker.
+    Nothing is sent to a keeper that is still starting: it does not read yet, and a full pipe would block the worker.
     """
 
     def __init__(self, url: str, prefix: str) -> None:
@@ -72,9 +72,9 @@ class KeeperClient:
         self.begin = self._shared.begin
         """Called with each attempt before it begins, by the thread that runs it."""
         self.clear = self._shared.clear
-        """Hears of an attempt that outlived its quarantine."""
+        """Called with an attempt that outlived its quarantine."""
         self.took = self._shared.took
-        """Hears where the numbers of the leases of this worker lie."""
+        """Called with the lowest and the highest lease number of this worker."""
         self._watcher = threading.Thread(target=self._watch, name="jobrunner-leases", daemon=True)
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class KeeperClient:
         self._watcher.start()
 
     def leave(self, queues: list[str], *, has_children: bool) -> None:
-        """What the keeper needs to know when this process is killed; to be called before anything is reserved."""
+        """Leaves the keeper the facts it needs when this process is killed. Call it before anything is reserved."""
         name = name_of_this() if has_children or claims_children() else ""
         self._shared.waits = waiting_on_crash()
         self._shared.write(msgspec.json.encode(HeldWork(queues, name, claims_children())))
@@ -99,8 +99,8 @@ class KeeperClient:
         return self._ready.is_set()
 
     def can_keep(self, attempts: list[Attempt]) -> bool:
-        """Whether none of these leases can end before the keeper renews it; one that is short might, while the keeper
-        is still starting."""
+        """Whether the keeper renews each of these leases before it ends; a short one may end while the keeper is still
+        starting."""
         return self.is_ready or not _is_one_short(attempts)
 
     def hold(self, attempts: list[Attempt], since_s: float) -> None:
@@ -194,8 +194,8 @@ class KeeperClient:
             self._write(line)
 
     def _write(self, line: bytes) -> None:
-        """To the keeper. One that died is found by the watcher, and the next one is told all that is held. One that
-        does not read is killed, as the caller must go on."""
+        """Writes to the keeper. The watcher finds a dead keeper, and the next one receives all held leases. A keeper
+        that does not read is killed, as the caller must not block."""
         if self._keeper is None or self._keeper.stdin is None or self._closing:
             return
         pipe = self._keeper.stdin
@@ -209,7 +209,8 @@ class KeeperClient:
                     return
 
     def _listen(self, keeper: subprocess.Popen[bytes]) -> bool:
-        """Hears a keeper until its end, or ends one that gives no signs of life. Returns whether it was ever ready."""
+        """Reads from a keeper until its end, or kills one that gives no signs of life. Returns whether it was ever
+        ready."""
         assert keeper.stdout is not None
         health, was_ready, begun = KeeperHealth(self._shared, keeper.pid), False, b""
         output = keeper.stdout.fileno()
@@ -230,7 +231,7 @@ class KeeperClient:
         return was_ready
 
     def _hear(self, lines: list[bytes]) -> bool:
-        """Takes in what the keeper said; returns whether that it is ready was part of it."""
+        """Handles lines of the keeper; returns whether one of them reported that it is ready."""
         is_ready = False
         for line in lines:
             word, _, token = line.decode().strip().partition(" ")

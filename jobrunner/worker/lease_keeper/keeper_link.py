@@ -17,14 +17,14 @@ _LONGEST_START_S = 30.0
 _LONGEST_WAIT_MS = 1000
 """For space in the pipe. A keeper reads within milliseconds of a byte in the wake pipe."""
 _MISSED = 6
-"""Polls without a sign of life, of which there is one each 0.2 s, after which a keeper hangs."""
+"""Polls without a new sign of life after which a keeper counts as hanging; it gives one every 0.2 s."""
 _MISSED_STOPPED = 2
 """The same of a keeper that the system reports as stopped."""
 
 
 class WakePipe:
-    """A byte in it makes the keeper read its messages at once. Its errors are ignored: a job may have closed what it
-    does not know, and a keeper that is not woken reads within a second."""
+    """A byte in it makes the keeper read its messages at once. Errors are ignored: a job may have closed the
+    descriptor, and a keeper that is not woken reads within a second."""
 
     def __init__(self) -> None:
         self._descriptor = -1
@@ -90,7 +90,7 @@ def serve_line(url: str, prefix: str) -> bytes:
 
 
 def hold_lines(since_s: float, attempts: Iterable[Attempt]) -> bytes:
-    """These are held since then (monotonic clock): a line for each queue and length of lease."""
+    """Lines for attempts held since then (monotonic clock): one for each queue and length of lease."""
     alike: dict[tuple[str, float], list[Attempt]] = {}
     for attempt in attempts:
         alike.setdefault((attempt.queue, attempt.keepalive_ms), []).append(attempt)
@@ -102,5 +102,5 @@ def hold_lines(since_s: float, attempts: Iterable[Attempt]) -> bytes:
 
 
 def drop_line(tokens: list[str]) -> bytes:
-    """These are over."""
+    """The line for attempts that are over."""
     return msgspec.json.encode(["drop", tokens]) + b"\n"

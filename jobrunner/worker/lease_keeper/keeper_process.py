@@ -65,7 +65,7 @@ def is_suspended(pid: int) -> bool:
 
 
 class Inbox:
-    """What the worker wrote, taken in line by line as far as it has come."""
+    """Reads the lines of the worker, as far as they have arrived, and passes each on."""
 
     def __init__(self, pipe: int, take: Callable[[bytes], None]) -> None:
         self._pipe = pipe
@@ -75,7 +75,7 @@ class Inbox:
         os.set_blocking(pipe, False)
 
     def catch_up(self) -> None:
-        """Takes in what was written and not read. Raises EOFError at the end."""
+        """Reads everything written so far. Raises EOFError at the end."""
         with self._lock:
             read = [self._begun]
             with contextlib.suppress(BlockingIOError):
@@ -88,7 +88,7 @@ class Inbox:
 
 
 class TurnClock:
-    """When the turn at hand began, for the sign of life: a thread that hangs must not look alive."""
+    """The start of the current turn, checked before each sign of life: a thread that hangs must not look alive."""
 
     def __init__(self) -> None:
         self.began: float | None = None
@@ -136,7 +136,7 @@ def _listen(inbox: Inbox, bell: int, marks: SharedMemory, turns: TurnClock, work
         if worker.descriptor in rings or os.getppid() != worker.pid:
             return
         if bell in rings and not os.read(bell, _CHUNK):
-            return  # nobody is left who could ring
+            return  # the worker has closed its end: no wake-up can come
         if rings or monotonic() >= reads_at:
             inbox.catch_up()
             reads_at = monotonic() + _READ_EVERY_S

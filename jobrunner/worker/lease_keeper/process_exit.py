@@ -1,4 +1,4 @@
-"""That a process died, and how, as another one sees it that is not its parent.
+"""Detects that a process died, and how, from a process that is not its parent.
 
 Death is seen by a descriptor of the process (pidfd): a pipe may be held open by something it forked. How the process
 ended the kernel says at any time from Linux 6.15 on, before that only until the parent has asked.
@@ -17,7 +17,7 @@ from typing import Final
 from jobrunner.clock import monotonic, sleep
 
 _INFO: Final = struct.Struct("=QQ11Ii")
-"""struct pidfd_info: what is asked for and given, cgroup, ids, exit status."""
+"""struct pidfd_info: mask of requested and returned fields, cgroup, ids, exit status."""
 _GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11
 _EXIT = 1 << 3
 _LOOK_S = 0.05

@@ -29,7 +29,7 @@ _LETS_GO = ("gone", "not_reserved", "lost")
 @dataclass(slots=True, eq=False)
 class LeaseBatch:
     """Leases that were taken at once and are as long, and when they were last known to be renewed, on the monotonic
-    clock. A worker of short tasks tells of thousands a second, so a lease on its own is an entry of a dictionary."""
+    clock. A worker of short tasks reports thousands a second, so a single lease is only an entry of a dictionary."""
 
     queue: str
     keepalive_s: float
@@ -57,7 +57,7 @@ class _RenewalSlice:
 
 
 class LeaseRenewer:
-    """Renews each lease when a third of it has passed. `tell` hears lines for the worker."""
+    """Renews each lease when a third of it has passed. Calls `tell` with lines for the worker."""
 
     def __init__(self, broker: Broker, keys: Keys, tell: Callable[[str], None]) -> None:
         self._broker = broker
@@ -71,8 +71,8 @@ class LeaseRenewer:
         self.changed = Signal()
 
     def connect(self) -> None:
-        """Opens its connection, and has the server know the script: on a slow way either takes as long as a short
-        lease lasts."""
+        """Opens its connection, and loads the script into the server: over a slow network either takes as long as a
+        short lease lasts."""
         self._broker.connect()
         self._broker.run(leases.teach_extend())
 
@@ -114,7 +114,7 @@ class LeaseRenewer:
 
     def step(self) -> float:
         """Renews what is due; returns the seconds until something is due again. On a cluster it does not wait for the
-        nodes: what they answer is taken in by their threads."""
+        nodes: their threads take in the replies."""
         by_node: dict[object, list[_RenewalSlice]] = {}
         for one in self._take_due():
             by_node.setdefault(self._broker.node_of(self._keys.queue(one.queue).pending), []).append(one)

@@ -55,7 +55,7 @@ class SharedMemory:
         return self._words[_BEATS]
 
     def beat(self) -> None:
-        """The keeper gives a sign of life."""
+        """Gives a sign of life. Called by the keeper."""
         self._words[_BEATS] += 1
 
     @property
@@ -64,12 +64,12 @@ class SharedMemory:
         return self._words[_LACKS] != 0
 
     def took(self, lowest: int, highest: int) -> None:
-        """The worker takes leases whose numbers lie there."""
+        """Notes the range of lease numbers that the worker takes."""
         self._words[_LOWEST], self._words[_HIGHEST] = lowest, highest
 
     @property
     def taken(self) -> tuple[int, int]:
-        """Where the numbers of all leases of the worker lie."""
+        """The range of the numbers of all leases of the worker."""
         return self._words[_LOWEST], self._words[_HIGHEST]
 
     def begin(self, attempt: Attempt) -> None:
@@ -107,7 +107,7 @@ class SharedMemory:
                 free(mark)
 
     def begun(self) -> list[BegunAttempt]:
-        """What has begun and is not yet known to be reported."""
+        """The attempts that have begun and are not yet known to be reported."""
         words = [word for word in self._words[_FIRST:] if word]
         return [BegunAttempt(word & _NUMBER, waits=bool(word & _WAITS), is_alone=bool(word & _ALONE)) for word in words]
 
@@ -121,12 +121,12 @@ class SharedMemory:
         self._words[_SIGNAL] = number
 
     def write(self, text: bytes) -> None:
-        """What the keeper should know when its worker is dead, behind the words."""
+        """Stores a text for the keeper of a dead worker, behind the words."""
         os.pwrite(self.descriptor, text, _SIZE)
         self._words[_TEXT] = len(text)
 
     def read(self) -> bytes:
-        """What was written; nothing when the worker had not come so far."""
+        """The stored text; empty when the worker died before it wrote one."""
         return os.pread(self.descriptor, self._words[_TEXT], _SIZE)
 
     def end_well(self) -> None:
@@ -135,7 +135,7 @@ class SharedMemory:
 
     @property
     def ended_well(self) -> bool:
-        """Whether that was said."""
+        """Whether `end_well` was called."""
         return self._words[_ENDED] != 0
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""What follows when the server took a report: the lease is let go, the end is counted, logged, told, and passed on to
-its flow.
+"""Work after the server accepted a report: drops the lease, counts and logs the end, writes its event, and passes it on
+to its flow.
 
-A report is over when the server said so, and none of this changes it: so a busy worker does it while the server works
-on the next reports.
+A report is final once the server has accepted it, and none of this changes it: so a busy worker does this work while
+the server handles the next reports.
 """
 
 from jobrunner.broker.broker import Broker
@@ -20,7 +20,8 @@ _log = SafeLogger("jobrunner.fetcher")
 
 
 class AfterReport:
-    """Its length is how much is still to be done. `take` costs nothing; `note` asks no server; `pass_on` does."""
+    """Its length counts the steps still to be done. `take` costs nothing; `note` sends nothing to the server; `pass_on`
+    does."""
 
     def __init__(
         self, broker: Broker, keys: Keys, held: KeeperClient, figures: StatsRecorder, endings: AttemptEvents
@@ -37,11 +38,11 @@ class AfterReport:
         return len(self._taken) + len(self._untold)
 
     def take(self, settlement: ReportCall, verdicts: list[str]) -> None:
-        """Hears what the server answered to reports."""
+        """Takes the server's replies to reports."""
         self._taken.append((settlement, verdicts))
 
     def note(self) -> None:
-        """Does what stays in this process."""
+        """Does the part that needs no server: drops leases, counts, logs."""
         if not self._taken:
             return
         try:
@@ -56,13 +57,13 @@ class AfterReport:
             self._taken = []  # last: no moment may look as if nothing were to be done
 
     def pass_on(self) -> None:
-        """Takes ends of tasks of flows on, and sends events. The ends are in their outboxes: what goes wrong here the
-        leader makes up for."""
+        """Passes ends of tasks on to their flows, and sends events. The ends are in their outboxes, so the leader
+        passes on those that fail here."""
         if self._untold:
             try:
                 relay(self._broker, self._keys, ended=self._untold)
             except JobrunnerError as error:
-                _log.warning("flows go on at the leader's next look", ends=len(self._untold), error=str(error))
+                _log.warning("flows continue at the leader's next scan", ends=len(self._untold), error=str(error))
             finally:
                 self._untold = []
         self._endings.send()

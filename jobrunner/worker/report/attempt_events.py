@@ -1,7 +1,7 @@
 """The end of every attempt as an event, for workers that are asked for it (`events="all"`).
 
-Written where the answers to reports are known, all of a turn in one round trip. What the server does not take is left
-out: events hold up no work.
+Written once the replies to reports are known, all of a turn in one round trip. An event that the server refuses is
+dropped: events delay no work.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ from jobrunner.worker.report.stats import COUNTED, TOO_LATE
 
 
 class AttemptEvents:
-    """Heard by the fetch loop; silent unless it `tells`."""
+    """Fed by the fetch loop; writes nothing unless `tells` is set."""
 
     def __init__(self, broker: Broker, keys: Keys, worker_id: str, *, tells: bool) -> None:
         self._broker, self._keys, self._worker_id, self._tells = broker, keys, worker_id, tells
         self._unsent: list[Call[None]] = []
 
     def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
-        """Takes note of reports and of what the server answered; what was handed back did not end."""
+        """Notes ended attempts by the server's replies; attempts that were handed back did not end."""
         if self._tells:
             for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
                 if ended := _ended(outcome, verdict):
                     self._unsent.append(self._event(attempt, outcome, ended))
 
     def send(self) -> None:
-        """Writes what was noted."""
+        """Writes the noted events."""
         if self._unsent:
             calls, self._unsent = self._unsent, []
             try:

@@ -1,4 +1,4 @@
-"""Seals what outcomes carry, before they become calls: results, payloads of moves, and of the items of a fan-out."""
+"""Encrypts the contents of outcomes before they become calls: results, payloads of moves, and of fan-out items."""
 
 from copy import copy
 from dataclasses import replace
@@ -40,7 +40,8 @@ def sealed(attempt: Attempt, outcome: Outcome, keys: Keys) -> Outcome:
 
 
 def _moved(attempt: Attempt, outcome: Moved, queue: QueueKeys, to: QueueKeys, task_id: str, then: bytes) -> Moved:
-    """The payload sealed for where it goes; what has none of its own takes that of the attempt along."""
+    """Encrypts the payload for the target queue. A move without a payload of its own takes the payload of the
+    attempt."""
     payload, encoding, after = outcome.payload, outcome.encoding, b""
     if payload is None or then:
         opened = unsealed(attempt, queue)

@@ -1,4 +1,4 @@
-"""How long a failed task waits when its job says nothing: as its queue is configured."""
+"""The backoff of failed tasks whose job sets none: the setting of their queue."""
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
@@ -16,7 +16,7 @@ _log = SafeLogger("jobrunner.backoffs")
 
 
 class QueueBackoffs:
-    """The backoffs of queues, read when a task fails that needs one, and believed for a second.
+    """The backoffs of queues, read when a task fails that needs one, and cached for a second.
 
     A queue whose settings cannot be read has the default: a failure is reported in any case.
     """

@@ -81,7 +81,7 @@ def _size(report: Report) -> int:
 
 
 def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
-    """The verb, for some with what else reports must have in common to be made by one call."""
+    """The verb, for moves and fan-outs together with the other values that reports of one call must share."""
     if isinstance(outcome, Failed):
         return "fail"
     if isinstance(outcome, Moved):
@@ -110,7 +110,7 @@ def _settlement(
 
 
 def _commit(keys: Keys, made: list[Report], queue: str) -> ReportCall:
-    """Reports that say the same are sent as one, so they are put in that order."""
+    """Groups reports with equal contents: each group is sent as one."""
     groups: defaultdict[tuple[Any, ...], list[Report]] = defaultdict(list)
     for report in made:
         attempt, outcome = report
@@ -151,7 +151,7 @@ def _spread(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
 
 
 def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Arg]:
-    """What a child has of its own, or else of its parent."""
+    """The fields of a child, which inherits those it does not set from its parent."""
     payload, encoding, headers = child.payload, child.encoding, child.headers
     if payload is None:
         payload, encoding = attempt.payload or b"", (attempt.encoding or b"").decode("utf-8", "replace")
@@ -178,7 +178,7 @@ _COMMITTED: dict[type, str] = {
 
 
 def ended(keys: Keys, settlement: ReportCall, verdicts: list[str]) -> list[Ended]:
-    """What these reports left in the outbox of their queue: ends of tasks of flows."""
+    """The ends of tasks of flows that these reports left in the outbox of their queue."""
     return [
         Ended(keys.queue(attempt.queue).tag, _ENDINGS[type(outcome)], attempt.then, getattr(outcome, "result", b""))
         for (attempt, outcome), verdict in zip(settlement.reports, verdicts, strict=True)
@@ -208,7 +208,7 @@ def too_many_hops(attempt: Attempt, outcome: Outcome) -> Report:
 
 
 def tell(settlement: ReportCall, verdicts: list[str]) -> None:
-    """Logs what a person should know: failures, deaths, and reports that came too late."""
+    """Logs failures, deaths, and reports that came too late."""
     for (attempt, outcome), verdict in zip(settlement.reports, verdicts, strict=True):
         if verdict in ("ok", "waiting"):
             continue

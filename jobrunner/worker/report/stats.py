@@ -1,8 +1,8 @@
 """Counts and times of a worker, added to the stats on the server every few seconds.
 
-Counting is done where the answers to reports are known, so a figure says what became of an attempt on the server. What
-must hold: each report is counted once, also when the answer of the server was lost; while the server is away figures
-are kept and added up, in bounded memory; they never hold up or end the work. A worker that is killed takes what it
+Attempts are counted once the server's replies to their reports are known, so each count reflects the state on the
+server. Invariants: each report is counted once, also when the server's reply was lost; while the server is away, counts
+are kept and added up in bounded memory; counting never delays or ends the work. A worker that is killed takes what it
 counted since its last flush with it; totals that must be exact are counted by the scripts themselves.
 """
 
@@ -63,16 +63,16 @@ class StatsRecorder:
         self._sent_at = -LONE_EVERY_S
 
     def synchronize(self, server_ms: float) -> None:
-        """Notes the server's clock, as an answer that just came said it."""
+        """Notes the server's clock, as read from a reply that just came."""
         self._server_ahead_ms = server_ms - perf_counter() * 1000
 
     def age_ms(self, server_ms: float) -> float:
-        """How long ago the server said that it is this late there, by what it said before; 0 when it has not."""
+        """How long ago the server's clock showed this time, by the last reading of it; 0 before the first reading."""
         ahead_ms = self._server_ahead_ms
         return 0.0 if ahead_ms is None else max(perf_counter() * 1000 + ahead_ms - server_ms, 0.0)
 
     def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
-        """Counts reports by what the server answered. Reports that stand together are mostly of one job."""
+        """Counts reports by the server's replies. Neighbouring reports mostly belong to one job."""
         ahead_ms = self._server_ahead_ms
         line, queue, job = None, "", ""
         ran_ms: list[float] = []
@@ -119,7 +119,7 @@ class StatsRecorder:
                 line.wait.note(ms, items)
 
     def step(self) -> float:
-        """Sends what was counted, unless it can wait. Raises ServerError; what was not sent is sent by the next."""
+        """Sends the counts, unless they can wait. Raises ServerError; the next call sends what is left."""
         if self._unsent or not self._can_wait():
             self.flush()
         return FLUSH_EVERY_S

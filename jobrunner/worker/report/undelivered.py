@@ -1,4 +1,4 @@
-"""Reports whose server is away: of a cluster of which others answer.
+"""Reports to a node of a cluster that is away while other nodes answer.
 
 Invariant: a report is kept until its server answers, however long that takes, as with a single server, whose worker
 can do nothing else meanwhile. It is tried again after pauses that grow, as each try may cost the others a time-out.

@@ -29,7 +29,7 @@ def after_error(attempt: Attempt, definition: Definition, error: BaseException) 
 
 
 def shown(definition: Definition, error: BaseException) -> BaseException:
-    """The error as hooks and people see it: a timeout that was raised into a thread carries no words."""
+    """The error as passed to hooks and logs: a timeout that was raised into a thread has no message."""
     return out_of_time(definition) if isinstance(error, AttemptTimeout) and not error.args else error
 
 
@@ -60,7 +60,7 @@ def error_text(error: BaseException) -> str:
 
 
 def sendable(text: str) -> str:
-    """The text without hidden values, and with escapes in place of characters that have no UTF-8."""
+    """The text with redacted values hidden, and with escapes in place of characters that have no UTF-8."""
     return in_error(text).encode("utf-8", "backslashreplace").decode()
 
 

@@ -43,18 +43,18 @@ from jobrunner.worker.run.error_outcome import after_error, error_text, out_of_t
 
 _SUCCEEDED = Succeeded()
 OnCancel = Callable[[asyncio.CancelledError], BaseException]
-"""Says what it means that the task of an attempt was cancelled from outside its coroutine: returns the error it failed
-with, or raises what it was given, to have it passed on."""
+"""Called when the task of an attempt was cancelled from outside its coroutine: returns the error it failed with, or
+raises its argument, to pass it on."""
 Begin = Callable[[Attempt], object]
 _log = SafeLogger("jobrunner.runner")
 
 
 def nothing(_attempt: Attempt) -> None:
-    """What is done before an attempt that nobody has to hear of."""
+    """The default `begin`: does nothing."""
 
 
 def cancelled_by_a_job(_: asyncio.CancelledError) -> BaseException:
-    """What it means that the task of an attempt was cancelled, where the worker itself did not do that."""
+    """The error of an attempt whose task was cancelled, but not by the worker."""
     return AttemptCancelled(
         "the asyncio task of the attempt was cancelled (CancelledError), by its own job or by another one"
     )
@@ -67,8 +67,9 @@ def _pass_on(error: asyncio.CancelledError) -> BaseException:
 class Runner:
     """Turns attempts into outcomes: finds the job or station, builds it from the attempt, runs it with its hooks.
 
-    `is_stopped(token)` tells whether the attempt with that lease token should stop. `begin` hears of each attempt right
-    before the first code of the program is run for it: as late as can be, as what has not begun costs no attempt.
+    `is_stopped(token)` returns whether the attempt with that lease token should stop. `begin` is called with each
+    attempt right before the first code of the program runs for it: as late as possible, as a task that has not begun
+    spends no attempt.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Runner:
         self._middleware = middleware
 
     def run(self, attempt: Attempt, definition: Definition | None = None) -> Outcome:
-        """Runs a job whose `run` is a plain function. `definition`: what runs it, where the caller knows."""
+        """Runs a job whose `run` is a plain function. `definition`: its job or station, where the caller knows it."""
         before = RUNNING.get()
         try:
             found = self.prepare(attempt, definition)
@@ -149,8 +150,8 @@ class Runner:
     def prepare(
         self, attempt: Attempt, definition: Definition | None = None
     ) -> tuple[Definition, Any, JobRun] | Failed | Unknown:
-        """What runs an attempt, its definition, what was built from it, and its run, which is the current one from then
-        on; or why that cannot be."""
+        """Returns the definition of an attempt, the object built from it, and its run, which becomes the current run;
+        or the outcome of an attempt that cannot run."""
         if definition is None:
             definition = definition_for(attempt)
             if definition is None:
@@ -182,8 +183,8 @@ class Runner:
             return Failed(error_text(error), retry=False)
 
     def _unproved(self, run: JobRun) -> Failed | None:
-        """Why a sealed step of a flow may not run: the results that it is given do not show that those before it
-        succeeded. A job that never looks at them would else run as soon as somebody puts it in line."""
+        """Why an encrypted step of a flow may not run: the results passed to it do not prove that the steps before it
+        succeeded. Without this check, a job that never reads them would run as soon as it is put in line."""
         try:
             run.received()
         except EncryptionError as error:
@@ -279,7 +280,7 @@ def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome
 def _already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
     if not isinstance(outcome, Succeeded):
         reason = outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else type(outcome).__name__
-        _log.error("a task acknowledged early is given up", task=attempt.id, job=attempt.type, error=reason)
+        _log.error("early-acknowledged task not retried", task=attempt.id, job=attempt.type, error=reason)
     return Acknowledged()
 
 

@@ -40,7 +40,7 @@ def rolled(
             stage.say(f"roll {roll + 1} of {rolls}, {stage.ended():,} of {tasks:,} done")
         stage.drain()
         starts = stage.ledger.entries("start")
-        recycled, left_with = pool.logged("worker is worn"), pool.left_with()
+        recycled, left_with = pool.logged("worker is due for recycling"), pool.left_with()
 
         for kill in range(kills):
             stage.enqueue(portion, seconds=seconds)

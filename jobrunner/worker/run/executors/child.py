@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(descriptor: str, lifeline: str) -> None:
     """Serves one slot until it closes."""
-    # Not ignored: what a job starts would inherit that.
+    # A handler, not SIG_IGN: processes that a job starts would inherit SIG_IGN.
     answer_signals((signal.SIGINT, signal.SIGTERM), lambda *_: None)
     stopped: set[str] = set()
     threading.Thread(target=_listen, args=(int(lifeline), stopped), daemon=True).start()

@@ -22,8 +22,8 @@ def _failed(_: Attempt, error: BaseException) -> Outcome:
 
 
 class CoroutineExecutor:
-    """At most `concurrency` coroutines at a time. `give_up` names the outcome of an attempt that nobody waits for any
-    more, as its event loop ended or its time is over."""
+    """At most `concurrency` coroutines at a time. `give_up` returns the outcome of an attempt that is abandoned because
+    its event loop ended or its time is over."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class CoroutineExecutor:
         """Nothing to do: every free slot is taken at once."""
 
     def take_back(self) -> list[Attempt]:
-        """Hands back what was not begun."""
+        """Returns the attempts that have not begun, and forgets them."""
         return emptied(self._backlog)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class DispatchingExecutor:
         self._plain.nudge()
 
     def take_back(self) -> list[Attempt]:
-        """Hands back what was not begun."""
+        """Returns the attempts that have not begun, and forgets them."""
         taken = self._plain.take_back()
         return taken if self._coroutines is None else taken + self._coroutines.take_back()
 

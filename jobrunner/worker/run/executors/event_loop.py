@@ -46,7 +46,7 @@ class LoopExecutor(Protocol):
         """Runs an attempt."""
 
     def give_up(self, attempt: Attempt, error: BaseException) -> Outcome:
-        """The outcome of an attempt that nobody waits for any more. Runs no hook."""
+        """The outcome of an abandoned attempt. Runs no hook."""
 
     def report(self, attempt: Attempt, outcome: Outcome) -> None:
         """The end of an attempt, and its slot. Any thread calls it."""
@@ -77,15 +77,15 @@ class EventLoop:
         self._running: dict[str, LoopAttempt] = {}
         self._timeouts = LateAttempts(watch, self)
         self._not_begun: set[str] = set()
-        """Whoever removes a token from it, in one step, begins the attempt or puts it back: a loop that is blocked may
-        turn again while another thread gives up what it holds."""
+        """The thread that removes a token, in one atomic step, begins the attempt or puts it back: a blocked loop may
+        turn again while another thread gives up its attempts."""
         self._crash: AttemptCrashed | None = None
         self._is_closing = False
         self._pid = forks.PID
         _loops.add(self)
         self._is_replaced = False
         self._blocked: list[Alarm] = []
-        """What ends the patience with a job that blocks the loop."""
+        """The alarm after which the attempts of a blocked loop are given up; empty while the loop is not blocked."""
         self._loop = new_loop()
         self._context = copy_context()  # jobs see what is current where the executor was made
         self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
@@ -161,8 +161,8 @@ class EventLoop:
         return True
 
     def _on_cancel(self, running: LoopAttempt, error: asyncio.CancelledError) -> BaseException:
-        """What it means that the task of an attempt was cancelled. Raises the error when the worker is closing: the
-        attempt is handed back then, not reported."""
+        """The cause of the cancellation of an attempt's task. Raises the error when the worker is closing: the attempt
+        is handed back then, not reported."""
         if self._is_closing:
             raise error
         if self._crash is not None:
@@ -201,8 +201,8 @@ class EventLoop:
         self._executor.report(attempt, outcome)
 
     def _after_task(self, running: LoopAttempt, task: "asyncio.Task[None]") -> None:
-        """The task of an attempt ended, and maybe nobody has reported that: it was cancelled before its first step, or
-        behind its last."""
+        """Reports an attempt whose task ended without a report: it was cancelled before its first step, or behind its
+        last."""
         error = None if task.cancelled() else task.exception()
         if running.attempt.token in self._running and not self._is_closing and not self._put_back(running):
             cause = self._on_cancel(running, asyncio.CancelledError()) if error is None else error
@@ -250,7 +250,7 @@ class EventLoop:
             self._executor.begin_more()
 
     def _give_up_blocked(self) -> None:
-        """Called by the watching thread: what has no timeout waited for long enough."""
+        """Gives up the attempts without a timeout on a blocked loop. Called by the watching thread."""
         self._crash = AttemptCrashed(f"another job blocked the event loop of the attempt for {_BLOCKED_S:g} s")
         self._report_rest(self._crash)
 

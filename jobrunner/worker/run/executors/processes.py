@@ -180,7 +180,7 @@ class ProcessSlot:
 def _read_answer(raw: bytes, attempt: Attempt) -> Outcome | None:
     outcome = read_outcome(raw, attempt.token)
     if outcome is None:
-        _log.warning("what a fork of a job wrote is left out", task=attempt.id, job=attempt.type)
+        _log.warning("the answer of a fork of a job is ignored", task=attempt.id, job=attempt.type)
     return outcome
 
 
@@ -210,8 +210,8 @@ class ChildProcess:
         self, message: bytes, timeout_s: float | None, read: Callable[[bytes], Any],
         look: Callable[[], object] = lambda: None,
     ) -> Any:  # fmt: skip
-        """Sends a message and waits for the answer, calling `look` a few times a second. What `read` returns None
-        for is left out.
+        """Sends a message and waits for the answer, calling `look` a few times a second. Answers for which
+        `read` returns None are ignored.
 
         Raises TimeoutError, or EOFError when the child died. A local socket that is closed with unread bytes resets its
         peer (unix(7)), so a reset tells that the child had not read the message; other systems may not tell.
@@ -259,11 +259,11 @@ class ChildProcess:
 
     @property
     def resident_bytes(self) -> int:
-        """How much memory it has; 0 where the system does not tell."""
+        """Its resident memory; 0 where the system has no /proc."""
         return resident_bytes(self._process.pid)
 
     def stop(self, token: str) -> None:
-        """Tells the child, once, that an attempt should stop."""
+        """Notifies the child, once, that an attempt should stop."""
         if token == self._told:
             return
         self._told = token

@@ -12,7 +12,7 @@ RunAttempt = Callable[[Attempt], Outcome]
 
 
 class Slots(Protocol):
-    """What the threads of an executor run attempts with."""
+    """Makes the functions with which the threads of an executor run attempts."""
 
     def new_run(self) -> RunAttempt:
         """The function of one more thread."""
@@ -70,14 +70,14 @@ class Executor(Protocol):
         """Called when backlog stands still: puts more slots to work."""
 
     def take_back(self) -> list[Attempt]:
-        """Hands back what was not begun."""
+        """Returns the attempts that have not begun, and forgets them."""
 
     def close(self) -> None:
         """Begins nothing more and ends what runs, where it can be ended: coroutines and processes, not threads."""
 
 
 def emptied(backlog: deque[Attempt]) -> list[Attempt]:
-    """What was in a backlog, first in line first, also while threads take from it."""
+    """Empties a backlog, oldest attempt first, also while threads take from it."""
     taken = []
     try:
         while True:

@@ -57,7 +57,7 @@ class AttemptLoop(Protocol):
 
 
 class LateAttempts:
-    """The alarms of attempts with a timeout. asyncio cancels an attempt at its timeout; one that goes on is cancelled
+    """The alarms of attempts with a timeout. asyncio cancels an attempt at its timeout; if it goes on, it is cancelled
     again `LATE_S` later, and given up after another `LATE_S`. Alarms ring in the watching thread."""
 
     def __init__(self, watch: Watchdog, loop: AttemptLoop) -> None:

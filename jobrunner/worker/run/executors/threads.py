@@ -1,4 +1,4 @@
-"""Attempts on threads: all slots take from one backlog, so a long task keeps nobody waiting behind it."""
+"""Attempts on threads: all slots take from one backlog, so no task waits behind a long one."""
 
 import threading
 from collections import deque
@@ -18,7 +18,7 @@ _log = SafeLogger("jobrunner.executor")
 
 
 class ThreadExecutor:
-    """`concurrency` threads. A parked thread waits on a lock of its own; whoever adds work wakes as many as it needs.
+    """`concurrency` threads. A parked thread waits on a lock of its own; `submit` wakes as many threads as it needs.
 
     Tasks shorter than the cost of waking a thread are left to few threads: more would only take turns on the
     interpreter lock. When the backlog stands still all the same, `nudge` wakes another.
@@ -53,7 +53,7 @@ class ThreadExecutor:
             self._parked.popleft().release()
 
     def take_back(self) -> list[Attempt]:
-        """Hands back what was not begun."""
+        """Returns the attempts that have not begun, and forgets them."""
         return emptied(self._backlog)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class ThreadExecutor:
             try:
                 self._parked.remove(parking)
             except ValueError:
-                parking.acquire()  # someone is waking us already
+                parking.acquire()  # another thread is waking this one already
             return
         parking.acquire()
 

@@ -1,4 +1,4 @@
-"""What goes over the socket between a slot and its child process: frames of a length and so many bytes of msgpack.
+"""The protocol between a slot and its child process: frames of a length and so many bytes of msgpack.
 
 First the greeting (never in the arguments of the child: `ps` shows those), answered with nothing or an error; then an
 attempt and its outcome in turn. An outcome names the lease of its attempt: a process that a job forked has the same
@@ -15,7 +15,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.outcome import OUTCOMES, FannedOut, Moved, Outcome
 
 PIECE = 16 * 1024
-"""What is asked of the socket at once, at least: a frame mostly comes in one piece."""
+"""The smallest read from the socket, in bytes: most frames arrive in one piece."""
 _HEAD = struct.Struct("!I")
 _KINDS: dict[str, Callable[..., Outcome]] = {kind.__name__: kind for kind in OUTCOMES}
 _outcomes = msgspec.msgpack.Decoder(tuple[str, dict[str, Any]])
@@ -23,7 +23,7 @@ _attempts = msgspec.msgpack.Decoder(tuple[Attempt, str])
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """What a child needs to know: the server, the prefix, and the modules that declare the jobs."""
+    """The set-up of a child: the server, the prefix, and the modules that declare the jobs."""
 
     url: str
     prefix: str
