@@ -1,4 +1,4 @@
-"""Queues as queues, for asyncio: Queue with every method awaited. What the operations do stands in the steps."""
+"""Queues as queues, for asyncio: Queue with every method awaited. The operations are those of Queue."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar

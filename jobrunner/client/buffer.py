@@ -1,7 +1,7 @@
 """A producer's buffer for short outages: tasks that cannot be sent now wait in this process until the server is back.
 
-What must hold: tasks are sent in the order in which they were enqueued, each under the id that it was given then, so
-that one that had arrived after all is there once; and nothing is forgotten in silence.
+Invariants: tasks are sent in the order in which they were enqueued, each under the id that it got then, so that a task
+that had arrived after all is stored once; and every lost task is logged.
 """
 
 import os
@@ -85,7 +85,7 @@ class Buffer:
             return None
 
     def close(self) -> None:
-        """Waits until all is sent, or the time is up; tells what is lost. Takes nothing more."""
+        """Waits until all tasks are sent, or the time is up; logs how many are lost. Accepts no more tasks."""
         ends = monotonic() + self._settings.buffer_flush
         with self._changed:
             while len(self) and (left := ends - monotonic()) > 0:
@@ -140,7 +140,7 @@ class Buffer:
                 replies = self._broker.write([call for _, call in batch.written])
                 if not batch.before:
                     self._broker.run_many(registering_again([queue for queue, _ in batch.written], replies))
-            except Exception as error:  # whatever it is, nobody else would send them
+            except Exception as error:  # whatever it is, no other code would send them
                 if not isinstance(error, _AWAY) and type(error) is not told:
                     told = type(error)
                     _log.warning("the server refuses tasks that waited for it", tasks=len(self), error=str(error))
@@ -173,7 +173,7 @@ class Buffer:
 def buffer_of(
     settings: ClientSettings, keys: Keys, endpoint: Endpoint, now_ms: Callable[[], bytes]
 ) -> Buffer | None:
-    """The buffer of a client; None where nothing is to wait."""
+    """The buffer of a client; None when `buffer_tasks` is 0."""
     if not settings.buffer_tasks:
         return None
     broker = Broker(endpoint, retry_timeout_s=0, now_ms=now_ms, greeting=server_calls.check_format(keys))

@@ -128,7 +128,7 @@ class Client:
         return run_operation(self._broker, read_stats(self._keys))
 
     def redaction(self) -> Redaction:
-        """What is hidden of tasks, here and by whoever published names. Raises ServerError."""
+        """The parameters hidden in what is rendered: those of this client and of the server. Raises ServerError."""
         return run_operation(self._broker, self._redaction.now(self._keys))
 
     def hide(self, names: Iterable[str]) -> None:
@@ -172,7 +172,7 @@ class Client:
     def _write(
         self, batch: EnqueueBatch, tasks: Sequence[Task], wait: Duration
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
-        """What became of the tasks, and how safe they are."""
+        """Sends a batch. Returns (id, whether it was added) for each task, and the durability that was reached."""
 
         def send() -> list[Any]:
             try:

@@ -1,4 +1,4 @@
-"""The client of this process, which `enqueue()` uses when it is told no other."""
+"""The client of this process, which `enqueue()` uses when no other is set."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Closing and opening what travels with tasks: the seal of a client, of what is sent, and of what is read."""
+"""Encrypts and decrypts payloads and results: the encryption of a client, and its use on sent and stored tasks."""
 
 from collections.abc import Iterable
 
@@ -21,12 +21,12 @@ def seal_of(settings: ClientSettings) -> PayloadEncryption | None:
 
 
 def bound_of(attempt: Attempt, keys: QueueKeys) -> EncryptionContext:
-    """What the payload of an attempt in that queue is bound to."""
+    """The encryption context that binds the payload of an attempt in that queue."""
     return EncryptionContext(attempt.id, attempt.type, keys.tag, keys.name, attempt.headers or b"", attempt.then or b"")
 
 
 def bound_result(attempt: Attempt, keys: QueueKeys) -> EncryptionContext:
-    """What the result of an attempt is bound to: not the queue, as its task may have moved."""
+    """The encryption context that binds the result of an attempt: without the queue, as its task may have moved."""
     return EncryptionContext(attempt.id, attempt.type, keys.tag, then=attempt.then or b"")
 
 

@@ -1,4 +1,4 @@
-"""What the operations on one queue know of it, and what is pushed to it."""
+"""The reference to a queue that operations work on, and the tasks made of pushed items."""
 
 from jobrunner.broker.keys import Keys, QueueKeys, check_id
 from jobrunner.client.call_ids import sending_of
@@ -19,7 +19,7 @@ class QueueRef:
         self.payload_limit = payload_limit
         self.result_limit = result_limit
         self.is_registered = False
-        """Whether the registry of all queues has been told of it; telling it twice does no harm."""
+        """Whether the queue is in the registry of all queues; registering it twice does no harm."""
         self.targets: set[str] = set()
         """Full names of queues that items may move to, as far as that was looked up."""
 
@@ -34,7 +34,7 @@ class QueueRef:
         return keys
 
     def task(self, item: Item) -> Task:
-        """What is enqueued for an item. Raises UsageError."""
+        """The task that is enqueued for an item. Raises UsageError."""
         delay_ms, at_ms = due(item.in_, item.at)
         raw, encoding = write_payload(item.payload, self.payload_limit)
         if item.max_attempts is not None:
