@@ -17,8 +17,8 @@ from jobrunner import job
 
 @job(queue="mail", max_attempts=1)
 def greet(name: str) -> str:
-    if name == "nobody":
-        raise LookupError("Nobody lives here")
+    if name == "stranger":
+        raise LookupError("No stranger lives here")
     return f"dear {name}"
 
 @job(queue="maths")
@@ -97,20 +97,20 @@ def test_limits_hold_as_soon_as_they_are_set(office: Any, cli: Says, client: Cli
     done(cli("enqueue", "greet", "name=ada"))
 
 
-def test_the_dead_are_found_by_their_error_mended_and_brought_back_slowly(
+def test_the_dead_are_found_by_their_error_corrected_and_brought_back_slowly(
     office: Any, cli: Says, client: Client
 ) -> None:
     ids = [new_id("mail") for _ in range(3)]
     client.enqueue_many(
-        Task(id=one, queue="mail", type="greet", payload=b'{"name":"nobody"}', max_attempts=1) for one in ids
+        Task(id=one, queue="mail", type="greet", payload=b'{"name":"stranger"}', max_attempts=1) for one in ids
     )
     done(office.run("work", "--burst", "--concurrency", "1"))  # they die in their order
 
     found = json.loads(done(cli("dead", "list", "mail", "--job", "greet", "--error", "LIVES HERE", "--json")))
     assert [task["id"] for task in found] == ids
 
-    mended = ("--id", ids[0], "--payload", '{"name": "bob"}')
-    assert done(cli("dead", "requeue", "mail", *mended)) == "requeued 1 dead task of queue mail"
+    corrected = ("--id", ids[0], "--payload", '{"name": "bob"}')
+    assert done(cli("dead", "requeue", "mail", *corrected)) == "requeued 1 dead task of queue mail"
     done(office.run("work", "--burst"))
     assert client.task(ids[0]).result(timeout=0) == "dear bob"
 

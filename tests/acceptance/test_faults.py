@@ -146,12 +146,12 @@ def test_a_job_that_holds_the_interpreter_lock_keeps_its_lease(
 ) -> None:
     """MOAB-27: for more than twice its lease no thread of the worker runs; other leases it holds are kept as well."""
     fleet.start_one(concurrency=2)
-    beside = Hold(path=str(tmp_path / "go")).enqueue()
-    wait_for(lambda: ledger.times("start")[beside.id] == 1)
+    neighbour = Hold(path=str(tmp_path / "go")).enqueue()
+    wait_for(lambda: ledger.times("start")[neighbour.id] == 1)
     task = HoldInterpreter(seconds=2.5).enqueue()
     assert task.result(timeout=10) == "held"
     (tmp_path / "go").touch()
-    beside.result(timeout=10)
+    neighbour.result(timeout=10)
     assert set(ledger.times("start").values()) == {1}
     assert task.attempts == 1
     assert b"recovered" not in raw.hgetall(keys.queue("t").counters)

@@ -60,7 +60,7 @@ def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
     from jobrunner.web.auth import Loopback, Token
     from jobrunner.web.operations import Operations, read_operation
 
-    operation = Operations(shop.client).start("requeue", who="ann", wanted=Filter(queue="billing", error="nobody"))
+    operation = Operations(shop.client).start("requeue", who="ann", wanted=Filter(queue="billing", error="unknown"))
     wait_for(lambda: (found := read_operation(shop.client, operation)) and found.is_over)
     bare = Client(shop.server.url, "bare")
     urls = {name: shop.url + path for name, path in PATHS.items()}

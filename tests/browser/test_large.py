@@ -27,7 +27,7 @@ MOST_MS, MOST_COMMANDS = 200, 50
 
 
 @job(queue="big")
-def mended(n: int) -> None: ...
+def repaired(n: int) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def trouble(serve: Callable[..., str]) -> Iterator[Served]:
     big = client.queue("big")
     big.configure(max_attempts=1)
     for start in range(0, DEAD, 1000):
-        mended.enqueue_many([mended.bind(n=n) for n in range(start, start + 1000)])
+        repaired.enqueue_many([repaired.bind(n=n) for n in range(start, start + 1000)])
         leases = big.reserve(1000)
         big.rollback_many(leases, error="ValueError: even" if start % 2000 else "KeyError: odd")
     client.queue("backlog").push("last", id="last")

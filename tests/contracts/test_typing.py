@@ -87,7 +87,7 @@ WRONG = {
     "a wrong option of enqueue": 'SendWelcomeEmail(address="x").enqueue(soon=True)',
     "a wrong option of using": 'SendWelcomeEmail.using(soon=True)',
     "a wrong parameter before using": 'SendWelcomeEmail(address=5).using(in_=5)',
-    "a naive number where a datetime is meant": 'SendWelcomeEmail(address="x").enqueue(at="tomorrow")',
+    "text instead of a datetime": 'SendWelcomeEmail(address="x").enqueue(at="tomorrow")',
     "an unknown option of @job": "job(quue='mail')",
     "a wrong option of @job": "job(max_attempts='many')",
 }

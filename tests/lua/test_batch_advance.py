@@ -98,12 +98,12 @@ def test_members_that_are_dropped_or_succeed_stay_in_the_history(ends):
 
 def test_the_end_of_a_task_of_a_flow_is_told(line):
     source = line("o/a")
-    source.enqueue("f", then=b"somebody")
+    source.enqueue("f", then=b"joined")
     source.run(batches.fill(source.keys, "b", 1, had=0, count=6, lease_ms=1000))
     decide(source, [], rest="succeeded")
     advance(source)
 
-    assert source.raw.hgetall(source.keys.outbox) == {b"succeeded:somebody": b""}
+    assert source.raw.hgetall(source.keys.outbox) == {b"succeeded:joined": b""}
 
 
 @pytest.mark.parametrize("denied", ["zadd", "hset", "hincrby", "zrem", "ltrim", "hdel", "unlink", "set"])

@@ -169,7 +169,7 @@ def test_a_moved_or_requeued_task_keeps_its_key(line, mail, add):
     add("a0", "a1", "b0", max_attempts=1)
     mail.fail(*mail.reserve(9))
     mail.run(tasks.requeue(mail.keys, ["a0"]))
-    assert taken(mail, 9) == ["a1"], "a0 waits behind it, and a may hold one"
+    assert taken(mail, 9) == ["a1"], "a1 is in front of a0, and partition a may have one task in flight"
 
 
 def test_many_keys_at_their_limits_hold_up_no_other(mail, add):

@@ -52,7 +52,7 @@ def test_the_same_report_again_adds_nothing(broker, keys, raw, hashes):
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_a_report_is_noted_everywhere_or_nowhere(broker, keys, raw, hashes, damaged):
-    raw.set(hashes[damaged], "somebody else's")
+    raw.set(hashes[damaged], "of another type")
 
     for _ in range(2):
         with pytest.raises(ServerError, match="WRONGTYPE"):

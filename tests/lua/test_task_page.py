@@ -22,5 +22,5 @@ def test_a_line_that_is_empty_has_an_empty_first_page(mail):
 def test_there_is_no_page_behind_what_is_not_in_line(mail):
     mail.enqueue("a")
 
-    assert page(mail, after="nobody") is None
+    assert page(mail, after="unknown") is None
     assert page(mail, after="a", state="dead") is None

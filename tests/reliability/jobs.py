@@ -185,7 +185,7 @@ class OnlyOne(Job):
         """Returns, fails for good, or runs until a file appears."""
         record("only", self.task.id, self.task.attempt)
         if self.way == "death":
-            raise Fail("as it was told", retry=False)
+            raise Fail("as the row demands", retry=False)
         while self.path and not Path(self.path).exists():
             time.sleep(0.01)
 

@@ -9,7 +9,7 @@ _SEALED = "worker/test_encryption.py::"
 _ROLES = "acceptance/test_roles.py::"
 
 TESTS: dict[str, list[str]] = {
-    # What tasks are
+    # Tasks
     "Payloads are data.": ["security/test_payloads.py::test_bytes_that_are_a_pickle_are_no_parameters"],
     "Parameters and results are JSON": [
         "security/test_payloads.py::test_parameters_that_do_not_fit_their_types_never_reach_the_job"
@@ -165,7 +165,7 @@ TESTS: dict[str, list[str]] = {
     "`task.result()`, `lease.payload`": [
         _SEALED + "test_a_lease_whose_key_lacks_says_so_and_can_be_given_back",
         _SEALED + "test_what_was_popped_without_its_key_is_not_lost",
-        _SEALS + "test_replays_and_mended_payloads_are_made_of_what_opens_only",
+        _SEALS + "test_replays_and_corrected_payloads_are_made_only_of_payloads_that_open",
     ],
     "Pages and commands show `(encrypted)`": [
         _SEALED + "test_pages_and_commands_show_that_it_is_encrypted_and_with_keys_what_it_is"

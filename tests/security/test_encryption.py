@@ -490,8 +490,8 @@ def test_the_dead_of_a_queue_open_where_this_program_says_they_go_and_not_where_
         _ = moved.payload
 
 
-def test_replays_and_mended_payloads_are_made_of_what_opens_only(sealing: Client, raw: redis.Redis) -> None:
-    queue = sealing.queue("mend")
+def test_replays_and_corrected_payloads_are_made_only_of_payloads_that_open(sealing: Client, raw: redis.Redis) -> None:
+    queue = sealing.queue("corrected")
     queue.configure(max_attempts=1, history=60)
     first, second = queue.push_many([Item("a", id="first"), Item("b", id="second")])
     for lease in queue.reserve(2):

@@ -77,7 +77,7 @@ def filled(client: Client, raw: redis.Redis) -> list[str]:
 def paths(client: Client, ids: list[str]) -> list[str]:
     """Every page of the dashboard, with every task."""
     found = []
-    names = {"queue": "shown", "worker": "nobody", "pipeline": "none", "type": "shown.open", "name": "shown.open"}
+    names = {"queue": "shown", "worker": "unknown", "pipeline": "none", "type": "shown.open", "name": "shown.open"}
     for page in all_pages():
         if page.path == "/tasks/{task}":
             found += [f"/tasks/{one}" for one in ids]

@@ -5,7 +5,7 @@ from typing import Any
 
 from jobrunner import job
 
-tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+tenant: ContextVar[str] = ContextVar("tenant", default="public")
 
 
 class Tenant:

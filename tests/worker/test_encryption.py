@@ -30,7 +30,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_for
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
-SECRET = "tell-nobody"
+SECRET = "keep-it-secret"
 seen: list[Any] = []
 
 
@@ -264,7 +264,7 @@ def test_items_of_a_bare_queue_are_sealed_over_moves_requeueing_and_replay(
 
 def test_a_dead_item_is_mended_with_a_payload_that_is_sealed_for_it(connect: Callable[..., Client], kind: str) -> None:
     client = connect(OLD, payload_encryption=kind, require_encryption=True)
-    queue = client.queue("mend")
+    queue = client.queue("corrected")
     queue.configure(max_attempts=1)
     ids = queue.push_many(["bad", "worse"])
     for lease in queue.reserve(2):

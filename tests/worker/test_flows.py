@@ -66,7 +66,7 @@ class Broken(Job):
 
     def run(self) -> str:
         if self.gate in gates:
-            return "mended"
+            return "repaired"
         raise Fail("broken")
 
 
@@ -230,7 +230,7 @@ def test_a_dead_step_that_is_put_back_takes_the_chain_on() -> None:
     gates.add(gate)
     assert flow.tasks[0].requeue()
     wait_for(lambda: flow.progress().succeeded == 4)
-    assert flow.result(timeout=30) == [[["mended"]], [["mended"]]]
+    assert flow.result(timeout=30) == [[["repaired"]], [["repaired"]]]
 
 
 def test_callbacks_that_fail_are_retried_and_fire_no_second_one(client: Client) -> None:

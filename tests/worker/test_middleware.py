@@ -235,7 +235,7 @@ def test_with_encrypted_payloads_headers_are_added_before_they_are_sealed(using:
     using(Tenant(), payload_keys=["AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="], payload_encryption="sign")
     handle = declare("t")(lambda: tenant.get()).enqueue()
     work()
-    assert handle.result(timeout=30) == "nobody"
+    assert handle.result(timeout=30) == "public"
 
 
 def test_inline_jobs_run_within_it(using: Any, declare: Any) -> None:
@@ -243,7 +243,7 @@ def test_inline_jobs_run_within_it(using: Any, declare: Any) -> None:
     using(Note("a", seen), Tenant())
     tenant_of = declare("t")(lambda: tenant.get())
     with inline():
-        assert tenant_of.enqueue().result() == "nobody"
+        assert tenant_of.enqueue().result() == "public"
     assert seen == ["a sends t", "a begins t", "a ends t"]
 
 
@@ -554,7 +554,7 @@ def test_what_is_no_middleware_is_refused_at_once(server: Any, keys: Any, given:
     ("text", "message"),
     [
         ("nowhere_at_all:Tenant", "cannot be imported: No module named 'nowhere_at_all'"),
-        ("tests.worker.stacked_jobs:Nobody", "has no attribute 'Nobody'; give 'module:Name'"),
+        ("tests.worker.stacked_jobs:Missing", "has no attribute 'Missing'; give 'module:Name'"),
         ("tests.worker.stacked_jobs", "give 'module:Name', the name of a class or of an object"),
         ("jobrunner.middleware:LogContext", "give the names to carry"),
         ("tests.worker.test_middleware:Note", "cannot be made without arguments"),

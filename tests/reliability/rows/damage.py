@@ -21,7 +21,7 @@ from tests.support.waiting import wait_for
 
 _CALM = "calm"
 _MISFITS = (
-    ("Nobody", b"{}"), ("Work", b'{"n":"x"}'), ("Work", b"\xff\xfe"), ("Work", b"{bad"), ("Work", b"[1]"),
+    ("Unknown", b"{}"), ("Work", b'{"n":"x"}'), ("Work", b"\xff\xfe"), ("Work", b"{bad"), ("Work", b"[1]"),
     ("Work", b""), ("Work", b'{"n":[]}'), ("Work", b'{"n":1e999}'), ("\N{SNOWMAN}" * 50, b"{}"), ("Work", b"null"),
 )  # fmt: skip
 _WINDOW_S = 0.4

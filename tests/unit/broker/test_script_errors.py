@@ -110,7 +110,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch, keys: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def text_at_key(raw: Any, keys: Any) -> None:
-    """What the script increments is no number."""
+    """The script increments a value that is no number."""
     raw.set(keys.queue("q").waiting, "x")
 
 

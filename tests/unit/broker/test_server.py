@@ -573,7 +573,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
             EmbeddedServer(folder).acquire()
 
 
-NOBODY = """
+UNPRIVILEGED = """
 import os
 from pathlib import Path
 from jobrunner.broker.embedded.server import EmbeddedServer
@@ -590,7 +590,7 @@ def test_a_folder_that_may_not_be_written_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o500)
     folder.parent.chmod(0o755)
 
-    told = Process(NOBODY, folder).hear()
+    told = Process(UNPRIVILEGED, folder).hear()
 
     assert told.startswith("EmbeddedServerError: ")
     assert "Permission denied" in told

@@ -56,13 +56,13 @@ def test_a_search_in_vain_says_what_it_looked_for(cli: Says, client: Client) -> 
 
 
 def test_only_those_picked_are_put_back(cli: Says, client: Client) -> None:
-    mended = [kill_job(client, "Welcome", "refused") for _ in range(3)]
+    requeued = [kill_job(client, "Welcome", "refused") for _ in range(3)]
     left = [kill_job(client, "Welcome", "no address"), *kill(client, 1, error="late")]
 
     result = cli("dead", "requeue", "mail", "--all", "--job", "Welcome", "--error", "Refused", "--json")
 
     assert result.value == {"queue": "mail", "requeued": 3}
-    assert client.queue("mail").ids("waiting") == mended
+    assert client.queue("mail").ids("waiting") == requeued
     assert client.queue("mail").ids("dead") == left
 
 
@@ -85,8 +85,8 @@ def test_more_of_them_than_one_page_come_back_at_a_rate(
 
 
 @pytest.mark.parametrize("payload", ['{"to": "ada"}', "null", "0", '"text"', "[]"])
-def test_one_comes_back_mended(cli: Says, client: Client, payload: str) -> None:
-    (one,) = kill(client, {"to": "nobody"})
+def test_one_returns_with_a_corrected_payload(cli: Says, client: Client, payload: str) -> None:
+    (one,) = kill(client, {"to": "ghost"})
 
     assert cli("dead", "requeue", "mail", "--id", one, "--payload", payload).code == 0
 

@@ -144,7 +144,7 @@ def test_the_dead_come_back_at_a_rate(queue: Any, clock: Any) -> None:
 
 
 def test_a_dead_item_comes_back_mended(queue: Any) -> None:
-    (one,) = kill(queue, {"to": "nobody"})
+    (one,) = kill(queue, {"to": "ghost"})
     assert queue.requeue_dead([one], payload={"to": "ada"}) == 1
     (lease,) = queue.reserve()
     assert (lease.id, lease.payload, lease.attempts) == (one, {"to": "ada"}, 1)

@@ -118,7 +118,7 @@ def test_a_chore_that_cannot_be_done_keeps_no_job_from_being_fired(
 ) -> None:
     client.queue("q").push("so that there is a queue to look at")
     publish(broker, keys, "hourly")
-    raw.lpush(keys.stats_sampled, "somebody else's")
+    raw.lpush(keys.stats_sampled, "of another type")
     with pytest.raises(ServerError, match="WRONGTYPE"):
         elect("a").step()
     wait_for(lambda: client.queue("q").counts()["waiting"] == 2)

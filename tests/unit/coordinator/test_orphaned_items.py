@@ -58,10 +58,10 @@ def test_what_cannot_be_read_keeps_no_other_queue_from_it(broker, keys, client, 
     client.queue("broken/q").push(1)
     raw.delete(keys.queue("broken/q").leases)
     raw.set(keys.queue("broken/q").leases, "damage")
-    chore = OrphanedItems(broker, keys, lambda: {RAW, "broken/q"})
+    task = OrphanedItems(broker, keys, lambda: {RAW, "broken/q"})
 
     with pytest.raises(ServerRefused):
-        chore.step()
+        task.step()
 
     assert client.queue(RAW).ids("waiting") == ids
 
@@ -69,10 +69,10 @@ def test_what_cannot_be_read_keeps_no_other_queue_from_it(broker, keys, client, 
 def test_it_looks_again_after_a_while(broker, keys, client, strand, monkeypatch):
     monkeypatch.setattr(recovery, "_EVERY_S", 0.0)
     monkeypatch.setattr(recovery, "_S_OF_A_QUEUE", 0.0)
-    chore = OrphanedItems(broker, keys, lambda: {RAW})
+    task = OrphanedItems(broker, keys, lambda: {RAW})
     for _ in range(3):
-        chore.step()
+        task.step()
     ids = strand(RAW, 3)
     for _ in range(3):
-        chore.step()
+        task.step()
     assert client.queue(RAW).ids("waiting") == ids

@@ -59,7 +59,7 @@ def test_a_station_says_what_becomes_of_its_items_in_a_crash(orders: Pipeline) -
         assert waits(attempt_at("", queue="orders/raw"))
         assert waits(attempt_at("patient"))
         assert not waits(attempt_at("patient", queue="orders/end"))
-        assert not waits(attempt_at("nobody"))
+        assert not waits(attempt_at("unknown"))
     finally:
         forget(patient.definition.name)
     with pytest.raises(InvalidOption, match="on_crash='never'"):

@@ -141,7 +141,7 @@ def test_a_look_at_an_empty_server_and_at_a_damaged_queue(client: Client, raw: A
 
 
 def test_a_look_at_a_damaged_leader_knows_none(client: Client, raw: Any) -> None:
-    raw.set(keys_of(client).leader, "somebody else's")
+    raw.set(keys_of(client).leader, "of another type")
 
     assert look(client).leader is None
 

@@ -8,7 +8,7 @@ from jobrunner.clock import monotonic
 from jobrunner.soak.processes import SoakProcesses
 from tests.support.waiting import wait_for
 
-NOBODY = "redis://127.0.0.1:1"
+NO_SERVER = "redis://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ NOBODY = "redis://127.0.0.1:1"
 def test_a_worker_that_finds_no_server_as_it_starts_is_excused_by_an_outage(
     tmp_path: Path, whose: str | None, since_s: float, lost: int
 ) -> None:
-    crew = SoakProcesses([NOBODY, NOBODY], {}, tmp_path, concurrency=1, grace_s=1)
+    crew = SoakProcesses([NO_SERVER, NO_SERVER], {}, tmp_path, concurrency=1, grace_s=1)
     worker = crew.start("worker", proxied=True)
     worker.process.terminate()
     worker.process.wait()

@@ -240,9 +240,9 @@ def test_a_result_has_a_limit_and_work_that_is_done_is_not_done_again(server: No
 
 def test_an_unknown_job_is_tried_again_elsewhere(runner: Runner) -> None:
     """MOSQ-09: another worker may know it; the outcome has the reason."""
-    outcome = runner.run(attempt_at("runner.nobody"))
+    outcome = runner.run(attempt_at("runner.unknown"))
     assert isinstance(outcome, Unknown)
-    assert "knows no job 'runner.nobody'" in outcome.error
+    assert "knows no job 'runner.unknown'" in outcome.error
 
 
 @pytest.mark.parametrize(

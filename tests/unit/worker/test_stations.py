@@ -69,7 +69,7 @@ def test_an_outcome_that_is_returned_is_passed_on(runner: Runner, station: Any, 
 def test_a_station_takes_whatever_is_in_its_queue(runner: Runner, station: Any) -> None:
     station(lambda attempt, run: [attempt.payload.decode(), run.task.attempt, run.task.queue])
 
-    outcome = runner.run(attempt_at("runner.nobody", b"\xc3\xa4", queue=QUEUE, number=2))
+    outcome = runner.run(attempt_at("runner.unknown", b"\xc3\xa4", queue=QUEUE, number=2))
 
     assert outcome == Succeeded('["ä",2,"runner/raw"]'.encode())
 
@@ -102,10 +102,10 @@ def test_an_item_that_cannot_be_read_is_dead_at_once(runner: Runner, station: An
 
 
 def test_a_queue_without_a_station_is_named(runner: Runner) -> None:
-    outcome = runner.run(attempt_at("", queue="runner/nobody"))
+    outcome = runner.run(attempt_at("", queue="runner/unknown"))
 
     assert isinstance(outcome, Unknown)
-    assert "no station of queue 'runner/nobody'" in outcome.error
+    assert "no station of queue 'runner/unknown'" in outcome.error
 
 
 def test_a_coroutine_of_a_station_is_awaited_within_its_timeout(runner: Runner, station: Any) -> None:

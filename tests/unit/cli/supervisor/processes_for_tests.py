@@ -43,12 +43,12 @@ def await_notes(word, count):
     while sum(line.startswith(word) for line in open("said")) < count:
         time.sleep(0.005)
 
-def work(worn=False, beside=1):
+def work(worn=False, processes=1):
     note(f"works {number}")
     tell("takes")
     tell("ready")
     if worn:  # last: the supervisor then replaces this process, and all must have noted by then that they work
-        await_notes("works", beside)
+        await_notes("works", processes)
         tell("worn")
     while True:
         signal.pause()

@@ -167,7 +167,7 @@ def test_asked_again_during_a_roll_another_one_follows_once(run: Any) -> None:
 
 
 def test_one_that_is_worn_is_replaced_and_no_other(run: Any) -> None:
-    worn = run("work(worn=number == 1, beside=2)", processes=2)
+    worn = run("work(worn=number == 1, processes=2)", processes=2)
 
     worn.wait_said("end", 1)
     worn.wait_said("works", 3)
@@ -178,7 +178,7 @@ def test_one_that_is_worn_is_replaced_and_no_other(run: Any) -> None:
 
 
 def test_those_that_are_worn_together_are_replaced_one_after_the_other(run: Any) -> None:
-    worn = run("work(worn=number <= 3, beside=3)", processes=3)
+    worn = run("work(worn=number <= 3, processes=3)", processes=3)
 
     worn.wait_said("end", 3)
 
