@@ -26,11 +26,17 @@ SMALL = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is of the part on Spark, and of one process, as a session is costly."""
+    """Marks every test here as a Spark test, in one process, because a session is costly, and with a longer timeout.
+
+    A session needs seconds to start, and minutes on a machine under load. The usual timeout would interrupt py4j in the
+    middle of an answer, and with it the session that all later tests share.
+    """
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,6 @@ def shell(server, client, tmp_path):
             process.wait()
 
 
-@pytest.mark.timeout(300)
 def test_a_session_of_the_user_reads_and_writes_once_it_knows_the_format(server, client, tmp_path):
     client.queue("orders").push_many(range(3))
     client.queue("done").configure(history=3600)
@@ -115,7 +114,6 @@ def test_a_session_of_the_user_reads_and_writes_once_it_knows_the_format(server,
     assert "America/New_York" in said[0]
 
 
-@pytest.mark.timeout(300)
 def test_a_function_of_a_module_runs_through_spark_connect(client, shell, tmp_path):
     pytest.importorskip("grpc")
     client.queue("numbers/rows").push_many([{"n": n} for n in range(20)])
@@ -127,7 +125,6 @@ def test_a_function_of_a_module_runs_through_spark_connect(client, shell, tmp_pa
     assert sorted(item.payload["n"] for item in moved) == [2 * n for n in range(20)]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_of_the_whole_process_group_writes_a_handful_of_lines(client, shell, tmp_path, sent):
     """Java is in that group and gets the signal, too. A batch that fails is one line with the cause."""
@@ -150,7 +147,6 @@ def test_a_stop_of_the_whole_process_group_writes_a_handful_of_lines(client, she
     assert counts["waiting"] + counts["pending"] + client.queue("numbers/late").counts()["waiting"] == 2901
 
 
-@pytest.mark.timeout(300)
 def test_settings_of_spark_reach_the_session_of_a_worker(client, shell, tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         '[tool.jobrunner.spark]\nmaster = "local[1]"\n"spark.app.name" = "file"\n"spark.sql.shuffle.partitions" = 7\n'
@@ -179,7 +175,6 @@ conf.declare("late")
 """
 
 
-@pytest.mark.timeout(300)
 def test_a_type_as_text_in_a_module_is_refused_with_what_to_write(client, shell, tmp_path):
     (tmp_path / "text_types.py").write_text(
         'from pyspark.sql import functions as F\n\n@F.udf("int")\ndef twice(n):\n    return n\n'

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.stats import by_queue
@@ -32,7 +30,6 @@ def store(item):
 """
 
 
-@pytest.mark.timeout(300)  # a session starts in seconds, on a machine that has others to serve in minutes
 def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_path):
     (tmp_path / "mixed_stations.py").write_text(MIXED)
     client.queue("mixed/raw").push_many(range(40))
@@ -53,7 +50,6 @@ def test_a_burst_ends_when_python_and_spark_are_both_done(server, client, tmp_pa
         assert [counts[state] for state in ("waiting", "scheduled", "pending", "dead")] == [0, 0, 0, 0], queue
 
 
-@pytest.mark.timeout(300)
 def test_a_worker_of_a_station_on_spark_is_quieted_and_stopped_and_tells_times_of_items(server, client, tmp_path):
     def tell(order):
         broker_of(client).run_many(leader_calls.order(keys_of(client), worker.id, order, "1", ttl_ms=60_000))

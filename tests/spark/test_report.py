@@ -145,7 +145,7 @@ def test_filters_leave_out_queues_jobs_and_times(spark: Any, archive: str) -> No
 
 def test_what_cannot_be_told_is_an_error_that_says_why(spark: Any, archive: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no finished tasks that the filters select"):
-        build_report(read_archive(spark, archive, jobs=["Nobody"]), source=archive)
+        build_report(read_archive(spark, archive, jobs=["Unknown"]), source=archive)
     with pytest.raises(UsageError, match="name an instant in between"):
         build_report(read_archive(spark, archive), source=archive, split_at=START - timedelta(days=1))
     with pytest.raises(InvalidOption, match="cannot be read as an archive"):

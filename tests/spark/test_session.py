@@ -125,7 +125,6 @@ WITHOUT_JAVA = """
 """
 
 
-@pytest.mark.timeout(300)  # a session starts in seconds, on a machine that has others to serve in minutes
 def test_a_session_works_on_a_machine_without_java(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
