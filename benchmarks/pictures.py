@@ -8,8 +8,9 @@ from benchmarks.growth_points import GrowthPoint
 from benchmarks.measures import MEASURES, OURS, PEERS
 from benchmarks.results import Summary
 from jobrunner.charts.axes import PlotArea, plain
-from jobrunner.charts.scale import ChartScale, logarithmic, number, quarters
+from jobrunner.charts.scale import ChartScale, logarithmic, quarters
 from jobrunner.charts.svg import band, curve, dot, picture, rect, rule, text
+from jobrunner.formatting import number
 
 _WIDTH, _COLUMNS = 1200, 3
 _BAR_LABELS, _COST_LABELS = 132, 64

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 
-from jobrunner.charts.scale import ChartScale, fitting, quarters, rounded, runs, times
+from jobrunner.charts.scale import ChartScale, fitting, quarters, runs, times
 from jobrunner.charts.svg import ChartSeries, curve, dot, rect, rule, text
+from jobrunner.formatting import rounded
 
 WIDTH, HEIGHT = 960, 300
 _ROW = 26

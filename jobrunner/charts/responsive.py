@@ -13,8 +13,9 @@ from html import escape
 
 from markupsafe import Markup
 
-from jobrunner.charts.scale import ChartScale, Values, halves, number, round_step, runs
+from jobrunner.charts.scale import ChartScale, Values, halves, round_step, runs
 from jobrunner.charts.svg import ChartSeries, curve, filled, rect, rule
+from jobrunner.formatting import number
 
 _WIDTH, _HEIGHT = 600.0, 160.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 24.0

@@ -1,4 +1,4 @@
-"""From values to coordinates: scales with their ticks, curves as SVG paths, and numbers as labels. Pure functions."""
+"""From values to coordinates: scales with their ticks, and curves as SVG paths. Pure functions."""
 
 import math
 from collections.abc import Sequence
@@ -80,24 +80,6 @@ def nice_top(most: float) -> float:
     if most <= 1 or not math.isfinite(most):
         return 1.0
     return _round_up(most, (1, 2, 3, 4, 6, 8, 10))
-
-
-def number(value: float) -> str:
-    """A number for a label: `1,204`, `12.5k`, `3.1M`; below ten with one digit where it is not whole."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 10 * size or (unit == "M" and abs(value) >= size):
-            return f"{value / size:.1f}".removesuffix(".0") + unit
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
-
-
-def rounded(value: float) -> str:
-    """A number with three significant digits, or with all digits before the point when there are more."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    digits = 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
-    return f"{value:.{digits}f}"
 
 
 def runs(xs: Sequence[float], values: Values, y: ChartScale) -> list[list[Point]]:

@@ -20,6 +20,7 @@ from jobrunner.cli.progress_bar import rising
 from jobrunner.client.client import Client
 from jobrunner.client.internals import endpoint_of, keys_of
 from jobrunner.errors import PayloadTooLarge, UsageError
+from jobrunner.formatting import size
 from jobrunner.inspector.doctor.server import check_server
 from jobrunner.inspector.doctor.setup import parser_check
 from jobrunner.inspector.snapshot import server_facts, shown_url
@@ -65,7 +66,7 @@ def bench(shared: CommonOptions, tasks: int, payload: BinaryIO | None, concurren
     with closing(Client(settled.settings.url, prefix)) as client, _ended_by_sigterm():
         talk(
             f"writes {tasks + tasks // _ONE_BY_ONE + _LATENCIES:,} tasks, about "
-            f"{tasks * (_BYTES_A_TASK + len(brought)) / 2**20:.0f} MiB, to {shown_url(client)} below {prefix}:, "
+            f"{size(tasks * (_BYTES_A_TASK + len(brought)))}, to {shown_url(client)} below {prefix}:, "
             "and deletes them"
         )
         measures = Bench(client, concurrency, brought)

@@ -13,12 +13,13 @@ from jobrunner.cli.audit import note
 from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.group import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options
-from jobrunner.cli.output import answer_json, counted, echo
+from jobrunner.cli.output import answer_json, echo
 from jobrunner.cli.progress_bar import rising, watched
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
 from jobrunner.client.client import Client
 from jobrunner.errors import TaskGone
+from jobrunner.formatting import counted
 from jobrunner.inspector.listing import dead_ids, dead_like, list_tasks
 from jobrunner.task import TaskState
 

@@ -8,10 +8,10 @@ import click
 
 from jobrunner.cli.error_boundary import DONE, NO
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
-from jobrunner.cli.output import answer_json, counted, talk
+from jobrunner.cli.output import answer_json, talk
 from jobrunner.client.client import Client
 from jobrunner.errors import JavaMissing
-from jobrunner.formatting import printable
+from jobrunner.formatting import counted, printable
 from jobrunner.inspector.doctor.check import Check, fail, ok
 from jobrunner.inspector.doctor.server import check_server
 from jobrunner.inspector.doctor.setup import check_setup

@@ -10,9 +10,9 @@ import msgspec
 from jobrunner.cli.options import (
     CommonOptions,
     connected,
-    duration,
     modules_or_configured,
     redaction,
+    seconds_of,
     with_shared_options,
 )
 from jobrunner.cli.output import answer_json, echo, talk
@@ -43,7 +43,8 @@ def instant(text: str) -> datetime:
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
               help="Module that declares the job; default: modules of [tool.jobrunner]. Repeatable.")  # fmt: skip
-@click.option("--in", "in_", type=duration, metavar="S", help="Delay before the task is due: 90 (seconds), 5m, 2h, 1d.")
+@click.option("--in", "in_", type=seconds_of, metavar="S",
+              help="Delay before the task is due: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
 @click.option("--at", type=instant, metavar="ISO", help="Instant at which the task is due, with its UTC offset.")
 @click.option("--priority", type=int, metavar="0..2", help="Higher runs first; default: the priority of the job.")
 @click.option("--queue", metavar="NAME", shell_complete=queue_names, help="Queue; default: the queue of the job.")

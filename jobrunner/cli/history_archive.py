@@ -4,11 +4,12 @@ from functools import partial
 
 import click
 
-from jobrunner.cli.options import CommonOptions, connected, duration, with_shared_options
-from jobrunner.cli.output import answer_json, counted, echo, table, talk
+from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
+from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.progress_bar import rising
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.clock import perf_counter
+from jobrunner.formatting import counted, duration
 
 _EXAMPLES = """\b
 Examples:
@@ -23,7 +24,7 @@ Examples:
 @click.option("--queue", "likes", multiple=True, metavar="PATTERN", shell_complete=queue_names,
               help="Only queues that match: mail, 'orders/*'. Repeatable.")  # fmt: skip
 @click.option("--trim", is_flag=True, help="Deletes archived tasks from Redis.")
-@click.option("--lag", "lag_s", type=duration, default="5s", show_default=True, metavar="S",
+@click.option("--lag", "lag_s", type=seconds_of, default="5s", show_default=True, metavar="S",
               help="Leaves tasks that ended within this time to the next run.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
 @with_shared_options
@@ -47,7 +48,8 @@ def archive(
     for warning in done.warnings:
         talk(f"Warning: {warning}")
     total, took_s = sum(done.rows.values()), perf_counter() - began
-    talk(f"{counted(total, 'task')} in {took_s:.1f} s, {total / took_s:,.0f} a second; up to {done.until.isoformat()}")
+    took = duration(took_s)
+    talk(f"{counted(total, 'task')} in {took}, {total / took_s:,.0f} a second; up to {done.until.isoformat()}")
     if shared.as_json:
         answer_json(done)
         return

@@ -8,11 +8,12 @@ from jobrunner.broker.keys import check_id, check_name
 from jobrunner.cli.audit import note
 from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
-from jobrunner.cli.output import answer_json, counted, echo, table, talk
+from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.client.internals import endpoint_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import TaskGone
+from jobrunner.formatting import counted
 
 _EXAMPLES = """\b
 Examples:

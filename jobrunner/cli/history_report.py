@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from jobrunner.cli.options import CommonOptions, with_shared_options
-from jobrunner.cli.output import answer_json, counted, echo, table, talk
+from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.clock import perf_counter
+from jobrunner.formatting import counted, duration
 
 if TYPE_CHECKING:
     from jobrunner.spark.report.tables import Report
 from datetime import UTC, timedelta
 
-from jobrunner.cli.options import duration
+from jobrunner.cli.options import seconds_of
 from jobrunner.clock import utc_now
 
 _EXAMPLES = """\b
@@ -41,7 +42,7 @@ def instant(text: str) -> datetime:
 
 def _ago(text: str) -> datetime:
     try:
-        return utc_now() - timedelta(seconds=duration(text))
+        return utc_now() - timedelta(seconds=seconds_of(text))
     except (click.BadParameter, OverflowError) as error:
         hint = "write 2026-11-20T20:00 (UTC), or 2h for 2 hours ago"
         raise click.BadParameter(f"{text!r} is no instant; {hint}") from error
@@ -95,7 +96,7 @@ def report(
     made = build_report(rows, source=path, split_at=split_at, selected=selected)
     written = _write(made, csv_to, parquet_to, html_to)
     (tasks,) = made.table("summary").column("tasks")
-    talk(f"{counted(tasks, 'task')} in {perf_counter() - began:.1f} s")
+    talk(f"{counted(tasks, 'task')} in {duration(perf_counter() - began)}")
     if shared.as_json:
         answer_json(made.as_json() | {"written": written})
     elif written:

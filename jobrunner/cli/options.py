@@ -50,7 +50,7 @@ def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return shared
 
 
-def duration(text: str) -> float:
+def seconds_of(text: str) -> float:
     """The seconds of `90`, `1.5s`, `250ms`, `5m`, `2h` or `1d`. Raises click.BadParameter."""
     lowered = text.strip().lower()
     unit = next((unit for unit in _UNITS if lowered.endswith(unit)), "")
@@ -60,21 +60,12 @@ def duration(text: str) -> float:
         raise click.BadParameter(f"{text!r} is no length of time; write 90, 1.5s, 250ms, 5m, 2h or 1d") from error
 
 
-def size(text: str) -> int:
+def bytes_of(text: str) -> int:
     """The bytes of `800`, `64KB`, `512MB`, `1.5GB`; units are powers of 1024. Raises click.BadParameter."""
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None:
         raise click.BadParameter(f"{text!r} is no size; write 800, 64KB, 512MB or 1.5GB")
     return round(float(found["number"]) * _BYTES[found["unit"] or ""])
-
-
-def duration_text(length_s: float) -> str:
-    """The shortest text that `duration` reads as this: `90s`, `5m`, `30d`."""
-    for unit in reversed(_UNITS):
-        count = length_s / _UNITS[unit]
-        if count >= 1 and count.is_integer():
-            return f"{count:.0f}{unit}"
-    return f"{length_s:g}s"
 
 
 def modules_or_configured(given: tuple[str, ...]) -> tuple[str, ...]:

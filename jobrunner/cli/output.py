@@ -11,11 +11,10 @@ from typing import Any
 import click
 
 from jobrunner.clock import utc_now
-from jobrunner.formatting import printable
+from jobrunner.formatting import away, printable
 from jobrunner.redaction import TOO_DEEP
 
 _UNPRINTABLE = re.compile(r"[^\n -~]")
-_STEPS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def answer_json(value: Any) -> None:
@@ -59,9 +58,7 @@ def when(instant: datetime | None) -> str:
     """How far away an instant is: `12 s ago`, `in 3 min`; `-` for none."""
     if instant is None:
         return "-"
-    away_s = (instant - utc_now()).total_seconds()
-    length = _length(abs(away_s))
-    return f"in {length}" if away_s > 0 else f"{length} ago"
+    return away((instant - utc_now()).total_seconds())
 
 
 def exactly(instant: datetime | None) -> str:
@@ -69,11 +66,6 @@ def exactly(instant: datetime | None) -> str:
     if instant is None:
         return "-"
     return f"{instant.astimezone().isoformat(sep=' ', timespec='seconds')} ({when(instant)})"
-
-
-def span(length_s: float) -> str:
-    """A length of time in its largest unit: `12 s`, `3 min`."""
-    return _length(length_s)
 
 
 def readable(raw: bytes) -> Any:
@@ -88,11 +80,6 @@ def readable(raw: bytes) -> Any:
         return raw.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(raw).decode()}
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 dead task`, `2 dead tasks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def is_number(text: str) -> bool:
@@ -115,13 +102,6 @@ def _cell(value: object) -> str:
         value = ", ".join(str(one) for one in value)
     line = printable(" ".join(str(value).split()))
     return line if line else "-"
-
-
-def _length(length_s: float) -> str:
-    for size_s, unit in _STEPS:
-        if length_s >= size_s:
-            return f"{round(length_s / size_s)} {unit}"
-    return f"{length_s:.0f} s"
 
 
 def _plain(value: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.options import CommonOptions, connected, duration, modules_or_configured, with_shared_options
-from jobrunner.cli.output import answer_json, counted, echo, talk
+from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, seconds_of, with_shared_options
+from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.suggestions import pipeline_queues
 from jobrunner.client.client import Client
 from jobrunner.client.item import Item
@@ -20,6 +20,7 @@ from jobrunner.client.queue import Queue
 from jobrunner.errors import JobrunnerError, UsageError
 from jobrunner.etl.pipeline import find_pipeline
 from jobrunner.etl.queue_names import full_name
+from jobrunner.formatting import counted
 from jobrunner.jobs.registry import load_modules
 
 _AT_ONCE = 1000
@@ -36,7 +37,8 @@ Examples:
 @click.argument("payload", metavar="JSON|-")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
               help="Module that declares the pipeline; default: modules of [tool.jobrunner]. Repeatable.")  # fmt: skip
-@click.option("--in", "in_", type=duration, metavar="S", help="Delay before the item is due: 90 (seconds), 5m, 2h, 1d.")
+@click.option("--in", "in_", type=seconds_of, metavar="S",
+              help="Delay before the item is due: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
 @click.option("--priority", type=int, metavar="0..2", help="Higher runs first.")
 @with_shared_options
 def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, ...], **options: Any) -> None:

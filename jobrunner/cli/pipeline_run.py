@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.options import CommonOptions, duration, modules_or_configured, with_shared_options
+from jobrunner.cli.options import CommonOptions, modules_or_configured, seconds_of, with_shared_options
 from jobrunner.cli.pipeline_modules import loaded_pipeline
 from jobrunner.cli.restart import Restart
 from jobrunner.cli.suggestions import pipeline_names
@@ -38,7 +38,7 @@ Examples:
               show_default=True, help="How Python stations run.")  # fmt: skip
 @click.option("--burst", is_flag=True, help="Exits when no item is waiting or pending in the whole pipeline.")
 @click.option("--drain", is_flag=True, help="Exits when no item is scheduled either.")
-@click.option("--grace", type=duration, default="25", show_default=True, metavar="S",
+@click.option("--grace", type=seconds_of, default="25", show_default=True, metavar="S",
               help="Seconds that running items get to finish after SIGTERM or Ctrl-C.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark master URL: local[*], spark://host:7077, ...")
 @click.option("--remote", metavar="URL", help="URL of a Spark Connect server: sc://host:15002.")

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import click
 
-from jobrunner.cli.options import CommonOptions, connected, duration, with_shared_options
-from jobrunner.cli.output import answer_json, echo, plain_json, span, table
+from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
+from jobrunner.cli.output import answer_json, echo, plain_json, table
 from jobrunner.cli.pipeline_modules import loaded_pipeline
 from jobrunner.cli.suggestions import pipeline_names
-from jobrunner.cli.top.formatting import cut, number, rate
 from jobrunner.clock import sleep
 from jobrunner.etl.progress import PipelineView, Progress, Rate
+from jobrunner.formatting import cut, duration, number
 
 _EXAMPLES = """\b
 Examples:
@@ -30,7 +30,7 @@ _FIXED = 68
 @click.command(epilog=_EXAMPLES)
 @click.argument("name", shell_complete=pipeline_names)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
-@click.option("--over", type=duration, default="1", show_default=True, metavar="S",
+@click.option("--over", type=seconds_of, default="1", show_default=True, metavar="S",
               help="Seconds over which rates are measured; 0: no rates.")  # fmt: skip
 @click.option("--watch", is_flag=True, help="Refreshes until Ctrl-C.")
 @click.option("--until-empty", is_flag=True, help="Refreshes until no item is open.")
@@ -82,7 +82,7 @@ def narrow_table(seen: PipelineView, width: int) -> str:
         (
             cut(one.queue, max(width - _FIXED, 10)),
             *(number(count) for count in (one.waiting, one.scheduled, one.pending, one.dead)),
-            *(rate(per_s) for per_s in (one.pace.in_per_s, one.pace.out_per_s)),
+            *("-" if per_s is None else number(per_s) for per_s in (one.pace.in_per_s, one.pace.out_per_s)),
             *(_pace(one.pace)[2], "paused" if one.paused else _kind(one.kind)),
         )
         for one in seen.stations
@@ -106,7 +106,7 @@ def _kind(kind: str) -> str:
 
 
 def _pace(pace: Rate) -> tuple[str, str, str]:
-    left = "-" if pace.left_s is None else span(pace.left_s)
+    left = "-" if pace.left_s is None else duration(pace.left_s)
     return _rate(pace.in_per_s), _rate(pace.out_per_s), left
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.options import duration_text
+from jobrunner.formatting import exact_duration
 from jobrunner.retry import Backoff
 from jobrunner.settings import QueueSettings, RateLimit
 
@@ -62,10 +62,10 @@ def setting_text(value: Any) -> str:
     if isinstance(value, RateLimit):
         return f"{value.max_tokens}/{value.interval}{value.interval_unit[0].lower()}"
     if isinstance(value, Backoff):
-        first, cap = duration_text(value.base), duration_text(value.cap)
+        first, cap = exact_duration(value.base), exact_duration(value.cap)
         return f"{first}, each {value.factor:g} times longer, at most {cap}, jitter {value.jitter:.0%}"
     if isinstance(value, float):
-        return duration_text(value)
+        return exact_duration(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "no limit" if value == 0 else str(value or "none")

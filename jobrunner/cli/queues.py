@@ -7,12 +7,13 @@ import click
 from jobrunner.cli.audit import note
 from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.group import CommandGroup
-from jobrunner.cli.options import CommonOptions, confirm, connected, duration, duration_text, with_shared_options
-from jobrunner.cli.output import answer_json, counted, echo, facts, table, talk
+from jobrunner.cli.options import CommonOptions, confirm, connected, seconds_of, with_shared_options
+from jobrunner.cli.output import answer_json, echo, facts, table, talk
 from jobrunner.cli.progress_bar import rising
 from jobrunner.cli.queue_settings import LIFTED, at_most, by_name, configured, limits_in_force, rate, setting_text
 from jobrunner.cli.status import queue_table
 from jobrunner.cli.suggestions import queue_names
+from jobrunner.formatting import counted, exact_duration
 from jobrunner.inspector.snapshot import queue_views
 
 _EXAMPLES = """\b
@@ -45,7 +46,7 @@ def list_(shared: CommonOptions) -> None:
 
 @queues.command(epilog="Example:  jobrunner queues pause mail --for 10m")
 @click.argument("queue", shell_complete=queue_names)
-@click.option("--for", "for_s", type=duration, metavar="S",
+@click.option("--for", "for_s", type=seconds_of, metavar="S",
               help="Resumes by itself after this time: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
 @with_shared_options
 def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
@@ -54,11 +55,11 @@ def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
         raise click.BadParameter("a pause lasts more than 0 s; jobrunner queues resume ends one", param_hint="--for")
     with connected(shared) as client:
         client.queue(queue).pause(for_s)
-        note(client, "queue.pause", queue, f"paused{f' for {duration_text(for_s)}' if for_s else ''}")
+        note(client, "queue.pause", queue, f"paused{f' for {exact_duration(for_s)}' if for_s else ''}")
     if shared.as_json:
         answer_json({"queue": queue, "state": "paused", "for_s": for_s})
     else:
-        echo(f"queue {queue} is paused{f' for {duration_text(for_s)}' if for_s else ''}")
+        echo(f"queue {queue} is paused{f' for {exact_duration(for_s)}' if for_s else ''}")
 
 
 @queues.command(epilog="Example:  jobrunner queues resume mail")

@@ -18,7 +18,7 @@ import click
 
 from jobrunner.broker.calls.server import facts
 from jobrunner.cli.error_boundary import DONE, NO
-from jobrunner.cli.options import duration
+from jobrunner.cli.options import seconds_of
 from jobrunner.cli.output import talk
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
@@ -43,19 +43,20 @@ _ABANDONED = 130
 
 @click.command(epilog=_EXAMPLES)
 @click.option("--minutes", type=click.FloatRange(0.05), metavar="N", help="Minutes to run.")
-@click.option("--duration", "length", type=duration, metavar="TIME", help="Time to run: 90s, 60m, 8h; default: 60m.")
+@click.option("--duration", "length", type=seconds_of, metavar="TIME", help="Time to run: 90s, 60m, 8h; default: 60m.")
 @click.option("--rate", type=click.FloatRange(1, 100_000), default=200, show_default=True,
               help="Tasks enqueued per second.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(2, 1000), default=4, show_default=True,
               help="Worker processes; the first one is never killed.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=8, show_default=True,
               help="Tasks that run at once, per worker.")  # fmt: skip
-@click.option("--task-time", type=duration, default="20ms", show_default=True, metavar="TIME",
+@click.option("--task-time", type=seconds_of, default="20ms", show_default=True, metavar="TIME",
               help="Mean run time of a task.")  # fmt: skip
-@click.option("--keepalive", type=duration, default="6", show_default=True, metavar="S", help="Length of a lease.")
+@click.option("--keepalive", type=seconds_of, default="6", show_default=True, metavar="S", help="Length of a lease.")
 @click.option("--faults", metavar="KIND,…", help=f"Kinds of faults to inject: {', '.join(KINDS)}.")
 @click.option("--no-faults", is_flag=True, help="Injects no faults.")
-@click.option("--every", type=duration, default="10", show_default=True, metavar="S", help="Mean time between faults.")
+@click.option("--every", type=seconds_of, default="10", show_default=True, metavar="S",
+              help="Mean time between faults.")  # fmt: skip
 @click.option("--seed", type=int, metavar="N", help="Seed of the fault plan; the same seed gives the same plan.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="File to draw the samples in, as SVG.")  # fmt: skip
@@ -64,7 +65,7 @@ _ABANDONED = 130
 @click.option("--keep", is_flag=True, help="Keeps the folder with ledger and logs, and the keys on your server.")
 @click.option("--url", metavar="URL", help="Your server, instead of one of its own in a temporary folder.")
 @click.option("--prefix", metavar="NAME", help="Start of the name of the fresh prefix.")
-@click.option("--patience", type=duration, default="60", hidden=True,
+@click.option("--patience", type=seconds_of, default="60", hidden=True,
               help="Time without progress after which the drain is given up.")  # fmt: skip
 @click.option("--debug", is_flag=True, help="Prints the traceback of an error.")
 def soak(length: float | None, minutes: float | None, seed: int | None, **options: Any) -> int:

@@ -5,6 +5,7 @@ import click
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import answer_json, echo, facts, table, when
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
+from jobrunner.formatting import duration
 from jobrunner.inspector.snapshot import QueueView, Snapshot, overview
 
 _EXAMPLES = """\b
@@ -36,7 +37,7 @@ def _head(seen: Snapshot) -> list[tuple[str, object]]:
     server = seen.server
     known = f"{server.name} {server.version}" if server else "version unknown"
     return [
-        ("server", f"{known} at {seen.url}, answers in {seen.latency_ms:.1f} ms"),
+        ("server", f"{known} at {seen.url}, answers in {duration(seen.latency_ms / 1000)}"),
         ("prefix", seen.prefix),
         ("leader", seen.leader or "none"),
     ]

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from jobrunner.cli.metrics_port import NOWHERE, MetricsAddress
-from jobrunner.cli.options import CommonOptions, duration, modules_or_configured, size, with_shared_options
+from jobrunner.cli.options import CommonOptions, bytes_of, modules_or_configured, seconds_of, with_shared_options
 from jobrunner.cli.output import echo
 from jobrunner.cli.restart import Restart
 from jobrunner.cli.signals import Lifeline, ask_at_signals
@@ -101,13 +101,13 @@ class WorkOptions:
 @click.option("--drain", is_flag=True, help="Exits when no task is scheduled either.")
 @click.option("--max-tasks", type=click.IntRange(min=0), default=0, metavar="N",
               help="Exits after N tasks; with --processes another process replaces it; 0: never.")  # fmt: skip
-@click.option("--max-memory", type=size, default="0", metavar="SIZE",
+@click.option("--max-memory", type=bytes_of, default="0", metavar="SIZE",
               help="Exits when resident memory exceeds SIZE (512MB, 1.5GB); 0: never.")  # fmt: skip
-@click.option("--grace", type=duration, default="25", show_default=True, metavar="S",
+@click.option("--grace", type=seconds_of, default="25", show_default=True, metavar="S",
               help="Seconds that running tasks get to finish after SIGTERM or Ctrl-C.")  # fmt: skip
-@click.option("--heartbeat", type=duration, default="10", show_default=True, metavar="S",
+@click.option("--heartbeat", type=seconds_of, default="10", show_default=True, metavar="S",
               help="Seconds between heartbeats; commands from the dashboard are read then, too.")  # fmt: skip
-@click.option("--unknown-grace", type=duration, default="86400", show_default=True, metavar="S",
+@click.option("--unknown-grace", type=seconds_of, default="86400", show_default=True, metavar="S",
               help="Seconds for which tasks of unknown jobs are handed back before they fail.")  # fmt: skip
 @click.option("--events", type=click.Choice(EVENTS), default="lifecycle", show_default=True,
               help="Which events to write; all: also the end of every attempt.")  # fmt: skip

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobrunner.charts.axes import PlotArea
-from jobrunner.charts.scale import ChartScale, Values, halves, number, round_step, runs
+from jobrunner.charts.scale import ChartScale, Values, halves, round_step, runs
 from jobrunner.charts.svg import ChartSeries, curve, filled, picture, rule, text
+from jobrunner.formatting import number
 from jobrunner.soak.faults import KINDS, InjectedFault
 from jobrunner.soak.samples import SoakSample
 

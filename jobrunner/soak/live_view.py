@@ -8,12 +8,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from jobrunner.formatting import clock, duration, size
 from jobrunner.soak.faults import KINDS
-from jobrunner.soak.report import clock, milliseconds
+from jobrunner.soak.report import wait_text
 from jobrunner.soak.run import Soak
 from jobrunner.soak.samples import SoakSample
 
-_MIB = 1 << 20
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _LAST = 3
 _LABEL, _VALUE = 22, 12
@@ -71,15 +71,15 @@ def _figures(samples: Sequence[SoakSample], width: int) -> Table:
         ("finished a second", f"{last.per_s:,.0f}", [one.per_s for one in samples]),
         ("acknowledged, open", f"{last.open:,}", [one.open for one in samples]),
         ("in flight", _shown(last.in_flight), [one.in_flight for one in samples]),
-        ("oldest open", f"{last.oldest_s:.1f} s", [one.oldest_s for one in samples]),
-        ("wait, half", milliseconds(last.p50_ms), [one.p50_ms for one in samples]),
-        ("wait, 99 %", milliseconds(last.p99_ms), [one.p99_ms for one in samples]),
+        ("oldest open", duration(last.oldest_s), [one.oldest_s for one in samples]),
+        ("wait, half", wait_text(last.p50_ms), [one.p50_ms for one in samples]),
+        ("wait, 99 %", wait_text(last.p99_ms), [one.p99_ms for one in samples]),
         ("retries", f"{last.retries:,}", ()),
         ("dead, as they must be", _shown(last.dead), ()),
         ("begun again", f"{last.extra:,}", [one.extra for one in samples]),
-        ("memory, elder worker", _mib(last.memory.get(elder)), [one.memory.get(elder) for one in samples]),
+        ("memory, elder worker", _size(last.memory.get(elder)), [one.memory.get(elder) for one in samples]),
         ("its descriptors", _shown(last.descriptors.get(elder)), [one.descriptors.get(elder) for one in samples]),
-        ("memory of the server", _mib(last.server_memory), [one.server_memory for one in samples]),
+        ("memory of the server", _size(last.server_memory), [one.server_memory for one in samples]),
         ("keys", _shown(last.keys), [one.keys for one in samples]),
     ]
     for name, value, course in rows:
@@ -122,5 +122,5 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _mib(size: float | None) -> str:
-    return "-" if size is None else f"{size / _MIB:.1f} MiB"
+def _size(octets: float | None) -> str:
+    return "-" if octets is None else size(octets)

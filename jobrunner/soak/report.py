@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from jobrunner.formatting import clock, duration, size
 from jobrunner.soak.checks import SoakCheck
 from jobrunner.soak.run import Soak
 from jobrunner.soak.samples import SoakSample
 
 _EVERY_S = 10.0
-_MIB = 1 << 20
 _MARKS = {True: "ok ", False: "NOT", None: " - "}
 
 
@@ -43,13 +43,13 @@ class LineReporter:
 
 def line_of(at_s: float, sample: SoakSample) -> str:
     """A sample as one line."""
-    memory = max(sample.memory.values(), default=0) / _MIB
+    memory = max(sample.memory.values(), default=0)
     keys = "?" if sample.keys is None else f"{sample.keys:,}"
     return (
         f"{clock(at_s)}  {sample.finished:,} done, {sample.per_s:,.0f}/s, {sample.open:,} open, "
-        f"p50 {milliseconds(sample.p50_ms)}, p99 {milliseconds(sample.p99_ms)}, oldest {sample.oldest_s:.1f} s, "
+        f"p50 {wait_text(sample.p50_ms)}, p99 {wait_text(sample.p99_ms)}, oldest {duration(sample.oldest_s)}, "
         f"{sample.retries:,} retries, {sample.extra:,} begun again, {sum(sample.faults.values()):,} faults, "
-        f"{memory:.0f} MiB, {keys} keys"
+        f"{size(memory)}, {keys} keys"
     )
 
 
@@ -62,18 +62,9 @@ def verdict_lines(checks: Sequence[SoakCheck], faults: Mapping[str, int], extra:
     return [*lines, f"NOT HELD: {broken} of {len(checks)} checks" if broken else "HELD: nothing was lost"]
 
 
-def clock(seconds: float) -> str:
-    """`1:02:03`, or `02:03` within the first hour."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
-
-
-def milliseconds(value: float | None) -> str:
-    """`12 ms`; from a second on in seconds."""
-    if value is None:
-        return "-"
-    return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.0f} ms"
+def wait_text(wait_ms: float | None) -> str:
+    """A percentile of the waits; `-` before the first."""
+    return "-" if wait_ms is None else duration(wait_ms / 1000)
 
 
 def _left(soak: Soak) -> str:

@@ -12,71 +12,39 @@ from typing import Any
 from markupsafe import Markup
 
 from jobrunner.charts.responsive import safe, shares, sparkline
-from jobrunner.charts.scale import number
 from jobrunner.client.client import Client
 from jobrunner.client.internals import keys_of
 from jobrunner.clock import utc_now
+from jobrunner.formatting import away, counted, duration, number, percent, rate, size
+from jobrunner.formatting import instant as instant_text
 from jobrunner.inspector.snapshot import shown_url
 from jobrunner.settings import RateLimit
 
 
-def whole(value: int | None) -> str:
-    """1,204; a dash for None."""
-    return "–" if value is None else f"{value:,}"
+def dashed(say: Callable[[Any], str]) -> Callable[[Any], str]:
+    """The same text, and a dash for None."""
+    return lambda value: "–" if value is None else say(value)
 
 
-def rate(per_s: float | None) -> str:
-    """A rate by the unit that reads best: 1,204/s, 3.5/s, 12/min; a dash for None."""
-    if per_s is None:
-        return "–"
-    if per_s == 0 or per_s >= 1:
-        return f"{number(round(per_s, 1))}/s"
-    return f"{number(round(per_s * 60, 1))}/min"
-
-
-def span(length: float | timedelta | None) -> str:
-    """A length in seconds, in its two largest units: 340 ms, 12 s, 3 min 5 s, 2 h 4 min, 3 d 2 h."""
-    if length is None:
-        return "–"
-    seconds = length.total_seconds() if isinstance(length, timedelta) else length
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    for unit, size, below, small in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86_400, "h", 3600)):
-        if seconds < size * {"min": 60, "h": 24, "d": 10**9}[unit]:
-            rest = int(seconds % size // small)
-            return f"{int(seconds // size)} {unit}" + (f" {rest} {below}" if rest else "")
-    return ""
-
-
-def size(octets: float | None) -> str:
-    """A number of bytes: 812 B, 1.2 MiB."""
-    if octets is None:
-        return "–"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(octets) < 1024:
-            return f"{octets:.0f} {unit}" if unit == "B" or octets >= 100 else f"{octets:.1f} {unit}"
-        octets /= 1024
-    return f"{octets:.1f} TiB"
+def span(length: float | timedelta) -> str:
+    """A duration, also of a timedelta."""
+    return duration(length.total_seconds() if isinstance(length, timedelta) else length)
 
 
 def ago(instant: datetime | None) -> Markup | str:
     """How far an instant is from now: `3 min ago`, `in 12 s`; a dash for None."""
     if instant is None:
         return "–"
-    seconds = (instant - utc_now()).total_seconds()
-    near = "now" if abs(seconds) < 1 else f"in {span(seconds)}" if seconds > 0 else f"{span(round(-seconds))} ago"
-    return safe(f'<time datetime="{_iso(instant)}" title="{_said(instant)}" data-relative>{near}</time>')
+    near = away((instant - utc_now()).total_seconds())
+    title = instant_text(instant)
+    return safe(f'<time datetime="{_iso(instant)}" title="{title}" data-relative>{near}</time>')
 
 
 def instant(at: datetime | None) -> Markup | str:
     """An instant to the second, UTC; a dash for None."""
     if at is None:
         return "–"
-    return safe(f'<time datetime="{_iso(at)}" title="{_iso(at)}">{_said(at)}</time>')
+    return safe(f'<time datetime="{_iso(at)}" title="{_iso(at)}">{instant_text(at)}</time>')
 
 
 def limit(rate: RateLimit) -> str:
@@ -84,11 +52,6 @@ def limit(rate: RateLimit) -> str:
     unit = rate.interval_unit.lower()
     every = f"a{'n' if unit == 'hours' else ''} {unit[:-1]}" if rate.interval == 1 else f"in {rate.interval} {unit}"
     return f"{rate.max_tokens:,} {every}"
-
-
-def plural(count: int, word: str, many: str | None = None) -> str:
-    """1 task, 1,204 tasks."""
-    return f"{count:,} {word if count == 1 else many or word + 's'}"
 
 
 def shares_of(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
@@ -99,11 +62,6 @@ def shares_of(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
 def spark(values: Sequence[float], label: str) -> Markup:
     """A line of the size of a word."""
     return sparkline(values, label=label)
-
-
-def share(part: float) -> str:
-    """0.125 as 12.5 %."""
-    return f"{part * 100:.1f}".removesuffix(".0") + " %"
 
 
 def zero(count: int) -> Markup | str:
@@ -130,10 +88,6 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _said(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "chip": chip,
@@ -141,14 +95,14 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "limit": limit,
     "number": number,
     "place": place,
-    "plural": plural,
-    "rate": rate,
-    "share": share,
+    "plural": counted,
+    "rate": dashed(rate),
+    "share": percent,
     "shares": shares_of,
     "short_id": short_id,
-    "size": size,
-    "span": span,
+    "size": dashed(size),
+    "span": dashed(span),
     "sparkline": spark,
-    "whole": whole,
+    "whole": dashed("{:,}".format),
     "zero": zero,
 }

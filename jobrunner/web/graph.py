@@ -13,8 +13,8 @@ from html import escape
 from markupsafe import Markup
 
 from jobrunner.charts.responsive import safe
-from jobrunner.charts.scale import number
-from jobrunner.web.filters import rate as rate_of
+from jobrunner.formatting import number
+from jobrunner.formatting import rate as rate_text
 
 _WIDE, _TALL = 196, 84
 _GAP_X, _GAP_Y, _EDGE = 72, 28, 16
@@ -152,7 +152,7 @@ def _node(box: Box, place: tuple[float, float]) -> str:
     look = f"node{' paused' if box.paused else ''}{' troubled' if box.dead else ''}"
     name = box.name if len(box.name) <= 22 else box.name[:21] + "…"
     kind = f"{box.kind}, paused" if box.paused else box.kind
-    rate = "" if box.rate is None else rate_of(box.rate)
+    rate = "" if box.rate is None else rate_text(box.rate)
     dead = f' · <tspan class="dead">{number(box.dead)} dead</tspan>' if box.dead else ""
     said = f"{box.name}, {kind}: {box.waiting} waiting, {box.pending} pending, {box.dead} dead"
     return (

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from jobrunner.cli.error_boundary import Refusal
-from jobrunner.cli.options import CommonOptions, connected, duration, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
 from jobrunner.cli.output import answer_json, plain_json, talk
 from jobrunner.client.client import Client
 from jobrunner.clock import sleep
@@ -25,7 +25,7 @@ _PATIENT_S = 60.0
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--every", type=duration, default="1", show_default=True, metavar="S",
+@click.option("--every", type=seconds_of, default="1", show_default=True, metavar="S",
               help="Seconds between refreshes; with --once and --json: the time of the rates.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Prints one frame and exits; the default when stdout is no terminal.")
 @with_shared_options

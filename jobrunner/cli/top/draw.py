@@ -5,12 +5,11 @@ from datetime import datetime
 
 from rich.text import Text
 
-from jobrunner.cli.output import counted
 from jobrunner.cli.top.draw_tasks import task_lines, tasks_lines
-from jobrunner.cli.top.formatting import bar, curve, length, number, rate, size
 from jobrunner.cli.top.state import Screen, shown_queues
 from jobrunner.cli.top.text_line import Cell, joined, line, padded, titled
 from jobrunner.client.records import WorkerRecord
+from jobrunner.formatting import bar, counted, curve, duration, number, percent, short_duration, size
 from jobrunner.inspector.live_snapshot import FailingJob, LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
@@ -62,10 +61,11 @@ def _head(screen: Screen, width: int) -> list[Text]:
     if seen is None:
         return [line([Cell("jobrunner top", "bold")], width), *_warnings(screen, width)]
     server = f"{seen.server.name} {seen.server.version}" if seen.server else "server"
+    latency = duration(seen.latency_ms / 1000)
     return [
         padded(
             line([Cell("jobrunner ", "bold cyan"), Cell(f"{seen.url} · {seen.prefix}")], width),
-            line([Cell(f"{server} · {seen.latency_ms:.1f} ms · {seen.now.astimezone():%H:%M:%S}", "dim")], width),
+            line([Cell(f"{server} · {latency} · {seen.now.astimezone():%H:%M:%S}", "dim")], width),
             width,
         ),
         padded(line(_pace(screen.total), width), line(_memory(seen), width), width, whole=True),
@@ -77,11 +77,15 @@ def _head(screen: Screen, width: int) -> list[Text]:
 def _pace(total: Rates) -> list[Cell]:
     a_minute = None if total.bad is None else total.bad * 60
     return [
-        Cell("in ", "dim"), Cell(f"{rate(total.into)}/s", "bold"), Cell("  out ", "dim"),
-        Cell(f"{rate(total.out)}/s", "bold"), Cell("  failed ", "dim"),
-        Cell(f"{rate(a_minute)}/min", "bold red" if a_minute else "bold"), Cell("  "),
+        Cell("in ", "dim"), Cell(f"{_count(total.into)}/s", "bold"), Cell("  out ", "dim"),
+        Cell(f"{_count(total.out)}/s", "bold"), Cell("  failed ", "dim"),
+        Cell(f"{_count(a_minute)}/min", "bold red" if a_minute else "bold"), Cell("  "),
         Cell(curve(total.course, min(len(total.course), 24)), "green"),
     ]  # fmt: skip
+
+
+def _count(per_time: float | None) -> str:
+    return "-" if per_time is None else number(per_time)
 
 
 def _memory(seen: LiveSnapshot) -> list[Cell]:
@@ -114,7 +118,7 @@ def _warnings(screen: Screen, width: int) -> list[Text]:
     if server is not None and server.evicts:
         told.append(f"the server may delete tasks to make room: maxmemory-policy is {server.maxmemory_policy}")
     if server is not None and server.share_used > 0.8:
-        told.append(f"the server is nearly full: {server.share_used:.0%} of maxmemory")
+        told.append(f"the server is nearly full: {percent(server.share_used)} of maxmemory")
     return [line([Cell(f"! {one}", "bold yellow")], width) for one in told]
 
 
@@ -208,7 +212,7 @@ def _queue(screen: Screen, row: QueueView, fullest: int, widths: tuple[int, int,
         Cell(f"{number(count):>{7 if at == 0 else 5}} ", style if count else "dim")
         for at, (count, style) in enumerate(counts)
     ]
-    cells += [Cell(f"{rate(one):>5} ", "" if one else "dim") for one in (rates.into, rates.out)]
+    cells += [Cell(f"{_count(one):>5} ", "" if one else "dim") for one in (rates.into, rates.out)]
     cells += [_load(row, fullest, load), Cell(" "), Cell(curve(rates.course, course), "green")]
     return line(cells, width, selected=row.name == screen.queue)
 
@@ -239,9 +243,9 @@ def _running_row(seen: LiveSnapshot, one: TaskRow, job: int, width: int) -> Text
 
 def _since(seen: LiveSnapshot, started: datetime | None, lease_ends: datetime | None) -> str:
     if started is not None:
-        return f"for {length((seen.now - started).total_seconds())}"
+        return f"for {short_duration((seen.now - started).total_seconds())}"
     if lease_ends is not None:
-        return f"lease {length((lease_ends - seen.now).total_seconds())}"
+        return f"lease {short_duration((lease_ends - seen.now).total_seconds())}"
     return ""
 
 

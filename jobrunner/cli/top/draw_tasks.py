@@ -9,9 +9,9 @@ from typing import Any
 from rich.text import Text
 
 from jobrunner.cli.output import readable
-from jobrunner.cli.top.formatting import length, number
 from jobrunner.cli.top.state import STATES, Screen, shown_tasks
 from jobrunner.cli.top.text_line import Cell, line, plain, titled
+from jobrunner.formatting import number, short_duration
 from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.inspector.timeline import TimelineEvent, timeline
 from jobrunner.redaction import Redaction
@@ -91,7 +91,7 @@ def _away(instant: datetime | None, now: datetime) -> str:
     if instant is None:
         return ""
     away_s = (instant - now).total_seconds()
-    return f"in {length(away_s)}" if away_s > 0 else f"{length(-away_s)} ago"
+    return f"in {short_duration(away_s)}" if away_s > 0 else f"{short_duration(-away_s)} ago"
 
 
 def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Text]:

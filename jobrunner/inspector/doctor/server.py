@@ -7,6 +7,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of
 from jobrunner.clock import unix_ms
 from jobrunner.errors import NewerFormat, OlderFormat, ServerError, ServerRefused
+from jobrunner.formatting import duration, percent, size
 from jobrunner.inspector.doctor.check import Check, fail, ok, warn
 from jobrunner.inspector.doctor.workload import work_checks
 from jobrunner.inspector.snapshot import latency_ms, server_facts
@@ -45,9 +46,10 @@ def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]
 
 def reached_check(slow_ms: float) -> Check:
     """How long an answer takes."""
+    told = f"answers in {duration(slow_ms / 1000)}"
     if slow_ms <= _SLOW_MS:
-        return ok("server", f"answers in {slow_ms:.1f} ms")
-    return warn("server", f"answers in {slow_ms:.0f} ms", "run workers near it: every batch of tasks waits so long")
+        return ok("server", told)
+    return warn("server", told, "run workers near it: every batch of tasks waits so long")
 
 
 def facts_checks(facts: ServerFacts) -> Iterator[Check]:
@@ -63,10 +65,11 @@ def facts_checks(facts: ServerFacts) -> Iterator[Check]:
     else:
         yield ok("eviction", f"maxmemory-policy is {policy}")
     if facts.share_used > _NEARLY_FULL:
-        share = f"{facts.share_used:.0%} of maxmemory is used" + (", of the fullest node" if facts.nodes > 1 else "")
+        fullest = ", of the fullest node" if facts.nodes > 1 else ""
+        share = f"{percent(facts.share_used)} of maxmemory is used{fullest}"
         yield warn("memory", share, "raise maxmemory, or purge what is dead: a full server takes no tasks")
     else:
-        yield ok("memory", f"{facts.used_memory / 2**20:.0f} MiB used")
+        yield ok("memory", f"{size(facts.used_memory)} used")
     if facts.max_clients and facts.clients > _NEARLY_FULL * facts.max_clients:
         told = f"{facts.clients} of at most {facts.max_clients} connections"
         yield warn("clients", told, "raise maxclients, and the limit of open files of the server's process")
@@ -109,9 +112,10 @@ def clock_check(client: Client) -> Check:
     before = unix_ms()
     server_ms = broker_of(client).run(server_time())
     skew_ms = server_ms - (before + unix_ms()) / 2
+    told = f"{duration(abs(skew_ms) / 1000)} from the server's"
     if abs(skew_ms) <= _SKEWED_MS:
-        return ok("clock", f"{abs(skew_ms):.0f} ms from the server's")
-    return warn("clock", f"{abs(skew_ms) / 1000:.1f} s from the server's", "synchronise both (NTP): at=… would be off")
+        return ok("clock", told)
+    return warn("clock", told, "synchronise both (NTP): at=… would be off")
 
 
 def _version(text: str) -> tuple[int, ...]:

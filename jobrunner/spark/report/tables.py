@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from jobrunner.charts.scale import rounded
+from jobrunner.formatting import rounded
 
 Row = Sequence[Any]
 

@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jobrunner.clock import from_ms
+from jobrunner.formatting import instant
 from jobrunner.web.context import Context
 from jobrunner.web.errors import NotThere
 from jobrunner.web.operations import Operation, read_operation
@@ -57,8 +58,8 @@ def _facts(found: Operation) -> list[tuple[str, Any]]:
         ("Changed", f"{found.done:,}"),
         ("Not changed", f"{found.refused:,}" if found.refused else ""),
         ("By", found.who),
-        ("Began", _text(found.began_ms)),
-        ("Ended", _text(found.ended_ms) if found.ended_ms else ""),
+        ("Began", instant(from_ms(found.began_ms))),
+        ("Ended", instant(from_ms(found.ended_ms)) if found.ended_ms else ""),
         ("Error", found.error),
     ]
     return [pair for pair in told if pair[1]]
@@ -67,10 +68,6 @@ def _facts(found: Operation) -> list[tuple[str, Any]]:
 def _wanted(found: Operation) -> dict[str, str]:
     names = ("queue", "state", "type", "error", "id", "param")
     return {name: value for name in names if found.wanted and (value := getattr(found.wanted, name))}
-
-
-def _text(ms: float) -> str:
-    return f"{from_ms(ms):%Y-%m-%d %H:%M:%S} UTC"
 
 
 routes = [Page(path="/operations/{operation}", name="operation", endpoint=_operation)]

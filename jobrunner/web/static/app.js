@@ -15,12 +15,14 @@ root.classList.remove("no-script");
 let clockSkew = 0;  // of this machine's clock from the server's, in ms; ticks tell
 
 function span(seconds) {
-  const size = Math.abs(seconds);
+  const size = Math.round(Math.abs(seconds));
   if (size < 1) return "now";
-  if (size < 60) return `${Math.round(size)} s`;
+  if (size < 60) return `${size} s`;
   if (size < 3600) return `${Math.floor(size / 60)} min`;
-  if (size < 86400) return `${Math.floor(size / 3600)} h ${Math.floor((size % 3600) / 60)} min`;
-  return `${Math.floor(size / 86400)} d ${Math.floor((size % 86400) / 3600)} h`;
+  const [count, unit, rest, smaller] = size < 86400
+    ? [Math.floor(size / 3600), "h", Math.floor((size % 3600) / 60), "min"]
+    : [Math.floor(size / 86400), "d", Math.floor((size % 86400) / 3600), "h"];
+  return rest ? `${count} ${unit} ${rest} ${smaller}` : `${count} ${unit}`;
 }
 
 function tellTimes(scope = document) {

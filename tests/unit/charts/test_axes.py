@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobrunner.charts.axes import columns, legend, lines, spans, stacked_bars
-from jobrunner.charts.scale import fitting, halves, logarithmic, quarters, round_step, rounded, times
+from jobrunner.charts.scale import fitting, halves, logarithmic, quarters, round_step, times
 from jobrunner.charts.svg import ChartSeries
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
@@ -50,13 +50,6 @@ def test_an_axis_of_time_has_ticks_at_round_times():
 
     assert [datetime.fromtimestamp(at, UTC).minute for at in scale.ticks] == [5, 10, 15, 20, 25, 30]
     assert round_step(24 * 3600, 7) == 4 * 3600
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (1234.5, "1234"), (12.34, "12.3"), (1.234, "1.23"), (0.5, "0.500")]
-)
-def test_values_have_three_digits(value, text):
-    assert rounded(value) == text
 
 
 def test_a_line_has_a_gap_where_there_is_no_value_and_a_dot_for_each_value():

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jobrunner.charts.responsive import bars, lines, shares, sparkline, ticks
-from jobrunner.charts.scale import nice_top, number
+from jobrunner.charts.scale import nice_top
 from jobrunner.charts.svg import ChartSeries
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
@@ -25,14 +25,6 @@ def svg(markup):
 @pytest.mark.parametrize(("most", "top"), [(0, 1), (1, 1), (3, 3), (7, 8), (10, 10), (11, 20), (1204, 2000), (0.2, 1)])
 def test_an_axis_ends_at_a_round_number_that_holds_the_most(most, top):
     assert nice_top(most) == top
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (2.5, "2.5"), (1204, "1,204"), (12_500, "12.5k"), (200_000, "200k"), (3_100_000, "3.1M")],
-)
-def test_figures_are_short(value, text):
-    assert number(value) == text
 
 
 def test_bars_stack_and_the_highest_stack_reaches_its_share_of_the_axis():

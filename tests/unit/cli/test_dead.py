@@ -75,7 +75,7 @@ def test_more_of_them_than_one_page_come_back_at_a_rate(
 
     result = cli("dead", "requeue", "mail", "--error", "boom", "--rate", "0.001")
 
-    assert (result.code, result.out) == (0, "requeued 1230 dead tasks of queue mail\n")
+    assert (result.code, result.out) == (0, "requeued 1,230 dead tasks of queue mail\n")
     assert "requeueing" in result.err
     assert client.queue("mail").ids("scheduled", limit=2000) == ids[1:], "the first is due at once"
     first, last = (client.task(one).record().when for one in (ids[1], ids[-1]))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobrunner.cli.output import answer_json, counted, facts, readable, table, when
+from jobrunner.cli.output import answer_json, facts, readable, table, when
 from jobrunner.clock import utc_now
 from jobrunner.inspector.doctor.check import ok
 
@@ -55,7 +55,3 @@ def test_json_holds_dataclasses_and_instants(capsys: pytest.CaptureFixture[str])
         "check": {"what": "python", "verdict": "ok", "found": "3.11", "advice": ""},
         "at": "2030-01-01T00:00:00+00:00",
     }
-
-
-def test_one_is_singular() -> None:
-    assert (counted(1, "task"), counted(0, "task"), counted(2, "task")) == ("1 task", "0 tasks", "2 tasks")

@@ -162,7 +162,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 def test_push_reads_lines_from_stdin(cli: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, "".join(f"{number}\n" for number in range(2500)) + "\n")
 
-    assert cli("pipeline", "push", "orders/raw", "-").out == "pushed 2500 items into orders/raw\n"
+    assert cli("pipeline", "push", "orders/raw", "-").out == "pushed 2,500 items into orders/raw\n"
     assert client.queue("orders/raw").counts()["waiting"] == 2500
 
 
@@ -174,7 +174,7 @@ def test_a_line_that_is_no_json_is_named_with_what_was_pushed_before(
     result = cli("pipeline", "push", "orders/raw", "-")
 
     assert (result.code, client.queue("orders/raw").counts()["waiting"]) == (2, 1000)
-    assert "1000 items were pushed" in result.err
+    assert "1,000 items were pushed" in result.err
     assert "line 1201 is no JSON: 'oops'" in result.err
 
 

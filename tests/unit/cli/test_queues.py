@@ -162,7 +162,7 @@ def test_a_long_purge_shows_a_person_how_far_it_is(
 
     result = cli("queues", "purge", "mail", "--yes")
 
-    assert result.out == "deleted 1500 waiting tasks of queue mail\n"
+    assert result.out == "deleted 1,500 waiting tasks of queue mail\n"
     assert "1500/1500" in result.err
 
 

@@ -44,7 +44,7 @@ def test_a_task_is_shown_with_its_error(cli: Callable[..., Any], dead_id: str) -
 
     assert "state     dead" in shown
     assert "payload   to=ada" in shown
-    assert "attempt 1 failed 0 s ago: no such address\n" in shown
+    assert "attempt 1 failed now: no such address\n" in shown
     assert shown.endswith("no such address\ntraceback\n")
 
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 from jobrunner.soak.chart import plotted
 from jobrunner.soak.checks import SoakCheck, equals, none_of
 from jobrunner.soak.faults import InjectedFault
-from jobrunner.soak.report import clock, line_of, verdict_lines
+from jobrunner.soak.report import line_of, verdict_lines
 from jobrunner.soak.samples import SoakSample
 
 SAMPLES = [
@@ -49,7 +49,3 @@ def test_a_plot_is_one_picture_with_a_panel_for_each_figure_and_a_mark_for_each_
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}title"))) == 2
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) >= 9
     ET.fromstring(plotted([], []))
-
-
-def test_lengths_of_an_hour_and_more_show_hours() -> None:
-    assert (clock(65), clock(3725)) == ("01:05", "1:02:05")
