@@ -1,4 +1,4 @@
-"""jobrunner: background jobs for Python on Redis. Its names stand in `public.py`.
+"""jobrunner: background jobs for Python on Redis. `public.py` lists its names.
 
 They are imported when the first of them is used (PEP 562), so that what needs none of them starts in half the time: the
 lease keeper beside each worker, and most commands.
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") and name != "__all__":  # what Python itself asks a module for
+    if name.startswith("__") and name != "__all__":  # attributes that Python itself reads of a module
         raise AttributeError(f"module 'jobrunner' has no attribute {name!r}")
     import jobrunner.public
 

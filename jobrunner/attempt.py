@@ -31,7 +31,7 @@ class Attempt(msgspec.Struct, gc=False):
     headers: bytes | None
     encoding: bytes | None = None
     then: bytes | None = None
-    """Whom a task of a flow tells of its end; its report brings that along."""
+    """The joins to notify of the end of a task of a flow; its report carries them."""
     due_ms: float = 0.0
     """When it was due, where that is not when it was enqueued; 0: then."""
     unknown_since_ms: float = 0.0

@@ -70,7 +70,7 @@ class UsageError(JobrunnerError, ValueError):
 
 
 class UnknownOption(UsageError):
-    """An option nobody knows; the message names the nearest known one."""
+    """An unknown option; the message names the nearest known one."""
 
 
 class InvalidName(UsageError):
@@ -126,7 +126,7 @@ class PipelineError(UsageError):
 
 
 class StationError(PipelineError):
-    """What a station's function returned fits none of its links, whatever items it was given."""
+    """The return value of a station's function fits none of its links, for any item."""
 
 
 class UnknownMember(UsageError):
@@ -162,7 +162,7 @@ class ServerFull(ServerRefused):
 
 
 class DamagedData(ServerError):
-    """What is stored on the server cannot be read: somebody else changed it; the message names the key."""
+    """Data on the server cannot be read: another program changed it; the message names the key."""
 
 
 class UnsafeServer(ServerError):
@@ -214,7 +214,7 @@ class QueueNotEmpty(JobrunnerError):
 
 
 class DriverFailed(JobrunnerError):
-    """What serves a queue in place of the worker cannot go on; the worker ended."""
+    """The driver of a queue cannot continue; the worker ended."""
 
 
 class DuplicateTask(JobrunnerError):
@@ -234,7 +234,7 @@ class LeaseError(JobrunnerError):
 
 
 class NotReserved(LeaseError):
-    """Nobody holds the task: it was never reserved, or its lease ended."""
+    """The task is not reserved: it never was, or its lease ended."""
 
 
 class LeaseLost(LeaseError):

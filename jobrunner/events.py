@@ -1,4 +1,4 @@
-"""What happened that a person should know: workers come and go, tasks die, somebody changed a queue.
+"""Events for operators: workers start and stop, tasks die, queues are changed.
 
 Events are kept in one stream on the server, the last 10 000 or so. They tell; nothing depends on them: one that cannot
 be written is left out, and what it tells of has happened all the same.
@@ -10,22 +10,22 @@ from datetime import datetime
 
 KINDS: dict[str, str] = {
     "worker_started": "a worker began to work; queues, executor",
-    "worker_stopped": "a worker ended as it was told to",
-    "worker_lost": "a worker fell silent without a farewell: killed, hanging or cut off",
+    "worker_stopped": "a worker stopped on request",
+    "worker_lost": "a worker's heartbeats ended without a stop: killed, hanging or cut off",
     "leader_changed": "another worker coordinates now; epoch",
-    "task_died": "a task was given up; error, attempts, fate (kept, deleted, moved to another queue)",
+    "task_died": "a task died; error, attempts, fate (kept, deleted, moved to another queue)",
     "tasks_died": "more tasks of the queue died in the same seconds than are named one by one; count",
     "attempt_ended": "an attempt ended, of a worker with events=\"all\"; outcome, attempt, run_ms, error",
-    "queue_paused": "somebody paused a queue; for_ms, when it ends by itself",
-    "queue_resumed": "somebody resumed a queue",
-    "queue_configured": "somebody changed settings of a queue; the settings",
-    "queue_purged": "somebody deleted tasks of a queue; state, count",
-    "queue_deleted": "somebody deleted a queue; count of the tasks that went with it",
-    "dead_requeued": "somebody sent dead tasks again; count",
+    "queue_paused": "a queue was paused; for_ms, when it ends by itself",
+    "queue_resumed": "a queue was resumed",
+    "queue_configured": "settings of a queue were changed; the settings",
+    "queue_purged": "tasks of a queue were deleted; state, count",
+    "queue_deleted": "a queue was deleted; count of its tasks",
+    "dead_requeued": "dead tasks were requeued; count",
     "periodic_reanchored": "the last tick of a periodic job was ahead of the server's clock; ahead_s",
     "periodic_changed": "workers brought another schedule of a periodic job; schedule",
-    "periodic_enabled": "somebody had the ticks of a periodic job fire again",
-    "periodic_disabled": "somebody had the ticks of a periodic job pass by",
+    "periodic_enabled": "a periodic job was enabled",
+    "periodic_disabled": "a periodic job was disabled",
 }
 """Every kind, when it is written, and its details."""
 
@@ -43,5 +43,5 @@ class Event:
     job: str = ""
     worker: str = ""
     by: str = ""
-    """Who did it: host and process of a client."""
+    """The originator: host and process of a client."""
     details: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A join: what waits for the ends of several tasks, and the task it enqueues then.
+"""A join waits for the ends of several tasks and then enqueues a task.
 
 A task of a flow has a field `then`, opaque to the server: whom to tell of its end. The script that ends it leaves word
 of it in the outbox of its tag, the relay takes it to the joins, and a join whose rule is met enqueues its task in the
@@ -48,7 +48,7 @@ class JoinRef(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Whom to tell of an end: a join, and which of its members it is."""
+    """The recipient of an end: a join, and the member of it that ended."""
 
     queue: str
     join: str
@@ -56,7 +56,7 @@ class Arrival(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """An entry of an outbox: an end that is to be told. `onward` is the `then` of the task."""
+    """An entry of an outbox: an end to deliver to a join. `onward` is the `then` of the task."""
 
     tag: str
     outcome: str
@@ -77,7 +77,7 @@ class Join:
     onward: bytes = b""
     results: bytes = b""
     after: bytes = b""
-    """What the seal of the task says of the results it is given (see client/flow_results.py)."""
+    """The metadata of results in the seal of the task that receives them (see client/flow_results.py)."""
 
     @property
     def place(self) -> JoinRef:
@@ -94,5 +94,5 @@ def write_onward(arrivals: Iterable[Arrival]) -> bytes:
 
 
 def read_onward(raw: bytes) -> list[Arrival]:
-    """Whom to tell. Raises ValueError for a damaged field."""
+    """The joins to notify. Raises ValueError for a damaged field."""
     return _arrivals.decode(raw)

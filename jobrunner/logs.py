@@ -23,11 +23,11 @@ class Run(Protocol):
 
 
 RUNNING: ContextVar[Run | None] = ContextVar("jobrunner_running", default=None)
-"""What runs here. `current_task()` and the ids in log lines are read from it."""
+"""The running attempt. `current_task()` and the ids in log lines are read from it."""
 
 
 class ProcessIdentity:
-    """What a process that works tells its children of itself."""
+    """The context that a worker process passes to its child processes."""
 
     worker = ""
     log_format = ""
@@ -43,15 +43,15 @@ class SafeLogger:
         self._name = name
 
     def info(self, event: str, **said: Any) -> None:
-        """What went as it should."""
+        """Logs normal operation."""
         self._write("info", event, said)
 
     def warning(self, event: str, **said: Any) -> None:
-        """What went wrong and is made up for."""
+        """Logs a fault that was handled."""
         self._write("warning", event, said)
 
     def error(self, event: str, **said: Any) -> None:
-        """What somebody has to look at."""
+        """Logs a fault that an operator must look at."""
         self._write("error", event, said)
 
     def exception(self, event: str, **said: Any) -> None:

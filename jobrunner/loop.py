@@ -38,7 +38,7 @@ class Signal:
 
 
 class Complaints:
-    """What loops say of trouble: one line each ten seconds and one when it is over, whichever of them has it.
+    """Logs the faults of loops: one line each ten seconds and one at the end, for all loops together.
 
     A server that is away is one trouble for all loops that share this; any other error is that loop's own.
     """
@@ -59,7 +59,7 @@ class Complaints:
             return True
 
     def may_tell_end(self, trouble: str) -> bool:
-        """Whether the trouble was told and its end was not."""
+        """Whether a fault was logged and its end was not."""
         with self._lock:
             known = trouble in self._open
             self._open.discard(trouble)
@@ -132,7 +132,7 @@ class Loop:
 
     @property
     def busy_s(self) -> float:
-        """For how long the turn at hand has been going on; 0 between turns. One that never ends hangs."""
+        """The duration of the current turn; 0 between turns. A turn that never ends hangs."""
         began = self._turn_began
         return 0.0 if began is None else monotonic() - began
 

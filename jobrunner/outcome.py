@@ -16,7 +16,7 @@ Delay = timedelta | int | float
 
 
 class Steer(Exception):
-    """What a job returns or raises to say how its attempt ends."""
+    """The outcomes that a job returns or raises to end its attempt."""
 
 
 @checks_options

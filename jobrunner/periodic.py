@@ -37,11 +37,11 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True):
     expires_in_ms: int | None = None
     key: str | None = None
     seal: str = ""
-    """Who has the keys published these parameters; empty without keys."""
+    """The seal: a process with the keys published these parameters; empty without keys."""
 
     @property
     def bound(self) -> EncryptionContext:
-        """What that seal is bound to."""
+        """The context that the seal is bound to."""
         return EncryptionContext(self.name, self.name, "", self.queue)
 
     def parsed(self) -> Schedule:

@@ -11,7 +11,7 @@ HIDDEN = "••••••"
 TOO_DEEP = "(nested too deep to be shown)"
 _DEEPEST = 20
 _NAME = re.compile(r"""(?<![\w-])[A-Za-z_][\w-]{0,99}(?![\w-])\\?["']?\s{0,3}[:=]\s{0,3}""")
-"""What stands before a value in free text: `name=`, `name: `, `'name': `, `"name":`."""
+"""The text before a value in free text: `name=`, `name: `, `'name': `, `"name":`."""
 _VALUE = re.compile(
     r"""\\"(?:(?!\\").){0,9999}(?:\\")?|"(?:[^"\\]|\\.){0,9999}"?|'(?:[^'\\]|\\.){0,9999}'?|[^\s,;&)\]}"']+""",
     re.DOTALL,
@@ -38,7 +38,7 @@ class Redaction:
         return self._hidden.fullmatch(name) is not None
 
     def text(self, text: str) -> str:
-        """Free text, as that of an error, with the values hidden that stand behind such a name (`iban='DE…'`)."""
+        """Free text, such as an error, with the values after such a name hidden (`iban='DE…'`)."""
         parts: list[str] = []
         done = at = 0
         while (found := _NAME.search(text, at)) is not None:
@@ -74,5 +74,5 @@ def hide_in_errors(redaction: Redaction) -> None:
 
 
 def in_error(text: str) -> str:
-    """The text of an error without the values that stand behind such a name."""
+    """The text of an error without the values after such a name."""
     return _in_errors[0].text(text)

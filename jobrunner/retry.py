@@ -1,4 +1,4 @@
-"""How long a failed task waits before its next attempt, and when it is given up.
+"""The back-off: the delay of a failed task before its next attempt, and when the task is dead instead.
 
 Pure policy: nothing here reads a clock or a server. What must always hold: a delay is a finite number of
 seconds, at least 0, whatever a user's callable does; below the cap every further failure waits longer.

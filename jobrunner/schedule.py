@@ -36,7 +36,7 @@ MAX_CATCH_UP = 1000
 GRACE = timedelta(seconds=10)
 """How late a tick may be, and how far a clock may step back, before that counts."""
 
-# Every tick is a task written to the server; what must run more often is a loop inside one task.
+# Every tick is a task written to the server; work that must run more often is a loop inside one task.
 _SHORTEST, _LONGEST = timedelta(milliseconds=100), timedelta(days=36_525)
 _SECOND = timedelta(seconds=1)
 _MAX_LENGTH = 256
@@ -77,7 +77,7 @@ class Every:
         return _in_words(self.interval)
 
     def spec(self) -> dict[str, str | float]:
-        """What `parse_spec` rebuilds this schedule from; JSON-able, the interval in seconds."""
+        """The specification that `parse_spec` rebuilds this schedule from; JSON-able, the interval in seconds."""
         return {"every": self.interval.total_seconds()}
 
 
@@ -154,7 +154,7 @@ class Cron:
         return f"cron {self.expression} in {self.tz}"
 
     def spec(self) -> dict[str, str | float]:
-        """What `parse_spec` rebuilds this schedule from; JSON-able."""
+        """The specification that `parse_spec` rebuilds this schedule from; JSON-able."""
         return {"cron": self.expression, "tz": self.tz}
 
     def _read(self, instant: datetime) -> tuple[datetime, datetime, int]:

@@ -37,12 +37,12 @@ _LENGTHS_OF_WORKERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What a client needs. Sizes in bytes, times in seconds."""
+    """Settings of a client. Sizes in bytes, times in seconds."""
 
     url: str = field(repr=False)
     """The server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or, by default, embedded://."""
     prefix: str = "jobrunner"
-    """What all keys begin with; clients with different prefixes do not see each other."""
+    """The prefix of all keys; clients with different prefixes do not see each other."""
     payload_limit: int = 1024 * 1024
     """The largest payload in bytes that is sent; a larger one raises PayloadTooLarge."""
     result_limit: int = DEFAULT_RESULT_LIMIT
@@ -59,12 +59,12 @@ class ClientSettings:
     buffer_bytes: int = 16 * 1024 * 1024
     """How large their payloads may be together."""
     buffer_flush: float = 5.0
-    """How long the end of the process waits for those that still wait; what is left then is lost."""
+    """How long the exit of the process waits to send buffered tasks; those left then are lost."""
     payload_keys: tuple[str, ...] = field(default=(), repr=False)
     """Keys that payloads and results are sealed with, each 32 bytes as base64: the first seals, all of them open.
     As arguments or in JOBRUNNER_PAYLOAD_KEYS, with commas between them; never in a file of the project."""
     payload_encryption: str = "encrypt"
-    """What is done with them: "encrypt" (needs the extra `encryption`), or "sign" and leave payloads readable."""
+    """The protection: "encrypt" (needs the extra `encryption`), or "sign" and leave payloads readable."""
     require_encryption: bool = False
     """Whether plain payloads are refused: their tasks are dead then."""
     middleware: tuple[Any, ...] = field(default=(), repr=False)
@@ -132,7 +132,7 @@ def _in_units(per: object) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """What `q.configure` sets; the same defaults stand in lua/lib/queue_settings.lua. Times in seconds."""
+    """The settings of `q.configure`; lua/lib/queue_settings.lua has the same defaults. Times in seconds."""
 
     keepalive: float = 30.0
     """Length of a lease, unless the task or the one who reserves says otherwise; a worker renews it."""
@@ -155,7 +155,7 @@ class QueueSettings:
     rate_per_partition: RateLimit | None = None
     """A token bucket for each key."""
     fair: bool = False
-    """Whether keys take turns, so that nobody's backlog holds up the others; order is kept within a key."""
+    """Whether keys take turns, so that the backlog of one key delays no other; order is kept within a key."""
     max_size: int | None = None
     """Tasks that may be waiting and scheduled; more are refused with QueueFull."""
     expires_in: float | None = None
@@ -174,7 +174,7 @@ class WorkerSettings:
     concurrency: int = 10
     """Attempts at a time."""
     executor: str = "threads"
-    """What plain jobs run in, threads or processes; "async" comes to threads, as coroutine jobs have an event loop."""
+    """The executor of plain jobs, threads or processes; "async" means threads: coroutine jobs have an event loop."""
     grace: float = 25.0
     """How long running attempts may finish when the worker is asked to stop; the rest is handed back."""
     max_tasks: int = 0
@@ -192,13 +192,13 @@ class WorkerSettings:
     sweep: float = 5.0
     """How often the leader looks at queues in which something goes on; at all others too where they are not many."""
     forget_queues: float = 604_800.0
-    """The leader forgets a queue that held nothing for so long and that nobody configured; 0: never."""
+    """The leader deletes the metadata of a queue that was empty for so long and has no settings; 0: never."""
     heartbeat: float = 10.0
-    """How often a worker gives a sign of life, and looks for orders."""
+    """The interval between heartbeats, at which a worker also reads its commands."""
     unknown_grace: float = 86_400.0
     """How long a task of a job that this worker does not know is handed back, for another worker, before it fails."""
     events: str = "lifecycle"
-    """What it writes to the stream of events: what is notable, or "all": the end of every attempt, too."""
+    """The events a worker writes: notable ones, or "all": the end of every attempt, too."""
 
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
@@ -223,7 +223,7 @@ class FileSettings:
     url: str | None = field(repr=False, default=None)
     """The server, when neither an argument nor the environment names one."""
     prefix: str | None = None
-    """What all keys begin with."""
+    """The prefix of all keys."""
     modules: tuple[str, ...] = ()
     """Modules that declare jobs, for commands that are given none."""
     payload_limit: int | None = None

@@ -62,7 +62,7 @@ from jobrunner.formatting import describe
 from jobrunner.retry import seconds
 
 ENCRYPTED = "(encrypted)"
-"""What is shown of ciphertext."""
+"""The placeholder shown for ciphertext."""
 _MADE_ID = re.compile(r"[0-9a-f]{28}-.")
 _TIME_DIGITS = 16
 _LAST_S = 253_402_300_799
@@ -86,7 +86,7 @@ class TaskState(StrEnum):
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What makes a task unique: tasks with the same digest are alike. `lasts`: 'started', 'finished' or 'expired'."""
+    """Uniqueness: tasks with the same digest are duplicates. `lasts`: 'started', 'finished' or 'expired'."""
 
     digest: str
     lasts: str
@@ -95,7 +95,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is enqueued. `delay_ms` counts from the server's now; `at_ms` is an instant; at most one is given."""
+    """A task to enqueue. `delay_ms` counts from the server's now; `at_ms` is an instant; at most one is given."""
 
     id: str
     queue: str
@@ -112,7 +112,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     encoding: str = ""
     key: str | None = None
     then: bytes | None = None
-    """Whom to tell of its end (see join.py)."""
+    """The joins to notify of its end (see join.py)."""
     lock: Lock | None = None
     is_kept: bool = False
     """Whether its id stays known for a while when it is finished, so that the enqueue needs no note of its own."""

@@ -134,7 +134,7 @@ class _ListeningConnection:
         return Call(words=("CLIENT", "UNBLOCK", self._id), keys=(self._key,), read=int)
 
     def end(self, *, is_told: bool) -> str:
-        """The reply of a connection that was asked to end its wait; one that cannot be asked is closed."""
+        """Interrupts the wait of a connection and returns its reply; closes a connection that cannot be interrupted."""
         if is_told and self._in_use.can_read(timeout=_LATE_S):
             return self.answer()
         self.close()

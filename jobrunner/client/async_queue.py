@@ -111,7 +111,7 @@ class AsyncQueue:
         return await self._run(lease_operations.extend_many(self._ref, leases))
 
     async def pop(self, n: int = 1) -> list[Popped]:
-        """As Queue.pop: what is on its way when it is cancelled may be lost."""
+        """As Queue.pop. Cancelling it may lose an item that is already on its way."""
         return await self._run(queue_operations.pop(self._ref, n))
 
     async def delete(self, task_id: str | msgspec.UnsetType = msgspec.UNSET, *, force: bool = False) -> bool:

@@ -1,4 +1,4 @@
-"""What a driver holds of a queue: many items under one lease, whose fate is decided in one step.
+"""Batches: many items of a queue under one lease, committed, retried or split in one step.
 
 Where a batch is in its life: taken → (rows are staged) → decided → rolled forward, slice by slice → done. Whatever dies
 in between, each member is in exactly one place, and
@@ -37,7 +37,7 @@ __all__ = ["ROWS_AT_ONCE", "SHARED", "Advance", "BatchLease", "Batches"]
 
 ROWS_AT_ONCE: Final = calls.ROWS_AT_ONCE
 SHARED: Final = ("type", "priority", "max_attempts", "max_stalled", "keepalive_ms", "expires_in_ms", "key")
-"""What `open` may say of all new items, named as in a task's hash."""
+"""The fields that `open` may set on all new items, named as in a task's hash."""
 _LOOK_AT: Final = 10
 _SWEEP_MS: Final = 1_000
 _RESTS = ("succeeded", "dropped")
@@ -167,12 +167,12 @@ class BatchLease:
 
     @property
     def epoch(self) -> int:
-        """Counts the times it was handed out; what an older holder sends is refused."""
+        """Counts the hand-outs of the batch; reports of an earlier holder are refused."""
         return self._found.epoch
 
     @property
     def is_new(self) -> bool:
-        """Whether nobody worked on these members as a batch before: it may be topped up, or dissolved at no cost.
+        """Whether this batch was never worked on before: it may be topped up, or dissolved at no cost.
 
         A half is not, though its own first hand-out has epoch 1: its members failed together before.
         """
@@ -257,7 +257,7 @@ class BatchLease:
         self._broker.run(calls.stage(self._keys, self.id, self.epoch, nonce, words, after=after))
 
     def decide(self, nonces: Sequence[str], *, rest: str, max_hops: int = 0) -> None:
-        """What was staged under `nonces` happens, and nothing else that was staged. May be repeated.
+        """Applies the writes staged under `nonces` and discards all other staged ones. May be repeated.
 
         `rest`: "succeeded" or "dropped", for members no row names. `max_hops`: an item that moves more often is dead.
         """
@@ -286,7 +286,7 @@ class BatchLease:
         return step
 
     def fail(self, error: str, *, delay_s: float) -> str:
-        """It failed. 'again': due after the delay; 'split': two halves are due now; 'dead': its one item is given up.
+        """Reports a failure. 'again': due after the delay; 'split': two halves are due now; 'dead': the item is dead.
 
         A batch without members is taken back ('dead').
         """
@@ -296,7 +296,7 @@ class BatchLease:
         return fate
 
     def release(self, *, delay_s: float = 0.0) -> None:
-        """Hands it back, due at once or after a delay; no failure is counted."""
+        """Returns the batch, due at once or after a delay; no failure is counted."""
         self._end("released", delay_ms=round(delay_s * 1000))
 
     def dissolve(self) -> int:
@@ -317,7 +317,7 @@ class BatchLease:
         return ended + step.ended
 
     def _announce(self) -> None:
-        """Tells the registry of queues, before the first item comes to one: somebody must look after it."""
+        """Adds a queue to the registry before its first item arrives, so that the leader maintains it."""
         if not self._is_known and self._found.targets:
             self._broker.run_many(register(self._keys, [_full_name(self._keys, to) for to in self._found.targets]))
         self._is_known = True

@@ -59,7 +59,7 @@ class Buffer:
         return len(self._tasks) if self._pid == os.getpid() else 0
 
     def through(self, tasks: Sequence[Task], send: Callable[[], T]) -> T | None:
-        """What `send` returns; None when the tasks were kept to be sent later. Raises BufferFull, and as `send`."""
+        """Returns the result of `send`, or None when the tasks were buffered. Raises BufferFull, and as `send`."""
         if len(self) and self._takes(tasks):
             self._keep(tasks)
             return None
@@ -166,7 +166,7 @@ class Buffer:
             self._changed.notify_all()
 
     def _forget(self) -> None:
-        """A forked child begins with nothing: what waits is its parent's to send."""
+        """Empties the buffer in a forked child: the parent sends the tasks in it."""
         self._tasks, self._size, self._in_doubt, self._thread, self._pid = deque(), 0, 0, None, os.getpid()
 
 

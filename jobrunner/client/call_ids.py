@@ -35,7 +35,7 @@ _unknown: dict[tuple[str, str], str] = {}
 
 
 def sending_of(queue: str, task_id: str) -> str:
-    """What tells the sending of a task under an id of the user's own from others of that id.
+    """Distinguishes one enqueue of a task under a user-chosen id from other enqueues of that id.
 
     When it is not known what became of the sending before, it is that one again: applied, it adds nothing now.
     """

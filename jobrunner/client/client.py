@@ -101,14 +101,14 @@ class Client:
         return run_operation(self._broker, queue_names(self._keys))
 
     def events(self, after: str | None = None, *, follow: bool = False) -> Iterator[Event]:
-        """What happened, oldest first, from behind the event with the id `after` on; with `follow` for ever.
+        """The events after the one with the id `after`, oldest first; with `follow` the iterator never ends.
 
         The last 10 000 or so are kept (see jobrunner.events). Raises InvalidOption, ServerError.
         """
         return read_events(self._broker, self._keys, after, follow=follow)
 
     def workers(self) -> list[WorkerRecord]:
-        """The workers that gave a sign of life lately, by id; what each says of itself is some seconds old."""
+        """The live workers (by their heartbeats), by id; each record is some seconds old."""
         return run_operation(self._broker, read_workers(self._keys))
 
     def periodics(self) -> list[PeriodicRecord]:

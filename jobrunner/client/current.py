@@ -50,7 +50,7 @@ def within(client: Client) -> Iterator[None]:
 def pinned(client: Client, twin: AsyncClient | None = None) -> Iterator[None]:
     """Makes `client` the one of this process until the block ends, whatever an application configures meanwhile.
 
-    For tests: what was there before is back afterwards, untouched. `twin` is its asyncio client, of any event loop.
+    For tests: restores the previous client afterwards. `twin` is its asyncio client, of any event loop.
     """
     with _lock:
         _pins.append((client, twin))

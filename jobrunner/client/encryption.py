@@ -51,7 +51,7 @@ def closed(
 
 
 def closed_results(keys: QueueKeys, results: Iterable[bytes], attempts: Iterable[Attempt]) -> Iterable[bytes]:
-    """Results as they are stored, beside the attempts whose they are."""
+    """Stored results, each with the attempt that returned it."""
     seal = keys.seal
     if seal is None:
         return results

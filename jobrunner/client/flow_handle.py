@@ -42,7 +42,7 @@ class FlowHandle:
         return run_operation(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
 
     def cancel(self) -> bool:
-        """Begins no further step and cancels those that began; one that runs is asked to stop.
+        """Starts no further step and cancels those that started; a running step is asked to stop.
 
         Callbacks stay: `on_complete` still comes. Returns False when nothing was left to stop.
         """

@@ -37,7 +37,7 @@ _read = msgspec.msgpack.Decoder(_After).decode
 
 
 def sources(joins: Iterable[Join]) -> dict[str, bytes]:
-    """For each of these joins that has a task, by id: what the seal of that task says of its results."""
+    """For each of these joins that has a task, by id: the result metadata in the seal of that task."""
     joins = list(joins)
     groups: dict[str, dict[int, Join]] = {}
     for one in joins:
@@ -83,7 +83,7 @@ def whole_results(fields: Mapping[str, bytes]) -> bytes:
 
 
 def opened_results(seal: PayloadEncryption | None, results: bytes, outcomes: bytes, after: bytes | None) -> list[Any]:
-    """The results that a flow passed to a task, opened. `after`: what the opened payload says of them; None for a plain
+    """The results that a flow passed to a task, opened. `after`: their metadata in the opened payload; None for a plain
     payload, which says nothing of its flow. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted."""
     if after is None:
         return _unproved(seal, msgspec.Raw(results)) if results else []
@@ -100,7 +100,7 @@ def opened_results(seal: PayloadEncryption | None, results: bytes, outcomes: byt
 
 
 def _proved(seal: PayloadEncryption, raw: bytes, source: ResultSource, excused: list[Any]) -> list[Any]:
-    """`excused`: how the members ended; one that did not succeed has no result."""
+    """`excused`: the outcome of each member; a member that did not succeed has no result."""
     parts = _parts(raw)
     if len(parts) != source.total:
         raise damaged()
@@ -126,7 +126,7 @@ def _parts(raw: bytes) -> list[bytes]:
 
 
 def _unproved(seal: PayloadEncryption | None, raw: msgspec.Raw) -> Any:
-    """A group brings an array of results, so arrays are looked into; what a seal closes over is not."""
+    """A group brings an array of results, so arrays are searched; sealed values are not."""
     text = bytes(raw)
     if text.startswith(b"["):
         return [_unproved(seal, one) for one in msgspec.json.decode(text, type=list[msgspec.Raw])]

@@ -1,4 +1,4 @@
-"""What travels with an item: payload, headers, options; and the words a report is answered with."""
+"""An item: payload, headers, options; and the errors for the replies to a report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -82,14 +82,14 @@ class Popped:
 
     @property
     def payload(self) -> Any:
-        """What was pushed. Raises EncryptionError for an encrypted or signed one that cannot be opened."""
+        """The pushed payload. Raises EncryptionError for an encrypted or signed one that cannot be opened."""
         if isinstance(self._found, EncryptionError):
             raise self._found
         return self._found
 
 
 def item_of(payload: Any, options: Mapping[str, Any]) -> Item:
-    """What `push` was called with: a payload and options, or an Item, to which options add what it leaves open.
+    """The arguments of `push`: a payload and options, or an Item whose unset fields the options fill.
 
     Raises UnknownOption, and InvalidOption for an option that contradicts the Item.
     """
@@ -113,7 +113,7 @@ def item_of(payload: Any, options: Mapping[str, Any]) -> Item:
 
 
 def write_payload(payload: Any, limit: int) -> tuple[bytes, str]:
-    """(bytes, encoding) of a payload. Raises PayloadTooLarge, InvalidOption for an Item in place of a payload."""
+    """Encodes a payload as (bytes, encoding). Raises PayloadTooLarge; InvalidOption for an Item."""
     if isinstance(payload, Item):
         raise InvalidOption("an Item is given where a payload belongs; only push and push_many take an Item")
     raw, encoding = (payload, "") if isinstance(payload, bytes) else (encode(payload, what="payload"), "json")
@@ -155,7 +155,7 @@ def write_result(result: Any, limit: int, *, what: str = "the result") -> bytes:
 
 
 def read_payload(raw: bytes | None, encoding: bytes | None) -> Any:
-    """What was pushed."""
+    """The pushed payload."""
     return decode(raw or b"") if encoding == b"json" else raw
 
 

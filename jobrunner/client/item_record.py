@@ -31,7 +31,7 @@ class ItemRecord(TaskRecord):
 
 
 def item_record(record: TaskRecord) -> ItemRecord:
-    """The record with values in place of bytes."""
+    """The record with decoded values."""
     found: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(TaskRecord)}
     found |= {"raw_payload": record.payload, "raw_result": record.result}
     if record.unread is None:

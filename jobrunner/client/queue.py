@@ -57,7 +57,7 @@ class Queue:
     def push(self, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Any) -> str:
         """Adds one item (bytes, any JSON value, or an `Item`) and returns its id. Options are those of `Item`.
 
-        Options beside an Item add to it; one that contradicts the Item raises InvalidOption.
+        Options fill unset fields of an Item; an option that contradicts the Item raises InvalidOption.
 
         An id that is there already, in whatever state (also dead, or kept as finished), is returned and its item left
         as it was; with `on_clash="raise"` that raises DuplicateTask, and a callable is given a list of such ids. A full
@@ -85,9 +85,9 @@ class Queue:
         return [Lease(self._broker, self._ref, attempt) for attempt in taken]
 
     def commit_many(self, leases: Iterable[Lease], results: Iterable[Any] | None = None) -> list[bool]:
-        """Commits leases of this queue in one round trip; `results` are beside them.
+        """Commits leases of this queue in one round trip; `results` has one result per lease.
 
-        Returns bools beside the leases, False for an item that is already gone. When some are refused (NotReserved,
+        Returns one bool per lease, False for an item that no longer exists. When some are refused (NotReserved,
         LeaseLost) the others are carried out all the same, and ReportsRefused tells which: its `verdicts` has a bool
         or an error for each lease.
         """
@@ -116,7 +116,7 @@ class Queue:
         return self._run(queue_operations.pop(self._ref, n))
 
     def delete(self, task_id: str | msgspec.UnsetType = msgspec.UNSET, *, force: bool = False) -> bool:
-        """Acknowledges a reserved item by id alone. False when there is none; NotReserved when nobody holds it.
+        """Acknowledges a reserved item by id alone. False when there is none; raises NotReserved without a lease.
 
         Without an id it deletes the queue itself, with its settings and totals; False when there is none. Raises
         QueueNotEmpty while it holds anything; with `force` all that it holds is deleted first, for good.
@@ -138,7 +138,7 @@ class Queue:
         return self._run(queue_operations.counts(self._ref))
 
     def totals(self) -> dict[str, int]:
-        """What happened since the queue exists: enqueued, succeeded, failed, dead, recovered, orphaned, ..."""
+        """Event counts since the queue was created: enqueued, succeeded, failed, dead, recovered, orphaned, ..."""
         return self._run(queue_operations.totals(self._ref))
 
     def pause(self, for_: Duration | None = None) -> None:

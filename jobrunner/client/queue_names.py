@@ -6,7 +6,7 @@ from jobrunner.client.operations.operation import Operation, ask
 
 
 def queue_names(keys: Keys) -> Operation[list[str]]:
-    """Returns the full names of all queues, sorted. One that comes or goes meanwhile is among them, or not."""
+    """Returns the full names of all queues, sorted. Queues created or deleted during the scan may be missing."""
     found: set[str] = set()
     cursor = 0
     while True:

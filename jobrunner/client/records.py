@@ -1,4 +1,4 @@
-"""What a client reads of the workers and of the periodic jobs of its prefix."""
+"""Records of the workers and of the periodic jobs of a prefix."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.schedule import Schedule, first_tick
 
 TOO_MANY = "*"
-"""What a worker says of the jobs it knows when their names are too long together."""
+"""Published instead of the job names of a worker when they are too long together."""
 
 
 class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +44,7 @@ _COUNTED_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """What a worker last said of itself, some seconds ago at most."""
+    """The last heartbeat of a worker, some seconds old at most."""
 
     id: str
     host: str
@@ -57,15 +57,15 @@ class WorkerRecord:
     finished: int
     leads: bool
     quiet: bool = False
-    """Whether it was told to take nothing new."""
+    """Whether the worker is quiet: it takes no new tasks."""
     stopping: bool = False
     """Whether it ends what it runs, to stop then."""
     memory: int = 0
     """Bytes of its main process; 0: it does not say."""
     running: tuple[RunningAttempt, ...] = ()
-    """What it runs, longest running first, at most 50."""
+    """The running tasks, longest running first, at most 50."""
     types: tuple[str, ...] | None = None
-    """Names of the jobs that it knows; None when they are too many to be said, or it does not say."""
+    """Names of the jobs that it knows; None when they are too many to publish, or unpublished."""
 
 
 
@@ -93,7 +93,7 @@ class PeriodicRecord:
 
 
 def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
-    """Returns the workers that gave a sign of life lately, by id."""
+    """Returns the workers with a recent heartbeat, by id."""
     said = yield from ask(list_workers(keys))
     return sorted((_worker(worker_id, fields) for worker_id, fields in said), key=lambda worker: worker.id)
 

@@ -17,7 +17,7 @@ _KNOWN_FOR_S = 5.0
 
 
 class SharedRedaction:
-    """The names of one client. What it read of the server is believed for some seconds."""
+    """The redacted names of one client. The server's names are cached for some seconds."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
@@ -31,7 +31,7 @@ class SharedRedaction:
         self._read_at = -_KNOWN_FOR_S
 
     def now(self, keys: Keys) -> Operation[Redaction]:
-        """What is hidden. Raises ServerError. A user of the server who may not read the names hides only the others."""
+        """The redacted names. Raises ServerError. Only the client's own names when the server's are not readable."""
         if monotonic() - self._read_at >= _KNOWN_FOR_S:
             found = yield from ask(redacted_names(keys))
             self._now = Redaction((*self._names, *filter(_is_pattern, found)))

@@ -106,7 +106,7 @@ class TaskHandle(_LastRead, Generic[R]):
         return self._change(task_operations.wait_for_result(self._place, timeout))  # type: ignore[no-any-return]
 
     def cancel(self) -> bool:
-        """Cancels the task; one that runs is asked to stop. Returns False when it is finished already.
+        """Cancels the task; a running task is asked to stop. Returns False when it has already finished.
 
         Raises TaskGone when it is no longer kept.
         """
@@ -171,7 +171,7 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
         return await run_operation_async(self._broker, task_operations.find(self._place)) is not None
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """As TaskHandle.result. Looks again after pauses that grow to half a second."""
+        """As TaskHandle.result. Polls with pauses that grow to half a second."""
         return await self._change(task_operations.wait_for_result(self._place, timeout))
 
     async def cancel(self) -> bool:

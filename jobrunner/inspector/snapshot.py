@@ -113,7 +113,7 @@ def _text(reply: bytes | None) -> str | None:
 def queue_views(
     client: Client, workers: list[WorkerRecord], names: list[str] | None = None
 ) -> list[QueueView]:
-    """Every queue, by name, or these: one command for fifty of them, and a round trip for 500. One that cannot be
+    """All queues, by name, or these: one command for fifty queues, one round trip for 500. A queue that cannot be
     counted says why."""
     names = client.queues() if names is None else names
     serving = Counter(queue for worker in workers for queue in set(worker.queues))

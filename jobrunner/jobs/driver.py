@@ -1,4 +1,4 @@
-"""The interface between a worker and a driver: a driver serves a queue in place of the worker's loop (Spark stations).
+"""The interface between a worker and a driver: a driver serves a queue instead of the worker's loop (Spark stations).
 
 Invariants: items that a driver holds are in `in_hand` and in `running` until they end; the end of a batch that it ran
 is reported once.
@@ -24,7 +24,7 @@ class CurrentBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBatch:
-    """A batch as middleware receives it, in place of the task of a job."""
+    """A batch as middleware receives it, instead of the task of a job."""
 
     id: str
     queue: str
@@ -63,7 +63,7 @@ class Driver(Protocol):
         """Takes nothing new from now on. Returns at once."""
 
     def stop(self, grace_s: float) -> None:
-        """Ends within about so many seconds; what is not over then is handed back."""
+        """Ends within about so many seconds; unfinished batches are handed back."""
 
     @property
     def in_hand(self) -> int:

@@ -148,9 +148,9 @@ class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
         """Runs after every failed attempt; an error is logged and changes nothing."""
 
     def on_dead(self, error: BaseException) -> None:
-        """Runs when the task is given up, after `on_failure`; an error is logged and changes nothing.
+        """Runs when the task becomes dead, after `on_failure`; an error is logged and changes nothing.
 
-        Not run when the last lease of a task ended without a report: nobody has the task in hand then.
+        Not run when the last lease of a task ended without a report: no worker holds the task then.
         """
 
     @property

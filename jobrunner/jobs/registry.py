@@ -1,4 +1,4 @@
-"""What this process can run: jobs by name, stations and drivers by queue.
+"""The registry of this process: jobs by name, stations and drivers by queue.
 
 A task names its job, or lies in the queue of a station; nothing in Redis can name code to import.
 """
@@ -156,7 +156,7 @@ def register_driver(queue: str, factory: MakeDriver, *, origin: str = "") -> Non
 
 
 def driver_of(queue: str) -> MakeDriver | None:
-    """What makes the driver of a queue, or None."""
+    """The factory of the driver of a queue, or None."""
     return _drivers[queue][1] if queue in _drivers else None
 
 
@@ -172,7 +172,7 @@ def forget_station(queue: str) -> None:
 
 
 def definition_for(attempt: Attempt) -> Definition | None:
-    """What runs an attempt: the station of its queue, else the job of its type; None when neither is known."""
+    """The station of an attempt's queue, else the job of its type; None when neither is known."""
     return _stations.get(attempt.queue) or _definitions.get(attempt.type)
 
 

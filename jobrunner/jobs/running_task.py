@@ -25,7 +25,7 @@ _PROGRESS_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class UpstreamResults:
-    """What a flow gave a task."""
+    """The results that a flow passed to a task."""
 
     results: tuple[Any, ...] = ()
     outcomes: tuple[str, ...] = ()
@@ -197,7 +197,7 @@ class JobRun:
         return self.after is not None and needs_proof(self.after)
 
     def received(self) -> UpstreamResults:
-        """What a flow gave the task, read at the first use. Raises ServerError, TaskGone after a lost lease,
+        """The results passed by the flow, read at first use. Raises ServerError, TaskGone after a lost lease,
         EncryptionError."""
         if self._received is None:
             found = receive(self._broker, self._keys.queue(self.attempt.queue), self.attempt.id)

@@ -16,7 +16,7 @@ class Travel:
     """The clock of a client (`now_ms=`): the server's own until it is moved, then ahead of this machine's by as much.
 
     It goes on from where it was moved to and never goes back, as the time of a queue never does. `before` are called
-    before each move: what happens at a present must not be missed because nobody looked.
+    before each move: an event at a time in between must not be missed.
     """
 
     def __init__(self) -> None:

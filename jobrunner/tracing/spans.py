@@ -1,4 +1,4 @@
-"""Span attributes: by OpenTelemetry's conventions for messaging, and ours beside them under `jobrunner.`."""
+"""Span attributes: by OpenTelemetry's conventions for messaging, and jobrunner's own under `jobrunner.`."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -60,7 +60,7 @@ class OpenTelemetryTracer:
         return outcome
 
     async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
-        """The same in a coroutine; one that is cancelled is handed back."""
+        """The same in a coroutine; a cancelled attempt is handed back."""
         span = self._begun(attempt)
         if span is None:
             return await work(attempt)

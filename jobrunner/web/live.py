@@ -54,7 +54,7 @@ class DashboardSnapshot:
 
     @property
     def nav(self) -> dict[str, int]:
-        """Counts beside the names of pages."""
+        """The counts shown next to the names of pages."""
         return {"dead": sum(queue.dead for queue in self.look.queues)}
 
 

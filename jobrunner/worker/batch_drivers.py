@@ -1,4 +1,4 @@
-"""The drivers of a worker: they serve the queues of batch stations in place of the fetch loop."""
+"""The drivers of a worker: they serve the queues of batch stations instead of the fetch loop."""
 
 from collections.abc import Callable, Iterable
 from functools import partial

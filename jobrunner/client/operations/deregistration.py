@@ -20,7 +20,7 @@ LEAVING_MS = 60_000
 
 
 def leave(keys: Keys, names: Sequence[str], deleting: Call[list[str]], now_ms: float) -> Operation[list[str]]:
-    """Returns the names of those of which `deleting`, whose reply is beside the names, said that they are gone."""
+    """Returns the names that the replies of `deleting`, one per name, report as deleted."""
     yield [queues.leaving(keys, names, now_ms)]
     (words,) = yield [deleting]
     gone = [name for name, word in zip(names, words, strict=True) if word == "forgotten"]
@@ -34,7 +34,7 @@ def leave(keys: Keys, names: Sequence[str], deleting: Call[list[str]], now_ms: f
 
 
 def return_if_used(keys: Keys, names: Sequence[str]) -> Operation[None]:
-    """The look behind it: what was used meanwhile is in the registry, what was not is out of it."""
+    """Checks again after the removal: a queue used meanwhile is registered, any other is not."""
     used = yield [queues.exists(keys.queue(name)) for name in names]
     yield from _register_again(keys, names, used)
     yield [queues.not_leaving(keys, names)]

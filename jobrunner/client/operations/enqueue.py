@@ -42,7 +42,7 @@ def sealed_anew(keys: Keys, task: Task, reply: Any) -> Call[Any] | None:
 
 
 def placed(task: Task, reply: Any) -> Placed:
-    """What became of a task, by the reply to its call. Raises DuplicateTask if a clash should."""
+    """Maps the reply of an enqueue to (id, is_new). Raises DuplicateTask for a clash that should."""
     if task.lock is None:
         return task.id, is_new(task, reply[0])
     word, task_id = reply[:2]
@@ -86,7 +86,7 @@ class EnqueueBatch:
                 yield at, self._sent[part[0]]
 
     def placed(self, replies: list[Any]) -> list[Placed]:
-        """Beside the tasks, what became of them. Raises DuplicateTask."""
+        """Maps the replies to (id, is_new), one per task. Raises DuplicateTask."""
         found: list[Placed] = [("", False)] * len(self._sent)
         for part, reply in zip(self._parts, replies[len(replies) - len(self._parts) :], strict=True):
             first = self._sent[part[0]]

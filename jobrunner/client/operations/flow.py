@@ -58,7 +58,7 @@ class FlowProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What is sent. `steps` are its tasks in the order in which they were written, without callbacks; `heads` those
+    """A flow ready to send. `steps` are its tasks in the order of writing, without callbacks; `heads` those
     that start at once, `later` the joins of steps that do not. `signals` stand for tasks of empty groups. `shape` tells
     which steps bring the results: the number of one, or a list of shapes."""
 
@@ -78,7 +78,7 @@ class Flow:
         return [*self.heads, *(join.task for join in self.joins if join.task is not None)]
 
     def with_tasks(self, tasks: Sequence[Task]) -> "Flow":
-        """The same flow with these tasks in place of `prepared`, which have the same ids."""
+        """The same flow with these tasks replacing `prepared`; the ids are the same."""
         held = iter(tasks[len(self.heads) :])
         joins = [join if join.task is None else replace(join, task=next(held)) for join in self.joins]
         return replace(self, heads=tasks[: len(self.heads)], joins=joins)
@@ -212,7 +212,7 @@ def _sliced(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:
 
 @dataclass(frozen=True, slots=True)
 class PollPauses:
-    """Until it is time to look again: pauses that grow."""
+    """Pauses before the next poll; the pauses grow."""
 
     at_most_s: float
 

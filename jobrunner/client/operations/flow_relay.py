@@ -98,13 +98,13 @@ _Brought = tuple[int, str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class _ArrivalReply:
-    """What came of arrivals: the tags whose outboxes got something, and the joins that could not be told, with why."""
+    """The outcome of arrivals: the tags whose outboxes changed, and the joins not notified, with the errors."""
 
     posted: set[str] = field(default_factory=set)
     refused: dict[JoinRef, JobrunnerError] = field(default_factory=dict)
 
     def hear(self, keys: Keys, place: JoinRef, word: Any) -> None:
-        """Takes in what was said of a join."""
+        """Records the reply of a join."""
         if isinstance(word, JobrunnerError):
             self.refused[place] = word
             _log.warning("a join could not be told; it will be again", join=place.join, error=str(word))
@@ -127,7 +127,7 @@ def _arrive(keys: Keys, arrivals: Mapping[JoinRef, list[_Brought]]) -> Operation
                 large[place] = None
             else:
                 found.hear(keys, place, word)
-    # One slice at a time, as the server would run what comes in one piece without a look at anybody else. The
+    # One slice at a time: the server runs a single call without serving any other client meanwhile. The
     # entries are forgotten after the last one, so whoever finds them goes on where this relay stopped.
     for place in large:
         said: Any = "more"
@@ -140,7 +140,7 @@ def _arrive(keys: Keys, arrivals: Mapping[JoinRef, list[_Brought]]) -> Operation
 
 
 def _pass_on(keys: Keys, place: JoinRef, found: _ArrivalReply) -> Operation[Any]:
-    """Takes the results of a large group to all joins behind it, part by part, and says at the end that they are there.
+    """Copies the results of a large group to all joins after it, in parts, and then marks them complete.
 
     Only then what was collected goes. Returns the word on that, an error, or 'more' when it is to be collected again.
     """

@@ -144,7 +144,7 @@ def _payload(
 
 
 def commit_many(line: QueueRef, given: Iterable[ReservedItem], results: Iterable[Any] | None) -> Operation[list[bool]]:
-    """Returns, beside the leases, False for those whose item is gone."""
+    """Returns one bool per lease, False for an item that no longer exists."""
     held = reports.own(line, given)
     said = [None] * len(held) if results is None else list(results)
     if len(said) != len(held):
@@ -155,7 +155,7 @@ def commit_many(line: QueueRef, given: Iterable[ReservedItem], results: Iterable
 def rollback_many(
     line: QueueRef, given: Iterable[ReservedItem], delay: Duration | None, error: str
 ) -> Operation[list[bool]]:
-    """Returns, beside the leases, False for those whose item is gone."""
+    """Returns one bool per lease, False for an item that no longer exists."""
     _check_error(error)
     held = reports.own(line, given)
     delays = yield from _delays(line, held, delay)
@@ -164,13 +164,13 @@ def rollback_many(
 
 
 def release_many(line: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
-    """Returns, beside the leases, False for those whose item is gone."""
+    """Returns one bool per lease, False for an item that no longer exists."""
     held = reports.own(line, given)
     return reports.verdicts(held, (yield [reports.release(line, part) for part in reports.slices(held)]))
 
 
 def extend_many(line: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
-    """Returns, beside the leases, False for those whose item is gone. Sets the new deadlines."""
+    """Returns one bool per lease, False for an item that no longer exists. Sets the new deadlines."""
     held = reports.own(line, given)
     answers = yield [reports.extend(line, part) for part in reports.slices(held)]
     return reports.verdicts(held, answers, _note_deadline)

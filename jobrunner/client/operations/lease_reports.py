@@ -66,7 +66,7 @@ def extend(line: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
 def verdicts(
     held: Sequence[ReservedItem], answers: Iterable[Words], note: Callable[[ReservedItem, str], None] | None = None
 ) -> list[bool]:
-    """Beside the leases, whether each item was still there; `note` is told of each that was.
+    """Returns, for each lease, whether its item still existed; calls `note` for each that did.
 
     Raises ReportsRefused when some reports were refused.
     """

@@ -24,7 +24,7 @@ Calls: TypeAlias = list[Call[Any]]
 
 
 class EachReply(msgspec.Struct, frozen=True):
-    """One round trip whose answer has the error of a call that was refused in place of its value."""
+    """One round trip; the reply of a refused call is its error."""
 
     calls: Calls
 
@@ -146,7 +146,7 @@ async def _unbroken(broker: AsyncBroker, step: Uninterrupted) -> list[Any]:
     try:
         return await asyncio.shield(exchange)
     except asyncio.CancelledError:
-        # A second cancellation does not wait; the undoing goes on behind it.
+        # A second cancellation does not wait; the undo continues in the background.
         await asyncio.shield(asyncio.ensure_future(_undo(broker, exchange, step)))
         raise
 

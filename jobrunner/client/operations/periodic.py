@@ -1,4 +1,4 @@
-"""What people do to a periodic job, once for Client and AsyncClient, and so for the command line and the dashboard."""
+"""Operations on periodic jobs, shared by Client, AsyncClient, the command line and the dashboard."""
 
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls

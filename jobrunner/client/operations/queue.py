@@ -1,4 +1,4 @@
-"""The operations on a whole queue, once for Queue and AsyncQueue: what they ask of the server, and what comes of it."""
+"""The operations on a whole queue, shared by Queue and AsyncQueue: their calls and the results."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from jobrunner.settings import Duration, QueueSettings, check_whole
 from jobrunner.task import Task, TaskRecord, TaskState
 
 OnClash = Literal["existing", "raise"] | Callable[[list[str]], object]
-"""What a push does when an id is there already."""
+"""The behaviour of a push whose id already exists."""
 STATES = ("waiting", "scheduled", "pending", "dead", "done")
 """The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
@@ -32,7 +32,7 @@ _READ_AT_ONCE = 1000
 
 
 def tasks_of(line: QueueRef, payloads: Iterable[Any]) -> list[Task]:
-    """What is pushed, checked."""
+    """The pushed items, validated."""
     return [line.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
 
 

@@ -1,4 +1,4 @@
-"""An item under a lease: what is known of it without asking the server."""
+"""An item under a lease: its properties that need no call to the server."""
 
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from jobrunner.client.item import read_headers, read_payload
 
 
 class ReservedItem:
-    """What Lease and AsyncLease have in common: everything but the reports."""
+    """The common part of Lease and AsyncLease: everything except the reports."""
 
     def __init__(self, attempt: Attempt, keys: QueueKeys) -> None:
         self.attempt = attempt
@@ -30,7 +30,7 @@ class ReservedItem:
 
     @property
     def payload(self) -> Any:
-        """What was pushed: the same bytes, or the same JSON value. Raises ValueError for a damaged JSON payload,
+        """The pushed payload: the same bytes, or the same JSON value. Raises ValueError for a damaged JSON payload,
         EncryptionError for an encrypted or signed one that cannot be opened."""
         return read_payload(*opened(self.attempt, self._keys))
 

@@ -19,7 +19,7 @@ from jobrunner.task import TaskRecord, TaskState
 
 _RECHECK_S = 2.0
 KEEP_CANCELLED_MS = 60_000
-"""How long a task that somebody cancelled stays readable."""
+"""How long a cancelled task stays readable."""
 
 
 class TaskRef(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def run_now(at: TaskRef) -> Operation[bool]:
 
 
 def read_result(record: TaskRecord) -> Any:
-    """What a finished task returned. Raises TaskFailed or TaskCancelled for one that did not succeed."""
+    """The result of a finished task. Raises TaskFailed or TaskCancelled for one that did not succeed."""
     if record.state is TaskState.DEAD:
         reason = record.error.partition("\n")[0] or "no reason was given"
         raise TaskFailed(f"task {record.id} ({record.type}) is dead: {reason}")

@@ -1,4 +1,4 @@
-"""What an operation may wait for: a hint that a queue has work or room, and the end of a task."""
+"""Waits of operations: for a hint that a queue has work or room, and for the end of a task."""
 
 import asyncio
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class CapacityHint:
 
 @dataclass(frozen=True, slots=True)
 class TaskEndHint:
-    """Until the end of a task may have been told on its channel.
+    """Waits until the channel of a task may have announced its end.
 
     A thread subscribes. A coroutine looks again after pauses that grow: thousands of coroutines may wait for as many
     tasks, and each subscription is a connection.

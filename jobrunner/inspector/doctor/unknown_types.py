@@ -31,7 +31,7 @@ class UnknownType:
 def lines_in_doubt(
     client: Client, queues: Iterable[QueueView], workers: Sequence[WorkerRecord], *, most: int = _QUEUES
 ) -> list[Call[list[TaskRow]]]:
-    """What reads the first 20 waiting and scheduled tasks of the fullest queues whose workers all say what they know;
+    """Calls that read the first 20 waiting and scheduled tasks of the fullest queues whose workers all list their jobs;
     queues of pipelines are left out, as a station takes any item."""
     doubtful = [one for one in queues if (one.waiting or one.scheduled) and _known(one.name, workers) is not None]
     fullest = sorted(doubtful, key=lambda one: -(one.waiting + one.scheduled))[:most]

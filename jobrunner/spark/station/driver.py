@@ -265,7 +265,7 @@ def _put_back_left_items(batches: Batches, broker: Broker, keys: Keys, queue: Qu
 
 
 def _within_middleware(client: Client, name: str, lease: BatchLease, work: Callable[[], int]) -> Callable[[], int]:
-    """What runs a batch, within the middleware of the client."""
+    """Runs a batch within the middleware of the client."""
     if (middleware := middleware_of(client)) is None:
         return work
     batch = RunningBatch(id=lease.id, queue=lease.queue, job=name, attempt=lease.epoch, items=lease.size)

@@ -18,7 +18,7 @@ from jobrunner.worker.report.reports import Report, ReportCall, report_calls, to
 from jobrunner.worker.report.undelivered import UndeliveredReports
 
 _REFUSALS = 50
-"""Turns after which a report is given up that the server answers with an error each time."""
+"""Turns after which a report is dropped when the server answers each with an error."""
 _AWAY = (ServerUnavailable, OutcomeUnknown)
 """Errors in place of a reply where one server of a cluster is away; where no server answers they are raised."""
 _log = SafeLogger("jobrunner.fetcher")

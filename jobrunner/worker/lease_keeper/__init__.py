@@ -1,1 +1,1 @@
-"""The lease keeper: a process beside the worker that renews its leases and recovers them when it dies."""
+"""The lease keeper: a process next to the worker that renews its leases and recovers them when it dies."""

@@ -17,7 +17,7 @@ _LONGEST_START_S = 30.0
 _LONGEST_WAIT_MS = 1000
 """For space in the pipe. A keeper reads within milliseconds of a byte in the wake pipe."""
 _MISSED = 6
-"""Polls without a new sign of life after which a keeper counts as hanging; it gives one every 0.2 s."""
+"""Polls without a heartbeat after which a keeper counts as hanging; it sends one every 0.2 s."""
 _MISSED_STOPPED = 2
 """The same of a keeper that the system reports as stopped."""
 

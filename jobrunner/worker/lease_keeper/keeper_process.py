@@ -88,7 +88,7 @@ class Inbox:
 
 
 class TurnClock:
-    """The start of the current turn, checked before each sign of life: a thread that hangs must not look alive."""
+    """The start of the current turn, checked before each heartbeat: a hanging thread must not look alive."""
 
     def __init__(self) -> None:
         self.began: float | None = None

@@ -55,7 +55,7 @@ class SharedMemory:
         return self._words[_BEATS]
 
     def beat(self) -> None:
-        """Gives a sign of life. Called by the keeper."""
+        """Writes a heartbeat. Called by the keeper."""
         self._words[_BEATS] += 1
 
     @property
