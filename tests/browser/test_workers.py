@@ -93,8 +93,8 @@ def test_a_worker_process_is_quieted_resumed_and_stopped(
     (tmp_path / "second.go").touch()
 
     assert process.wait(30) == 0
-    assert (second.state, second.result(timeout=1)) == ("succeeded", "second")
-    assert third.state == "waiting"
+    assert (second.record().state, second.result(timeout=1)) == ("succeeded", "second")
+    assert third.record().state == "waiting"
     orders = keys_of(site.client).commands(worker.id)
     assert not broker_of(site.client).run(command("EXISTS", orders, read=int)), "orders end with it"
     tab.locator("#workers", has_text="No worker is at work").wait_for()
