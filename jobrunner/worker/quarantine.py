@@ -45,7 +45,7 @@ class Quarantine:
         return max(min(self._rests_until, self._others_at + _LULL_S) - monotonic(), 0.0)
 
     def sort(self, attempts: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-        """Splits reserved attempts into those that may begin and those to hand back. One suspect may be kept here
+        """Splits reserved attempts into those that may start and those to release. One suspect may be kept here
         instead."""
         if self.is_on:
             return [], attempts

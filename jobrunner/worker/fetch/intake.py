@@ -12,7 +12,7 @@ from jobrunner.worker.quarantine import Quarantine
 
 
 class Intake:
-    """Takes in reserved tasks and begins them, or hands them back.
+    """Starts reserved tasks, or releases them.
 
     Invariant: the lease keeper is notified of a task before it begins; a task whose lease may have ended on the way is
     never begun.

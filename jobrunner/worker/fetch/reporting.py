@@ -20,7 +20,7 @@ from jobrunner.worker.report.undelivered import UndeliveredReports
 _REFUSALS = 50
 """Turns after which a report is dropped when the server answers each with an error."""
 _AWAY = (ServerUnavailable, OutcomeUnknown)
-"""Errors in place of a reply where one server of a cluster is away; where no server answers they are raised."""
+"""Errors in the replies of a cluster with one server away; when no server answers, they are raised."""
 _log = SafeLogger("jobrunner.fetcher")
 
 
@@ -84,7 +84,7 @@ class Reporting:
         return True
 
     def release_waiting(self) -> None:
-        """Hands back the tasks whose reports wait for capacity, because the worker stops or is quiet."""
+        """Releases the tasks whose reports wait for capacity, because the worker stops or is quiet."""
         self.pending += [(attempt, Released()) for attempt, _ in self.backpressure.take_all()]
 
     def calls(self) -> list[ReportCall]:

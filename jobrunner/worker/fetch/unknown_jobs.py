@@ -16,7 +16,7 @@ _SHORTEST_S = 1.0
 _LONGEST_S = 30.0
 _SHARE = 0.5
 _GRID_S = 0.5
-"""Due times are rounded to this grid, so that a worker reserves and hands back many such tasks in one call."""
+"""Due times are rounded to this grid, so that a worker reserves and releases many such tasks in one call."""
 _LOG_EVERY_S = 60.0
 _MOST_NAMES = 1000
 _log = SafeLogger("jobrunner.worker")

@@ -60,7 +60,7 @@ def error_text(error: BaseException) -> str:
 
 
 def sendable(text: str) -> str:
-    """The text with redacted values hidden, and with escapes in place of characters that have no UTF-8."""
+    """The text with redacted values hidden, and with escapes for characters that have no UTF-8."""
     return in_error(text).encode("utf-8", "backslashreplace").decode()
 
 

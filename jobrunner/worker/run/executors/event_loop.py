@@ -85,7 +85,7 @@ class EventLoop:
         _loops.add(self)
         self._is_replaced = False
         self._blocked: list[Alarm] = []
-        """The alarm after which the attempts of a blocked loop are given up; empty while the loop is not blocked."""
+        """The alarm that ends the attempts of a blocked loop; empty while the loop is not blocked."""
         self._loop = new_loop()
         self._context = copy_context()  # jobs see what is current where the executor was made
         self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
