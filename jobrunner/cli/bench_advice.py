@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jobrunner.cli.bench_steps import Drained, Percentiles
-from jobrunner.inspector.doctor.check import Check
+from jobrunner.inspector.doctor import Check
 
 _BUSY = 0.85
 _FAR_MS = 1.0

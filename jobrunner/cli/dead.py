@@ -20,7 +20,7 @@ from jobrunner.cli.tasks import show_list
 from jobrunner.client.client import Client
 from jobrunner.errors import TaskGone
 from jobrunner.formatting import counted
-from jobrunner.inspector.listing import dead_ids, dead_like, list_tasks
+from jobrunner.inspector.task_rows import dead_ids, dead_like, list_tasks
 from jobrunner.task import TaskState
 
 _EXAMPLES = """\b

@@ -12,7 +12,7 @@ from jobrunner.cli.output import answer_json, talk
 from jobrunner.client.client import Client
 from jobrunner.errors import JavaMissing
 from jobrunner.formatting import counted, printable
-from jobrunner.inspector.doctor.check import Check, fail, ok
+from jobrunner.inspector.doctor import Check, fail, ok
 from jobrunner.inspector.doctor.server import check_server
 from jobrunner.inspector.doctor.setup import check_setup
 from jobrunner.inspector.doctor.workload import types_checks

@@ -19,8 +19,8 @@ from jobrunner.client.client import Client
 from jobrunner.client.records import WorkerRecord
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.errors import InvalidName, TaskGone
-from jobrunner.inspector.lease_holders import LeaseHolder, holder_of, who_failed
-from jobrunner.inspector.listing import STATES, list_tasks
+from jobrunner.inspector.attempts import LeaseHolder, holder_of, who_failed
+from jobrunner.inspector.task_rows import STATES, list_tasks
 from jobrunner.redaction import TOO_DEEP, Redaction
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 

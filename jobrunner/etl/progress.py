@@ -14,7 +14,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.etl.graph import Graph, QueueNode
-from jobrunner.inspector.growth import CAME, ENDED, LEFT, Growth
+from jobrunner.inspector.live_snapshot import CAME, ENDED, LEFT, Growth
 
 Counts = Mapping[str, QueueCounts]
 """By the full name of the queue."""

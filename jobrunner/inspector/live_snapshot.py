@@ -1,7 +1,11 @@
 """One look at everything that moves, and what two looks tell: rates, and how they went. It writes nothing.
 
 A look is seven round trips, however many queues and tasks there are; tasks are read by rank and without their payloads,
-at most a few dozen of them. Rates are what totals grew by (growth.py).
+at most a few dozen of them.
+
+Rates are the growth of totals per second over the last ten seconds of snapshots. Totals only grow, so no task is
+counted twice or missed. A queue that was not there before is new: all that it counts happened since. One whose totals
+are lower than they were was emptied and begins anew.
 """
 
 from collections import Counter, deque
@@ -16,12 +20,21 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.doctor.unknown_types import UnknownType, lines_in_doubt, unknown_types
-from jobrunner.inspector.growth import CAME, LEFT, WENT_WRONG, Growth
+from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, queue_views, shown_url
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.task_rows import TaskRow, first_lines
 
+CAME = ("enqueued", "moved_in")
+ENDED = ("succeeded", "dropped", "cancelled", "dead", "orphaned")
+LEFT = (*ENDED, "moved_out")
+WENT_WRONG = ("failed", "recovered")
+"""Attempts that failed, and leases that ended without a report."""
+_RATE_WINDOW_S = 10.0
+
+Totals = Mapping[str, Mapping[str, int]]
+"""Counters by their names, by queue."""
+_Look = tuple[float, Totals]
 _MINUTE_S = 60.0
 _RECENTLY = timedelta(minutes=15)
 _KEPT = 120
@@ -29,6 +42,44 @@ _KEPT = 120
 _QUEUES_LOOKED_INTO = 5
 _TASKS_OF_EACH = 10
 _TO_DO = ("waiting", "scheduled")
+
+
+class Growth:
+    """The rates at which totals grew between the looks added to it; none before the second look. No I/O."""
+
+    def __init__(self) -> None:
+        self._looks: deque[_Look] = deque()
+
+    def add(self, at_s: float, totals: Totals) -> None:
+        """Takes one more look into account; `at_s` is of a monotonic clock."""
+        self._looks.append((at_s, totals))
+        while len(self._looks) > 2 and at_s - self._looks[1][0] >= _RATE_WINDOW_S:
+            self._looks.popleft()
+
+    @property
+    def queues(self) -> list[str]:
+        """Those of the last look."""
+        return list(self._looks[-1][1]) if self._looks else []
+
+    def per_s(self, queues: Iterable[str], counters: Iterable[str]) -> float | None:
+        """How much these counters of these queues grew by a second, in the last ten seconds."""
+        return None if len(self._looks) < 2 else _per_s(self._looks[0], self._looks[-1], queues, tuple(counters))
+
+    def lately_per_s(self, queue: str, counters: Iterable[str]) -> float | None:
+        """The same of one queue from the look before to the last one."""
+        return None if len(self._looks) < 2 else _per_s(self._looks[-2], self._looks[-1], [queue], tuple(counters))
+
+
+def _per_s(first: _Look, last: _Look, queues: Iterable[str], counters: tuple[str, ...]) -> float | None:
+    (first_s, before), (last_s, now) = first, last
+    if last_s <= first_s:
+        return None
+    grown = sum(
+        max(now.get(queue, {}).get(name, 0) - before.get(queue, {}).get(name, 0), 0)
+        for queue in queues
+        for name in counters
+    )
+    return grown / (last_s - first_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
+from jobrunner.inspector.stats import StatsTotal, each, whole
 from jobrunner.inspector.stats_types import Timings
-from jobrunner.inspector.stats_window import StatsTotal, each, whole
 
 UNKNOWN = "unknown"
 """The type of what there are too many types for."""

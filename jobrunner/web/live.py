@@ -23,9 +23,9 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph, published
-from jobrunner.inspector.doctor.check import Check, warn
+from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.doctor.server import facts_checks
-from jobrunner.inspector.doctor.unknown_types import unknown_type_check
+from jobrunner.inspector.doctor.workload import unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.web.errors import TooBusy

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from jobrunner import AsyncClient, Client
-from jobrunner.inspector.doctor.check import Check
+from jobrunner.inspector.doctor import Check
 from jobrunner.inspector.doctor.server import check_server
 from jobrunner.inspector.snapshot import overview
 from tests.topologies.servers import Behind, Spread

@@ -12,8 +12,8 @@ from jobrunner.cli.output import readable
 from jobrunner.cli.top.state import STATES, Screen, shown_tasks
 from jobrunner.cli.top.text_line import Cell, line, plain, titled
 from jobrunner.formatting import number, short_duration
+from jobrunner.inspector.attempts import TimelineEvent, timeline
 from jobrunner.inspector.task_rows import TaskRow
-from jobrunner.inspector.timeline import TimelineEvent, timeline
 from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED, TaskRecord
 

@@ -8,7 +8,7 @@ from jobrunner.client.internals import broker_of
 from jobrunner.clock import unix_ms
 from jobrunner.errors import NewerFormat, OlderFormat, ServerError, ServerRefused
 from jobrunner.formatting import duration, percent, size
-from jobrunner.inspector.doctor.check import Check, fail, ok, warn
+from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.workload import work_checks
 from jobrunner.inspector.snapshot import latency_ms, server_facts
 

@@ -13,7 +13,7 @@ from jobrunner.broker.embedded.process import find_binary
 from jobrunner.client.client import Client
 from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import EmbeddedServerError, UsageError
-from jobrunner.inspector.doctor.check import Check, fail, ok, warn
+from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.snapshot import shown_url
 from jobrunner.jobs.registry import all_jobs, load_modules
 from jobrunner.settings import file_settings

@@ -12,8 +12,7 @@ from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.cipher import encoding_when_open
 from jobrunner.errors import EncryptionError, JobrunnerError
-from jobrunner.inspector.lease_holders import holder_of
-from jobrunner.inspector.timeline import timeline
+from jobrunner.inspector.attempts import holder_of, timeline
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 from jobrunner.web.context import Context

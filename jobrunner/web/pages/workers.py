@@ -1,6 +1,6 @@
 """Workers: processes, hosts, queues and running tasks."""
 
-from jobrunner.inspector.lease_holders import at_work
+from jobrunner.inspector.attempts import at_work
 from jobrunner.web.context import Context
 from jobrunner.web.routing import Page, Values
 

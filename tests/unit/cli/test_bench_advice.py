@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from jobrunner.cli.bench_advice import BenchFigures, advice, verdict
 from jobrunner.cli.bench_steps import Drained, Percentiles
-from jobrunner.inspector.doctor.check import ok, warn
+from jobrunner.inspector.doctor import ok, warn
 
 QUICK = Percentiles(p50=0.1, p95=0.2, max=1.0)
 BUSY_WORKER = Drained(per_s=50_000, worker_share=0.98, worker_us=19.6, server_share=0.4, server_us=8.0)

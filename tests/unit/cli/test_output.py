@@ -7,7 +7,7 @@ import pytest
 
 from jobrunner.cli.output import answer_json, facts, readable, table, when
 from jobrunner.clock import utc_now
-from jobrunner.inspector.doctor.check import ok
+from jobrunner.inspector.doctor import ok
 
 
 def test_columns_are_as_wide_as_they_must_be_with_numbers_to_the_right() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jobrunner.client.client import Client
-from jobrunner.inspector.timeline import timeline
+from jobrunner.inspector.attempts import timeline
 from jobrunner.task import Task
 
 

@@ -11,8 +11,14 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.inspector.doctor.other_prefixes import OtherPrefix, other_prefixes
-from jobrunner.inspector.doctor.workload import leader_check, neighbour_checks, types_checks, work_checks
+from jobrunner.inspector.doctor.workload import (
+    OtherPrefix,
+    leader_check,
+    neighbour_checks,
+    other_prefixes,
+    types_checks,
+    work_checks,
+)
 from jobrunner.inspector.snapshot import server_facts
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task, new_id

@@ -10,9 +10,8 @@ from jobrunner.broker.calls import leases
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.inspector.lease_holders import at_work, holder_of
+from jobrunner.inspector.attempts import at_work, holder_of, timeline
 from jobrunner.inspector.task_rows import first_lines
-from jobrunner.inspector.timeline import timeline
 from jobrunner.lease_number import LeaseNumbers
 from jobrunner.task import Task
 
