@@ -7,9 +7,8 @@ from benchmarks.board import Board
 from benchmarks.growth_points import GrowthPoint
 from benchmarks.measures import MEASURES, OURS, PEERS
 from benchmarks.results import Summary
+from jobrunner.charts import ChartScale, band, curve, dot, logarithmic, picture, quarters, rect, rule, text
 from jobrunner.charts.axes import PlotArea, plain
-from jobrunner.charts.scale import ChartScale, logarithmic, quarters
-from jobrunner.charts.svg import band, curve, dot, picture, rect, rule, text
 from jobrunner.formatting import number
 
 _WIDTH, _COLUMNS = 1200, 3

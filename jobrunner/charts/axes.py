@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 
-from jobrunner.charts.scale import ChartScale, fitting, quarters, runs, times
-from jobrunner.charts.svg import ChartSeries, curve, dot, rect, rule, text
+from jobrunner.charts import ChartScale, ChartSeries, curve, dot, fitting, quarters, rect, rule, runs, text, times
 from jobrunner.formatting import rounded
 
 WIDTH, HEIGHT = 960, 300

@@ -13,8 +13,7 @@ from html import escape
 
 from markupsafe import Markup
 
-from jobrunner.charts.scale import ChartScale, Values, halves, round_step, runs
-from jobrunner.charts.svg import ChartSeries, curve, filled, rect, rule
+from jobrunner.charts import ChartScale, ChartSeries, Values, curve, filled, halves, rect, round_step, rule, runs
 from jobrunner.formatting import number
 
 _WIDTH, _HEIGHT = 600.0, 160.0

@@ -1,24 +1,177 @@
-"""The text that Prometheus reads. All processes of a prefix show the same numbers: scrape one of them."""
+"""The metrics that Prometheus scrapes: each family by its name, with its labels, and the text of all of them.
+
+docs/monitoring.md has a table of the families. All processes of a prefix show the same numbers: scrape one of them.
+"""
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from jobrunner.broker.calls.stats import BOUNDS_MS
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
-from jobrunner.metrics.families import families
-from jobrunner.metrics.reading import take
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.stats_types import Timings
+from jobrunner.metrics.reading import MetricsReading, take
 
+OTHERS = "(others)"
+"""Label of the queues without a series of their own. No queue can have this name."""
+_STATES = ("waiting", "scheduled", "pending", "dead", "done")
+_QUEUE_TOTALS = {
+    "enqueued": "Tasks that were enqueued.",
+    "recovered": "Leases that ended without a report: their worker died, hung or was cut off.",
+    "expired": "Tasks that became dead because they did not start in time.",
+    "requeued": "Dead tasks that were sent again.",
+}
+_EVERY_OTHER = 2
+"""Buckets here are a factor of two wide, half as many as are counted."""
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _LONG_S, _REST = 0.25, 4
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Mapping[str, Any], Callable[[], Awaitable[Any]], Send], Awaitable[None]]
+
+
+def families(reading: MetricsReading) -> Iterator[Metric]:
+    """Every metric of a reading."""
+    yield from _of_tasks(reading)
+    yield from _of_times(reading)
+    yield from _of_queues(reading)
+    yield from _of_workers(reading)
+    yield from _of_periodics(reading)
+    yield from _of_the_server(reading)
+
+
+def _of_tasks(reading: MetricsReading) -> Iterator[Metric]:
+    ended = CounterMetricFamily(
+        "jobrunner_tasks", "Ends of attempts, by how they ended; failed counts attempts, dead tasks.",
+        labels=("queue", "type", "outcome"),
+    )  # fmt: skip
+    for labels, total in sorted(reading.ended.items()):
+        ended.add_metric(labels, total)
+    yield ended
+    for name, help_ in _QUEUE_TOTALS.items():
+        family = CounterMetricFamily(f"jobrunner_{name}", help_, labels=("queue",))
+        for queue in reading.queues:
+            family.add_metric((queue.name,), queue.totals.get(name, 0))
+        yield family
+    retries = CounterMetricFamily("jobrunner_retries", "Failed attempts to be tried again.", labels=("queue", "type"))
+    stale = CounterMetricFamily("jobrunner_stale_reports", "Reports that came too late.", labels=("queue", "type"))
+    for named, one in sorted(reading.measured.items()):
+        retries.add_metric(named, max(one.counts.get("failed", 0) - one.counts.get("dead", 0), 0))
+        stale.add_metric(named, one.counts.get("stale", 0))
+    yield from (retries, stale)
+
+
+def _of_times(reading: MetricsReading) -> Iterator[Metric]:
+    said = {"run": "How long attempts ran.", "wait": "How long tasks waited from when they were due to their start."}
+    for kind, help_ in said.items():
+        family = HistogramMetricFamily(f"jobrunner_task_{kind}_seconds", help_, labels=("queue", "type"))
+        for named, one in sorted(reading.measured.items()):
+            if (times := one.times(kind)).count:
+                _add(family, named, times)
+        yield family
+    late = HistogramMetricFamily(
+        "jobrunner_periodic_lateness_seconds", "How long after its tick a periodic job was fired.",
+        labels=("queue", "type"),
+    )  # fmt: skip
+    for named, one in sorted(reading.measured.items()):
+        if (times := one.times("late")).count:
+            _add(late, named, times)
+    yield late
+    trips = HistogramMetricFamily(
+        "jobrunner_redis_round_trip_seconds", "How long a worker's turn with the server took.", labels=()
+    )
+    _add(trips, (), reading.round_trip, bound_s=1e-6)
+    yield trips
+
+
+def _of_queues(reading: MetricsReading) -> Iterator[Metric]:
+    depth = GaugeMetricFamily("jobrunner_queue_depth", "Tasks in each state.", labels=("queue", "state"))
+    oldest = GaugeMetricFamily(
+        "jobrunner_queue_oldest_age_seconds", "How long the task has been due that waits longest; 0: none waits.",
+        labels=("queue",),
+    )  # fmt: skip
+    flight = GaugeMetricFamily("jobrunner_in_flight", "Tasks in the hands of workers.", labels=("queue",))
+    paused = GaugeMetricFamily("jobrunner_queue_paused", "1: the queue is paused.", labels=("queue",))
+    served = GaugeMetricFamily("jobrunner_queue_workers", "Workers that serve the queue.", labels=("queue",))
+    others = [one for one in reading.others if not one.problem]
+    for queue in [*reading.queues, *([_sum(others)] if others else [])]:
+        if queue.problem:
+            continue
+        for state in _STATES:
+            depth.add_metric((queue.name, state), getattr(queue, state))
+        oldest.add_metric((queue.name,), queue.oldest_s or 0.0)
+        flight.add_metric((queue.name,), queue.pending)
+        if queue.name != OTHERS:
+            paused.add_metric((queue.name,), int(queue.paused))
+            served.add_metric((queue.name,), queue.workers)
+    yield from (depth, oldest, flight, paused, served)
+    yield _gauge("jobrunner_queues", "How many queues there are.", len(reading.queues) + len(reading.others))
+
+
+def _sum(queues: Sequence[QueueView]) -> QueueView:
+    """Queues as one: no counters, as those of a sum fall when one of them is forgotten."""
+    ages = [one.oldest_s for one in queues if one.oldest_s is not None]
+    return QueueView(
+        name=OTHERS, totals={}, workers=0, oldest_s=max(ages, default=None),
+        **{state: sum(getattr(one, state) for one in queues) for state in _STATES},
+    )  # fmt: skip
+
+
+def _of_workers(reading: MetricsReading) -> Iterator[Metric]:
+    workers = reading.workers
+    yield _gauge("jobrunner_workers", "Workers with a recent heartbeat.", len(workers))
+    slots = sum(worker.concurrency for worker in workers)
+    yield _gauge("jobrunner_worker_slots", "Tasks that workers can run at a time.", slots)
+    yield _gauge("jobrunner_leader", "1: a worker coordinates.", int(reading.leader is not None))
+
+
+def _of_periodics(reading: MetricsReading) -> Iterator[Metric]:
+    labels = ("queue", "type")
+    fired = CounterMetricFamily("jobrunner_periodic_fired", "Ticks that became a task.", labels=labels)
+    skipped = CounterMetricFamily(
+        "jobrunner_periodic_skipped", "Ticks left out while an earlier task ran.", labels=labels
+    )
+    due = GaugeMetricFamily("jobrunner_periodic_next_timestamp_seconds", "The next tick, Unix time.", labels=labels)
+    for one in reading.periodics:
+        fired.add_metric((one.queue, one.name), one.fired)
+        skipped.add_metric((one.queue, one.name), one.skipped)
+        due.add_metric((one.queue, one.name), one.next.timestamp())
+    yield from (fired, skipped, due)
+
+
+def _of_the_server(reading: MetricsReading) -> Iterator[Metric]:
+    server = reading.server
+    if server is None:
+        return
+    yield _gauge("jobrunner_redis_memory_bytes", "Memory the server uses.", server.used_memory)
+    yield _gauge("jobrunner_redis_memory_limit_bytes", "Its maxmemory; 0: no limit.", server.maxmemory)
+    yield _gauge("jobrunner_redis_clients", "Connections to the server.", server.clients)
+    yield _gauge("jobrunner_redis_may_evict", "1: the server may delete tasks to make room.", int(server.evicts))
+    yield _gauge("jobrunner_redis_append_only", "1: the server keeps an append-only file.", int(server.aof))
+
+
+def _gauge(name: str, help_: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help_, value=value)
+
+
+def _add(
+    family: HistogramMetricFamily, labels: tuple[str, ...], times: Timings, bound_s: float = 0.001
+) -> None:
+    """Adds a histogram whose bounds are so many seconds each."""
+    below, buckets = 0, []
+    for n, bound in enumerate(BOUNDS_MS):
+        below += times.buckets.get(n, 0)
+        if n % _EVERY_OTHER == 0:
+            buckets.append((repr(bound * bound_s), float(below)))
+    buckets.append(("+Inf", float(times.count)))
+    family.add_metric(labels, buckets, sum_value=times.total_ms / 1000)
 
 
 class JobrunnerCollector(Collector):

@@ -3,9 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jobrunner.charts import (
+    ChartScale,
+    ChartSeries,
+    Values,
+    curve,
+    filled,
+    halves,
+    picture,
+    round_step,
+    rule,
+    runs,
+    text,
+)
 from jobrunner.charts.axes import PlotArea
-from jobrunner.charts.scale import ChartScale, Values, halves, round_step, runs
-from jobrunner.charts.svg import ChartSeries, curve, filled, picture, rule, text
 from jobrunner.formatting import number
 from jobrunner.soak.faults import KINDS, InjectedFault
 from jobrunner.soak.samples import SoakSample

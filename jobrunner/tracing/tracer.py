@@ -22,7 +22,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Outcome
 from jobrunner.task import Task
 from jobrunner.tracing import spans
-from jobrunner.tracing.parent_span import NOWHERE, W3C, begin_from, origin_of, read_origin, way_of
+from jobrunner.tracing.spans import NOWHERE, W3C, begin_from, origin_of, read_origin, way_of
 
 _LINKS = 128
 """At most so many links of a span: the default limit of OpenTelemetry's SDKs."""

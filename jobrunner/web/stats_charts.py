@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from markupsafe import Markup
 
+from jobrunner.charts import ChartSeries
 from jobrunner.charts.responsive import bars, lines
-from jobrunner.charts.svg import ChartSeries
 from jobrunner.client.client import Client
 from jobrunner.inspector.stats import StatsSeries, StatsStep, Unit, series
 from jobrunner.web.context import Context

@@ -10,7 +10,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from jobrunner.attempt import Attempt
 from jobrunner.outcome import Succeeded
 from jobrunner.tracing import spans
-from jobrunner.tracing.parent_span import begin_from, origin_of, read_origin, way_of
+from jobrunner.tracing.spans import begin_from, origin_of, read_origin, way_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 USUAL = f"00-{TRACE}-{SPAN}-01"

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jobrunner.charts import ChartSeries
 from jobrunner.charts.axes import columns, legend, lines, spans, stacked_bars
-from jobrunner.charts.svg import ChartSeries
 from jobrunner.spark.report.tables import Report, ReportColumn, Table, instant_text, length_unit, shown
 
 _KINDS = {"count": pa.int64(), "instant": pa.timestamp("us", "UTC"), "text": pa.string()}

@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from jobrunner.charts import ChartSeries, fitting, halves, logarithmic, quarters, round_step, times
 from jobrunner.charts.axes import columns, legend, lines, spans, stacked_bars
-from jobrunner.charts.scale import fitting, halves, logarithmic, quarters, round_step, times
-from jobrunner.charts.svg import ChartSeries
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 STARTS = [START + timedelta(minutes=at) for at in range(5)]

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from jobrunner.charts import ChartSeries, nice_top
 from jobrunner.charts.responsive import bars, lines, shares, sparkline, ticks
-from jobrunner.charts.scale import nice_top
-from jobrunner.charts.svg import ChartSeries
 
 START = datetime(2026, 11, 21, 10, tzinfo=UTC)
 
