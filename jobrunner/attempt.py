@@ -12,6 +12,8 @@ _BAND = 2.0**42
 """See lua/lib/queue_position.lua."""
 _LONGEST_LEASE_MS = 31_536_000_000
 """See lua/lib/numbers.lua."""
+SUSPECT, ALONE = 1, 2
+"""Values of `Attempt.suspect`: a task that was running in a crash, and one that runs alone (worker/quarantine.py)."""
 
 
 class Attempt(msgspec.Struct, gc=False):
@@ -41,9 +43,9 @@ class Attempt(msgspec.Struct, gc=False):
     run_s: float = -1.0
     """How long it ran; negative: it did not."""
     suspect: int = 0
-    """Whether it was running when its worker crashed, and so runs alone (worker/quarantine.py)."""
+    """SUSPECT, ALONE, or 0 for a task that was not running in a crash."""
     mark: int = 0
-    """Offset of its "begun" flag in memory shared with the lease keeper (lease_keeper/shared_memory.py); 0: none."""
+    """Offset of its "begun" flag in memory shared with the lease keeper (lease_keeper/keeper_link.py); 0: none."""
 
     @property
     def deadline(self) -> datetime:
@@ -110,7 +112,7 @@ def _add_more(
     if unknown_since is not None:
         attempt.unknown_since_ms = _decimal(unknown_since, 0.0)
     if suspect is not None:
-        attempt.suspect = 1
+        attempt.suspect = SUSPECT
     if place is not None:
         attempt.due_ms = due_ms(place, priority)
 

@@ -2,7 +2,7 @@
 
 They would go on with a job while it runs again elsewhere. When the worker is dead they have another parent, so they are
 recognised by what they inherited: an environment variable (programs that were executed) or the mapping of the shared
-memory of lease_keeper/shared_memory.py (processes that were only forked). The worker sets the variable for the
+memory of lease_keeper/keeper_link.py (processes that were only forked). The worker sets the variable for the
 processes of its slots; a process that is nothing but a worker sets it for all, so processes that jobs started are found
 as well. A process that a job detached on purpose, into a session of its own, is left alone.
 """
@@ -11,6 +11,7 @@ import os
 import secrets
 import select
 import signal
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -66,6 +67,19 @@ def end_all_of(name: str, within_s: float, *, forked: bool) -> bool:
         if monotonic() >= ends:
             return not _find(name, forked=forked)
     return True
+
+
+def is_suspended(pid: int) -> bool:
+    """Whether a process is stopped or dead and so cannot finish what it holds."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        state = stat.rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self").exists():
+            return True
+        shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607
+        state = shown.stdout.strip()[:1] or "X"
+    return state in "TtZX"
 
 
 def _find(name: str, *, forked: bool) -> list[int]:

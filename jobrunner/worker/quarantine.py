@@ -10,14 +10,12 @@ else came for `_LULL_S` takes the next suspect then, so hours-long ones begin on
 import math
 from collections.abc import Callable, Sequence
 
-from jobrunner.attempt import Attempt
+from jobrunner.attempt import ALONE, SUSPECT, Attempt
 from jobrunner.clock import monotonic
 
 QUARANTINE_S = 5.0
 _REST = 4
 _LULL_S = 2.0
-SUSPECT, ALONE = 1, 2
-"""Values of `Attempt.suspect`: a task that was running in a crash, and one in quarantine."""
 
 
 class Quarantine:

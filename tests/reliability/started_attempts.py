@@ -1,7 +1,7 @@
 """A module for workers whose ledger must show which attempts they took up: importing it wraps `Runner.run`.
 
 The entry `taken`, with the number of the lease, is written when an executor's thread begins to carry out an attempt.
-The worker marks the attempt as begun after that (jobrunner/worker/lease_keeper/shared_memory.py), and the job's own
+The worker marks the attempt as begun after that (jobrunner/worker/lease_keeper/keeper_link.py), and the job's own
 first entry comes after the mark. Invariant: a process that is killed at any instant leaves no mark without `taken`,
 and no entry of the job without a mark. The wrapper neither reads nor calls the marks, so a worker that marks what no
 thread has taken up is found.

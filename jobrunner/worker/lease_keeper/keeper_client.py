@@ -7,7 +7,7 @@ reports every reservation to it before the first of its tasks starts, and every 
 Messages stay in a pipe until the keeper reads them, once a second; a byte in the wake pipe makes it read at once. The
 worker writes that byte for leases below fifteen seconds, and when the pipe is full.
 
-A keeper that is stopped or hangs no longer updates the shared memory (shared_memory.py): the worker kills it and starts
+A keeper that is stopped or hangs no longer updates the shared memory (keeper_link.py): the worker kills it and starts
 another within two seconds, and never waits for it longer than one.
 """
 
@@ -26,18 +26,18 @@ from jobrunner.clock import sleep
 from jobrunner.jobs.registry import waiting_on_crash
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.child_processes import claims_children, environment_of_others, name_of_this
-from jobrunner.worker.lease_keeper.crash_recovery import HeldWork
-from jobrunner.worker.lease_keeper.job_signals import watch_own_kills
 from jobrunner.worker.lease_keeper.keeper_link import (
     POLL_MS,
+    HeldWork,
     KeeperHealth,
+    SharedMemory,
     WakePipe,
     drop_line,
     has_space,
     hold_lines,
     serve_line,
+    watch_own_kills,
 )
-from jobrunner.worker.lease_keeper.shared_memory import SharedMemory
 
 _LONG_AGO = 0.0
 _SHORT_MS = 15_000.0

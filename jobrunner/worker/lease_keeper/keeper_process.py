@@ -9,7 +9,7 @@ id), with JSON lines on standard input::
 
 and lines on standard output: ``R`` (ready), ``S token`` (someone asked the task to stop) and ``L token`` (its lease is
 lost). It reads when something comes on the pipe BELL (a file descriptor), and once a second: no task waits until this
-process has been woken. It gives signs of life in the memory MARKS (see shared_memory.py), and reads there what had
+process has been woken. It gives signs of life in the memory MARKS (see keeper_link.py), and reads there what had
 begun when the worker died (see crash_recovery.py).
 """
 
@@ -17,11 +17,9 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -31,10 +29,10 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.loop import back_off
-from jobrunner.worker.lease_keeper.crash_recovery import CrashRecovery
-from jobrunner.worker.lease_keeper.process_exit import WatchedProcess
+from jobrunner.worker.child_processes import is_suspended
+from jobrunner.worker.lease_keeper.crash_recovery import CrashRecovery, WatchedProcess
+from jobrunner.worker.lease_keeper.keeper_link import SharedMemory
 from jobrunner.worker.lease_keeper.renewals import LeaseRenewer
-from jobrunner.worker.lease_keeper.shared_memory import SharedMemory
 
 _SUSPENDED_PAUSE_S = 0.5
 _READ_EVERY_S = 1.0
@@ -49,19 +47,6 @@ _HANGS_S = 60.0
 more signs of life, and the worker starts another keeper."""
 BEAT_S = 0.2
 """The interval of signs of life."""
-
-
-def is_suspended(pid: int) -> bool:
-    """Whether a process is stopped or dead and so cannot finish what it holds."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        state = stat.rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        if Path("/proc/self").exists():
-            return True
-        shown = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607
-        state = shown.stdout.strip()[:1] or "X"
-    return state in "TtZX"
 
 
 class Inbox:

@@ -20,9 +20,8 @@ from jobrunner.broker.keys import Keys
 from jobrunner.lease_number import LeaseNumbers
 from jobrunner.worker.child_processes import VARIABLE, _find, end_all_of
 from jobrunner.worker.lease_keeper import crash_recovery as module
-from jobrunner.worker.lease_keeper.crash_recovery import CrashRecovery, HeldWork
-from jobrunner.worker.lease_keeper.process_exit import ProcessExit, WatchedProcess
-from jobrunner.worker.lease_keeper.shared_memory import _FIRST, _WORDS, SharedMemory
+from jobrunner.worker.lease_keeper.crash_recovery import CrashRecovery, ProcessExit, WatchedProcess
+from jobrunner.worker.lease_keeper.keeper_link import _FIRST, _WORDS, HeldWork, SharedMemory
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
 

@@ -18,8 +18,9 @@ from jobrunner.broker.scripts import load
 from jobrunner.client.lease import Lease
 from jobrunner.clock import monotonic
 from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.worker.child_processes import is_suspended
 from jobrunner.worker.lease_keeper import renewals as module
-from jobrunner.worker.lease_keeper.keeper_process import Inbox, is_suspended
+from jobrunner.worker.lease_keeper.keeper_process import Inbox
 from jobrunner.worker.lease_keeper.renewals import LeaseRenewer
 from tests.support.server import Server
 from tests.support.waiting import wait_for

@@ -2,9 +2,9 @@
 
 import pytest
 
-from jobrunner.attempt import Attempt
+from jobrunner.attempt import ALONE, SUSPECT, Attempt
 from jobrunner.worker import quarantine as module
-from jobrunner.worker.quarantine import ALONE, QUARANTINE_S, SUSPECT, Quarantine
+from jobrunner.worker.quarantine import QUARANTINE_S, Quarantine
 from tests.support.stopped_clock import FakeClock, stopped
 from tests.unit.worker.attempts import attempt_at
 
