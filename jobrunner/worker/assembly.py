@@ -9,10 +9,12 @@ from typing import Any
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.current import within
+from jobrunner.client.internals import broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.errors import NewerFormat, OlderFormat
+from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.batch_drivers import BatchDrivers
@@ -25,13 +27,21 @@ from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.fetch.turn import FetchParts
 from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
 from jobrunner.worker.heartbeat import Heartbeat, Registration
+from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.queues import longest_poll_s
 from jobrunner.worker.report.attempt_events import AttemptEvents
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executors.build import build_executor
-from jobrunner.worker.run.executors.slots import FinishedAttempts
+from jobrunner.worker.run.executors.coroutines import CoroutineExecutor
+from jobrunner.worker.run.executors.processes import ProcessSlots
+from jobrunner.worker.run.executors.slots import DispatchingExecutor, Executor, FinishedAttempts
+from jobrunner.worker.run.executors.threads import Deadlines, ThreadExecutor
+from jobrunner.worker.run.executors.watchdog import Watchdog
+from jobrunner.worker.run.executors.wire import write_greeting
+from jobrunner.worker.run.runner import Runner
 
 _LONG_S = 3600.0
+_SHARED = ("payload_limit", "result_limit", "payload_keys", "payload_encryption", "require_encryption")
+"""Options that the client of a child has from that of its worker."""
 
 
 class Assembly:
@@ -88,10 +98,7 @@ class Assembly:
         fetched = {queue: weight for queue, weight in weights.items() if queue not in drivers.queues}
         rotation = QueueRotation(fetched, longest_poll_s(settings.poll))
         finished = FinishedAttempts(lambda: parts.fetch_loop.wake())
-        executor = build_executor(
-            settings, self._client, modules=self._modules, is_stopped=keeper.is_stopped, finished=finished,
-            begin=keeper.begin,
-        )  # fmt: skip
+        executor = _build_executor(settings, self._client, self._modules, keeper, finished)
         notifier = Notifier(
             self._broker, self._keys, fetched, lambda queue, brought: _on_wake(parts, queue, brought), self._complaints
         )
@@ -141,3 +148,31 @@ def _beat(heartbeat: Heartbeat, state: WorkerState) -> float:
     except (NewerFormat, OlderFormat) as error:  # a deploy has come so far that this version must leave
         state.refuse(error)
         return _LONG_S
+
+
+def _build_executor(
+    settings: WorkerSettings, client: Client, modules: Sequence[str], keeper: KeeperClient, finished: FinishedAttempts
+) -> Executor:
+    """Threads or processes for plain jobs, and an event loop for coroutine jobs.
+
+    `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
+    """
+    middleware = middleware_of(client)
+    is_stopped, begin, limit = keeper.is_stopped, keeper.begin, client.settings.result_limit
+    runner = Runner(broker_of(client), keys_of(client), is_stopped, limit, begin, middleware)
+    if settings.executor == "processes":
+        greeting = write_greeting(
+            endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker, IDENTITY.log_format,
+            {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction().names},
+            b"" if middleware is None else middleware.pickled(),
+        )  # fmt: skip
+        children = ProcessSlots(greeting, runner, is_stopped, settings.max_memory, begin)
+        return ThreadExecutor(settings.concurrency, children, finished)
+    with within(client):
+        plain = ThreadExecutor(settings.concurrency, Deadlines(runner, Watchdog()), finished)
+
+    def coroutines() -> CoroutineExecutor:
+        with within(client):
+            return CoroutineExecutor(settings.concurrency, runner.run_async, finished, give_up=runner.give_up)
+
+    return DispatchingExecutor(plain, coroutines)

@@ -12,8 +12,8 @@ from jobrunner import job
 from jobrunner.attempt import Attempt
 from jobrunner.broker.keys import Keys
 from jobrunner.outcome import Failed, Outcome, Succeeded
-from jobrunner.worker.run.executors import build, watchdog
-from jobrunner.worker.run.executors.build import Deadlines
+from jobrunner.worker.run.executors import threads, watchdog
+from jobrunner.worker.run.executors.threads import Deadlines
 from jobrunner.worker.run.executors.watchdog import Watchdog
 from jobrunner.worker.run.runner import Runner
 from tests.support.stopped_clock import stopped
@@ -80,7 +80,7 @@ def test_an_attempt_that_runs_too_long_is_ended(deadlines: Deadlines) -> None:
 
 def test_one_in_time_is_left_alone(deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that is stopped while the job runs, and is moved far beyond the deadline after it."""
-    watch = stopped(monkeypatch, build, watchdog)
+    watch = stopped(monkeypatch, threads, watchdog)
     assert run(deadlines, attempt_at("deadlines.timely")) == Succeeded(b'"done"')
     watch.now += 3600
     assert deadlines._watch._fire_due() == math.inf, "a guard is still armed"

@@ -19,9 +19,8 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
 from jobrunner.worker.run.executors import threads as threads_module
 from jobrunner.worker.run.executors.coroutines import CoroutineExecutor
-from jobrunner.worker.run.executors.dispatch import DispatchingExecutor
 from jobrunner.worker.run.executors.processes import ProcessSlots
-from jobrunner.worker.run.executors.slots import Executor, FinishedAttempts, RunAttempt
+from jobrunner.worker.run.executors.slots import DispatchingExecutor, Executor, FinishedAttempts, RunAttempt
 from jobrunner.worker.run.executors.threads import ThreadExecutor
 from jobrunner.worker.run.executors.wire import read_outcome, write_greeting, write_outcome
 from jobrunner.worker.run.runner import Runner

@@ -14,8 +14,8 @@ from jobrunner.jobs.registry import StationDefinition, forget_station, register_
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.outcome import Dropped, Fail, Failed, FannedOut, Moved, Outcome, Succeeded, Unknown
 from jobrunner.retry import Backoff
-from jobrunner.worker.run.executors.dispatch import DispatchingExecutor
 from jobrunner.worker.run.executors.processes import ProcessSlots
+from jobrunner.worker.run.executors.slots import DispatchingExecutor
 from jobrunner.worker.run.executors.wire import write_greeting
 from jobrunner.worker.run.runner import Runner
 from tests.unit.worker.attempts import attempt_at

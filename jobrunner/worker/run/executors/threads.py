@@ -6,12 +6,16 @@ from contextlib import suppress
 from contextvars import copy_context
 
 from jobrunner.attempt import Attempt
-from jobrunner.clock import perf_counter
+from jobrunner.clock import monotonic, perf_counter
+from jobrunner.errors import AttemptTimeout
+from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed
 from jobrunner.outcome import Failed, Outcome
-from jobrunner.worker.run.error_outcome import error_text
+from jobrunner.worker.run.error_outcome import error_text, out_of_time
 from jobrunner.worker.run.executors.slots import FinishedAttempts, RunAttempt, Slots, emptied
+from jobrunner.worker.run.executors.watchdog import Guard, Watchdog
+from jobrunner.worker.run.runner import Runner
 
 _SHORT_S = 0.0005
 _log = SafeLogger("jobrunner.executor")
@@ -98,3 +102,36 @@ def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
     except BaseException as error:  # the slot must live, and the task must be reported
         _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
         return Failed(error_text(error))
+
+
+class Deadlines:
+    """Runs attempts on threads, those with a timeout under a guard."""
+
+    def __init__(self, runner: Runner, watch: Watchdog) -> None:
+        self._runner = runner
+        self._watch = watch
+
+    def new_run(self) -> RunAttempt:
+        """Runs an attempt in the calling thread, within the timeout of its job."""
+        return self._run
+
+    def close(self) -> None:
+        """Lets the watching thread end; jobs on threads cannot be ended."""
+        self._watch.close()
+
+    def _run(self, attempt: Attempt) -> Outcome:
+        definition = definition_for(attempt)
+        if definition is None or definition.options.timeout is None:
+            return self._runner.run(attempt, definition)
+        return self._run_guarded(attempt, definition, definition.options.timeout)
+
+    def _run_guarded(self, attempt: Attempt, definition: Definition, timeout_s: float) -> Outcome:
+        guard = Guard(monotonic() + timeout_s)
+        self._watch.arm(guard)
+        try:
+            outcome = self._runner.run(attempt, definition)
+            self._watch.disarm(guard)
+        except AttemptTimeout:  # it fell between the job's end and the disarming
+            self._watch.disarm(guard)
+            return self._runner.timed_out(attempt, out_of_time(definition))
+        return outcome
