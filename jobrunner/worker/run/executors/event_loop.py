@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -24,32 +24,27 @@ from jobrunner.middleware import OBSERVERS, observed_async
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker.run import forks
 from jobrunner.worker.run.error_outcome import error_text
-from jobrunner.worker.run.executors.loop_shutdown import cancel_all, new_loop, run_briefly
-from jobrunner.worker.run.executors.step_timeouts import LATE_S, LateAttempts, LoopAttempt, StepTimeouts
-from jobrunner.worker.run.executors.watchdog import Alarm, Watchdog
+from jobrunner.worker.run.executors.loop_attempts import LATE_S, AttemptOwner, LateAttempts, LoopAttempt, LoopAttempts
+from jobrunner.worker.run.executors.watchdog import Alarm, StepTimeouts, Watchdog
 from jobrunner.worker.run.runner import OnCancel, cancelled_by_a_job
 
 _BLOCKED_S = 10.0
+_FAREWELL_S = 1.0
+_FAREWELLS = 5
 _log = SafeLogger("jobrunner.executor")
 
 
-class LoopExecutor(Protocol):
+class LoopExecutor(AttemptOwner, Protocol):
     """The executor of an event loop: where attempts come from and outcomes go to."""
 
     def take(self, loop: "EventLoop") -> Attempt | None:
         """The next attempt, which has a slot then; None when there is none, no slot, or the loop was replaced."""
-
-    def put_back(self, attempt: Attempt) -> None:
-        """An attempt that did not begin, and its slot."""
 
     def run(self, attempt: Attempt, on_cancel: OnCancel) -> Awaitable[Outcome]:
         """Runs an attempt."""
 
     def give_up(self, attempt: Attempt, error: BaseException) -> Outcome:
         """The outcome of an abandoned attempt. Runs no hook."""
-
-    def report(self, attempt: Attempt, outcome: Outcome) -> None:
-        """The end of an attempt, and its slot. Any thread calls it."""
 
     def replace(self, loop: "EventLoop") -> None:
         """Another event loop takes the attempts that come from now on."""
@@ -74,11 +69,8 @@ class EventLoop:
     def __init__(self, executor: LoopExecutor, watch: Watchdog) -> None:
         self._executor = executor
         self._watch = watch
-        self._running: dict[str, LoopAttempt] = {}
-        self._timeouts = LateAttempts(watch, self)
-        self._not_begun: set[str] = set()
-        """The thread that removes a token, in one atomic step, begins the attempt or puts it back: a blocked loop may
-        turn again while another thread gives up its attempts."""
+        self._attempts = LoopAttempts(watch, executor)
+        self._timeouts = LateAttempts(watch, self._attempts, self)
         self._crash: AttemptCrashed | None = None
         self._is_closing = False
         self._pid = forks.PID
@@ -86,7 +78,7 @@ class EventLoop:
         self._is_replaced = False
         self._blocked: list[Alarm] = []
         """The alarm that ends the attempts of a blocked loop; empty while the loop is not blocked."""
-        self._loop = new_loop()
+        self._loop = _new_loop()
         self._context = copy_context()  # jobs see what is current where the executor was made
         self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
 
@@ -114,15 +106,13 @@ class EventLoop:
 
     def _begin(self) -> None:
         while not self._is_closing and (attempt := self._executor.take(self)) is not None:
-            running = LoopAttempt(attempt)
-            self._not_begun.add(attempt.token)
-            self._running[attempt.token] = running
+            running = self._attempts.add(attempt)
             running.task = self._loop.create_task(self._run(running), context=self._context.copy())
             running.task.add_done_callback(partial(self._after_task, running))
 
     async def _run(self, running: LoopAttempt) -> None:
         attempt = running.attempt
-        if not self._claim(attempt):
+        if not self._attempts.claim(running):
             return
         attempt.began_s = perf_counter()
         on_cancel = partial(self._on_cancel, running)
@@ -142,23 +132,8 @@ class EventLoop:
         except BaseException as error:  # the task must be reported
             _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
             outcome = Failed(error_text(error))
-        self._report(running, outcome)
+        self._attempts.report(running, outcome)
         self._begin()
-
-    def _claim(self, attempt: Attempt) -> bool:
-        try:
-            self._not_begun.remove(attempt.token)
-        except KeyError:
-            return False
-        return True
-
-    def _put_back(self, running: LoopAttempt) -> bool:
-        """Puts an attempt back, unless it began. Called in any thread."""
-        if not self._claim(running.attempt):
-            return False
-        del self._running[running.attempt.token]
-        self._executor.put_back(running.attempt)
-        return True
 
     def _on_cancel(self, running: LoopAttempt, error: asyncio.CancelledError) -> BaseException:
         """The cause of the cancellation of an attempt's task. Raises the error when the worker is closing: the attempt
@@ -169,14 +144,10 @@ class EventLoop:
             return self._crash
         return running.out_of_time() if running.is_late else cancelled_by_a_job(error)
 
-    def runs(self, running: LoopAttempt) -> bool:
-        """Whether an attempt is not reported yet. Called in any thread."""
-        return running.attempt.token in self._running
-
     def give_up(self, running: LoopAttempt) -> None:
         """Reports an attempt that is out of time and goes on. When it blocks the loop, another loop takes over. Called
         by the watching thread."""
-        self._report(running, self._executor.give_up(running.attempt, running.out_of_time()))
+        self._attempts.report(running, self._executor.give_up(running.attempt, running.out_of_time()))
         if running.answers:
             self._executor.begin_more()
         else:
@@ -190,26 +161,16 @@ class EventLoop:
             return False
         return True
 
-    def _report(self, running: LoopAttempt, outcome: Outcome) -> None:
-        """Reports an attempt, once. Called in any thread."""
-        attempt = running.attempt
-        if self._running.pop(attempt.token, None) is None:
-            return
-        if running.alarm is not None:
-            self._watch.disarm(running.alarm)
-        attempt.run_s = perf_counter() - attempt.began_s
-        self._executor.report(attempt, outcome)
-
     def _after_task(self, running: LoopAttempt, task: "asyncio.Task[None]") -> None:
         """Reports an attempt whose task ended without a report: it was cancelled before its first step, or behind its
         last."""
         error = None if task.cancelled() else task.exception()
-        if running.attempt.token in self._running and not self._is_closing and not self._put_back(running):
+        if running in self._attempts and not self._is_closing and not self._attempts.put_back(running):
             cause = self._on_cancel(running, asyncio.CancelledError()) if error is None else error
-            self._report(running, self._executor.give_up(running.attempt, cause))
+            self._attempts.report(running, self._executor.give_up(running.attempt, cause))
         if self._is_replaced:
             self._executor.begin_more()
-            if not self._running and self._crash is None:
+            if not self._attempts and self._crash is None:
                 self._loop.stop()
         else:
             self._begin()
@@ -218,14 +179,14 @@ class EventLoop:
         if self._is_replaced or self._is_closing:
             return
         self._is_replaced = True
-        _log.error("a job blocks the event loop; another takes over", tasks=len(self._running))
+        _log.error("a job blocks the event loop; another takes over", tasks=len(self._attempts))
         patience = Alarm(monotonic() + _BLOCKED_S, self._give_up_blocked)
         self._watch.arm(patience)
         self._executor.blocks(True)
         self._blocked.append(patience)
         self._executor.replace(self)
-        for waiting in reversed(list(self._running.values())):
-            self._put_back(waiting)
+        for waiting in self._attempts.latest_first():
+            self._attempts.put_back(waiting)
         self._executor.begin_more()
         if not self.call(self._after_block):
             self._unblock()
@@ -240,7 +201,7 @@ class EventLoop:
 
     def _after_block(self) -> None:
         self._unblock()
-        if self._crash is not None or not self._running:
+        if self._crash is not None or not self._attempts:
             self._loop.stop()
 
     def _unblock(self) -> None:
@@ -255,9 +216,9 @@ class EventLoop:
         self._report_rest(self._crash)
 
     def _report_rest(self, crash: AttemptCrashed) -> None:
-        for running in reversed(list(self._running.values())):
-            if not self._put_back(running):
-                self._report(running, self._executor.give_up(running.attempt, crash))
+        for running in self._attempts.latest_first():
+            if not self._attempts.put_back(running):
+                self._attempts.report(running, self._executor.give_up(running.attempt, crash))
         self._executor.begin_more()
 
     def _serve(self) -> None:
@@ -274,17 +235,17 @@ class EventLoop:
 
     def _leave(self, how: str) -> None:
         forks.leave_fork(self._pid)
-        crashed = not self._is_closing and (self._running or not self._is_replaced)
+        crashed = not self._is_closing and (self._attempts or not self._is_replaced)
         if crashed:
             self._crash = AttemptCrashed(f"the event loop of the attempt {how}")
-            _log.error("the event loop ended; another takes over", error=how, tasks=len(self._running))
+            _log.error("the event loop ended; another takes over", error=how, tasks=len(self._attempts))
             self._is_replaced = True
             self._take_over()
-        cancel_all(self._loop)
+        _cancel_all(self._loop)
         if crashed and self._crash is not None:
             self._report_rest(self._crash)
         for farewell in (self._loop.shutdown_asyncgens, self._loop.shutdown_default_executor):
-            run_briefly(self._loop, farewell())
+            _run_briefly(self._loop, farewell())
         self._loop.close()
         self._unblock()
 
@@ -293,6 +254,38 @@ class EventLoop:
             self._executor.replace(self)
         except OSError as error:  # no descriptor is free: the next attempts try again
             _log.error("no event loop can be started", error=str(error))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """A loop of uvloop where that is installed, else of asyncio."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: Any = uvloop.new_event_loop()
+    return loop  # type: ignore[no-any-return]
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancels the tasks of a loop that has stopped, and lets them end within a second."""
+    ends = monotonic() + _FAREWELL_S
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    for _ in range(_FAREWELLS):  # a job may stop the loop again
+        left_s = ends - monotonic()
+        if left_s <= 0 or all(task.done() for task in tasks):
+            return
+        _run_briefly(loop, asyncio.wait(tasks, timeout=left_s))
+
+
+def _run_briefly(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, object]) -> None:
+    """Runs a loop that has stopped until this has ended; its errors are logged."""
+    try:
+        loop.run_until_complete(work)
+    except BaseException as error:  # whatever jobs left behind in the loop, the attempts are reported
+        work.close()
+        _log.warning("an event loop did not end as it should", error=repr(error))
 
 
 def _end_forks() -> None:

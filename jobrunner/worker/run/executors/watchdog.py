@@ -1,13 +1,20 @@
-"""A thread that acts when something has taken too long: one for all guards of an executor."""
+"""A thread that acts when something has taken too long: one for all guards of an executor.
+
+On an event loop each step of a coroutine runs under a guard of its own. asyncio alone cannot end a step that blocks the
+loop: the cancellation of a task is delivered by the loop, which does not turn.
+"""
 
 import ctypes
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any
 
 from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptTimeout
 from jobrunner.loop import Signal
+from jobrunner.outcome import Outcome
 
 
 class Guard:
@@ -108,3 +115,46 @@ class Watchdog:
         for guard in due:
             guard.after()
         return self._soonest - monotonic()
+
+
+class StepTimeouts:
+    """Awaits what runs an attempt, each step of it under a guard: a step that goes on behind the end of its time, as
+    it never awaits, blocks the loop, and gets an AttemptTimeout."""
+
+    def __init__(self, work: Any, watch: Watchdog, ends: float) -> None:
+        self._work = work
+        self._watch = watch
+        self._ends = ends
+
+    def __await__(self) -> Generator[Any, Any, Outcome]:
+        steps = self._work.__await__()
+        step: Callable[[], Any] = partial(next, steps)
+        while True:
+            try:
+                awaited = self._guarded(step)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+            except AttemptTimeout as error:
+                if getattr(self._work, "cr_frame", None) is None:
+                    raise
+                step = partial(steps.throw, error)  # it fell behind the end of the step
+                continue
+            try:
+                sent = yield awaited
+                step = partial(steps.send, sent)
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as error:
+                step = partial(steps.throw, error)
+
+    def _guarded(self, step: Callable[[], Any]) -> Any:
+        guard = Guard(self._ends)
+        if guard.ends <= monotonic():  # it cleans up: the alarm sees to it
+            return step()
+        self._watch.arm(guard)
+        try:
+            return step()
+        finally:
+            self._watch.disarm(guard)
