@@ -166,7 +166,7 @@ def work() -> None:
     """The worker, with marks where a thread receives a task and where the task begins."""
     from jobrunner import Worker
     from jobrunner.worker.fetch import fetcher
-    from jobrunner.worker.run.executors import threads
+    from jobrunner.worker.run import threads
 
     marks: dict[str, list[int]] = {"heard": [], "begun": []}
     fetcher.Fetcher.woken = _marked(fetcher.Fetcher.woken, before=marks["heard"])  # type: ignore[method-assign]

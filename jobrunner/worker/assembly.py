@@ -31,13 +31,13 @@ from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.queues import longest_poll_s
 from jobrunner.worker.report.attempt_events import AttemptEvents
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executors.coroutines import CoroutineExecutor
-from jobrunner.worker.run.executors.processes import ProcessSlots
-from jobrunner.worker.run.executors.slots import DispatchingExecutor, Executor, FinishedAttempts
-from jobrunner.worker.run.executors.threads import Deadlines, ThreadExecutor
-from jobrunner.worker.run.executors.watchdog import Watchdog
-from jobrunner.worker.run.executors.wire import write_greeting
+from jobrunner.worker.run.coroutines import CoroutineExecutor
+from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
+from jobrunner.worker.run.slots import DispatchingExecutor, Executor, FinishedAttempts
+from jobrunner.worker.run.threads import Deadlines, ThreadExecutor
+from jobrunner.worker.run.watchdog import Watchdog
+from jobrunner.worker.run.wire import write_greeting
 
 _LONG_S = 3600.0
 _SHARED = ("payload_limit", "result_limit", "payload_keys", "payload_encryption", "require_encryption")

@@ -15,7 +15,7 @@ from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.heartbeat import Heartbeat
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executors.slots import Executor
+from jobrunner.worker.run.slots import Executor
 
 
 @dataclass(frozen=True, slots=True)

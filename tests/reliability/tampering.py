@@ -26,7 +26,7 @@ from typing import Any
 TAMPER = "JOBRUNNER_TEST_TAMPER_"
 """The prefix of the environment variables, in `site` too."""
 EXIT_CODE = 137
-_ROLES = {"keeper": "jobrunner.worker.lease_keeper.keeper_process", "child": "jobrunner.worker.run.executors.child"}
+_ROLES = {"keeper": "jobrunner.worker.lease_keeper.keeper_process", "child": "jobrunner.worker.run.child"}
 
 FAULTS = {
     # The text of a script, and what this build has in its place. That calls no function of a library: a script that

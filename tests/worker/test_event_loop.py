@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Backoff, Client, TaskHandle, Worker, job
-from jobrunner.worker.run.executors import event_loop
+from jobrunner.worker.run import event_loop
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
 

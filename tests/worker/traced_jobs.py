@@ -8,7 +8,7 @@ from opentelemetry import trace
 from jobrunner import job
 from jobrunner.tracing import instrument
 
-if (spec := sys.modules["__main__"].__spec__) is not None and spec.name == "jobrunner.worker.run.executors.child":
+if (spec := sys.modules["__main__"].__spec__) is not None and spec.name == "jobrunner.worker.run.child":
     instrument()  # in a child only: the test does it in its own process
 
 

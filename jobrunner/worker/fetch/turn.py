@@ -12,7 +12,7 @@ from jobrunner.worker.fetch.queue_rotation import QueueRotation, ReservePlan
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.report.reports import ReportCall
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executors.slots import Executor, FinishedAttempts
+from jobrunner.worker.run.slots import Executor, FinishedAttempts
 
 
 @dataclass(frozen=True, slots=True)

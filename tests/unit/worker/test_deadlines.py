@@ -12,10 +12,10 @@ from jobrunner import job
 from jobrunner.attempt import Attempt
 from jobrunner.broker.keys import Keys
 from jobrunner.outcome import Failed, Outcome, Succeeded
-from jobrunner.worker.run.executors import threads, watchdog
-from jobrunner.worker.run.executors.threads import Deadlines
-from jobrunner.worker.run.executors.watchdog import Watchdog
+from jobrunner.worker.run import threads, watchdog
 from jobrunner.worker.run.runner import Runner
+from jobrunner.worker.run.threads import Deadlines
+from jobrunner.worker.run.watchdog import Watchdog
 from tests.support.stopped_clock import stopped
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at

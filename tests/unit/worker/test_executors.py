@@ -17,13 +17,13 @@ from jobrunner import Client, job
 from jobrunner.attempt import Attempt
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
-from jobrunner.worker.run.executors import threads as threads_module
-from jobrunner.worker.run.executors.coroutines import CoroutineExecutor
-from jobrunner.worker.run.executors.processes import ProcessSlots
-from jobrunner.worker.run.executors.slots import DispatchingExecutor, Executor, FinishedAttempts, RunAttempt
-from jobrunner.worker.run.executors.threads import ThreadExecutor
-from jobrunner.worker.run.executors.wire import read_outcome, write_greeting, write_outcome
+from jobrunner.worker.run import threads as threads_module
+from jobrunner.worker.run.coroutines import CoroutineExecutor
+from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
+from jobrunner.worker.run.slots import DispatchingExecutor, Executor, FinishedAttempts, RunAttempt
+from jobrunner.worker.run.threads import ThreadExecutor
+from jobrunner.worker.run.wire import read_outcome, write_greeting, write_outcome
 from tests.acceptance.fleet import is_alive
 from tests.support.server import Server
 from tests.support.waiting import wait_for

@@ -28,7 +28,7 @@ from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
 from jobrunner.worker.report import undelivered
 from jobrunner.worker.report.attempt_events import AttemptEvents
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.executors.slots import FinishedAttempts
+from jobrunner.worker.run.slots import FinishedAttempts
 
 
 class Shelf:

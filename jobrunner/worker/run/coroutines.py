@@ -9,10 +9,10 @@ from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker.run.error_outcome import error_text
-from jobrunner.worker.run.executors.event_loop import EventLoop
-from jobrunner.worker.run.executors.slots import FinishedAttempts, emptied
-from jobrunner.worker.run.executors.watchdog import Watchdog
+from jobrunner.worker.run.event_loop import EventLoop
 from jobrunner.worker.run.runner import OnCancel
+from jobrunner.worker.run.slots import FinishedAttempts, emptied
+from jobrunner.worker.run.watchdog import Watchdog
 
 _FAREWELL_S = 1.0
 

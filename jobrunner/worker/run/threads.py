@@ -13,9 +13,9 @@ from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker.run.error_outcome import error_text, out_of_time
-from jobrunner.worker.run.executors.slots import FinishedAttempts, RunAttempt, Slots, emptied
-from jobrunner.worker.run.executors.watchdog import Guard, Watchdog
 from jobrunner.worker.run.runner import Runner
+from jobrunner.worker.run.slots import FinishedAttempts, RunAttempt, Slots, emptied
+from jobrunner.worker.run.watchdog import Guard, Watchdog
 
 _SHORT_S = 0.0005
 _log = SafeLogger("jobrunner.executor")

@@ -24,9 +24,9 @@ from jobrunner.middleware import OBSERVERS, observed_async
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker.run import forks
 from jobrunner.worker.run.error_outcome import error_text
-from jobrunner.worker.run.executors.loop_attempts import LATE_S, AttemptOwner, LateAttempts, LoopAttempt, LoopAttempts
-from jobrunner.worker.run.executors.watchdog import Alarm, StepTimeouts, Watchdog
+from jobrunner.worker.run.loop_attempts import LATE_S, AttemptOwner, LateAttempts, LoopAttempt, LoopAttempts
 from jobrunner.worker.run.runner import OnCancel, cancelled_by_a_job
+from jobrunner.worker.run.watchdog import Alarm, StepTimeouts, Watchdog
 
 _BLOCKED_S = 10.0
 _FAREWELL_S = 1.0

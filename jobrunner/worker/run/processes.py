@@ -25,9 +25,9 @@ from jobrunner.middleware import current_traceparent
 from jobrunner.outcome import Outcome, Released
 from jobrunner.worker.child_processes import environment_of_child
 from jobrunner.worker.run.error_outcome import out_of_time
-from jobrunner.worker.run.executors.slots import RunAttempt
-from jobrunner.worker.run.executors.wire import PIECE, frame, lacks, read_outcome, unframed, write_attempt
 from jobrunner.worker.run.runner import Begin, Runner, nothing
+from jobrunner.worker.run.slots import RunAttempt
+from jobrunner.worker.run.wire import PIECE, frame, lacks, read_outcome, unframed, write_attempt
 from jobrunner.worker.running import resident_bytes
 
 _log = SafeLogger("jobrunner.processes")
@@ -197,7 +197,7 @@ class ChildProcess:
         self._timeout_s: float | None = None
         self._socket, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
-        command = [sys.executable, "-m", "jobrunner.worker.run.executors.child", str(theirs.fileno()), str(lifeline)]
+        command = [sys.executable, "-m", "jobrunner.worker.run.child", str(theirs.fileno()), str(lifeline)]
         try:
             self._process = subprocess.Popen(  # noqa: S603
                 command, pass_fds=(theirs.fileno(), lifeline), stdin=subprocess.DEVNULL, env=environment_of_child()

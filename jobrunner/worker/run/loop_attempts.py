@@ -13,7 +13,7 @@ from jobrunner.jobs.registry import Definition
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Outcome
 from jobrunner.worker.run.error_outcome import out_of_time
-from jobrunner.worker.run.executors.watchdog import Alarm, Watchdog
+from jobrunner.worker.run.watchdog import Alarm, Watchdog
 
 LATE_S = 1.0
 """How long an attempt that is out of time may clean up before it is ended in a harder way, twice."""

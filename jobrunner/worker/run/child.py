@@ -1,6 +1,6 @@
 """The process of a slot: runs attempts it is sent and answers with their outcomes.
 
-Usage: ``python -m jobrunner.worker.run.executors.child SOCKET LIFELINE`` (descriptors by number); see wire.py for what
+Usage: ``python -m jobrunner.worker.run.child SOCKET LIFELINE`` (descriptors by number); see wire.py for what
 goes over the socket. The lifeline brings tokens of attempts that should stop. The process ends when the socket or the
 lifeline closes, so a worker that was killed leaves nothing running behind.
 """
@@ -24,7 +24,8 @@ from jobrunner.logs import IDENTITY
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors
-from jobrunner.worker.run.executors.wire import (
+from jobrunner.worker.run.runner import Runner, cancelled_by_a_job
+from jobrunner.worker.run.wire import (
     PIECE,
     frame,
     lacks,
@@ -33,7 +34,6 @@ from jobrunner.worker.run.executors.wire import (
     unframed,
     write_outcome,
 )
-from jobrunner.worker.run.runner import Runner, cancelled_by_a_job
 from jobrunner.worker.signals import answer_signals
 
 _PR_SET_PDEATHSIG = 1

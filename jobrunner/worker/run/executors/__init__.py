@@ -1,1 +1,0 @@
-"""How attempts are run: on threads, as coroutines, or in processes."""
