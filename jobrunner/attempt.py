@@ -13,7 +13,7 @@ _BAND = 2.0**42
 _LONGEST_LEASE_MS = 31_536_000_000
 """See lua/lib/numbers.lua."""
 SUSPECT, ALONE = 1, 2
-"""Values of `Attempt.suspect`: a task that was running in a crash, and one that runs alone (worker/quarantine.py)."""
+"""Values of `Attempt.suspect`: a task that was running in a crash, and one that runs alone (worker/fetch/intake.py)."""
 
 
 class Attempt(msgspec.Struct, gc=False):

@@ -24,12 +24,12 @@ from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.notifier import Notifier
 from jobrunner.worker.fetch.prefetch import Prefetch
 from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.turn import FetchParts
-from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
 from jobrunner.worker.heartbeat import Heartbeat, Registration
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.queues import longest_poll_s
-from jobrunner.worker.report.attempt_events import AttemptEvents
+from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.coroutines import CoroutineExecutor
 from jobrunner.worker.run.processes import ProcessSlots

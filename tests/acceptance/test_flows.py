@@ -41,12 +41,12 @@ class FlowNote(Job):
 KILLER = """
 import os, signal
 import flow_jobs
-import jobrunner.worker.report.after_report
+import jobrunner.worker.fetch.reporting
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
-jobrunner.worker.report.after_report.relay = die
+jobrunner.worker.fetch.reporting.relay = die
 """
 
 

@@ -12,11 +12,10 @@ from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
 from jobrunner.lease_number import LeaseNumbers
 from jobrunner.worker.fetch.intake import Intake
-from jobrunner.worker.fetch.reporting import Reporting
-from jobrunner.worker.fetch.reserve_ahead import ReserveAhead
+from jobrunner.worker.fetch.notifier import ReserveAhead
+from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
 from jobrunner.worker.fetch.turn import FetchParts, FetchTurn
-from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
-from jobrunner.worker.report.attempt_events import AttemptEvents
+from jobrunner.worker.report.reported_outcome import UnknownJobs
 
 _NO_KEEPER_PAUSE_S = 0.05
 _LONG_S = 3600.0

@@ -1,27 +1,124 @@
-"""Reports of attempts that ended: from the executor until the server has taken them."""
+"""Reports of attempts that ended: from the executor until the server has taken them, and the work after that.
 
-from collections.abc import Iterable
+A report is final once the server has accepted it, and nothing that follows changes it: so a busy worker drops leases,
+counts and logs while the server handles the next reports.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import events
+from jobrunner.broker.keys import Keys
+from jobrunner.client.operations.flow_relay import relay
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.join import Ended
 from jobrunner.logs import SafeLogger
-from jobrunner.outcome import Acknowledged, Failed, Released, Unknown
-from jobrunner.worker.fetch.backpressure import Backpressure
+from jobrunner.outcome import Acknowledged, Failed, Outcome, Released, Unknown
 from jobrunner.worker.fetch.turn import FetchParts, FetchTurn
-from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
-from jobrunner.worker.report.after_report import AfterReport
-from jobrunner.worker.report.attempt_events import AttemptEvents
-from jobrunner.worker.report.encryption import sealed
-from jobrunner.worker.report.queue_backoff import QueueBackoffs
-from jobrunner.worker.report.reports import Report, ReportCall, report_calls, too_many_hops
-from jobrunner.worker.report.undelivered import UndeliveredReports
+from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
+from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, sealed
+from jobrunner.worker.report.reports import Report, ReportCall, ended, report_calls, tell, too_many_hops
+from jobrunner.worker.report.stats import COUNTED, TOO_LATE, StatsRecorder
 
 _REFUSALS = 50
 """Turns after which a report is dropped when the server answers each with an error."""
 _AWAY = (ServerUnavailable, OutcomeUnknown)
 """Errors in the replies of a cluster with one server away; when no server answers, they are raised."""
 _log = SafeLogger("jobrunner.fetcher")
+
+
+class AttemptEvents:
+    """The end of every attempt as an event, for workers that are asked for it (`events="all"`, here `tells`).
+
+    Written once the replies to reports are known, all of a turn in one round trip. An event that the server refuses is
+    dropped: events delay no work.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, worker_id: str, *, tells: bool) -> None:
+        self._broker, self._keys, self._worker_id, self._tells = broker, keys, worker_id, tells
+        self._unsent: list[Call[None]] = []
+
+    def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
+        """Notes ended attempts by the server's replies; attempts that were handed back did not end."""
+        if self._tells:
+            for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
+                if ended := _ended(outcome, verdict):
+                    self._unsent.append(self._event(attempt, outcome, ended))
+
+    def send(self) -> None:
+        """Writes the noted events."""
+        if self._unsent:
+            calls, self._unsent = self._unsent, []
+            try:
+                self._broker.run_many(calls)
+            except JobrunnerError:
+                return
+
+    def _event(self, attempt: Attempt, outcome: Outcome, ended: str) -> Call[None]:
+        return events.note(
+            self._keys, "attempt_ended", queue=attempt.queue, task=attempt.id, job=attempt.type, worker=self._worker_id,
+            outcome=ended, attempt=attempt.number,
+            run_ms=round(attempt.run_s * 1000) if attempt.run_s >= 0 else "",
+            error=outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else "",
+        )  # fmt: skip
+
+
+class AfterReport:
+    """Work after the server accepted a report: drops the lease, counts and logs the end, writes its event, and passes
+    it on to its flow.
+
+    Its length counts the steps still to be done. `take` costs nothing; `note` sends nothing to the server; `pass_on`
+    does.
+    """
+
+    def __init__(
+        self, broker: Broker, keys: Keys, held: KeeperClient, figures: StatsRecorder, endings: AttemptEvents
+    ) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._held = held
+        self._figures = figures
+        self._endings = endings
+        self._taken: list[tuple[ReportCall, list[str]]] = []
+        self._untold: list[Ended] = []
+
+    def __len__(self) -> int:
+        return len(self._taken) + len(self._untold)
+
+    def take(self, settlement: ReportCall, verdicts: list[str]) -> None:
+        """Takes the server's replies to reports."""
+        self._taken.append((settlement, verdicts))
+
+    def note(self) -> None:
+        """Does the part that needs no server: drops leases, counts, logs."""
+        if not self._taken:
+            return
+        try:
+            for settlement, verdicts in self._taken:
+                if not settlement.targets:  # of moves, some may still have to be made in another way
+                    self._held.drop(attempt for attempt, _ in settlement.reports)
+                self._figures.observe(settlement.reports, verdicts)
+                self._endings.observe(settlement.reports, verdicts)
+                tell(settlement, verdicts)
+                self._untold += ended(self._keys, settlement, verdicts)
+        finally:
+            self._taken = []  # last: no moment may look as if nothing were to be done
+
+    def pass_on(self) -> None:
+        """Passes ends of tasks on to their flows, and sends events. The ends are in their outboxes, so the leader
+        passes on those that fail here."""
+        if self._untold:
+            try:
+                relay(self._broker, self._keys, ended=self._untold)
+            except JobrunnerError as error:
+                _log.warning("flows continue at the leader's next scan", ends=len(self._untold), error=str(error))
+            finally:
+                self._untold = []
+        self._endings.send()
 
 
 class Reporting:
@@ -157,3 +254,10 @@ class Reporting:
         """These queues got items from this worker, which need not wait for the hint of them."""
         for queue in queues:
             self._parts.rotation.wake(queue)
+
+
+def _ended(outcome: Outcome, verdict: str) -> str:
+    if verdict in TOO_LATE:
+        return "too_late"
+    counted = COUNTED.get((type(outcome), verdict))
+    return counted[-1] if counted else ""

@@ -37,7 +37,7 @@ from jobrunner.outcome import (
     Unknown,
 )
 from jobrunner.settings import DEFAULT_RESULT_LIMIT
-from jobrunner.worker.report.encryption import opened_attempt
+from jobrunner.worker.report.reported_outcome import opened_attempt
 from jobrunner.worker.run import forks
 from jobrunner.worker.run.error_outcome import after_error, error_text, out_of_time, sendable, shown
 

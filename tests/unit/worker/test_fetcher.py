@@ -18,15 +18,13 @@ from jobrunner.client.internals import broker_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
-from jobrunner.worker import quarantine
-from jobrunner.worker.fetch import fetcher, queue_rotation
+from jobrunner.worker.fetch import fetcher, intake, queue_rotation, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.prefetch import Prefetch
 from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.turn import FetchParts
-from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
-from jobrunner.worker.report import undelivered
-from jobrunner.worker.report.attempt_events import AttemptEvents
+from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.slots import FinishedAttempts
 
@@ -339,7 +337,7 @@ def test_reports_whose_server_is_away_are_kept_until_it_is_back(
 ) -> None:
     """However many turns that takes: with a single server a worker waits as long, too. The other queue goes on."""
     now = [monotonic()]
-    monkeypatch.setattr(undelivered, "monotonic", lambda: now[0])
+    monkeypatch.setattr(waiting_reports, "monotonic", lambda: now[0])
     way = HalfAway(broker, keys.queue("gone").base)
     bench = Bench(way, keys, queues=("gone", "good"), slots=40)
     push(client, 3, "gone")
@@ -385,7 +383,7 @@ def test_suspects_of_one_queue_do_not_starve_another(
 ) -> None:
     """Fifty that run for long, of a worker that crashed: one in five seconds of the worker is theirs at most."""
     now = [float(round(monotonic()))]
-    for module in (fetcher, quarantine, queue_rotation):
+    for module in (fetcher, intake, queue_rotation):
         monkeypatch.setattr(module, "monotonic", lambda: now[0])
     push(client, 50, "bad")
     own = keys.queue("bad")

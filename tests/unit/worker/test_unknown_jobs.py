@@ -3,7 +3,7 @@
 import pytest
 
 from jobrunner.outcome import Deferred, Failed, Unknown
-from jobrunner.worker.fetch.unknown_jobs import UnknownJobs
+from jobrunner.worker.report.reported_outcome import UnknownJobs
 from tests.unit.worker.attempts import attempt_at
 
 NOW_MS = 1_700_000_000_000.0
@@ -43,7 +43,7 @@ def test_one_line_is_logged_for_each_job_and_queue_a_minute(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("jobrunner.worker.fetch.unknown_jobs.monotonic", lambda: now[0])
+    monkeypatch.setattr("jobrunner.worker.report.reported_outcome.monotonic", lambda: now[0])
     jobs = UnknownJobs(86_400)
     for name in ("a", "b", "a", "a"):
         jobs.settle(attempt_at(name), WHY)

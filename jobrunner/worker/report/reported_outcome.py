@@ -1,0 +1,150 @@
+"""From the outcome of an attempt to the outcome that is reported.
+
+A task whose job this worker does not know is handed back, a failed one without a delay of its own gets the backoff of
+its queue, and contents are encrypted before they become calls: results, payloads of moves, and of fan-out items.
+"""
+
+import math
+import random
+from copy import copy
+from dataclasses import replace
+
+from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls import queues
+from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.client.encryption import bound_result, closed, unsealed
+from jobrunner.client.queue_settings import read_settings
+from jobrunner.clock import monotonic
+from jobrunner.encryption.cipher import EncryptionContext
+from jobrunner.errors import ServerError
+from jobrunner.logs import SafeLogger
+from jobrunner.outcome import Deferred, Failed, FannedOut, Moved, Outcome, Succeeded, Unknown
+from jobrunner.retry import Backoff
+from jobrunner.task import derived_id
+
+_SHORTEST_S = 1.0
+_LONGEST_S = 30.0
+_SHARE = 0.5
+_GRID_S = 0.5
+"""Due times are rounded to this grid, so that a worker reserves and releases many such tasks in one call."""
+_LOG_EVERY_S = 60.0
+_MOST_NAMES = 1000
+_BELIEVED_S = 1.0
+_log = SafeLogger("jobrunner.worker")
+
+
+class UnknownJobs:
+    """Decides what becomes of tasks whose job this worker does not know: handed back for `grace_s` seconds since any
+    worker first met one, then failed. Logs a line for each job and queue a minute.
+
+    While a deploy rolls, or where two services share a queue, such a task is another worker's. It goes back with a
+    delay that grows with its age, and spends no attempt. It fails as usual only when no worker took it for a day.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._counted: dict[tuple[str, str], int] = {}
+        self._told_at: dict[tuple[str, str], float] = {}
+
+    def settle(self, attempt: Attempt, outcome: Unknown) -> Deferred | Failed:
+        """Returns the outcome to report for an attempt that could not be made here."""
+        now_ms = attempt.deadline_ms - attempt.keepalive_ms
+        age_s = max((now_ms - attempt.unknown_since_ms) / 1000, 0.0) if attempt.unknown_since_ms else 0.0
+        if age_s >= self._grace_s:
+            return Failed(outcome.error)
+        self._tell(attempt)
+        delay_s = min(max(age_s * _SHARE, _SHORTEST_S), _LONGEST_S) * random.uniform(0.5, 1.0)
+        due_s = math.ceil((now_ms / 1000 + delay_s) / _GRID_S) * _GRID_S
+        return Deferred(min(due_s - now_ms / 1000, self._grace_s - age_s))
+
+    def _tell(self, attempt: Attempt) -> None:
+        if len(self._told_at) > _MOST_NAMES:
+            self._told_at.clear()
+            self._counted.clear()
+        named = (attempt.queue, attempt.type)
+        self._counted[named] = self._counted.get(named, 0) + 1
+        now = monotonic()
+        if now - self._told_at.get(named, -_LOG_EVERY_S) < _LOG_EVERY_S:
+            return
+        self._told_at[named] = now
+        what = {"job": attempt.type} if attempt.type else {}
+        _log.warning(
+            "this worker does not know the job: its tasks are handed back, for another worker", **what,
+            queue=attempt.queue, tasks=self._counted.pop(named), task=attempt.id,
+        )  # fmt: skip
+
+
+class QueueBackoffs:
+    """The backoffs of queues, for failed tasks whose job sets none: read when such a task fails, cached for a second.
+
+    A queue whose settings cannot be read has the default: a failure is reported in any case.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys) -> None:
+        self._broker = broker
+        self._keys = keys
+        self._known: dict[str, tuple[float, Backoff]] = {}
+
+    def settle(self, attempt: Attempt, outcome: Failed) -> Failed:
+        """The outcome with a delay; its own when it has one."""
+        if outcome.delay_s is not None:
+            return outcome
+        delay_s = self._of(attempt.queue).delay(attempt.retry_count + 1) if outcome.retry else 0.0
+        return Failed(outcome.error, delay_s, outcome.retry)
+
+    def _of(self, queue: str) -> Backoff:
+        read_at, backoff = self._known.get(queue, (float("-inf"), Backoff()))
+        if monotonic() - read_at < _BELIEVED_S:
+            return backoff
+        try:
+            backoff = read_settings(self._broker.run(queues.settings(self._keys.queue(queue)))).backoff
+        except ServerError as error:
+            _log.warning("the backoff of a queue cannot be read", queue=queue, error=str(error))
+            return backoff
+        self._known[queue] = monotonic(), backoff
+        return backoff
+
+
+def opened_attempt(attempt: Attempt, keys: Keys) -> tuple[Attempt, bytes | None]:
+    """A copy of the attempt with its payload opened, and the results that it receives (see client/flow_results.py).
+    Raises EncryptionError."""
+    opened = unsealed(attempt, keys.queue(attempt.queue))
+    made = copy(attempt)
+    made.payload, made.encoding = opened.raw, opened.encoding
+    return made, opened.after
+
+
+def sealed(attempt: Attempt, outcome: Outcome, keys: Keys) -> Outcome:
+    """The outcome as it is reported. Raises EncryptionError for items made of a payload that cannot be opened."""
+    queue = keys.queue(attempt.queue)
+    if queue.seal is None:
+        return outcome
+    if isinstance(outcome, Succeeded):
+        return Succeeded(queue.seal.close_result(outcome.result, bound_result(attempt, queue)))
+    if isinstance(outcome, Moved):
+        return _moved(attempt, outcome, queue, keys.queue(outcome.queue), attempt.id, attempt.then or b"")
+    if isinstance(outcome, FannedOut):
+        return FannedOut(
+            children=tuple(
+                _moved(attempt, one, queue, keys.queue(one.queue), derived_id(attempt.id, place, queue.tag), b"")
+                for place, one in enumerate(outcome.children)
+            )
+        )
+    return outcome
+
+
+def _moved(attempt: Attempt, outcome: Moved, queue: QueueKeys, to: QueueKeys, task_id: str, then: bytes) -> Moved:
+    """Encrypts the payload for the target queue. A move without a payload of its own takes the payload of the
+    attempt."""
+    payload, encoding, after = outcome.payload, outcome.encoding, b""
+    if payload is None or then:
+        opened = unsealed(attempt, queue)
+        if payload is None:
+            payload, encoding = opened.raw, opened.encoding.decode("utf-8", "replace")
+        if then:
+            after = opened.after or b""
+    headers = attempt.headers if outcome.headers is None else outcome.headers
+    bound = EncryptionContext(task_id, attempt.type, to.tag, to.name, headers or b"", then)
+    stored, stored_as = closed(to, payload, encoding, bound, after=after)
+    return replace(outcome, payload=stored, encoding=stored_as)
