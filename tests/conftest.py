@@ -26,7 +26,7 @@ from jobrunner.cli.main import jobrunner
 from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
 from jobrunner.soak.fault_proxy import FaultProxy
-from jobrunner.worker import child_processes, signals
+from jobrunner.worker import child_processes, process_guard
 from tests.support.clock import Clock
 from tests.support.command_result import CommandResult
 from tests.support.queue_audit import census, problems
@@ -65,7 +65,7 @@ def _process_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
-    signals.answer_signals_as_before()
+    process_guard.answer_signals_as_before()
     os.environ.pop(child_processes.VARIABLE, None)
 
 

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from jobrunner.worker.descriptors import note
-from jobrunner.worker.signals import answer_signals
+from jobrunner.worker.process_guard import answer_signals, watch_descriptor
 
 _UNANSWERED = 2
 
@@ -29,7 +28,7 @@ def on_signals(stop: Callable[[], object], renew: Callable[[], object]) -> None:
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     for end in (ours, theirs):
-        note(end, "how it hears signals")
+        watch_descriptor(end, "how it hears signals")
     answer_signals(known, lambda *_: None, written_to=theirs)
 
     def listen() -> None:
@@ -65,7 +64,7 @@ class Lifeline:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         os.set_inheritable(descriptor, False)
-        note(descriptor, "the way to its supervisor")
+        watch_descriptor(descriptor, "the way to its supervisor")
 
     def tell(self, word: str) -> None:
         """Tells the supervisor, if there still is one."""

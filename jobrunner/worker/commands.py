@@ -1,16 +1,26 @@
 """Commands to a worker, by its own program and by the dashboard, and the description it sends with each heartbeat."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
+import msgspec
+
+from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Arg
+from jobrunner.client.records import TOO_MANY
+from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
+from jobrunner.jobs.driver import CurrentBatch
+from jobrunner.jobs.registry import all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
 from jobrunner.worker.components import TaskParts
-from jobrunner.worker.running import known_types, resident_bytes, running
+from jobrunner.worker.recycling import resident_bytes
 
 _STOP_NOW = 2
+_MOST_RUNNING = 50
+"""Attempts that are listed; their total is a field of its own."""
+_LONGEST_NAMES = 4096
 _log = SafeLogger("jobrunner.worker")
 
 
@@ -106,3 +116,31 @@ class Commands:
             self._tasks.fetch_now()
             changed = True
         return changed
+
+
+def running(held: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = ()) -> bytes:
+    """JSON of the batches of drivers, with their queues, and of the attempts that have begun and not ended, longest
+    running first, at most 50.
+
+    Each is [queue, id, job, number of the attempt, when it began in Unix ms], and of a batch how many items it has.
+    """
+    begun = sorted(
+        (attempt for attempt in held if attempt.began_s and attempt.run_s < 0), key=lambda attempt: attempt.began_s
+    )
+    ahead_ms = unix_ms() - perf_counter() * 1000
+    found: list[tuple[object, ...]] = [
+        (queue, batch.id, "", batch.attempt, round(batch.began_ms), batch.items) for queue, batch in batches
+    ]
+    return msgspec.json.encode(
+        found[:_MOST_RUNNING]
+        + [
+            (attempt.queue, attempt.id, attempt.type, attempt.number, round(attempt.began_s * 1000 + ahead_ms))
+            for attempt in begun[: max(_MOST_RUNNING - len(found), 0)]
+        ]
+    )
+
+
+def known_types() -> str:
+    """The names of the jobs that this process knows; `*` when that is above 4 KiB, as every scan reads it."""
+    names = ",".join(job.name for job in all_jobs())
+    return names if len(names) <= _LONGEST_NAMES else TOO_MANY

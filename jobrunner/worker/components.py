@@ -8,12 +8,12 @@ from jobrunner.coordinator.coordinator import Coordinator
 from jobrunner.errors import WorkerBroken
 from jobrunner.loop import Loop
 from jobrunner.worker.batch_drivers import BatchDrivers
-from jobrunner.worker.descriptors import Canary, lost_descriptors
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.notifier import Notifier
 from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.heartbeat import Heartbeat
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.process_guard import Canary, lost_descriptors
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.slots import Executor
 

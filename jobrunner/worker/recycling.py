@@ -1,13 +1,16 @@
 """Whether a worker process has done its share: so many tasks, or so much memory."""
 
 import random
+import resource
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
 from jobrunner.logs import SafeLogger
 from jobrunner.settings import WorkerSettings
-from jobrunner.worker.running import resident_bytes
 
 TAKES, READY, WORN = "takes", "ready", "worn"
 """Reports of a supervised worker: it takes tasks from now on, it works, and it is due for recycling."""
@@ -86,3 +89,14 @@ class Recycling:
             self._is_over = True
         else:
             self._tell(WORN)
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """The resident memory of a process, by default this one. Where the system has no /proc: the peak of this process,
+    and 0 for another."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * resource.getpagesize()
+    if pid is not None:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

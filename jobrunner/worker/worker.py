@@ -27,10 +27,10 @@ from jobrunner.settings import WorkerSettings
 from jobrunner.worker.assembly import Assembly
 from jobrunner.worker.commands import RunUntil, WorkerState
 from jobrunner.worker.components import LeaseGuard, WorkerParts
-from jobrunner.worker.descriptors import Canary
 from jobrunner.worker.drain import EmptyQueues, Shutdown
 from jobrunner.worker.heartbeat import new_worker_id
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.process_guard import Canary
 from jobrunner.worker.queues import check_middleware, configuring, served_queues, warn_of_unknown
 from jobrunner.worker.recycling import Recycling
 

@@ -3,14 +3,14 @@
 import os
 import tempfile
 
-from jobrunner.worker.descriptors import Canary, forget, lost_descriptors, note
+from jobrunner.worker.process_guard import Canary, lost_descriptors, unwatch_descriptor, watch_descriptor
 
 
 def test_what_is_closed_or_another_file_is_missed() -> None:
     assert lost_descriptors() == []
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as other:
         known = os.dup(file.fileno())
-        note(known, "a file")
+        watch_descriptor(known, "a file")
         try:
             assert lost_descriptors() == []
             os.dup2(other.fileno(), known)
@@ -18,7 +18,7 @@ def test_what_is_closed_or_another_file_is_missed() -> None:
             os.close(known)
             assert lost_descriptors() == ["a file"]
         finally:
-            forget(known)
+            unwatch_descriptor(known)
     assert lost_descriptors() == []
 
 

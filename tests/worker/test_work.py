@@ -25,7 +25,7 @@ from jobrunner.errors import (
 from jobrunner.jobs.build import NOW
 from jobrunner.jobs.registry import forget
 from jobrunner.worker.fetch.reporting import AfterReport
-from jobrunner.worker.running import resident_bytes
+from jobrunner.worker.recycling import resident_bytes
 from tests.acceptance.fleet import children_of
 from tests.support.server import Server
 from tests.support.waiting import wait_for

@@ -99,5 +99,5 @@ def test_a_worker_says_which_jobs_it_knows_unless_they_are_too_many(
     (record,) = wait_for(current.workers)
     assert "work.gated" in (record.types or ())
 
-    monkeypatch.setattr("jobrunner.worker.running._LONGEST_NAMES", 5)
+    monkeypatch.setattr("jobrunner.worker.commands._LONGEST_NAMES", 5)
     wait_for(lambda: [one for one in current.workers() if one.types is None])

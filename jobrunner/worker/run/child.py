@@ -24,6 +24,7 @@ from jobrunner.logs import IDENTITY
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors
+from jobrunner.worker.process_guard import answer_signals
 from jobrunner.worker.run.runner import Runner, cancelled_by_a_job
 from jobrunner.worker.run.wire import (
     PIECE,
@@ -34,7 +35,6 @@ from jobrunner.worker.run.wire import (
     unframed,
     write_outcome,
 )
-from jobrunner.worker.signals import answer_signals
 
 _PR_SET_PDEATHSIG = 1
 

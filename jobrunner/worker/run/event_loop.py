@@ -22,7 +22,7 @@ from jobrunner.jobs.registry import definition_for
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed_async
 from jobrunner.outcome import Failed, Outcome
-from jobrunner.worker.run import forks
+from jobrunner.worker import process_guard
 from jobrunner.worker.run.error_outcome import error_text
 from jobrunner.worker.run.loop_attempts import LATE_S, AttemptOwner, LateAttempts, LoopAttempt, LoopAttempts
 from jobrunner.worker.run.runner import OnCancel, cancelled_by_a_job
@@ -73,7 +73,7 @@ class EventLoop:
         self._timeouts = LateAttempts(watch, self._attempts, self)
         self._crash: AttemptCrashed | None = None
         self._is_closing = False
-        self._pid = forks.PID
+        self._pid = process_guard.PID
         _loops.add(self)
         self._is_replaced = False
         self._blocked: list[Alarm] = []
@@ -234,7 +234,7 @@ class EventLoop:
             self._leave(how)
 
     def _leave(self, how: str) -> None:
-        forks.leave_fork(self._pid)
+        process_guard.leave_fork(self._pid)
         crashed = not self._is_closing and (self._attempts or not self._is_replaced)
         if crashed:
             self._crash = AttemptCrashed(f"the event loop of the attempt {how}")

@@ -24,11 +24,11 @@ from jobrunner.logs import SafeLogger
 from jobrunner.middleware import current_traceparent
 from jobrunner.outcome import Outcome, Released
 from jobrunner.worker.child_processes import environment_of_child
+from jobrunner.worker.recycling import resident_bytes
 from jobrunner.worker.run.error_outcome import out_of_time
 from jobrunner.worker.run.runner import Begin, Runner, nothing
 from jobrunner.worker.run.slots import RunAttempt
 from jobrunner.worker.run.wire import PIECE, frame, lacks, read_outcome, unframed, write_attempt
-from jobrunner.worker.running import resident_bytes
 
 _log = SafeLogger("jobrunner.processes")
 _START_S = 30.0

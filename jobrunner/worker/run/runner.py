@@ -37,8 +37,8 @@ from jobrunner.outcome import (
     Unknown,
 )
 from jobrunner.settings import DEFAULT_RESULT_LIMIT
+from jobrunner.worker import process_guard
 from jobrunner.worker.report.reported_outcome import opened_attempt
-from jobrunner.worker.run import forks
 from jobrunner.worker.run.error_outcome import after_error, error_text, out_of_time, sendable, shown
 
 _SUCCEEDED = Succeeded()
@@ -84,7 +84,7 @@ class Runner:
         self._broker = broker
         self._keys = keys
         self._is_stopped = is_stopped
-        self._pid = forks.PID
+        self._pid = process_guard.PID
         self._result_limit = result_limit
         self._begin = begin
         self._middleware = middleware
@@ -201,13 +201,13 @@ class Runner:
                 returned = work()
             else:
                 returned = self._middleware.around(_described(definition), run.task, work)
-            if self._pid != forks.PID:
-                forks.leave_fork(self._pid)
+            if self._pid != process_guard.PID:
+                process_guard.leave_fork(self._pid)
             if returned is None and not definition.hooks:
                 return _SUCCEEDED
             outcome = _read_returned(definition, returned, self._result_limit)
         except BaseException as error:  # a job's sys.exit() must not end the worker
-            forks.leave_fork(self._pid, error)
+            process_guard.leave_fork(self._pid, error)
             return self._after_error(attempt, definition, job, error)
         if "after" in definition.hooks:
             _call_hook("after", attempt, job.after)
@@ -215,7 +215,7 @@ class Runner:
 
     def _before_and_run(self, job: Any) -> Any:
         job.before()
-        forks.leave_fork(self._pid)
+        process_guard.leave_fork(self._pid)
         return job.run()
 
     async def _run_async(
@@ -228,10 +228,10 @@ class Runner:
             else:
                 work = partial(_work_async, definition, job)
                 returned = await self._middleware.around_async(_described(definition), run.task, work)
-            forks.leave_fork(self._pid)
+            process_guard.leave_fork(self._pid)
             outcome = _read_returned(definition, returned, self._result_limit)
         except BaseException as raised:
-            forks.leave_fork(self._pid, raised)
+            process_guard.leave_fork(self._pid, raised)
             error = _cause(raised, on_cancel)
             outcome, hooks = after_error(attempt, definition, error)
             for name in hooks:

@@ -1,0 +1,110 @@
+"""Guards this process against what jobs do to it: closed descriptors, forks, and signals that the forks inherit.
+
+Descriptors: a job that calls os.closerange, as code that makes a daemon does, closes what its worker works with. The
+numbers are given to other files then, so what looks open may be another file: a descriptor is known by its inode.
+
+Signals: a forked process inherits handlers and the descriptor that signals are written to. A pool of `multiprocessing`
+ends its processes by SIGTERM: they would ignore it, and their parent would take it for its own.
+
+Forks: a copy of this process that comes back from the job that forked it would go on as a second worker: it holds the
+sockets, the pipe of the lease keeper and the attempts of the first, and would report them again.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+PID = os.getpid()
+"""This process; noted again in each fork, so that a comparison needs no system call."""
+_known: dict[int, tuple[int, int, str]] = {}
+_before: dict[int, Any] = {}
+
+
+def watch_descriptor(descriptor: int, what: str) -> None:
+    """Watches this descriptor: from now on `lost_descriptors` reports it when it is closed."""
+    found = os.fstat(descriptor)
+    _known[descriptor] = (found.st_dev, found.st_ino, what)
+
+
+def unwatch_descriptor(descriptor: int) -> None:
+    """Stops watching a descriptor that its owner closes."""
+    _known.pop(descriptor, None)
+
+
+def lost_descriptors() -> list[str]:
+    """The purposes of watched descriptors that are closed or refer to another file now."""
+    return sorted({what for descriptor, (*identity, what) in list(_known.items()) if _identity(descriptor) != identity})
+
+
+class Canary:
+    """A watched descriptor opened only as a probe: whatever closes all descriptors closes it, too."""
+
+    def __init__(self, what: str) -> None:
+        self._descriptor, other = os.pipe()
+        os.close(other)
+        watch_descriptor(self._descriptor, what)
+
+    def close(self) -> None:
+        """Stops watching it, and closes it unless it was lost."""
+        was_lost = _identity(self._descriptor) != list(_known.get(self._descriptor, (0, 0, ""))[:2])
+        unwatch_descriptor(self._descriptor)
+        if not was_lost:
+            os.close(self._descriptor)
+
+
+def _identity(descriptor: int) -> list[int]:
+    with suppress(OSError):
+        found = os.fstat(descriptor)
+        return [found.st_dev, found.st_ino]
+    return []
+
+
+def answer_signals(numbers: Iterable[int], handler: Callable[..., object], *, written_to: int | None = None) -> None:
+    """Calls `handler` at these signals, and writes them to a descriptor. To be called by the main thread."""
+    if written_to is not None:
+        signal.set_wakeup_fd(written_to, warn_on_full_buffer=False)
+    for number in numbers:
+        former = signal.signal(number, handler)
+        _before.setdefault(number, signal.SIG_DFL if former is None else former)
+
+
+def answer_signals_as_before() -> None:
+    """Takes back what `answer_signals` did. To be called by the main thread."""
+    if not _before:
+        return
+    signal.set_wakeup_fd(-1)
+    for number, former in _before.items():
+        signal.signal(number, former)
+    _before.clear()
+
+
+def leave_fork(owner: int, error: BaseException | None = None) -> None:
+    """Ends this process as Python would, with the code of SystemExit, unless it is `owner`. Runs no exit handlers: they
+    belong to the process that was forked."""
+    if owner == PID:
+        return
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    elif error is not None:
+        code = 1
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
+def _after_fork() -> None:
+    global PID
+    PID = os.getpid()
+    answer_signals_as_before()  # in a process whose only thread is its main thread
+
+
+os.register_at_fork(after_in_child=_after_fork)
