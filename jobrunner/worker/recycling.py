@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import size
 from jobrunner.logs import SafeLogger
 from jobrunner.settings import WorkerSettings
 
@@ -19,7 +20,7 @@ _LOOK_EVERY_S = 0.25
 _SAY_EVERY_S = 60.0
 _SELDOM_S = 3600.0
 _SPREAD = 10
-_MB = 2**20
+MIB = 2**20
 _log = SafeLogger("jobrunner.worker")
 
 
@@ -54,8 +55,8 @@ class Recycling:
         """To be called before the worker takes any work. Raises InvalidOption."""
         if self._most_bytes and (taken := resident_bytes()) >= self._most_bytes:
             raise InvalidOption(
-                f"max_memory is {self._most_bytes / _MB:.0f} MB, and the process takes {taken / _MB:.0f} MB before any "
-                "work; give more"
+                f"max_memory is {size(self._most_bytes)}, and the process takes {size(taken)} before any work; "
+                "give more"
             )
 
     def take(self) -> None:
@@ -84,7 +85,8 @@ class Recycling:
         if not is_worn or now < self._say_at:
             return
         self._say_at = now + _SAY_EVERY_S
-        _log.info("worker is due for recycling", finished=finished, memory_mb=round((memory or resident_bytes()) / _MB))
+        memory_mib = round((memory or resident_bytes()) / MIB)
+        _log.info("worker is due for recycling", finished=finished, memory_mib=memory_mib)
         if self._tell is None:
             self._is_over = True
         else:

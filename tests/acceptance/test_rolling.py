@@ -195,7 +195,7 @@ def test_a_limit_of_memory_that_is_too_little_to_begin_is_misuse(jobs: Any) -> N
     said = jobs.run("work", "versioned", "--max-memory", "1MB")
 
     assert said.code == 2
-    assert "max_memory is 1 MB, and the process takes" in said.err.splitlines()[-1]
+    assert "max_memory is 1.0 MiB, and the process takes" in said.err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.middleware import current_traceparent
 from jobrunner.outcome import Outcome, Released
 from jobrunner.worker.child_processes import environment_of_child
-from jobrunner.worker.recycling import resident_bytes
+from jobrunner.worker.recycling import MIB, resident_bytes
 from jobrunner.worker.run.error_outcome import out_of_time
 from jobrunner.worker.run.runner import Begin, Runner, nothing
 from jobrunner.worker.run.slots import RunAttempt
@@ -167,7 +167,7 @@ class ProcessSlot:
         child = self._child
         if not self._max_memory or child is None or (taken := child.resident_bytes) <= self._max_memory:
             return
-        _log.info("child is replaced for its memory", memory_mb=round(taken / 2**20))
+        _log.info("child is replaced for its memory", memory_mib=round(taken / MIB))
         child.kill()
         self._end_child()
 

@@ -7,9 +7,7 @@ import pytest
 from jobrunner.errors import InvalidOption
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker import recycling
-from jobrunner.worker.recycling import READY, TAKES, WORN, Recycling
-
-MB = 2**20
+from jobrunner.worker.recycling import MIB, READY, TAKES, WORN, Recycling
 
 
 class Process:
@@ -17,7 +15,7 @@ class Process:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        self.memory = 50 * MB
+        self.memory = 50 * MIB
         self.said: list[str] = []
         monkeypatch.setattr(recycling, "monotonic", lambda: self.now)
         monkeypatch.setattr(recycling, "resident_bytes", lambda: self.memory)
@@ -68,18 +66,18 @@ def test_alone_it_is_over_after_exactly_so_many_tasks(process: Process) -> None:
 
 
 def test_alone_it_is_over_soon_after_it_takes_too_much_memory(process: Process) -> None:
-    limited = process.alone(max_memory=100 * MB)
+    limited = process.alone(max_memory=100 * MIB)
     assert not limited.is_over(1)
 
-    process.memory = 101 * MB
+    process.memory = 101 * MIB
     process.later(limited.look_s)
 
     assert limited.is_over(1)
 
 
 def test_supervised_it_says_that_it_is_worn_and_works_on(process: Process) -> None:
-    limited = process.supervised(max_memory=100 * MB)
-    process.memory = 101 * MB
+    limited = process.supervised(max_memory=100 * MIB)
+    process.memory = 101 * MIB
 
     assert not limited.is_over(1)
 
@@ -114,7 +112,8 @@ def test_supervised_those_that_began_together_are_worn_at_different_counts(proce
 
 
 def test_a_limit_that_is_reached_before_any_work_is_refused(process: Process) -> None:
-    with pytest.raises(InvalidOption, match="max_memory is 40 MB, and the process takes 50 MB before any work"):
-        process.supervised(max_memory=40 * MB)
+    too_little = r"max_memory is 40\.0 MiB, and the process takes 50\.0 MiB before any work"
+    with pytest.raises(InvalidOption, match=too_little):
+        process.supervised(max_memory=40 * MIB)
 
     assert process.said == []
