@@ -7,6 +7,7 @@ value in a page, and no read from the server while no tab is open.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jobrunner.web.app import asgi_under as asgi_under
     from jobrunner.web.app import create_app as create_app
     from jobrunner.web.auth import Basic as Basic
     from jobrunner.web.auth import Identity as Identity
@@ -14,12 +15,11 @@ if TYPE_CHECKING:
     from jobrunner.web.auth import Token as Token
     from jobrunner.web.auth import TrustedProxy as TrustedProxy
     from jobrunner.web.login_links import LoginLinks as LoginLinks
-    from jobrunner.web.mounting import asgi_under as asgi_under
     from jobrunner.web.roles import Role as Role
 
 __all__ = ["Basic", "Identity", "LoginLinks", "Loopback", "Role", "Token", "TrustedProxy", "asgi_under", "create_app"]
 
-_AT = {"create_app": "app", "asgi_under": "mounting", "Role": "roles", "LoginLinks": "login_links"}
+_AT = {"create_app": "app", "asgi_under": "app", "Role": "roles", "LoginLinks": "login_links"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""The dashboard as an ASGI application: its routes, its errors, what is around every request.
+"""The dashboard as an ASGI application: its routes, its errors, and where it is mounted.
 
 Mountable: `app.mount("/jobs", create_app(client, auth=…))` in FastAPI and Starlette, `asgi_under` for Django.
-Nothing runs before the first request, so it needs no lifespan of whoever mounts it.
+Nothing runs before the first request, so it needs no lifespan of the application that mounts it. A proxy in front may
+keep or strip the prefix.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
@@ -27,11 +29,11 @@ from jobrunner.web.auth import AskedOf, Auth, Identity, LoginAuth, TrustedProxy
 from jobrunner.web.dashboard import Dashboard, Handler
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.login import Login
-from jobrunner.web.mounting import UnderPrefix, checked_prefix
+from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.rendering import STATIC
 from jobrunner.web.roles import Role
-from jobrunner.web.routes import all_actions, all_pages
 from jobrunner.web.security import SecurityHeaders
+from jobrunner.web.settings import checked_prefix
 
 PUBLIC = ("/health", "/static", "/login")
 """Paths that need no login; their answers contain nothing of the server."""
@@ -145,3 +147,40 @@ def _http(error: HTTPException) -> Refused:
     refused = Refused(error.detail)
     refused.status = error.status_code
     return refused
+
+
+class UnderPrefix:
+    """Makes every URL begin with `prefix`, whether the proxy in front passes the prefix on or takes it off."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app, self._prefix = app, prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on with the prefix as its root path (ASGI: `path` holds it too)."""
+        if self._prefix and scope["type"] in ("http", "websocket"):
+            root, path = scope.get("root_path", ""), scope["path"]
+            below = path.removeprefix(root) if root else path
+            if not is_below(below, self._prefix):
+                below = self._prefix + below
+            scope = {**scope, "root_path": root + self._prefix, "path": root + below}
+        await self._app(scope, receive, send)
+
+
+def asgi_under(path: str, dashboard: ASGIApp, others: ASGIApp) -> ASGIApp:
+    """An ASGI application: `dashboard` below `path`, `others` (Django's, for example) for everything else."""
+    prefix = checked_prefix(path)
+
+    async def both(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and is_below(scope["path"], prefix):
+            await dashboard({**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send)
+        elif scope["type"] == "lifespan":  # Django raises at it, and the dashboard needs nothing from it
+            await dashboard(scope, receive, send)
+        else:
+            await others(scope, receive, send)
+
+    return both
+
+
+def is_below(path: str, prefix: str) -> bool:
+    """Whether a path is the prefix or goes on below it."""
+    return path == prefix or path.startswith(prefix + "/")

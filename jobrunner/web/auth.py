@@ -70,7 +70,7 @@ class Loopback:
 
 
 class LoginAuth:
-    """Methods with the login page: a secret is entered there once, and exchanged for a session (sessions.py)."""
+    """Methods with the login page: a secret is entered there once, and exchanged for a session (access.py)."""
 
     challenge = ""
     by_link = False

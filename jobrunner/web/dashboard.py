@@ -16,20 +16,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from jobrunner.client.client import Client
-from jobrunner.web import cookies, security
+from jobrunner.web import security
 from jobrunner.web.access import Access
 from jobrunner.web.addresses import Network
-from jobrunner.web.audit_notes import NOTED
 from jobrunner.web.auth import Auth, Identity
-from jobrunner.web.context import Context
 from jobrunner.web.errors import NotAllowed, Refused, TooMany, explained
-from jobrunner.web.flash import Flash
 from jobrunner.web.live import LiveUpdates
+from jobrunner.web.login_throttle import NOTED
 from jobrunner.web.operations import Operations
 from jobrunner.web.parameters import RequestParameters, parse_pairs, read_form, wants_json
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
 from jobrunner.web.roles import Role
-from jobrunner.web.routing import Action, Done, Page
+from jobrunner.web.routing import Action, Context, Done, Page
 
 _REFUSING = "jobrunner.refusing"
 _log = logging.getLogger("jobrunner.web")
@@ -53,7 +51,7 @@ class Dashboard:
         # Without any secret a random key of this process: with an empty key, any client could forge a form's token.
         key = auth.signing_key() + secret.encode() or secrets.token_bytes(32)
         self.access = Access(client, auth, key=key, trusted=trusted)
-        self.flash = Flash()
+        self.flash = security.Flash()
         self.live = LiveUpdates(client)
         self.app: Starlette  # set when the routes are there
         self._operations = Operations(client)
@@ -152,7 +150,7 @@ class Dashboard:
         """Sets the cookie with a browser's random id, if the request has none."""
         browser = request.scope.get("jobrunner.browser")
         if browser:
-            cookies.give(request, response, security.BROWSER_COOKIE, browser, None)
+            security.set_cookie(request, response, security.BROWSER_COOKIE, browser, None)
         return response
 
     def refusal(self, request: Request, error: Exception) -> Response:

@@ -4,7 +4,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from jobrunner.web import cookies, security
+from jobrunner.web import security
 from jobrunner.web.auth import Identity, LoginAuth
 from jobrunner.web.dashboard import Dashboard
 from jobrunner.web.errors import NotAllowed, NotThere, TooMany
@@ -53,7 +53,7 @@ class Login:
         security.check_meant(request, identity, self._dashboard.access.key, form.text(security.TOKEN_FIELD))
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
         await run_in_threadpool(self._end, request, identity)
-        cookies.take_away(request, response, self._dashboard.access.sessions.cookie)
+        security.delete_cookie(request, response, self._dashboard.access.sessions.cookie)
         return response
 
     async def end(self, request: Request) -> Response:

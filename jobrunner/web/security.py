@@ -1,22 +1,29 @@
-"""Browser-side protection: security headers on every answer, and CSRF tokens.
+"""Browser-side protection: security headers on every answer, CSRF tokens, cookies, and values signed for them.
 
 A request that changes something must come from a page of this dashboard. Two things prove it, and both are needed: the
 browser says so (Sec-Fetch-Site; for browsers or plain HTTP that do not send it, Origin), and the form has a token that
 is bound to this browser (a random cookie that scripts cannot read) and to who asks. (OWASP, "Cross-Site Request Forgery
 Prevention": signed double submit, bound to the session, with the origin check in depth.) A bearer token in a header is
 itself a proof, as no browser sends one unasked.
+
+Over https the names of cookies begin with `__Host-` (or `__Secure-` below a path). A browser takes a cookie of such a
+name only over https, and `__Host-` only from this very host, so a neighbouring subdomain or a plain http page cannot
+plant one. (RFC 6265bis, section 4.1.3.) Signed values are `text.hex digest`, HMAC-SHA256 (RFC 2104).
 """
 
+import base64
 import hashlib
 import hmac
+import json
 import secrets
+from typing import Any
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import HTTPConnection
-from starlette.responses import PlainTextResponse
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobrunner.web import cookies
+from jobrunner.clock import unix_ms
 from jobrunner.web.auth import Identity
 from jobrunner.web.errors import NotAllowed
 
@@ -41,6 +48,9 @@ _HEADERS = {
 _REFERRER = "same-origin"
 _LONGEST_HEAD = 64 * 1024
 _MOST_HEADERS = 100
+_LONGEST_SIGNED = 2000
+_FLASH_COOKIE = "jobrunner_flash"
+_FLASH_LASTS_S = 20
 
 
 class SecurityHeaders:
@@ -83,7 +93,7 @@ def nonce_of(request: HTTPConnection) -> str:
 
 def browser_of(request: HTTPConnection) -> str | None:
     """The random word this browser was given; None when it has none yet."""
-    found = cookies.cookie(request, BROWSER_COOKIE)
+    found = read_cookie(request, BROWSER_COOKIE)
     return found if len(found) == _BROWSER_LENGTH else None
 
 
@@ -114,7 +124,7 @@ def is_same_origin(request: HTTPConnection) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
-    here = f"{'https' if cookies.is_secure(request) else 'http'}://{request.headers.get('host', '')}"
+    here = f"{'https' if is_secure(request) else 'http'}://{request.headers.get('host', '')}"
     return request.headers.get("origin", "") == here
 
 
@@ -122,3 +132,88 @@ def local_path(path: str, default: str) -> str:
     """A path to go on to that stays on this site; `default` for anything else."""
     plain = path.isprintable() and path.startswith("/") and not path.startswith("//") and "\\" not in path
     return path if plain else default
+
+
+def is_secure(request: HTTPConnection) -> bool:
+    """Whether the browser speaks https, to us or to a proxy that says so."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+
+
+def read_cookie(request: HTTPConnection, name: str) -> str:
+    """The value that the browser sent; empty without one."""
+    return request.cookies.get(_full_name(request, name), "")
+
+
+def set_cookie(
+    request: HTTPConnection, response: Response, name: str, value: str, lasts_s: int | None, *, strict: bool = False
+) -> None:
+    """Gives the browser a cookie that scripts cannot read."""
+    response.set_cookie(
+        _full_name(request, name),
+        value,
+        max_age=lasts_s,
+        path=_path(request),
+        httponly=True,
+        samesite="strict" if strict else "lax",
+        secure=is_secure(request),
+    )
+
+
+def delete_cookie(request: HTTPConnection, response: Response, name: str) -> None:
+    """Has the browser forget a cookie."""
+    response.delete_cookie(
+        _full_name(request, name), path=_path(request), secure=is_secure(request), httponly=True, samesite="lax"
+    )
+
+
+def _full_name(request: HTTPConnection, name: str) -> str:
+    if not is_secure(request):
+        return name
+    return f"__Host-{name}" if _path(request) == "/" else f"__Secure-{name}"
+
+
+def _path(request: HTTPConnection) -> str:
+    return request.scope.get("root_path", "") or "/"
+
+
+def signed(value: dict[str, Any], key: bytes, *, purpose: str) -> str:
+    """`value` as a text; only who has the key can make one for that purpose."""
+    text = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+    return f"{text}.{_digest(text, key, purpose)}"
+
+
+def verified(given: str, key: bytes, *, purpose: str) -> dict[str, Any] | None:
+    """The value of such a text; None for one that was not signed so, or has ended (`until`, Unix ms)."""
+    text, dot, digest = given[:_LONGEST_SIGNED].rpartition(".")
+    if not dot or not hmac.compare_digest(digest.encode(), _digest(text, key, purpose).encode()):
+        return None
+    value = json.loads(base64.urlsafe_b64decode(text))
+    return value if isinstance(value, dict) and value.get("until", 0) > unix_ms() else None
+
+
+def _digest(text: str, key: bytes, purpose: str) -> str:
+    return hmac.new(key, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()
+
+
+class Flash:
+    """One line about what was just done, carried over a redirect in a short-lived signed cookie, and shown once.
+
+    Signed with a key of this process: the line is only worth something for some seconds.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def put(self, request: Request, response: Response, text: str, kind: str) -> None:
+        """Has the next page show it. `kind` is done or refused."""
+        value = {"text": text[:500], "kind": kind, "until": unix_ms() + _FLASH_LASTS_S * 1000}
+        word = signed(value, self._key, purpose="flash")
+        set_cookie(request, response, _FLASH_COOKIE, word, _FLASH_LASTS_S, strict=True)
+
+    def take(self, request: Request) -> dict[str, str] | None:
+        """The line for this page, if there is one: {"text": …, "kind": …}."""
+        return verified(read_cookie(request, _FLASH_COOKIE), self._key, purpose="flash")
+
+    def forget(self, request: Request, response: Response) -> None:
+        """Has the browser forget the line: it was shown."""
+        delete_cookie(request, response, _FLASH_COOKIE)

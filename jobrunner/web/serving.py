@@ -1,15 +1,196 @@
-"""Serves the dashboard on a socket with uvicorn, until a signal ends it."""
+"""Serves the dashboard on a socket with uvicorn, until a signal ends it, with limits on idle and slow connections.
+
+The limits are for a dashboard without a reverse proxy that would set them. A connection has ten seconds from its start,
+or from the answer before, until the head of a request has arrived. Of those that have no request being answered, the
+longest silent one is closed when there are too many, of one site or in all: so a new request is always heard, however
+many connections others hold, and the process does not run out of descriptors.
+"""
 
 import asyncio
 import logging
+import resource
 import socket
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jobrunner.client.client import Client
+from jobrunner.clock import monotonic
+from jobrunner.web.addresses import site_of
 from jobrunner.web.app import create_app
-from jobrunner.web.connections import Connections, Throttled, limited, room
 from jobrunner.web.settings import DashboardSettings
+
+HEAD_S = 10.0
+STALLED_S = 30.0
+_MOST = 1000
+_MOST_OF_SITE = 100
+_BACKLOG = 128
+_TOLD_AGAIN_S = 60.0
+_log = logging.getLogger("jobrunner.web")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections there may be, of one site without a request, and let in at once."""
+
+    most: int
+    most_of_site: int
+    backlog: int
+
+
+def room() -> ConnectionLimits:
+    """Limits by the file descriptors of this process: half of them, as connections to Redis and files need some, too.
+
+    The limit is raised towards the hard one first. Up to `backlog` connections are accepted before any can be closed.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * _MOST
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    files = wanted if soft == resource.RLIM_INFINITY else soft
+    most = max(min(_MOST, files // 2), 16)
+    return ConnectionLimits(most, max(min(_MOST_OF_SITE, most // 2), 8), max(min(_BACKLOG, files // 8), 8))
+
+
+class Connections:
+    """All connections of one server, those without a request in the order in which they fell silent."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._room = limits
+        self._silent: dict[LimitedProtocol, str] = {}
+        self._of_site: Counter[str] = Counter()
+        self._all: set[LimitedProtocol] = set()
+
+    def opened(self, one: "LimitedProtocol", site: str) -> None:
+        """A connection was made."""
+        self._all.add(one)
+        self.silent(one, site)
+        if self._of_site[site] > self._room.most_of_site:
+            self._close(next(other for other, at in self._silent.items() if at == site))
+        elif len(self._all) > self._room.most and self._silent:
+            self._close(next(iter(self._silent)))
+
+    def silent(self, one: "LimitedProtocol", site: str) -> None:
+        """It waits for a request."""
+        if one in self._all and one not in self._silent:
+            self._silent[one] = site
+            self._of_site[site] += 1
+
+    def busy(self, one: "LimitedProtocol") -> None:
+        """Its request is being answered."""
+        site = self._silent.pop(one, None)
+        if site is not None:
+            self._of_site[site] -= 1
+            if not self._of_site[site]:
+                del self._of_site[site]
+
+    def closed(self, one: "LimitedProtocol") -> None:
+        """It is no more."""
+        self.busy(one)
+        self._all.discard(one)
+
+    def _close(self, one: "LimitedProtocol") -> None:
+        self.closed(one)
+        one.transport.abort()
+
+
+class LimitedProtocol(H11Protocol):
+    """Uvicorn's HTTP/1.1, with the limits above. `limited(connections)` makes the class for one server."""
+
+    connections_of_server: Connections
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to wait for a head."""
+        super().connection_made(transport)
+        self._site = site_of(self.client[0] if self.client else "")
+        self._waits: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._wait()
+        self.connections_of_server.opened(self, self._site)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forgets it."""
+        self._cancel()
+        self.connections_of_server.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Stops waiting when that completes a head."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing():
+            self._cancel_wait()
+            self.connections_of_server.busy(self)
+
+    def on_response_complete(self) -> None:
+        """Waits for the next head."""
+        finished = self.cycle
+        super().on_response_complete()  # begins the next request, when it is there already
+        if self.cycle is finished and not self.transport.is_closing():
+            self._wait()
+            self.connections_of_server.silent(self, self._site)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP, with the header that keeps a browser from reading it as something else."""
+        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nx-content-type-options: nosniff\r\n"
+        self.transport.write(f"{head}content-length: {len(msg)}\r\nconnection: close\r\n\r\n{msg}".encode())
+        self.transport.close()
+
+    def pause_writing(self) -> None:
+        """Gives who does not read half a minute."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(STALLED_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Goes on."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _wait(self) -> None:
+        self._cancel_wait()
+        self._waits = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _cancel_wait(self) -> None:
+        if self._waits is not None:
+            self._waits.cancel()
+            self._waits = None
+
+    def _cancel(self) -> None:
+        self._cancel_wait()
+        if self._stalled is not None:
+            self._stalled.cancel()
+
+
+def limited(connections: Connections) -> type[LimitedProtocol]:
+    """The protocol class of one server."""
+    return type("LimitedProtocol", (LimitedProtocol,), {"connections_of_server": connections})
+
+
+class Throttled:
+    """An exception handler for an event loop; it logs a recurring error (no descriptors left) once a minute."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+
+    def __call__(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Logs it in one line, or leaves it out."""
+        error = context.get("exception")
+        text = f"{context.get('message', '')}: {type(error).__name__}: {error}"
+        now = monotonic()
+        if now - self._told.get(text, -_TOLD_AGAIN_S) < _TOLD_AGAIN_S:
+            return
+        if len(self._told) > 100:
+            self._told.clear()
+        self._told[text] = now
+        _log.error("the event loop of the dashboard: %s", text)
 
 
 def serve(client: Client, settings: DashboardSettings, listener: socket.socket, *, stops_in_s: int) -> None:

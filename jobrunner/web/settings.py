@@ -10,7 +10,6 @@ from jobrunner.settings import check_whole, file_settings
 from jobrunner.web.addresses import networks
 from jobrunner.web.auth import Auth, Basic, Loopback, Token, TrustedProxy
 from jobrunner.web.login_links import LoginLinks
-from jobrunner.web.mounting import checked_prefix
 from jobrunner.web.roles import Role, role_named
 
 _LISTS = ("basic", "user_token", "trusted_proxy", "role_of", "redact")
@@ -79,6 +78,14 @@ def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> 
         read_only=chosen.get("read_only", False),
         trusted_proxy=tuple(map(str, networks(chosen.get("trusted_proxy", ())))),
     )
+
+
+def checked_prefix(prefix: str) -> str:
+    """A prefix as `/jobs`, or empty. Raises InvalidOption."""
+    bare = prefix.strip("/")
+    if bare and not all(part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in bare.split("/")):
+        raise InvalidOption(f"prefix path {prefix!r}: give a path such as /jobs, of letters, digits, . _ -")
+    return f"/{bare}" if bare else ""
 
 
 def configured_port() -> int | None:

@@ -10,7 +10,7 @@ from jobrunner.charts import ChartSeries
 from jobrunner.charts.responsive import bars, lines
 from jobrunner.client.client import Client
 from jobrunner.inspector.stats import StatsSeries, StatsStep, Unit, series
-from jobrunner.web.context import Context
+from jobrunner.web.routing import Context
 
 SPANS: dict[str, tuple[str, timedelta, Unit]] = {
     "1h": ("hour", timedelta(hours=1), "minute"),

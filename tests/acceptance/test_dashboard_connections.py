@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.web import connections
+from jobrunner.web import serving
 from tests.acceptance.dashboard_process import Person, Running, running
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -88,9 +88,9 @@ def ended(connection: socket.socket, within_s: float) -> bool:
 def test_a_head_that_trickles_in_is_given_up(
     server: Server, tmp_path: Path, after_an_answer: bool
 ) -> None:
-    assert connections.HEAD_S == 10, "as the documents say"
+    assert serving.HEAD_S == 10, "as the documents say"
     with (
-        running(server.url, tmp_path, limits_s={"connections.HEAD_S": 1.0}) as dashboard,
+        running(server.url, tmp_path, limits_s={"serving.HEAD_S": 1.0}) as dashboard,
         socket.create_connection(("127.0.0.1", dashboard.port)) as slow,
     ):
         if after_an_answer:
@@ -154,7 +154,7 @@ def test_a_large_head_is_refused(server: Server, tmp_path: Path, head: bytes) ->
 
 
 def test_one_site_cannot_take_the_room_of_others() -> None:
-    from jobrunner.web.connections import ConnectionLimits, Connections
+    from jobrunner.web.serving import ConnectionLimits, Connections
 
     class One:
         def __init__(self) -> None:

@@ -22,7 +22,7 @@ from jobrunner.schedule import Cron, Every, due_ticks
 from jobrunner.settings import ClientSettings, QueueSettings, WorkerSettings
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
-from jobrunner.web.routes import all_actions, all_pages
+from jobrunner.web.pages import all_actions, all_pages
 from tests.reliability.hostile_input import Nasty, shown
 from tests.unit.web.conftest import Browser
 

@@ -14,7 +14,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import keys_of
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
-from jobrunner.web.routes import all_pages
+from jobrunner.web.pages import all_pages
 
 _UNFORESEEN, _LONGEST = "not foreseen", 1_500
 _COMMANDS = (

@@ -18,8 +18,8 @@ from jobrunner.client.internals import keys_of
 from jobrunner.redaction import HIDDEN, Redaction
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Basic
+from jobrunner.web.pages import all_pages
 from jobrunner.web.roles import Role
-from jobrunner.web.routes import all_pages
 from tests.security.conftest import KEY, Connect
 
 SECRET = "hunter2"

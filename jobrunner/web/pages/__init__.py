@@ -1,1 +1,33 @@
-"""One module for each page. A module has `routes: list[Page]`; an endpoint reads and returns (template, values)."""
+"""The dashboard by subject: its pages, which read, and the actions on what they show, which change something.
+
+A module has `pages: list[Page]`, whose endpoints return (template, values), and where there is something to do
+`actions: list[Action]`, whose endpoints act and return `Done`.
+"""
+
+from jobrunner.web.pages import (
+    audit,
+    operation,
+    overview,
+    periodic,
+    pipelines,
+    queues,
+    redis,
+    sessions,
+    task,
+    tasks,
+    workers,
+)
+from jobrunner.web.routing import Action, Page
+
+_PAGES = (overview, queues, tasks, task, workers, periodic, pipelines, redis, audit, operation, sessions)
+_ACTIONS = (queues, tasks, task, periodic, workers, operation)
+
+
+def all_pages() -> list[Page]:
+    """Every page of the dashboard."""
+    return [page for module in _PAGES for page in module.pages]
+
+
+def all_actions() -> list[Action]:
+    """Every action of the dashboard."""
+    return [action for module in _ACTIONS for action in module.actions]

@@ -3,8 +3,7 @@
 import re
 
 from jobrunner.inspector.audit import entries
-from jobrunner.web.context import Context
-from jobrunner.web.routing import Page, Values
+from jobrunner.web.routing import Context, Page, Values
 
 _AT_ONCE = 100
 _PLACE = re.compile(r"\d{1,20}-\d{1,20}")
@@ -22,4 +21,6 @@ def _audit(context: Context) -> tuple[str, Values]:
     }
 
 
-routes = [Page(path="/audit", name="audit", endpoint=_audit)]
+pages: list[Page] = [
+    Page(path="/audit", name="audit", endpoint=_audit),
+]

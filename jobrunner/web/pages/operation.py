@@ -1,14 +1,14 @@
-"""A background operation: how far it is, and what came of it."""
+"""A background operation: how far it is, what came of it, how it is cancelled, and how others begin one."""
 
 from typing import Any
 from urllib.parse import urlencode
 
 from jobrunner.clock import from_ms
 from jobrunner.formatting import instant
-from jobrunner.web.context import Context
-from jobrunner.web.errors import NotThere
-from jobrunner.web.operations import Operation, read_operation
-from jobrunner.web.routing import Page, Values
+from jobrunner.inspector.search import Filter
+from jobrunner.web.errors import NotThere, Refused
+from jobrunner.web.operations import Operation, ask_to_stop, read_operation
+from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _LOOKS = {"done": "good", "failed": "bad", "interrupted": "bad", "cancelled": "warn", "running": "live"}
 _TITLES = {"requeue": "Requeue tasks", "cancel": "Cancel tasks", "delete": "Delete tasks"}
@@ -70,4 +70,23 @@ def _wanted(found: Operation) -> dict[str, str]:
     return {name: value for name in names if found.wanted and (value := getattr(found.wanted, name))}
 
 
-routes = [Page(path="/operations/{operation}", name="operation", endpoint=_operation)]
+def _cancel(context: Context) -> Done:
+    operation = context.path("operation")
+    if not ask_to_stop(context.client, operation):
+        raise Refused(f"operation {operation[:60]!r} is over, or never was")
+    return Done(text="the operation ends after the piece it is at", to=context.url("operation", operation=operation))
+
+
+def begin(context: Context, action: str, wanted: Filter, text: str) -> Done:
+    """Begins an operation on all tasks that match, in the background, and leads to the page of its progress."""
+    operation = context.operations.start(action, who=context.identity.name, wanted=wanted)
+    there = context.url("operation", operation=operation)
+    return Done(text=f"{text}: operation {operation}", to=there, values={"operation": operation}, leads=True)
+
+
+pages: list[Page] = [
+    Page(path="/operations/{operation}", name="operation", endpoint=_operation),
+]
+actions: list[Action] = [
+    Action(path="/operations/{operation}/cancel", name="operation.cancel", endpoint=_cancel),
+]

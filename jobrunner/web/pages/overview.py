@@ -2,9 +2,8 @@
 
 from jobrunner.inspector.live_snapshot import most_failing
 from jobrunner.inspector.stats import by_job
-from jobrunner.web.context import Context
 from jobrunner.web.live import DashboardSnapshot
-from jobrunner.web.routing import Page, Values
+from jobrunner.web.routing import Context, Page, Values
 from jobrunner.web.stats_charts import SPANS, asked_span, plots
 
 _STATES = ("waiting", "scheduled", "pending", "dead")
@@ -41,4 +40,6 @@ def _is_new(seen: DashboardSnapshot) -> bool:
     return not seen.look.queues and not seen.look.workers
 
 
-routes = [Page(path="/", name="overview", endpoint=_overview)]
+pages: list[Page] = [
+    Page(path="/", name="overview", endpoint=_overview),
+]

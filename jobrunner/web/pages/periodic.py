@@ -1,11 +1,42 @@
-"""Periodic jobs: schedule, last and next tick, and whether a worker has loaded them."""
+"""Periodic jobs: schedule, last and next tick, and whether a worker has loaded them; run now, enable, disable."""
 
-from jobrunner.web.context import Context
-from jobrunner.web.routing import Page, Values
+from jobrunner.broker.keys import split_queue
+from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.periodic import published
+from jobrunner.task import new_id
+from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 
 def _periodic(context: Context) -> tuple[str, Values]:
     return "periodic.html", {"nav": context.glance().nav, "jobs": context.client.periodics()}
 
 
-routes = [Page(path="/periodic", name="periodic", endpoint=_periodic)]
+def _run(context: Context) -> Done:
+    client = context.client
+    job = run_operation(broker_of(client), published(keys_of(client), context.path("name")))
+    sent = client.enqueue(job.task(new_id(split_queue(job.queue)[0]), keys_of(client).seal))
+    there = context.url("task", task=sent.id)
+    return Done(text=f"{job.name} was enqueued as {sent.id}", to=there, values={"id": sent.id})
+
+
+def _enable(context: Context) -> Done:
+    name = context.path("name")
+    context.client.enable_periodic(name)
+    return Done(text=f"{name} is switched on", to=context.url("periodic"))
+
+
+def _disable(context: Context) -> Done:
+    name = context.path("name")
+    context.client.disable_periodic(name)
+    return Done(text=f"{name} is switched off", to=context.url("periodic"))
+
+
+pages: list[Page] = [
+    Page(path="/periodic", name="periodic", endpoint=_periodic),
+]
+actions: list[Action] = [
+    Action(path="/periodic/{name}/run", name="periodic.run", endpoint=_run),
+    Action(path="/periodic/{name}/enable", name="periodic.enable", endpoint=_enable),
+    Action(path="/periodic/{name}/disable", name="periodic.disable", endpoint=_disable),
+]

@@ -7,11 +7,10 @@ from datetime import timedelta
 from jobrunner.etl.graph import Graph, QueueNode
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats import QueueStats, by_queue
-from jobrunner.web.context import Context
 from jobrunner.web.errors import NotThere
 from jobrunner.web.graph import Box, draw
 from jobrunner.web.live import DashboardSnapshot
-from jobrunner.web.routing import Page, Values
+from jobrunner.web.routing import Context, Page, Values
 
 _WINDOW = timedelta(minutes=2)
 _OVER_S = 60.0
@@ -119,7 +118,7 @@ def _per_s(figures: QueueStats | None) -> float:
     return figures.ended / (2 * _OVER_S) if figures else 0.0
 
 
-routes = [
+pages: list[Page] = [
     Page(path="/pipelines", name="pipelines", endpoint=_pipelines),
     Page(path="/pipelines/{pipeline}", name="pipeline", endpoint=_pipeline),
 ]

@@ -1,4 +1,4 @@
-"""Queues: all of them, and one with its tasks, its settings and what was measured of it."""
+"""Queues: all of them, and one with its tasks, its settings and its statistics; pause, resume, limit, purge."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,20 +8,24 @@ from jobrunner.client.internals import broker_of
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.live_snapshot import Rates
-from jobrunner.inspector.search import LATEST_FIRST
+from jobrunner.inspector.search import LATEST_FIRST, Filter
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.task_rows import TaskRow, first_lines
 from jobrunner.settings import QueueSettings, RateLimit
-from jobrunner.web.context import Context
-from jobrunner.web.errors import NotThere
-from jobrunner.web.filters import limit, span
-from jobrunner.web.routing import Page, Values
+from jobrunner.web.errors import NotThere, Refused
+from jobrunner.web.pages.operation import begin
+from jobrunner.web.rendering import limit, span
+from jobrunner.web.routing import Action, Context, Done, Page, Values
 from jobrunner.web.stats_charts import SPANS, asked_span, plots
 
 _ORDERS = ("name", "waiting", "scheduled", "pending", "dead", "done")
 _AT_ONCE = 100
 _FIRST = 8
+_LONGEST_PAUSE_S = 30 * 86400
+_MOST = 10_000_000
+_PURGEABLE = ("waiting", "scheduled", "dead", "done")
+_UNITS = ("SECONDS", "MINUTES", "HOURS")
 
 
 def _queues(context: Context) -> tuple[str, Values]:
@@ -103,7 +107,68 @@ def _known_name(name: str) -> str:
     return name
 
 
-routes = [
+def _pause(context: Context) -> Done:
+    name = queue_named(context)
+    for_s = context.form.number("for", None, lowest=1, highest=_LONGEST_PAUSE_S)
+    context.client.queue(name).pause(for_s)
+    return _done(context, name, f"queue {name} is paused{f' for {for_s:g} s' if for_s else ''}")
+
+
+def _resume(context: Context) -> Done:
+    name = queue_named(context)
+    context.client.queue(name).resume()
+    return _done(context, name, f"queue {name} is resumed")
+
+
+def _limit(context: Context) -> Done:
+    name, form = queue_named(context), context.form
+    options: dict[str, Any] = {}
+    for option in ("max_inflight", "max_size"):
+        if option in form:
+            options[option] = form.whole(option, 0, lowest=1, highest=_MOST) or None
+    if "rate_max" in form:
+        most = form.whole("rate_max", 0, lowest=1, highest=_MOST)
+        interval = form.whole("rate_interval", 1, lowest=1, highest=86_400)
+        unit = form.choice("rate_unit", _UNITS, "SECONDS")
+        options["rate"] = RateLimit(max_tokens=most, interval=interval, interval_unit=unit) if most else None
+    if not options:
+        raise Refused("no limit is given: max_inflight, max_size or rate_max")
+    context.client.queue(name).configure(**options)
+    said = ", ".join(f"{option} {'lifted' if value is None else 'set'}" for option, value in options.items())
+    return _done(context, name, f"limits of queue {name}: {said}")
+
+
+def _purge(context: Context) -> Done:
+    name = queue_named(context)
+    state = context.form.choice("state", _PURGEABLE, "")
+    if not state:
+        raise Refused(f"no state is given: state is one of {', '.join(_PURGEABLE)}")
+    return begin(context, "delete", Filter(queue=name, state=state), f"purging what is {state} in queue {name}")
+
+
+def queue_named(context: Context) -> str:
+    """The queue of the path, which must be known. Raises NotThere."""
+    name = context.path("queue")
+    try:
+        split_queue(name)
+    except InvalidName as error:
+        raise NotThere(str(error)) from error
+    if name not in context.client.queues():
+        raise NotThere(f"there is no queue {name!r}")
+    return name
+
+
+def _done(context: Context, name: str, text: str) -> Done:
+    return Done(text=text, to=context.url("queue", queue=name) or context.url("queues"))
+
+
+pages: list[Page] = [
     Page(path="/queues", name="queues", endpoint=_queues),
     Page(path="/queues/{queue:path}", name="queue", endpoint=_queue),
+]
+actions: list[Action] = [
+    Action(path="/queues/{queue:path}/pause", name="queue.pause", endpoint=_pause),
+    Action(path="/queues/{queue:path}/resume", name="queue.resume", endpoint=_resume),
+    Action(path="/queues/{queue:path}/limit", name="queue.limit", endpoint=_limit),
+    Action(path="/queues/{queue:path}/purge", name="queue.purge", endpoint=_purge),
 ]

@@ -1,8 +1,7 @@
 """The Redis server: its state, and the checks of `jobrunner doctor`."""
 
 from jobrunner.inspector.doctor.server import clock_check, facts_checks
-from jobrunner.web.context import Context
-from jobrunner.web.routing import Page, Values
+from jobrunner.web.routing import Context, Page, Values
 
 
 def _redis(context: Context) -> tuple[str, Values]:
@@ -17,4 +16,6 @@ def _redis(context: Context) -> tuple[str, Values]:
     }
 
 
-routes = [Page(path="/redis", name="redis", endpoint=_redis)]
+pages: list[Page] = [
+    Page(path="/redis", name="redis", endpoint=_redis),
+]

@@ -1,8 +1,7 @@
 """Sessions of the login page: which browsers are logged in, since when, from where."""
 
-from jobrunner.web.context import Context
 from jobrunner.web.roles import Role
-from jobrunner.web.routing import Page, Values
+from jobrunner.web.routing import Context, Page, Values
 
 
 def _sessions(context: Context) -> tuple[str, Values]:
@@ -19,4 +18,6 @@ def _sessions(context: Context) -> tuple[str, Values]:
     }
 
 
-routes = [Page(path="/sessions", name="sessions", endpoint=_sessions)]
+pages: list[Page] = [
+    Page(path="/sessions", name="sessions", endpoint=_sessions),
+]

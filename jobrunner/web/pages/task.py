@@ -1,13 +1,14 @@
-"""One task: parameters, timeline, result, and actions."""
+"""One task: parameters, timeline, result, and the actions on it."""
 
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from jobrunner.broker.keys import tag_of_id
+from jobrunner.broker.calls import tasks
+from jobrunner.broker.keys import check_id, tag_of_id
 from jobrunner.client.flow_results import opened_results, whole_results
-from jobrunner.client.internals import keys_of
+from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.cipher import encoding_when_open
@@ -15,9 +16,9 @@ from jobrunner.errors import EncryptionError, JobrunnerError
 from jobrunner.inspector.attempts import holder_of, timeline
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
-from jobrunner.web.context import Context
-from jobrunner.web.errors import NotThere
-from jobrunner.web.routing import Page, Values
+from jobrunner.web import operations
+from jobrunner.web.errors import NotThere, Refused
+from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _LONGEST = 20_000
 _FACTS = (
@@ -157,4 +158,67 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdigit() and float(text) < 1e14
 
 
-routes = [Page(path="/tasks/{task}", name="task", endpoint=_task)]
+def _requeue(context: Context) -> Done:
+    record = _existing(context)
+    return _done(
+        context, record, operations.requeue(context.client, record.queue, [record.id]), "goes back to its queue"
+    )
+
+
+def _cancel(context: Context) -> Done:
+    record = _existing(context)
+    said = "is asked to stop" if record.state is TaskState.PENDING else "is cancelled"
+    return _done(context, record, operations.cancel(context.client, record.queue, [record.id]), said)
+
+
+def _delete(context: Context) -> Done:
+    record = _existing(context)
+    count = operations.delete(context.client, record.queue, [record.id])
+    if not count:
+        raise Refused(f"task {record.id} is not deleted: a worker has it, or it is gone already")
+    there = context.url("queue", queue=record.queue) or context.url("tasks")
+    return Done(text=f"task {record.id} is deleted", to=there)
+
+
+def _run_now(context: Context) -> Done:
+    record = _existing(context)
+    return _done(context, record, context.client.queue(record.queue).run_now(record.id), "waits now")
+
+
+def _replay(context: Context) -> Done:
+    record = _existing(context)
+    new_id = context.client.queue(record.queue).replay(record.id)
+    there = context.url("task", task=new_id)
+    return Done(text=f"task {record.id} runs again as {new_id}", to=there, values={"id": new_id})
+
+
+def _existing(context: Context) -> TaskRecord:
+    """The task of the path; one with an id of the user's own needs its queue. Raises NotThere, InvalidName."""
+    task_id = check_id(context.path("task"))
+    queue = context.form.text("queue") or context.query.text("queue") or None
+    if queue is None and tag_of_id(task_id) is None:
+        raise Refused(f"task id {task_id!r} was not made by jobrunner: name its queue too")
+    record = broker_of(context.client).run(tasks.show(keys_of(context.client), task_id, queue=queue))
+    if record is None:
+        raise NotThere(f"there is no task {task_id}, or no longer")
+    return record
+
+
+def _done(context: Context, record: TaskRecord, count: int, text: str) -> Done:
+    if not count:
+        raise Refused(f"task {record.id} is {record.state}: nothing was changed")
+    own = "" if tag_of_id(record.id) else f"?queue={record.queue}"
+    there = context.url("task", task=record.id)
+    return Done(text=f"task {record.id} {text}", to=there + own if there else context.url("tasks"))
+
+
+pages: list[Page] = [
+    Page(path="/tasks/{task}", name="task", endpoint=_task),
+]
+actions: list[Action] = [
+    Action(path="/tasks/{task}/requeue", name="task.requeue", endpoint=_requeue),
+    Action(path="/tasks/{task}/cancel", name="task.cancel", endpoint=_cancel),
+    Action(path="/tasks/{task}/delete", name="task.delete", endpoint=_delete),
+    Action(path="/tasks/{task}/run-now", name="task.run-now", endpoint=_run_now),
+    Action(path="/tasks/{task}/replay", name="task.replay", endpoint=_replay),
+]

@@ -1,18 +1,35 @@
-"""Task lists by state, queue, job, error, id and parameter, and the list of dead tasks."""
+"""Task lists: by state, queue, job, error, id and parameter; dead tasks; history, of queues that keep finished tasks.
+
+Actions change selected tasks at once, and all tasks that match, or all dead ones, in the background, as there may be
+many.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import datetime
+from itertools import islice
+from typing import Any
 from urllib.parse import urlencode
 
+from jobrunner.broker.keys import split_queue
+from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidName, InvalidOption
-from jobrunner.inspector.search import Filter, SearchPage, search
-from jobrunner.web.actions.tasks import wanted_of
-from jobrunner.web.context import Context
+from jobrunner.inspector.search import STATES, Filter, SearchPage, search
+from jobrunner.inspector.snapshot import QueueView
+from jobrunner.task import TaskRecord
+from jobrunner.web import operations
+from jobrunner.web.errors import NotAllowed, Refused
 from jobrunner.web.live import DashboardSnapshot
-from jobrunner.web.routing import Page, Values
+from jobrunner.web.pages.operation import begin
+from jobrunner.web.parameters import RequestParameters
+from jobrunner.web.roles import Role
+from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _STATES = ("", "waiting", "pending", "scheduled", "dead")
 _AT_ONCE = 50
+_HISTORY_AT_ONCE = 40
+_MOST_CHOSEN = 500
+_CHANGED = {"requeue": "requeued", "cancel": "cancelled or asked to stop", "delete": "deleted"}
 
 
 def _tasks(context: Context) -> tuple[str, Values]:
@@ -83,7 +100,101 @@ def _tabs(seen: DashboardSnapshot, texts: Mapping[str, str]) -> list[tuple[str, 
     return [(state, f"?{urlencode({'state': state, **kept})}", counts[state]) for state in _STATES]
 
 
-routes = [
+def _history(context: Context) -> tuple[str, Values]:
+    seen = context.glance()
+    keeping = sorted((queue for queue in seen.look.queues if queue.done), key=lambda queue: (-queue.done, queue.name))
+    names = [queue.name for queue in keeping]
+    chosen = context.query.choice("queue", names, names[0] if names else "")
+    records = context.client.queue(chosen).history(_HISTORY_AT_ONCE) if chosen else []
+    return "history.html", {
+        "nav": seen.nav,
+        "queues": keeping,
+        "chosen": chosen,
+        "kept": _kept(keeping, chosen),
+        "records": [(record, _took_s(record)) for record in islice(records, _HISTORY_AT_ONCE)],
+    }
+
+
+def _kept(keeping: list[QueueView], chosen: str) -> int:
+    return next((queue.done for queue in keeping if queue.name == chosen), 0)
+
+
+def _took_s(record: TaskRecord) -> float | None:
+    began = _instant(record.fields.get("started_at"))
+    return None if began is None or record.when is None else max((record.when - began).total_seconds(), 0.0)
+
+
+def _instant(raw: bytes | None) -> datetime | None:
+    try:
+        return None if raw is None else from_ms(float(raw))
+    except (ValueError, OverflowError, OSError):  # damage
+        return None
+
+
+def _bulk(context: Context) -> Done:
+    form = context.form
+    action = form.choice("action", operations.BULK, "")
+    if not action:
+        raise Refused(f"no action is given: action is one of {', '.join(operations.BULK)}")
+    if form.flag("all"):
+        wanted = wanted_of(form)
+        if action == "delete" and context.role < Role.ADMIN:
+            raise NotAllowed("deleting all that match requires the role admin; select single tasks, or ask an admin")
+        return begin(context, action, wanted, f"{action}: all that match")
+    chosen = [_chosen(text) for text in form.all("ids", most=_MOST_CHOSEN + 1, longest=1000)]
+    if not chosen:
+        raise Refused("no task is selected")
+    if len(chosen) > _MOST_CHOSEN:
+        raise Refused(f"too many tasks are selected: at most {_MOST_CHOSEN}; select all that match instead")
+    return _at_once(context, action, chosen)
+
+
+def _at_once(context: Context, action: str, chosen: list[tuple[str, str]]) -> Done:
+    by_queue: dict[str, list[str]] = {}
+    for queue, task_id in chosen:
+        by_queue.setdefault(queue, []).append(task_id)
+    change: Any = getattr(operations, action)
+    done = sum(change(context.client, queue, ids) for queue, ids in by_queue.items())
+    text = f"{done} of {len(chosen)} tasks {_CHANGED[action]}"
+    return Done(text=text, to=context.url("tasks"), values={"changed": done, "chosen": len(chosen)})
+
+
+def wanted_of(form: RequestParameters) -> Filter:
+    """The filter of a form. Raises InvalidName."""
+    queue = form.text("queue")
+    if queue:
+        split_queue(queue)
+    return Filter(
+        queue=queue,
+        state=form.choice("state", STATES, ""),
+        type=form.text("type"),
+        error=form.text("error"),
+        id=form.text("id"),
+        param=form.text("param"),
+    )
+
+
+def _chosen(text: str) -> tuple[str, str]:
+    queue, _, task_id = text.partition(" ")
+    split_queue(queue)
+    return queue, task_id  # not checked: what has an id that no program gives must be deleted somehow
+
+
+def _requeue_dead(context: Context) -> Done:
+    return begin(context, "requeue", replace(wanted_of(context.form), state="dead"), "requeueing what is dead")
+
+
+def _purge_dead(context: Context) -> Done:
+    return begin(context, "delete", replace(wanted_of(context.form), state="dead"), "deleting what is dead")
+
+
+pages: list[Page] = [
     Page(path="/tasks", name="tasks", endpoint=_tasks),
     Page(path="/dead", name="dead", endpoint=_dead),
+    Page(path="/history", name="history", endpoint=_history),
+]
+actions: list[Action] = [
+    Action(path="/tasks/bulk", name="tasks.bulk", endpoint=_bulk),
+    Action(path="/dead/requeue", name="dead.requeue", endpoint=_requeue_dead),
+    Action(path="/dead/purge", name="dead.purge", endpoint=_purge_dead),
 ]

@@ -13,8 +13,8 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Token
+from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.roles import ROLE_OF, Role
-from jobrunner.web.routes import all_actions, all_pages
 from tests.support.waiting import wait_for
 
 JSON = {"accept": "application/json"}

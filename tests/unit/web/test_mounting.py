@@ -11,9 +11,9 @@ from starlette.routing import Mount, Route
 
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
-from jobrunner.web.app import create_app
+from jobrunner.web.app import asgi_under, create_app
 from jobrunner.web.auth import Loopback
-from jobrunner.web.mounting import asgi_under, checked_prefix
+from jobrunner.web.settings import checked_prefix
 from tests.unit.web.conftest import Browser
 
 

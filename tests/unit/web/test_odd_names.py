@@ -11,7 +11,7 @@ import redis
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.task import Task
-from jobrunner.web.routes import all_pages
+from jobrunner.web.pages import all_pages
 
 JSON = {"accept": "application/json"}
 ODD = ["a/b", "..", ".", "", "a?b", "a#b", "a%2Fb", "%", "%zz", "a b", "../../admin", "/", "//evil.example", "a\\b",

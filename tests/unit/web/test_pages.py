@@ -11,8 +11,8 @@ from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.lease_number import LeaseNumbers
-from jobrunner.web.filters import limit
-from jobrunner.web.routes import all_pages
+from jobrunner.web.pages import all_pages
+from jobrunner.web.rendering import limit
 
 PLAIN = [page.path for page in all_pages() if "{" not in page.path]
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'

@@ -17,8 +17,8 @@ from jobrunner.periodic import read_definition
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Token
+from jobrunner.web.pages import all_pages
 from jobrunner.web.roles import Role
-from jobrunner.web.routes import all_pages
 
 JSON = {"accept": "application/json"}
 NASTY = "\"><script>alert(1)</script>'{{7*7}}<img src=x onerror=alert(1)>"
