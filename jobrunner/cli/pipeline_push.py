@@ -18,8 +18,8 @@ from jobrunner.client.client import Client
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
 from jobrunner.errors import JobrunnerError, UsageError
+from jobrunner.etl.graph import full_name
 from jobrunner.etl.pipeline import find_pipeline
-from jobrunner.etl.queue_names import full_name
 from jobrunner.formatting import counted
 from jobrunner.jobs.registry import load_modules
 

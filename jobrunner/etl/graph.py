@@ -1,4 +1,4 @@
-"""The stations of one pipeline as a graph of queues: its checks, its diagrams, and its form on the server.
+"""The stations of one pipeline as a graph of queues: their names, its checks, its diagrams, its form on the server.
 
 Invariant: a move may wait for room in a full target only where waiting cannot come round in a circle. So moves within a
 strongly connected component (a loop, a station that leads to itself) never wait.
@@ -7,16 +7,36 @@ A program writes the graph of a pipeline to the server when it first uses it, so
 last writer wins. Readers skip a graph that they cannot read: another version may have written it.
 """
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.keys import Keys
+from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.errors import InvalidOption, PipelineError
-from jobrunner.etl.queue_names import nearest
+
+
+def full_name(pipeline: str, name: object) -> str:
+    """`pipeline/name` of a short or full name. Raises InvalidName, PipelineError for a queue of another pipeline."""
+    if isinstance(name, str) and "/" in name:
+        tag, short = split_queue(name)
+        if tag != pipeline:
+            raise PipelineError(
+                f"queue {name!r} is of pipeline {tag!r}, not of {pipeline!r}: a move is one step within one pipeline "
+                f"only; write {short!r} for its queue of that name, or push from a sink into the other pipeline"
+            )
+        return name
+    split_queue(name)
+    return f"{pipeline}/{name}"
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A hint for an error: the nearest known name, or all of them."""
+    near = difflib.get_close_matches(name.rpartition("/")[2], known, n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(map(repr, known)) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, TypeVar, Unpack
 
 from jobrunner.broker.calls import queues
@@ -15,11 +16,21 @@ from jobrunner.client.queue import Queue
 from jobrunner.client.queue_settings import write_settings
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
-from jobrunner.etl.graph import Graph, QueueNode, draw, publish
-from jobrunner.etl.options import QueueOptions, StationOptions, check_station, settle_queue, settle_station, targets_of
-from jobrunner.etl.queue_names import full_name, nearest
+from jobrunner.etl.graph import Graph, QueueNode, draw, full_name, nearest, publish
 from jobrunner.etl.spark_station import SparkStation, driver_of, settle_batches
-from jobrunner.etl.station import StationFunction, check_function, define_station, origin_of
+from jobrunner.etl.station import (
+    QueueOptions,
+    StationFunction,
+    StationOptions,
+    check_function,
+    check_station,
+    define_station,
+    name_of,
+    origin_of,
+    settle_queue,
+    settle_station,
+    targets_of,
+)
 from jobrunner.etl.station_outcome import Link
 from jobrunner.jobs.registry import forget_station, register_driver, register_station
 from jobrunner.option_names import checks_options
@@ -78,13 +89,13 @@ class Pipeline:
         """
         own = full_name(self.name, queue)
         check_station(options, f"station of queue {queue!r}", _OPTIONS["station"])
-        link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
+        link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
         return self._declare(own, link, dict(options), "station")
 
     def sink(self, queue: str, **options: Unpack[StationOptions]) -> Callable[[S], S]:
         """Declares the end of a line: the function's return value is the item's result. Raises as `station`."""
         own = full_name(self.name, queue)
-        return self._declare(own, _link(self, own, (), is_sink=True), dict(options), "sink")
+        return self._declare(own, self._link(own, (), is_sink=True), dict(options), "sink")
 
     def declare(self, queue: str, **options: Unpack[QueueOptions]) -> None:
         """Declares a queue without a station: an end that a program reads, or a dead letter queue."""
@@ -115,7 +126,7 @@ class Pipeline:
         """
         own = full_name(self.name, queue)
         settle_queue(self.name, own, options, explicit=_OPTIONS["spark station"])
-        link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
+        link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
         batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing=missing, lease=lease)
         return self._declare_spark(own, link, name, dict(options), {**batches, "emits_new": emits_new})
 
@@ -132,7 +143,7 @@ class Pipeline:
     ) -> Callable[[F], F]:
         """Declares the end of a line on Spark: (df, spark, batch) -> None; `batch.id` is stable over retries."""
         own = full_name(self.name, queue)
-        link = _link(self, own, (), is_sink=True)
+        link = self._link(own, (), is_sink=True)
         batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing="drop", lease=lease)
         return self._declare_spark(own, link, name, dict(options), batches)
 
@@ -197,7 +208,7 @@ class Pipeline:
         def declare(function: S) -> S:
             check_function(function, queue, ("item",))
             settled = settle_station(
-                self.name, queue, options, default_name=_name_of(function, default), what=what, explicit=explicit
+                self.name, queue, options, default_name=name_of(function, default), what=what, explicit=explicit
             )
             definition = define_station(function, link, settled)
             self._add(queue, kind, link, settled.settings, definition.origin)
@@ -215,7 +226,7 @@ class Pipeline:
         def declare(function: F) -> F:
             check_function(function, queue, _SPARK_SINK if link.is_sink else _SPARK_STATION)
             declared = SparkStation(
-                pipeline=self.name, queue=queue, name=name or _name_of(function, queue.partition("/")[2]),
+                pipeline=self.name, queue=queue, name=name or name_of(function, queue.partition("/")[2]),
                 origin=origin_of(function), function=function, link=link, settings=settings, **batches,
             )  # fmt: skip
             self._add(queue, kind, link, settings, declared.origin)
@@ -224,6 +235,12 @@ class Pipeline:
             return function
 
         return declare
+
+    def _link(self, queue: str, targets: tuple[str, ...], *, fan_out: bool = False, is_sink: bool = False) -> Link:
+        waits = partial(self.graph.waits, queue)
+        return Link(
+            queue=queue, targets=targets, waits=waits, max_hops=self.max_hops, fan_out=fan_out, is_sink=is_sink
+        )
 
     def _add(self, queue: str, kind: str, link: Link, settings: Any, origin: str) -> None:
         dead_letter_queue = settings.get("dead_letter_queue")
@@ -237,20 +254,6 @@ class Pipeline:
         self.graph.add(node)
         if node.dead_letter_queue is not None:
             allow_forward(node.queue, node.dead_letter_queue)
-
-
-def _link(
-    pipeline: Pipeline, queue: str, targets: tuple[str, ...], *, fan_out: bool = False, is_sink: bool = False
-) -> Link:
-    graph = pipeline.graph
-    return Link(
-        queue=queue,
-        targets=targets,
-        waits=lambda to: graph.waits(queue, to),
-        max_hops=pipeline.max_hops,
-        fan_out=fan_out,
-        is_sink=is_sink,
-    )
 
 
 _known: dict[str, tuple[str, Pipeline]] = {}
@@ -294,8 +297,3 @@ def _make_known(pipeline: Pipeline, module: str) -> None:
             )
         forget_pipeline(pipeline.name)  # the module was loaded anew, or a cell of a notebook run again
     _known[pipeline.name] = (module, pipeline)
-
-
-def _name_of(function: Any, default: str) -> str:
-    name = getattr(function, "__name__", default)
-    return name if name.replace("_", "").isalnum() and name.isascii() else default

@@ -12,7 +12,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.client.current import current_client
 from jobrunner.client.item import read_headers, write_headers, write_payload
 from jobrunner.errors import PipelineError, UsageError
-from jobrunner.etl.queue_names import full_name, nearest
+from jobrunner.etl.graph import full_name, nearest
 from jobrunner.option_names import checks_options
 from jobrunner.outcome import Dropped, Fail, FannedOut, Moved, Steer
 from jobrunner.retry import seconds

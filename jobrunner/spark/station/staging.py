@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from jobrunner.errors import PayloadTooLarge, PipelineError
-from jobrunner.etl.queue_names import nearest
+from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.spark.station.members import BatchConnections, BatchRef, new_nonce
 from jobrunner.task import derived_id
