@@ -11,8 +11,7 @@ from jobrunner.client.internals import broker_of
 from jobrunner.testing.enqueued import Enqueued
 from jobrunner.testing.inline import inline as run_inline
 from jobrunner.testing.servers import open_server, remove_keys
-from jobrunner.testing.travel import Travel
-from jobrunner.testing.worker import JobrunnerWorker
+from jobrunner.testing.worker import JobrunnerWorker, Travel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

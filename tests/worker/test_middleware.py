@@ -19,8 +19,7 @@ from jobrunner.etl import Pipeline
 from jobrunner.jobs.registry import forget
 from jobrunner.middleware import LogContext
 from jobrunner.testing import inline
-from jobrunner.testing.travel import Travel
-from jobrunner.testing.worker import JobrunnerWorker
+from jobrunner.testing.worker import JobrunnerWorker, Travel
 from tests.worker import stacked_jobs as jobs
 from tests.worker.stacked_jobs import Tenant, tenant
 

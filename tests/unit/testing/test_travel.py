@@ -5,8 +5,8 @@ import redis
 
 from jobrunner import Client
 from jobrunner.client.internals import keys_of
-from jobrunner.testing import travel as module
-from jobrunner.testing.travel import Travel
+from jobrunner.testing import worker as module
+from jobrunner.testing.worker import Travel
 from tests.support.server import Server
 
 
