@@ -44,10 +44,10 @@ def _head(seen: Snapshot) -> list[tuple[str, object]]:
 
 
 def queue_table(queues: list[QueueView]) -> str:
-    """One line per queue; empty without queues. The column DONE is left out when no queue keeps history."""
+    """One line per queue; empty without queues. The column HISTORY is left out when no queue keeps one."""
     keeps = any(queue.done for queue in queues)
-    done = ("DONE",) if keeps else ()
-    columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", *done, "SUCCEEDED", "WORKERS", "STATE")
+    history = ("HISTORY",) if keeps else ()
+    columns = ("QUEUE", "WAITING", "SCHEDULED", "PENDING", "DEAD", *history, "SUCCEEDED", "WORKERS", "STATE")
     rows = [
         (
             *(queue.name, queue.waiting, queue.scheduled, queue.pending, queue.dead),

@@ -264,7 +264,7 @@ def _failing_row(one: FailingJob, width: int) -> Text:
 
 
 def _at_work(seen: LiveSnapshot, width: int) -> list[Text]:
-    name = max(min(width - 46, 44), 20)
+    name = max(min(width - 50, 44), 20)
     rows = [_worker_row(seen, one, name, width) for one in seen.workers]
     return [titled("WORKERS  (* leads)", width), *rows] if rows else []
 
@@ -273,6 +273,6 @@ def _worker_row(seen: LiveSnapshot, one: WorkerRecord, name: int, width: int) ->
     cells = [
         Cell(f"{'* ' if one.id == seen.leader else '  '}{one.id}", "", name + 2),
         Cell(f" {bar(one.in_hand, one.concurrency, 8)}", "green"), Cell(f"{number(one.in_hand):>6} in hand"),
-        Cell(f" {number(one.finished):>6} done "), Cell(", ".join(one.queues), "cyan"),
+        Cell(f" {number(one.finished):>6} finished "), Cell(", ".join(one.queues), "cyan"),
     ]  # fmt: skip
     return line(cells, width)

@@ -143,7 +143,8 @@ def _purge(context: Context) -> Done:
     state = context.form.choice("state", _PURGEABLE, "")
     if not state:
         raise Refused(f"no state is given: state is one of {', '.join(_PURGEABLE)}")
-    return begin(context, "delete", Filter(queue=name, state=state), f"purging what is {state} in queue {name}")
+    what = "the history of" if state == "done" else f"what is {state} in"
+    return begin(context, "delete", Filter(queue=name, state=state), f"purging {what} queue {name}")
 
 
 def queue_named(context: Context) -> str:

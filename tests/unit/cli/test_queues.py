@@ -131,12 +131,12 @@ def test_settings_of_a_queue_never_used_are_defaults_and_the_look_leaves_nothing
 
 def test_what_is_done_is_listed_where_there_is_such_a_thing(cli: Callable[..., Any], client: Client) -> None:
     client.queue("mail").push(1)
-    assert "DONE" not in cli("queues", "list").out
+    assert "HISTORY" not in cli("queues", "list").out
 
     client.queue("mail").configure(history=60)
     client.queue("mail").reserve()[0].commit()
 
-    assert cli("queues", "list").out.splitlines()[0].split()[4:6] == ["DEAD", "DONE"]
+    assert cli("queues", "list").out.splitlines()[0].split()[4:6] == ["DEAD", "HISTORY"]
     assert cli("queues", "purge", "mail", "--state", "done", "--yes").out == "deleted 1 done task of queue mail\n"
 
 

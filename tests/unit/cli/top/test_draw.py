@@ -53,7 +53,7 @@ def test_the_first_page_names_rates_states_workers_and_failures_at_80_columns() 
         *("redis://localhost", "in 1.5/s", "out 20/s", "failed 6/min", "waiting 1,234", "dead 50k", "1 worker"),
         *("▸ mail", "PENDING  (reserved by workers)", "lease 20s", "FAILING MOST", "7 dead", "ValueError: no"),
         "* host.1.abc",
-        "12.3k done",
+        "12.3k finished",
     ):
         assert word in text, word
 
