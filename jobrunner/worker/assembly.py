@@ -1,8 +1,9 @@
-"""Builds the components of a worker from its settings, and connects them."""
+"""The components of a worker, built from its settings."""
 
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,21 +14,20 @@ from jobrunner.client.current import within
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
-from jobrunner.errors import NewerFormat, OlderFormat
+from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.batch_drivers import BatchDrivers
-from jobrunner.worker.commands import Commands, RunUntil, WorkerState
-from jobrunner.worker.components import LeaseGuard, TaskParts, WorkerParts
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.notifier import Notifier
 from jobrunner.worker.fetch.prefetch import Prefetch
 from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents
-from jobrunner.worker.fetch.turn import FetchParts
-from jobrunner.worker.heartbeat import Heartbeat, Registration
+from jobrunner.worker.fetch.task_parts import TaskParts
+from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.process_guard import Canary, lost_descriptors
 from jobrunner.worker.queues import longest_poll_s
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
@@ -42,6 +42,53 @@ from jobrunner.worker.run.wire import write_greeting
 _LONG_S = 3600.0
 _SHARED = ("payload_limit", "result_limit", "payload_keys", "payload_encryption", "require_encryption")
 """Options that the client of a child has from that of its worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGuard:
+    """The components that exist before any task: the lease keeper, and the descriptor that shows whether a job closed
+    others."""
+
+    keeper: KeeperClient
+    canary: Canary
+
+    def close(self) -> None:
+        """Ends both."""
+        self.keeper.close()
+        self.canary.close()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """All components of a worker. `loops` are started and stopped together, the fetch loop first."""
+
+    guard: LeaseGuard
+    queues: list[str]
+    """All that the worker serves, those of drivers among them."""
+    tasks: TaskParts
+    fetcher: Fetcher
+    drivers: BatchDrivers
+    coordinator: Coordinator
+    heartbeat: Heartbeat
+    loops: tuple[Loop, ...]
+
+    @property
+    def in_hand(self) -> int:
+        """Tasks reserved and not yet reported."""
+        return self.fetcher.in_hand + self.drivers.in_hand
+
+    def lost(self) -> WorkerBroken | None:
+        """The error of a worker whose job closed its descriptors or ended its threads. It would stand still, with all
+        that it holds."""
+        lost = lost_descriptors()
+        lost += [f"its loop {loop.name!r}" for loop in self.loops if not loop.is_alive]
+        lost += [] if self.guard.keeper.is_watched else ["the thread that watches its lease keeper"]
+        if not lost:
+            return None
+        return WorkerBroken(
+            f"this worker cannot go on, as a job took away {', '.join(lost)}: does one call os.closerange or os.close? "
+            "Run such a job in a process of its own"
+        )
 
 
 class Assembly:
@@ -70,55 +117,54 @@ class Assembly:
         greeting = server_calls.check_format(self._keys)
         now_ms = broker_of(client).now_ms
         self._broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=now_ms, greeting=greeting)
+        self._stats = StatsRecorder(self._broker, self._keys, worker_id)
 
     def build(self, weights: dict[str, int], guard: LeaseGuard) -> WorkerParts:
         """All parts of a worker that serves these queues."""
-        tasks, settings = self._task_parts(weights, guard), self._settings
-        coordinator = Coordinator(
-            self._broker, self._keys, self._worker_id,
-            LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
-            served=tasks.rotation.queues, late=tasks.stats.late,
-        )  # fmt: skip
-        commands = Commands(self._state, tasks, lambda: coordinator.leads, self._identity(tasks.queues))
-        registration = Registration(self._worker_id, frozenset(tasks.queues), self._client.settings.redact)
-        heartbeat = Heartbeat(self._broker, self._keys, registration, commands, settings.heartbeat)
-        loops = (
-            tasks.fetch_loop,
-            Loop("coordinator", coordinator.step, self._complaints),
-            Loop("leadership", coordinator.renew, self._complaints),
-            Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
-            Loop("stats", tasks.stats.step, self._complaints),
-        )
-        return WorkerParts(guard, tasks, coordinator, heartbeat, loops)
-
-    def _task_parts(self, weights: dict[str, int], guard: LeaseGuard) -> TaskParts:
-        settings, keeper = self._settings, guard.keeper
-        stats = StatsRecorder(self._broker, self._keys, self._worker_id)
-        drivers = BatchDrivers(self._client, weights, stats.batch)
+        settings, queues = self._settings, list(weights)
+        drivers = BatchDrivers(self._client, weights, self._stats.batch)
         fetched = {queue: weight for queue, weight in weights.items() if queue not in drivers.queues}
-        rotation = QueueRotation(fetched, longest_poll_s(settings.poll))
-        finished = FinishedAttempts(lambda: parts.fetch_loop.wake())
-        executor = _build_executor(settings, self._client, self._modules, keeper, finished)
-        notifier = Notifier(
-            self._broker, self._keys, fetched, lambda queue, brought: _on_wake(parts, queue, brought), self._complaints
-        )
-        prefetch = Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max)
-        parts_of_fetch = FetchParts(
-            self._broker, self._keys, self._worker_id, rotation, prefetch, executor, finished, keeper, notifier, stats
-        )
+        tasks = self._task_parts(fetched, guard.keeper)
         fetcher = Fetcher(
-            parts_of_fetch,
+            tasks,
             AttemptEvents(self._broker, self._keys, self._worker_id, tells=settings.events == "all"),
             UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace),
+            self._complaints,
             max_tasks=self._exact_tasks,
             isolates=settings.executor != "processes",
         )
-        fetch_loop = Loop("fetch", fetcher.step, self._complaints)
-        parts = TaskParts(
-            list(weights), self._broker, self._keys, keeper, rotation, notifier, executor, fetcher, fetch_loop, stats,
-            drivers,
+        coordinator = Coordinator(
+            self._broker, self._keys, self._worker_id,
+            LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
+            served=tasks.rotation.queues, late=self._stats.late,
         )  # fmt: skip
-        return parts
+        identity = self._identity(queues)
+        commands = Commands(self._state, tasks.keeper, fetcher, drivers, lambda: coordinator.leads, identity)
+        registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact)
+        heartbeat = Heartbeat(self._broker, self._keys, registration, commands, settings.heartbeat)
+        loops = (
+            fetcher.loop,
+            Loop("coordinator", coordinator.step, self._complaints),
+            Loop("leadership", coordinator.renew, self._complaints),
+            Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
+            Loop("stats", self._stats.step, self._complaints),
+        )
+        return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, loops)
+
+    def _task_parts(self, fetched: dict[str, int], keeper: KeeperClient) -> TaskParts:
+        settings, finished = self._settings, FinishedAttempts()
+        return TaskParts(
+            broker=self._broker,
+            keys=self._keys,
+            worker_id=self._worker_id,
+            rotation=QueueRotation(fetched, longest_poll_s(settings.poll)),
+            prefetch=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
+            executor=_build_executor(settings, self._client, self._modules, keeper, finished),
+            finished=finished,
+            keeper=keeper,
+            notifier=Notifier(self._broker, self._keys, fetched, complaints=self._complaints),
+            stats=self._stats,
+        )
 
     def _identity(self, queues: Sequence[str]) -> dict[str, Any]:
         return {
@@ -130,16 +176,6 @@ class Assembly:
             "concurrency": self._settings.concurrency,
             "executor": self._settings.executor,
         }
-
-
-def _on_wake(parts: TaskParts, queue: str | None, brought: list[Any]) -> None:
-    """Called by the thread of the notifier, which does the turn itself: the fetch thread would have to be woken for it,
-    and the slot after that."""
-    if queue is None:
-        parts.fetch_now()
-    else:
-        parts.fetcher.woken(queue, brought)
-        parts.fetch_loop.turn_here()
 
 
 def _beat(heartbeat: Heartbeat, state: WorkerState) -> float:

@@ -6,8 +6,8 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, ServerError, WorkerBroken
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Failed, Outcome, Released
-from jobrunner.worker.commands import RunUntil, WorkerState
-from jobrunner.worker.components import TaskParts, WorkerParts
+from jobrunner.worker.assembly import WorkerParts
+from jobrunner.worker.heartbeat import RunUntil, WorkerState
 from jobrunner.worker.report.reports import report_calls
 
 _FIRST_PAUSE_S = 0.02
@@ -22,8 +22,8 @@ class EmptyQueues:
     """Finds out whether a worker with `burst` or `drain` is done. It asks the server only while nothing is in hand, at
     growing intervals."""
 
-    def __init__(self, tasks: TaskParts, until: RunUntil) -> None:
-        self._tasks = tasks
+    def __init__(self, parts: WorkerParts, until: RunUntil) -> None:
+        self._parts = parts
         self._until = until
         self._finished = 0
         self.pause_s = _FIRST_PAUSE_S
@@ -31,29 +31,29 @@ class EmptyQueues:
 
     def are_reached(self) -> bool:
         """Whether nothing is left to do. If something is, the fetch loop polls its queues at once."""
-        tasks = self._tasks
-        finished = tasks.fetcher.finished_total
-        if tasks.in_hand:
+        parts = self._parts
+        finished = parts.fetcher.finished_total
+        if parts.in_hand:
             self.pause_s = _FIRST_PAUSE_S
             return False
         self.pause_s = min(self.pause_s * 1.5, _LONGEST_PAUSE_S)
         try:
-            if not self._count_left() and tasks.fetcher.finished_total == finished and not tasks.in_hand:
+            if not self._count_left() and parts.fetcher.finished_total == finished and not parts.in_hand:
                 return True  # else a task came and ended meanwhile, and its flow may go on
         except ServerError:
             return False
-        tasks.fetch_now()
+        parts.fetcher.fetch_now()
         return False
 
     def _count_left(self) -> int:
-        tasks = self._tasks
-        counted = tasks.broker.run_many([queue_calls.counts(tasks.keys.queue(name)) for name in tasks.queues])
+        parts, run_many, keys = self._parts, self._parts.tasks.broker.run_many, self._parts.tasks.keys
+        counted = run_many([queue_calls.counts(keys.queue(name)) for name in parts.queues])
         left: int = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
         if self._until is RunUntil.DRAINED:
             left += sum(found.scheduled for found in counted)
         if left:  # batches of other workers, whose driver may be down for days, keep no burst worker alive
-            others = [name for name in tasks.queues if name not in tasks.drivers.queues]
-            left -= sum(tasks.broker.run_many([queue_calls.held_by_batches(tasks.keys.queue(name)) for name in others]))
+            others = [name for name in parts.queues if name not in parts.drivers.queues]
+            left -= sum(run_many([queue_calls.held_by_batches(keys.queue(name)) for name in others]))
         return left
 
 
@@ -71,18 +71,18 @@ class Shutdown:
     def run(self, ends: float) -> None:
         """A graceful stop: running tasks may go on until `ends` (monotonic clock), unless a second stop is
         requested."""
-        self._tasks.drivers.ask_to_stop()
+        self._parts.drivers.ask_to_stop()
         self._await_running(ends)
-        self._tasks.drivers.stop(monotonic() if self._state.must_stop_now else ends)
+        self._parts.drivers.stop(monotonic() if self._state.must_stop_now else ends)
         self._broken = self._state.broken or self._parts.lost()  # a stop was requested before the loss was noticed
         self.close()
 
     def close(self) -> None:
         """Stops at once, also a worker that has not begun to work."""
         tasks = self._tasks
-        tasks.fetcher.reserving = False
+        self._parts.fetcher.reserving = False
         tasks.notifier.close()  # first: it may bring something, which is handed back then
-        stopped = tasks.fetch_loop.stop()
+        stopped = self._parts.fetcher.loop.stop()
         tasks.executor.close()
         if stopped:
             self._report_last()
@@ -98,9 +98,9 @@ class Shutdown:
         tasks.broker.close()
 
     def _await_running(self, ends: float) -> None:
-        fetcher = self._tasks.fetcher
+        fetcher = self._parts.fetcher
         fetcher.reserving = False
-        self._tasks.fetch_loop.wake()
+        fetcher.loop.wake()
         while not self._state.must_stop_now and monotonic() < ends:
             if fetcher.quiet and not fetcher.in_hand:
                 return
@@ -109,15 +109,15 @@ class Shutdown:
 
     def _report_last(self) -> None:
         """Reports attempts that ended after the fetch loop: they must not be handed back as if they had not ended."""
-        fetcher = self._tasks.fetcher
+        fetcher = self._parts.fetcher
         try:
             fetcher.step()
         except JobrunnerError as error:
-            _log.warning("the last reports were not sent", tasks=len(fetcher.unreported), error=str(error))
+            _log.warning("the last reports were not sent", tasks=len(fetcher.reporting.tokens), error=str(error))
 
     def _release_rest(self) -> None:
         tasks = self._tasks
-        unreported = tasks.fetcher.unreported
+        unreported = self._parts.fetcher.reporting.tokens
         rest = [attempt for attempt in tasks.keeper.attempts() if attempt.token not in unreported]
         tasks.keeper.drop(rest)
         try:

@@ -24,11 +24,9 @@ from jobrunner.logs import SafeLogger
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import hide_in_errors
 from jobrunner.settings import WorkerSettings
-from jobrunner.worker.assembly import Assembly
-from jobrunner.worker.commands import RunUntil, WorkerState
-from jobrunner.worker.components import LeaseGuard, WorkerParts
+from jobrunner.worker.assembly import Assembly, LeaseGuard, WorkerParts
 from jobrunner.worker.drain import EmptyQueues, Shutdown
-from jobrunner.worker.heartbeat import new_worker_id
+from jobrunner.worker.heartbeat import RunUntil, WorkerState, new_worker_id
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.process_guard import Canary
 from jobrunner.worker.queues import check_middleware, configuring, served_queues, warn_of_unknown
@@ -113,7 +111,7 @@ class Worker:
             raise
         finally:
             self.stop(self.settings.grace)
-        return WorkerSummary(parts.tasks.fetcher.finished_total, self._released, monotonic() - began)
+        return WorkerSummary(parts.fetcher.finished_total, self._released, monotonic() - began)
 
     def start(self) -> None:
         """Starts working in threads of its own. Raises ModuleNotLoadable, ServerError, UnsafeServer."""
@@ -131,11 +129,11 @@ class Worker:
         parts.tasks.notifier.start()
         self._state.is_working = True
         try:
-            parts.tasks.drivers.start()
+            parts.drivers.start()
         except BaseException:
             self.stop(grace=0)
             raise
-        _log.info("worker started", worker=self.id, queues=parts.tasks.queues, concurrency=self.settings.concurrency,
+        _log.info("worker started", worker=self.id, queues=parts.queues, concurrency=self.settings.concurrency,
                   executor=self.settings.executor, server=str(endpoint_of(self.client)))  # fmt: skip
 
     def ask_to_stop(self) -> None:
@@ -153,13 +151,13 @@ class Worker:
             shutdown = Shutdown(parts, self._state)
             shutdown.run(monotonic() + (self.settings.grace if grace is None else grace))
             self._released += shutdown.released
-        finished = parts.tasks.fetcher.finished_total
+        finished = parts.fetcher.finished_total
         _log.info("worker stopped", worker=self.id, finished=finished, released=self._released)
 
     @property
     def in_hand(self) -> int:
         """Tasks reserved and not yet reported; 0 before `start`."""
-        return 0 if self._parts is None else self._parts.tasks.in_hand
+        return 0 if self._parts is None else self._parts.in_hand
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """Whether the worker works and its loops turn, and a description of its state. Sends nothing to the server."""
@@ -182,7 +180,7 @@ class Worker:
         if parts is None:
             return None
         return (
-            self._state.refused or parts.tasks.drivers.failure or (parts.lost() if self._state.is_working else None)
+            self._state.refused or parts.drivers.failure or (parts.lost() if self._state.is_working else None)
         )  # fmt: skip
 
     def _prepare(self) -> WorkerParts:
@@ -221,18 +219,18 @@ class Worker:
 
     def _work(self, parts: WorkerParts) -> None:
         if self._state.until is RunUntil.STOPPED:
-            pause_s = min(self._recycling.look_s, _DRIVERS_PAUSE_S if parts.tasks.drivers.queues else _PAUSE_S)
+            pause_s = min(self._recycling.look_s, _DRIVERS_PAUSE_S if parts.drivers.queues else _PAUSE_S)
             while self._goes_on(parts):
                 self._state.wait(pause_s)
             return
-        empty = EmptyQueues(parts.tasks, self._state.until)
+        empty = EmptyQueues(parts, self._state.until)
         while self._goes_on(parts):
             self._state.wait(empty.pause_s)
             if empty.are_reached():
                 return
 
     def _goes_on(self, parts: WorkerParts) -> bool:
-        is_due = self._recycling.is_over(parts.tasks.fetcher.finished_total)
+        is_due = self._recycling.is_over(parts.fetcher.finished_total)
         return not self._state.stops_asked and self.failure is None and not is_due
 
     def _stop_broken(self, broken: WorkerBroken) -> None:

@@ -191,7 +191,7 @@ def test_a_long_task_keeps_no_short_one_waiting(start: Start, current: Client) -
     first = start(queues=["w"], concurrency=2, poll=60)
     for task in step.enqueue_many([step.bind("warm") for _ in range(2000)]):
         task.result(timeout=10)
-    assert first._parts.tasks.fetcher._prefetch.depth > 2
+    assert first._parts.fetcher._prefetch.depth > 2
     gated.enqueue_many([gated.bind("long1"), gated.bind("long2")])
     short = step.enqueue_many([step.bind("short") for _ in range(40)])
     wait_for(lambda: {"long1", "long2"} <= set(order))

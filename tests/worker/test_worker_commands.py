@@ -71,7 +71,7 @@ def test_a_worker_that_stops_as_it_is_told_to_go_on_takes_nothing(
             stopping.start()
             wait_for(lambda: worker._state.stops_asked)
 
-    monkeypatch.setattr("jobrunner.worker.commands._log.info", stop_meanwhile)
+    monkeypatch.setattr("jobrunner.worker.heartbeat._log.info", stop_meanwhile)
     order(current, worker, "quiet", "0")
     wait_for(lambda: worker._state.stops_asked)
 
@@ -99,5 +99,5 @@ def test_a_worker_says_which_jobs_it_knows_unless_they_are_too_many(
     (record,) = wait_for(current.workers)
     assert "work.gated" in (record.types or ())
 
-    monkeypatch.setattr("jobrunner.worker.commands._LONGEST_NAMES", 5)
+    monkeypatch.setattr("jobrunner.worker.heartbeat._LONGEST_NAMES", 5)
     wait_for(lambda: [one for one in current.workers() if one.types is None])

@@ -1,6 +1,7 @@
 """The fetch loop: reports what ended and reserves what comes next, both in one round trip."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,14 @@ from jobrunner.broker.calls.queues import probe, wake
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
 from jobrunner.lease_number import LeaseNumbers
+from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake
 from jobrunner.worker.fetch.notifier import ReserveAhead
+from jobrunner.worker.fetch.queue_rotation import ReservePlan
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
-from jobrunner.worker.fetch.turn import FetchParts, FetchTurn
+from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.report.reported_outcome import UnknownJobs
+from jobrunner.worker.report.reports import ReportCall
 
 _NO_KEEPER_PAUSE_S = 0.05
 _LONG_S = 3600.0
@@ -23,8 +27,24 @@ _NOTIFY_BUSY = 256
 _DEAF_S = 0.2
 
 
+@dataclass(slots=True)
+class FetchTurn:
+    """One turn: each step leaves here what the later ones need."""
+
+    may_reserve: bool
+    """Decided once, when the turn begins: it reserves nothing and begins nothing when that was False."""
+    reports: list[ReportCall] = field(default_factory=list)
+    plan: ReservePlan = field(default_factory=ReservePlan)
+    asked_at: float = 0.0
+    """When the exchange began (monotonic clock): leases count from here, as the server may have begun them then."""
+    replies: list[Any] = field(default_factory=list)
+    """In the order of `reports`, of the shares and of the probes of `plan`."""
+    refused: JobrunnerError | None = None
+    """The last error with which the server answered a call. It is raised when everything else was taken in."""
+
+
 class Fetcher:
-    """One turn is a row of steps over one record (turn.py): wake-ups and what they brought, finished attempts, the
+    """One turn is a row of steps over one record (`FetchTurn`): wake-ups and what they brought, finished attempts, the
     exchange with the server, its replies, the pause to the next turn.
 
     Invariants: see `Reporting` and `Intake`; besides, nothing is reserved that would wait here for long, and a turn
@@ -32,15 +52,15 @@ class Fetcher:
     """
 
     def __init__(
-        self, parts: FetchParts, events: AttemptEvents, unknown: UnknownJobs, *, max_tasks: int = 0,
-        isolates: bool = True,
+        self, parts: TaskParts, events: AttemptEvents, unknown: UnknownJobs, complaints: Complaints | None = None, *,
+        max_tasks: int = 0, isolates: bool = True,
     ) -> None:  # fmt: skip
         self._parts = parts
         self._rotation = parts.rotation
         self._prefetch = parts.prefetch
         self._executor = parts.executor
-        self._reporting = Reporting(parts, events, unknown)
-        self._intake = Intake(parts, self._reporting.backpressure, isolates=isolates)
+        self.reporting = Reporting(parts, events, unknown)
+        self._intake = Intake(parts, self.reporting.backpressure, isolates=isolates)
         self._quarantine = self._intake.quarantine
         self._numbers = LeaseNumbers(parts.worker_id, parts.keeper.took)
         self._ahead = ReserveAhead(parts.keys, self._numbers)
@@ -53,21 +73,34 @@ class Fetcher:
         """True while a `quiet` command is in force."""
         self.quiet = False
         """Whether the last turn began with either of them in the way of reserving."""
+        self.loop = Loop("fetch", self.step, complaints)
+        """Repeats `step`; a finished task or a hint wakes it."""
+        parts.finished.wake = self.loop.wake
+        parts.notifier.on_wake = self._on_wake
 
     @property
     def in_hand(self) -> int:
         """Attempts reserved and not yet reported, and ends that were not yet passed on to their flows."""
-        return self._prefetch.in_hand + len(self._ahead) + len(self._reporting)
+        return self._prefetch.in_hand + len(self._ahead) + len(self.reporting)
 
     @property
     def finished_total(self) -> int:
         """Attempts that ended here, without those that were handed back."""
-        return self._reporting.finished_total
+        return self.reporting.finished_total
 
-    @property
-    def unreported(self) -> set[str]:
-        """Tokens of attempts that ended and are not yet reported, but for those that wait for capacity."""
-        return self._reporting.tokens
+    def fetch_now(self) -> None:
+        """Polls all queues at once."""
+        self._rotation.wake_all()
+        self.loop.wake()
+
+    def _on_wake(self, queue: str | None, brought: list[Any]) -> None:
+        """Called by the thread of the notifier, which does the turn itself: the fetch thread would have to be woken for
+        it, and the slot after that."""
+        if queue is None:
+            self.fetch_now()
+        else:
+            self.woken(queue, brought)
+            self.loop.turn_here()
 
     def woken(self, queue: str, brought: Sequence[Reservation | JobrunnerError]) -> None:
         """Called by the thread of the notifier: the queue of a hint, and the replies to the calls it was armed with."""
@@ -80,11 +113,14 @@ class Fetcher:
         turn = FetchTurn(self._may_reserve)
         if not turn.may_reserve:
             self._intake.give_back_unbegun()
-            self._reporting.release_waiting()
+            self.reporting.release_waiting()
         self._take_wakeups()
         self._take_brought()
-        self._collect()
-        turn.reports = self._reporting.calls()
+        if not self.reporting.collect():
+            self._intake.give_back_stuck()
+        if self._quarantine.is_on:
+            self._intake.isolate([attempt for attempt, _ in self.reporting.pending])
+        turn.reports = self.reporting.calls()
         if turn.may_reserve:
             self._plan(turn)
         self._exchange(turn)
@@ -92,8 +128,8 @@ class Fetcher:
         self.quiet = not turn.may_reserve
         pause_s = self._pause()
         if turn.refused is not None or pause_s > 0 or not turn.may_reserve:
-            self._reporting.note()
-        self._reporting.pass_on()
+            self.reporting.note()
+        self.reporting.pass_on()
         if turn.refused is not None:
             raise turn.refused
         return pause_s
@@ -114,20 +150,8 @@ class Fetcher:
             is_wanted = self._wanted(self._executor.backlog) >= len(brought.attempts)
             if len(brought.attempts) == count:
                 self._rotation.wake(queue)
-            attempts = self._intake.hold(queue, count, brought, asked_at)
-            if attempts and is_wanted and self._may_reserve:
-                self._intake.begin(queue, attempts)
-            else:
-                self._intake.give_back(attempts)
+            self._intake.take(queue, count, brought, asked_at, begins=is_wanted and self._may_reserve)
             self._ahead.done()
-
-    def _collect(self) -> None:
-        """Takes in what ended. When nothing did for long, others get what waits here behind long tasks."""
-        if not self._reporting.collect() and self._prefetch.is_stuck(self._executor.backlog):
-            self._prefetch.forget_rate()
-            self._intake.give_back_backlog()
-        if self._quarantine.is_on:
-            self._intake.isolate([attempt for attempt, _ in self._reporting.pending])
 
     def _plan(self, turn: FetchTurn) -> None:
         wanted, now = self._wanted(self._executor.backlog), monotonic()
@@ -152,7 +176,7 @@ class Fetcher:
             return
         self._parts.broker.connect()
         turn.asked_at, began = monotonic(), perf_counter()
-        turn.replies = self._parts.broker.run_each(calls, meanwhile=self._reporting.note)
+        turn.replies = self._parts.broker.run_each(calls, meanwhile=self.reporting.note)
         self._parts.stats.round_trip(perf_counter() - began)
 
     def _take_replies(self, turn: FetchTurn) -> None:
@@ -165,14 +189,10 @@ class Fetcher:
                 self._rotation.refused(queue)
                 turn.refused = reply
                 continue
-            attempts = self._intake.hold(queue, share, reply, turn.asked_at)
-            if attempts and self._may_reserve:
-                self._intake.begin(queue, attempts)
-            else:
-                self._intake.give_back(attempts)
+            self._intake.take(queue, share, reply, turn.asked_at, begins=self._may_reserve)
         for queue in turn.plan.probed:
             turn.refused = self._intake.take_probe(queue, next(found)) or turn.refused
-        self._reporting.take_replies(turn)
+        turn.refused = self.reporting.take_replies(turn.reports, turn.replies) or turn.refused
 
     @property
     def _may_reserve(self) -> bool:
@@ -191,17 +211,17 @@ class Fetcher:
         """Lets the notifier block on the server, with calls behind the wait that reserve the first tasks."""
         if self._parts.notifier.is_armed:
             return
-        may_bring = self._parts.notifier.can_bring and not self._reporting.backpressure.is_on
+        may_bring = self._parts.notifier.can_bring and not self.reporting.backpressure.is_on
         queues = self._rotation.open if may_bring else []
         self._parts.notifier.arm(partial(self._ahead.plan, queues, self._wanted(self._executor.backlog)))
 
     def _pause(self) -> float:
-        if self._reporting.pending:
+        if self.reporting.pending:
             return 0.0
         pause_s = self._pause_for_work_s()
         if self._quarantine.is_on:
             pause_s = min(pause_s, self._quarantine.pause_s(self._prefetch.in_hand))
-        return self._reporting.pause_s(pause_s)
+        return self.reporting.pause_s(pause_s)
 
     def _pause_for_work_s(self) -> float:
         backlog, finished = self._executor.backlog, self._parts.finished

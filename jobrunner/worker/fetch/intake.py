@@ -12,7 +12,7 @@ from jobrunner.broker.calls.queues import Probe
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.outcome import Released
-from jobrunner.worker.fetch.turn import FetchParts
+from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure
 
 QUARANTINE_S = 5.0
@@ -118,7 +118,7 @@ class Intake:
     never begun.
     """
 
-    def __init__(self, parts: FetchParts, backpressure: Backpressure, *, isolates: bool) -> None:
+    def __init__(self, parts: TaskParts, backpressure: Backpressure, *, isolates: bool) -> None:
         self._parts = parts
         self._rotation = parts.rotation
         self._backpressure = backpressure
@@ -142,8 +142,16 @@ class Intake:
             self._rotation.sleep(queue, _until_s(reply), reply.keepalive_ms / 1000)
         return None
 
-    def hold(self, queue: str, wanted: int, reply: Reservation, asked_at: float) -> list[Attempt]:
-        """Takes in a reservation of up to `wanted` tasks; returns those that are held from now on and can begin."""
+    def take(self, queue: str, wanted: int, reply: Reservation, asked_at: float, *, begins: bool) -> None:
+        """Takes in a reservation of up to `wanted` tasks: begins those that it can hold, or hands them back."""
+        attempts = self._hold(queue, wanted, reply, asked_at)
+        if attempts and begins:
+            self._begin(queue, attempts)
+        else:
+            self.give_back(attempts)
+
+    def _hold(self, queue: str, wanted: int, reply: Reservation, asked_at: float) -> list[Attempt]:
+        """Returns the tasks that are held from now on and can begin."""
         self._parts.stats.synchronize(reply.now_ms)
         if len(reply.attempts) < wanted:
             self._rotation.sleep(queue, _until_s(reply), reply.keepalive_ms / 1000)
@@ -153,7 +161,8 @@ class Intake:
         attempts = [attempt for attempt in reply.attempts if attempt.keepalive_ms > late_ms]  # others' leases are over
         if not attempts:
             return attempts
-        self._backpressure.made_room(queue)
+        if self._backpressure.is_on:
+            self._backpressure.made_room(queue)
         self._parts.prefetch.took(len(attempts))
         self._parts.keeper.hold(attempts, asked_at)
         if self._parts.keeper.can_keep(attempts):
@@ -163,7 +172,7 @@ class Intake:
         self.give_back(attempts)
         return []
 
-    def begin(self, queue: str, attempts: list[Attempt]) -> None:
+    def _begin(self, queue: str, attempts: list[Attempt]) -> None:
         """Hands attempts to the executor, suspects of a crash one at a time and alone."""
         fit, back = self.quarantine.sort(attempts)
         if fit:
@@ -187,8 +196,14 @@ class Intake:
         """Hands attempts back to their places in line, with no attempt spent."""
         self._parts.finished.add_all(attempts, Released())
 
+    def give_back_stuck(self) -> None:
+        """Lets others have what waits here behind long tasks, when nothing ended for long."""
+        if self._parts.prefetch.is_stuck(self._parts.executor.backlog):
+            self._parts.prefetch.forget_rate()
+            self.give_back_backlog()
+
     def give_back_backlog(self) -> None:
-        """The same of what the executor has not begun."""
+        """Hands back what the executor has not begun."""
         self.give_back(self._parts.executor.take_back())
 
     def give_back_unbegun(self) -> None:

@@ -47,14 +47,14 @@ class Notifier:
         broker: Broker,
         keys: Keys,
         queues: Iterable[str],
-        on_wake: OnWake,
+        on_wake: OnWake = lambda _queue, _brought: None,
         complaints: Complaints | None = None,
     ) -> None:
         self._listener = WakeListener(broker, [keys.queue(name) for name in queues])
         # With an injected clock the age of a reply is unknown.
         self.can_bring = self._listener.can_bring and broker.now_ms is server_clock
         self._plan: Plan = tuple
-        self._on_wake = on_wake
+        self.on_wake = on_wake
         self._armed = Signal()
         self.is_armed = False
         self._closing = False
@@ -102,11 +102,11 @@ class Notifier:
             queue, replies = self._listener.wait_with(_LISTEN_S, calls)
         except Exception:
             self._armed.set()
-            self._on_wake(None, [])
+            self.on_wake(None, [])
             raise
         with self._lock:
             self.is_armed = False
-        self._on_wake(queue, [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)])
+        self.on_wake(queue, [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)])
         return 0.0
 
 

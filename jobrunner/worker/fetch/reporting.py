@@ -17,7 +17,7 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.join import Ended
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Acknowledged, Failed, Outcome, Released, Unknown
-from jobrunner.worker.fetch.turn import FetchParts, FetchTurn
+from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, sealed
@@ -128,7 +128,7 @@ class Reporting:
     while something is: a report is entered here before it leaves `prefetch`.
     """
 
-    def __init__(self, parts: FetchParts, events: AttemptEvents, unknown: UnknownJobs) -> None:
+    def __init__(self, parts: TaskParts, events: AttemptEvents, unknown: UnknownJobs) -> None:
         self._parts = parts
         self._keys = parts.keys
         self._keeper = parts.keeper
@@ -194,15 +194,17 @@ class Reporting:
             return []
         return report_calls(self._keys, self.pending, singly=self._refusals > 0, worker=self._parts.worker_id)
 
-    def take_replies(self, turn: FetchTurn) -> None:
-        """Takes in the answers to the reports of a turn: drops what is over, keeps what is still to be made."""
+    def take_replies(self, calls: list[ReportCall], replies: list[Any]) -> JobrunnerError | None:
+        """Takes in the answers to the reports of a turn, the first of the replies: drops what is over, keeps what is
+        still to be made. Returns the last error with which the server refused a call."""
+        refused: JobrunnerError | None = None
         kept: list[Report] = []
         changed: list[Report] = []
-        for call, reply in zip(turn.reports, turn.replies, strict=False):
+        for call, reply in zip(calls, replies, strict=False):
             if isinstance(reply, _AWAY):
                 self._undelivered.keep(call.reports, reply)
             elif isinstance(reply, JobrunnerError):
-                turn.refused = reply
+                refused = reply
                 kept += call.reports
             elif call.targets:
                 changed += self._after_moves(call, reply)
@@ -210,7 +212,7 @@ class Reporting:
                 self._after_report.take(call, reply)
         self._refusals = self._refusals + 1 if kept else 0
         if self._refusals >= _REFUSALS:
-            _log.error("reports given up; their leases will end", reports=len(kept), error=str(turn.refused))
+            _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))
             self._keeper.drop(attempt for attempt, _ in kept)
             kept, self._refusals = [], 0
         self.pending = kept + changed
@@ -218,6 +220,7 @@ class Reporting:
             self.backpressure.after_turn(self.pending)
         if self._undelivered.is_on:
             self._undelivered.after_turn()
+        return refused
 
     def note(self) -> None:
         """Does the work after the reports of the turn before, as far as it needs no server."""

@@ -42,18 +42,16 @@ class Backpressure:
     def __init__(self, turns: QueueRotation) -> None:
         self._turns = turns
         self._held_up: dict[str, _WaitingMoves] = {}
+        self.is_on = False
+        """Whether anything waits."""
 
     def __len__(self) -> int:
         return sum(len(held.reports) for held in self._held_up.values())
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything waits."""
-        return bool(self._held_up)
-
     def keep(self, report: Report) -> None:
         """A report that was answered: the target is full."""
         attempt, outcome = report
+        self.is_on = True
         held = self._held_up.get(attempt.queue)
         if held is None:
             held = self._held_up[attempt.queue] = _WaitingMoves(due_at=monotonic() + _SHORTEST_PAUSE_S)
@@ -78,6 +76,7 @@ class Backpressure:
         for queue in self._held_up:
             self._turns.unblock(queue)
         self._held_up.clear()
+        self.is_on = False
         return taken
 
     def made_room(self, queue: str) -> None:
@@ -91,6 +90,7 @@ class Backpressure:
         for queue, held in list(self._held_up.items()):
             if held.tried:
                 self._after_try(queue, held, unsettled)
+        self.is_on = bool(self._held_up)
 
     def _after_try(self, queue: str, held: _WaitingMoves, unsettled: list[Report]) -> None:
         if held.reports:
@@ -124,18 +124,16 @@ class UndeliveredReports:
 
     def __init__(self) -> None:
         self._queues: dict[str, _QueueReports] = {}
+        self.is_on = False
+        """Whether anything waits, or was taken and is not yet made."""
 
     def __len__(self) -> int:
         return sum(len(queue.reports) for queue in self._queues.values())
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything waits, or was taken and is not yet made."""
-        return bool(self._queues)
-
     def keep(self, reports: Iterable[Report], error: Exception) -> None:
         """The server of these, all of one queue, did not answer."""
         for report in reports:
+            self.is_on = True
             name = report[0].queue
             if name not in self._queues:
                 self._queues[name] = _QueueReports()
@@ -161,6 +159,7 @@ class UndeliveredReports:
             elif queue.due_at <= now:
                 queue.failures += 1
                 queue.due_at = now + back_off(queue.failures, _SHORTEST_AWAY_S, _LONGEST_AWAY_S)
+        self.is_on = bool(self._queues)
 
     def tokens(self) -> Iterable[str]:
         """Of the attempts whose reports wait."""

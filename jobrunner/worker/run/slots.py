@@ -30,9 +30,9 @@ class FinishedAttempts:
     """Outcomes on their way back. Wakes the fetcher as soon as `notify_at` of them wait, not before: with work in
     stock a turn of the fetcher for each task would cost more than the tasks."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
         self._reports: deque[Report] = deque()
-        self._wake = wake
+        self.wake = wake
         self._is_told = False
         self.notify_at = 1
 
@@ -41,7 +41,7 @@ class FinishedAttempts:
         self._reports.append((attempt, outcome))
         if not self._is_told and len(self._reports) >= self.notify_at:
             self._is_told = True
-            self._wake()
+            self.wake()
 
     def add_all(self, attempts: list[Attempt], outcome: Outcome) -> None:
         """Called by the fetcher: these ended alike."""

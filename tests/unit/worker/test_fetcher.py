@@ -23,7 +23,7 @@ from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.prefetch import Prefetch
 from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents
-from jobrunner.worker.fetch.turn import FetchParts
+from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.slots import FinishedAttempts
@@ -105,7 +105,7 @@ class Bench:
         self.turns = QueueRotation(weights, 15.0)
         self.stock = Prefetch(slots, prefetch_s, 500)
         self.figures = StatsRecorder(broker, keys, "w")
-        parts = FetchParts(
+        parts = TaskParts(
             broker, keys, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
             self.held, self.ear, self.figures,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -355,7 +355,7 @@ def test_reports_whose_server_is_away_are_kept_until_it_is_back(
         bench.step()
 
     assert client.queue("good").totals()["succeeded"] == 200
-    assert bench.fetcher.in_hand == len(bench.held.tokens) == len(bench.fetcher.unreported) == 3
+    assert bench.fetcher.in_hand == len(bench.held.tokens) == len(bench.fetcher.reporting.tokens) == 3
     assert 30 < way.tries < 120, "in 100 s, with pauses that grow"
     way.losing = False
     now[0] += 3.0

@@ -1,0 +1,28 @@
+"""The components that tasks pass through on their way through a worker."""
+
+from dataclasses import dataclass
+
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.keys import Keys
+from jobrunner.worker.fetch.notifier import Notifier
+from jobrunner.worker.fetch.prefetch import Prefetch
+from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.report.stats import StatsRecorder
+from jobrunner.worker.run.slots import Executor, FinishedAttempts
+
+
+@dataclass(frozen=True, slots=True)
+class TaskParts:
+    """One of each for a worker; the fetch loop connects them."""
+
+    broker: Broker
+    keys: Keys
+    worker_id: str
+    rotation: QueueRotation
+    prefetch: Prefetch
+    executor: Executor
+    finished: FinishedAttempts
+    keeper: KeeperClient
+    notifier: Notifier
+    stats: StatsRecorder
