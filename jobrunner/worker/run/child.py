@@ -25,7 +25,8 @@ from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.outcome import Outcome
 from jobrunner.redaction import Redaction, hide_in_errors
 from jobrunner.worker.process_guard import answer_signals
-from jobrunner.worker.run.runner import Runner, cancelled_by_a_job
+from jobrunner.worker.run.error_outcome import cancelled_by_a_job
+from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.wire import (
     PIECE,
     frame,

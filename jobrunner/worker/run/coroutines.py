@@ -8,9 +8,8 @@ from contextvars import copy_context
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
 from jobrunner.outcome import Failed, Outcome
-from jobrunner.worker.run.error_outcome import error_text
+from jobrunner.worker.run.error_outcome import OnCancel, error_text
 from jobrunner.worker.run.event_loop import EventLoop
-from jobrunner.worker.run.runner import OnCancel
 from jobrunner.worker.run.slots import FinishedAttempts, emptied
 from jobrunner.worker.run.watchdog import Watchdog
 

@@ -1,16 +1,34 @@
-"""From the error of an attempt to its outcome, the hooks to run, and the text that is kept."""
+"""From the error of an attempt, or its cancellation, to its outcome, the hooks to run, and the text that is kept."""
 
+import asyncio
 import traceback
+from collections.abc import Callable
 
 from jobrunner.attempt import Attempt
-from jobrunner.errors import AttemptTimeout
+from jobrunner.errors import AttemptCancelled, AttemptTimeout
 from jobrunner.jobs.registry import Definition
 from jobrunner.logs import SafeLogger
-from jobrunner.outcome import Cancel, Cancelled, Fail, Failed, Outcome, Retry, Snooze, Snoozed, Steer
+from jobrunner.outcome import (
+    Acknowledged,
+    Cancel,
+    Cancelled,
+    Fail,
+    Failed,
+    Outcome,
+    Retry,
+    Snooze,
+    Snoozed,
+    Steer,
+    Succeeded,
+    Unknown,
+)
 from jobrunner.redaction import in_error
 from jobrunner.retry import is_retried, is_spent, next_delay
 
 _ERROR_LIMIT = 8000
+OnCancel = Callable[[asyncio.CancelledError], BaseException]
+"""Called when the task of an attempt was cancelled from outside its coroutine: returns the error it failed with, or
+raises its argument, to pass it on."""
 _log = SafeLogger("jobrunner.runner")
 
 
@@ -90,3 +108,41 @@ def _failure(attempt: Attempt, definition: Definition, error: BaseException) -> 
             on_problem=lambda problem: _log.warning("backoff failed", job=definition.name, problem=problem),
         )
     return Failed(error_text(error), delay_s, retry)
+
+
+def cancelled_by_a_job(_: asyncio.CancelledError) -> BaseException:
+    """The error of an attempt whose task was cancelled, but not by the worker."""
+    return AttemptCancelled(
+        "the asyncio task of the attempt was cancelled (CancelledError), by its own job or by another one"
+    )
+
+
+def pass_on_cancellation(error: asyncio.CancelledError) -> BaseException:
+    """Raises the cancellation."""
+    raise error
+
+
+def cause_of(error: BaseException, on_cancel: OnCancel) -> BaseException:
+    """Why a coroutine ended. A cancellation from outside, not by an error of its own, is what `on_cancel` says; when
+    that is a failure the task is not cancelled any more, so that its hooks can await."""
+    task = asyncio.current_task()
+    if not isinstance(error, asyncio.CancelledError) or task is None or not task.cancelling():
+        return error
+    cause = on_cancel(error)
+    while task.uncancel():
+        pass
+    return cause
+
+
+def unknown_job(attempt: Attempt) -> Unknown:
+    """The outcome of an attempt whose job this worker does not know."""
+    what = f"no job {attempt.type!r}" if attempt.type else f"no station of queue {attempt.queue!r}"
+    return Unknown(f"UnknownJob: this worker knows {what}; load the module that declares it")
+
+
+def already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
+    """The outcome of an attempt that was acknowledged before it ran; logs what would have been reported otherwise."""
+    if not isinstance(outcome, Succeeded):
+        reason = outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else type(outcome).__name__
+        _log.error("early-acknowledged task not retried", task=attempt.id, job=attempt.type, error=reason)
+    return Acknowledged()

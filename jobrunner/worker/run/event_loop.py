@@ -23,9 +23,8 @@ from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed_async
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker import process_guard
-from jobrunner.worker.run.error_outcome import error_text
+from jobrunner.worker.run.error_outcome import OnCancel, cancelled_by_a_job, error_text
 from jobrunner.worker.run.loop_attempts import LATE_S, AttemptOwner, LateAttempts, LoopAttempt, LoopAttempts
-from jobrunner.worker.run.runner import OnCancel, cancelled_by_a_job
 from jobrunner.worker.run.watchdog import Alarm, StepTimeouts, Watchdog
 
 _BLOCKED_S = 10.0

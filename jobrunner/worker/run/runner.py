@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -12,56 +12,35 @@ from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.client.item import write_result
 from jobrunner.clock import utc_now
-from jobrunner.errors import (
-    AttemptCancelled,
-    EncryptionError,
-    EncryptionMissing,
-    ParameterError,
-    ResultTooLarge,
-    ServerError,
-    UsageError,
-)
+from jobrunner.errors import EncryptionError, EncryptionMissing, ParameterError, ResultTooLarge, ServerError, UsageError
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import RUNNING, SafeLogger
 from jobrunner.middleware import MiddlewareStack
-from jobrunner.outcome import (
-    OUTCOMES,
-    Acknowledged,
-    Fail,
-    Failed,
-    Outcome,
-    Released,
-    Steer,
-    Succeeded,
-    Unknown,
-)
+from jobrunner.outcome import OUTCOMES, Fail, Failed, Outcome, Released, Steer, Succeeded, Unknown
 from jobrunner.settings import DEFAULT_RESULT_LIMIT
 from jobrunner.worker import process_guard
 from jobrunner.worker.report.reported_outcome import opened_attempt
-from jobrunner.worker.run.error_outcome import after_error, error_text, out_of_time, sendable, shown
+from jobrunner.worker.run.error_outcome import (
+    OnCancel,
+    after_error,
+    already_acknowledged,
+    cause_of,
+    error_text,
+    out_of_time,
+    pass_on_cancellation,
+    sendable,
+    shown,
+    unknown_job,
+)
 
 _SUCCEEDED = Succeeded()
-OnCancel = Callable[[asyncio.CancelledError], BaseException]
-"""Called when the task of an attempt was cancelled from outside its coroutine: returns the error it failed with, or
-raises its argument, to pass it on."""
 Begin = Callable[[Attempt], object]
 _log = SafeLogger("jobrunner.runner")
 
 
 def nothing(_attempt: Attempt) -> None:
     """The default `begin`: does nothing."""
-
-
-def cancelled_by_a_job(_: asyncio.CancelledError) -> BaseException:
-    """The error of an attempt whose task was cancelled, but not by the worker."""
-    return AttemptCancelled(
-        "the asyncio task of the attempt was cancelled (CancelledError), by its own job or by another one"
-    )
-
-
-def _pass_on(error: asyncio.CancelledError) -> BaseException:
-    raise error
 
 
 class Runner:
@@ -103,11 +82,11 @@ class Runner:
                 return self._run(attempt, definition, job, run)
             if not self._acknowledge(attempt):
                 return Released()
-            return _already_acknowledged(attempt, self._run(attempt, definition, job, run))
+            return already_acknowledged(attempt, self._run(attempt, definition, job, run))
         finally:
             RUNNING.set(before)
 
-    async def run_async(self, attempt: Attempt, on_cancel: OnCancel = _pass_on) -> Outcome:
+    async def run_async(self, attempt: Attempt, on_cancel: OnCancel = pass_on_cancellation) -> Outcome:
         """Runs a job whose `run` is a coroutine function. When it is itself cancelled, `on_cancel` decides whether that
         is a failure or is raised."""
         before = RUNNING.get()
@@ -122,7 +101,7 @@ class Runner:
                 return await self._run_async(attempt, definition, job, run, on_cancel)
             if not await asyncio.to_thread(self._acknowledge, attempt):
                 return Released()
-            return _already_acknowledged(attempt, await self._run_async(attempt, definition, job, run, on_cancel))
+            return already_acknowledged(attempt, await self._run_async(attempt, definition, job, run, on_cancel))
         finally:
             RUNNING.set(before)
 
@@ -135,7 +114,7 @@ class Runner:
                 return found
             definition, job, _ = found
             outcome = self._after_error(attempt, definition, job, error)
-            return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
+            return outcome if definition.options.ack == "late" else already_acknowledged(attempt, outcome)
         finally:
             RUNNING.set(before)
 
@@ -143,9 +122,9 @@ class Runner:
         """The outcome of an attempt that is not waited for any more. Runs no hook: the attempt may still run."""
         definition = definition_for(attempt)
         if definition is None:
-            return _unknown(attempt)
+            return unknown_job(attempt)
         outcome, _ = after_error(attempt, definition, error)
-        return outcome if definition.options.ack == "late" else _already_acknowledged(attempt, outcome)
+        return outcome if definition.options.ack == "late" else already_acknowledged(attempt, outcome)
 
     def prepare(
         self, attempt: Attempt, definition: Definition | None = None
@@ -155,16 +134,10 @@ class Runner:
         if definition is None:
             definition = definition_for(attempt)
             if definition is None:
-                return _unknown(attempt)
+                return unknown_job(attempt)
         timeout_s = definition.options.timeout
-        run = JobRun(
-            attempt,
-            definition.name,
-            self._broker,
-            self._keys,
-            self._is_stopped,
-            None if timeout_s is None else _from_now(timeout_s),
-        )
+        ends = None if timeout_s is None else utc_now() + timedelta(seconds=timeout_s)
+        run = JobRun(attempt, definition.name, self._broker, self._keys, self._is_stopped, ends)
         RUNNING.set(run)
         held = attempt
         if attempt.encoding or self._keys.seal is not None:
@@ -232,7 +205,7 @@ class Runner:
             outcome = _read_returned(definition, returned, self._result_limit)
         except BaseException as raised:
             process_guard.leave_fork(self._pid, raised)
-            error = _cause(raised, on_cancel)
+            error = cause_of(raised, on_cancel)
             outcome, hooks = after_error(attempt, definition, error)
             for name in hooks:
                 await _await_hook(name, attempt, on_cancel, getattr(job, name), shown(definition, error))
@@ -258,11 +231,6 @@ class Runner:
             return False
 
 
-def _unknown(attempt: Attempt) -> Unknown:
-    what = f"no job {attempt.type!r}" if attempt.type else f"no station of queue {attempt.queue!r}"
-    return Unknown(f"UnknownJob: this worker knows {what}; load the module that declares it")
-
-
 def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome:
     if returned is None:
         return _SUCCEEDED
@@ -275,13 +243,6 @@ def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome
     except UsageError as error:  # it has done its work, and once more it would return the same
         name = "ResultTooLarge: " if isinstance(error, ResultTooLarge) else ""
         raise Fail(f"{name}{error}", retry=False) from error
-
-
-def _already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
-    if not isinstance(outcome, Succeeded):
-        reason = outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else type(outcome).__name__
-        _log.error("early-acknowledged task not retried", task=attempt.id, job=attempt.type, error=reason)
-    return Acknowledged()
 
 
 def _call_hook(name: str, attempt: Attempt, hook: Callable[..., Any], *args: Any) -> None:
@@ -297,7 +258,7 @@ async def _await_hook(
     try:
         await _settled(hook(*args))
     except BaseException as raised:
-        error = _cause(raised, on_cancel)
+        error = cause_of(raised, on_cancel)
         _log.warning("hook failed", hook=name, task=attempt.id, job=attempt.type, error=error_text(error))
 
 
@@ -327,19 +288,3 @@ async def _settled(returned: Any) -> None:
     """Awaits what a hook returned when it is a coroutine."""
     if hasattr(returned, "__await__"):
         await returned
-
-
-def _cause(error: BaseException, on_cancel: OnCancel) -> BaseException:
-    """Why a coroutine ended. A cancellation from outside, not by an error of its own, is what `on_cancel` says; when
-    that is a failure the task is not cancelled any more, so that its hooks can await."""
-    task = asyncio.current_task()
-    if not isinstance(error, asyncio.CancelledError) or task is None or not task.cancelling():
-        return error
-    cause = on_cancel(error)
-    while task.uncancel():
-        pass
-    return cause
-
-
-def _from_now(length_s: float) -> datetime:
-    return utc_now() + timedelta(seconds=length_s)
