@@ -21,9 +21,8 @@ from jobrunner.settings import WorkerSettings
 from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.notifier import Notifier
-from jobrunner.worker.fetch.prefetch import Prefetch
-from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents
+from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient

@@ -1,18 +1,17 @@
 """Which queues a worker serves, and who does: its fetch loop, or a driver."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
-from jobrunner.broker.keys import Keys
+from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of, middleware_of
 from jobrunner.client.queue_settings import write_settings
-from jobrunner.errors import ServerRefused
+from jobrunner.errors import InvalidOption, ServerRefused
 from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, station_of
 from jobrunner.logs import SafeLogger
-from jobrunner.worker.fetch.queue_rotation import read_weights
 
 _log = SafeLogger("jobrunner.worker")
 
@@ -21,6 +20,32 @@ def default_queues() -> list[str]:
     """The queues of all jobs and stations that are declared, by name."""
     of_jobs = {job.options.queue for job in all_jobs()}
     return sorted(of_jobs.union((station.queue for station in all_stations()), driven_queues()))
+
+
+def read_weights(given: Iterable[str], is_known: Callable[[str], bool] = lambda _: False) -> dict[str, int]:
+    """Queues by weight from `NAME` or `NAME:WEIGHT` words. A name may hold colons, but what follows the last one must
+    be a weight then, unless there is such a queue: `mail:heavy` is more often a slip than a name.
+
+    Raises InvalidName, InvalidOption.
+    """
+    weights: dict[str, int] = {}
+    for word in given:
+        name, colon, weight = word.rpartition(":")
+        if not colon:
+            name, weight = word, "1"
+        elif not (weight.isdecimal() and weight.isascii()):
+            split_queue(word)
+            if not is_known(word):
+                raise InvalidOption(
+                    f"queue {word!r}: {weight!r} is not a weight; write {name}:3, a weight from 1 to 1000, or {word}:1 "
+                    "for a queue of that whole name"
+                )
+            name, weight = word, "1"
+        split_queue(name)
+        if not 1 <= int(weight[:9]) <= 1000:
+            raise InvalidOption(f"queue {word!r}: give a weight from 1 to 1000")
+        weights[name] = int(weight)
+    return weights
 
 
 def served_queues(given: Iterable[str] | Mapping[str, int] | None, client: Client) -> dict[str, int]:

@@ -15,8 +15,8 @@ from jobrunner.lease_number import LeaseNumbers
 from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake
 from jobrunner.worker.fetch.notifier import ReserveAhead
-from jobrunner.worker.fetch.queue_rotation import ReservePlan
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
+from jobrunner.worker.fetch.reserve_plan import ReservePlan
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.reports import ReportCall

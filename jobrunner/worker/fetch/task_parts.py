@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.worker.fetch.notifier import Notifier
-from jobrunner.worker.fetch.prefetch import Prefetch
-from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.slots import Executor, FinishedAttempts

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from jobrunner.clock import monotonic
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import back_off
-from jobrunner.worker.fetch.queue_rotation import QueueRotation
+from jobrunner.worker.fetch.reserve_plan import QueueRotation
 from jobrunner.worker.report.reports import Report, targets_of
 
 _SHORTEST_PAUSE_S = 0.01

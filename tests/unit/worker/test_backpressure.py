@@ -14,7 +14,7 @@ from jobrunner.client.item import Item
 from jobrunner.errors import ServerError
 from jobrunner.outcome import Dropped, Failed, FannedOut, Moved, Outcome, Succeeded
 from jobrunner.task import TaskState, derived_id
-from jobrunner.worker.fetch.queue_rotation import QueueRotation, ReservePlan
+from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
 from tests.support.waiting import wait_for
 from tests.unit.worker.test_fetcher import Bench, Unreachable
 

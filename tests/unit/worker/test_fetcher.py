@@ -18,11 +18,10 @@ from jobrunner.client.internals import broker_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
-from jobrunner.worker.fetch import fetcher, intake, queue_rotation, waiting_reports
+from jobrunner.worker.fetch import fetcher, intake, reserve_plan, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
-from jobrunner.worker.fetch.prefetch import Prefetch
-from jobrunner.worker.fetch.queue_rotation import QueueRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents
+from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
@@ -383,7 +382,7 @@ def test_suspects_of_one_queue_do_not_starve_another(
 ) -> None:
     """Fifty that run for long, of a worker that crashed: one in five seconds of the worker is theirs at most."""
     now = [float(round(monotonic()))]
-    for module in (fetcher, intake, queue_rotation):
+    for module in (fetcher, intake, reserve_plan):
         monkeypatch.setattr(module, "monotonic", lambda: now[0])
     push(client, 50, "bad")
     own = keys.queue("bad")
@@ -532,7 +531,7 @@ def test_a_scheduled_task_is_looked_for_when_it_is_due(bench: Bench, client: Cli
 
 def test_a_backlog_that_stands_still_goes_back(bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long tasks took all slots; the tasks that wait for them go to other workers."""
-    monkeypatch.setattr("jobrunner.worker.fetch.prefetch._STUCK_S", 0.0)
+    monkeypatch.setattr("jobrunner.worker.fetch.reserve_plan._STUCK_S", 0.0)
     bench.stock._rate = 1000.0
     push(client, 20)
     bench.step()

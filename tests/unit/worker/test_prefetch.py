@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobrunner.worker.fetch import prefetch as module
-from jobrunner.worker.fetch.prefetch import Prefetch
+from jobrunner.worker.fetch import reserve_plan as module
+from jobrunner.worker.fetch.reserve_plan import Prefetch
 from tests.support.stopped_clock import FakeClock, stopped
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobrunner.worker.fetch.queue_rotation import QueueRotation, ReservePlan
+from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
 
 
 def serve(turns: QueueRotation, plan: ReservePlan) -> None:
