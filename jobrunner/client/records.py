@@ -1,4 +1,4 @@
-"""Records of the workers and of the periodic jobs of a prefix."""
+"""Records of the workers and of the periodic jobs of a prefix, and commands to workers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +40,7 @@ class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
         return from_ms(self.began_ms)
 
 _COUNTED_AT_ONCE = 1000
+_COMMANDS_KEPT_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,17 @@ def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
     """Returns the workers with a recent heartbeat, by id."""
     said = yield from ask(list_workers(keys))
     return sorted((_worker(worker_id, fields) for worker_id, fields in said), key=lambda worker: worker.id)
+
+
+def command_worker(keys: Keys, worker_id: str, command: str, value: str) -> Operation[bool]:
+    """Leaves a command (`quiet` 1 or 0, `stop` 1), which the worker reads with its next heartbeat.
+
+    Returns False when no live worker has this id.
+    """
+    if worker_id not in {one.id for one in (yield from read_workers(keys))}:
+        return False
+    yield leader_calls.order(keys, worker_id, command, value, ttl_ms=_COMMANDS_KEPT_MS)
+    return True
 
 
 def read_periodics(keys: Keys) -> Operation[list[PeriodicRecord]]:

@@ -17,12 +17,10 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import perf_counter
 from jobrunner.errors import InvalidOption
-from jobrunner.inspector.task_rows import TaskPosition, TaskRow, line_of
+from jobrunner.inspector.task_rows import LATEST_FIRST, TaskPosition, TaskRow, line_of
 from jobrunner.redaction import Redaction
 
 STATES = ("pending", "waiting", "scheduled", "dead", "done")
-LATEST_FIRST = ("dead", "done")
-"""States whose newest task is what a person looks for first."""
 _USUAL_STATES = STATES[:4]
 _AT_ONCE = 500
 """Tasks looked at with one call: it keeps the server for about a millisecond."""

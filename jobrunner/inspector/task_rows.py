@@ -17,6 +17,8 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.task import TaskRecord
 
 STATES = ("pending", "waiting", "scheduled", "dead")
+LATEST_FIRST = ("dead", "done")
+"""States whose newest task is what a person looks for first."""
 _IDS_AT_ONCE = 10_000
 _RECORDS_AT_ONCE = 100
 """Few enough that their payloads, up to 1 MiB each, fit into memory."""
@@ -65,6 +67,14 @@ def first_lines(client: Client, queue: str, state: str, *, count: int, newest: b
 
     found = search_state(keys_of(client).queue(queue), state, start=0, count=count, most=count, newest=newest)
     return replace(found, read=lambda reply: read(found.read(reply)))  # type: ignore[arg-type]
+
+
+def first_rows(client: Client, queue: str, states: Iterable[str], *, count: int) -> dict[str, list[TaskRow]]:
+    """The first tasks of each of these states in one round trip, the latest first where that is what a person looks
+    for; empty states are left out."""
+    asked = {state: first_lines(client, queue, state, count=count, newest=state in LATEST_FIRST) for state in states}
+    found = broker_of(client).run_many(list(asked.values())) if asked else []
+    return {state: rows for state, rows in zip(asked, found, strict=True) if rows}
 
 
 def last_line(error: str) -> str:

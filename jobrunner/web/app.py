@@ -20,10 +20,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of
 from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.inspector.snapshot import latency_ms
 from jobrunner.web.addresses import networks
 from jobrunner.web.auth import AskedOf, Auth, Identity, LoginAuth, TrustedProxy
 from jobrunner.web.dashboard import Dashboard, Handler
@@ -126,7 +125,7 @@ def _health(dashboard: Dashboard) -> Callable[[Request], Response]:
     def health(_: Request) -> Response:
         """200 when the server answers, for containers and balancers; says nothing else."""
         try:
-            broker_of(dashboard.client).run(ping())
+            latency_ms(dashboard.client)
         except JobrunnerError:
             return PlainTextResponse("the server is away\n", 503)
         return PlainTextResponse("ok\n")

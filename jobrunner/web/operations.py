@@ -8,7 +8,7 @@ interrupted. Every step is whole, and asking again does the rest, as what was do
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -16,18 +16,23 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls import tasks
-from jobrunner.broker.keys import check_name
+from jobrunner.broker.keys import Keys, check_name
 from jobrunner.broker.replies import text_fields, texts
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.client.operations.flow_relay import relay
-from jobrunner.client.operations.task import KEEP_CANCELLED_MS
+from jobrunner.client.operations.operation import Operation as ClientOperation
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.task import cancel_all, delete_all, requeue_all
 from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.search import Filter, matching, total_of
 
-BULK = ("requeue", "cancel", "delete")
+CHANGES: dict[str, Callable[[Keys, str, Sequence[str]], ClientOperation[int]]] = {
+    "requeue": requeue_all,
+    "cancel": cancel_all,
+    "delete": delete_all,
+}
+"""What can be done with many tasks of one queue: operations that return how many they changed."""
 _KEPT_MS = 86_400_000
 _KEPT = 200
 _AT_ONCE = 500
@@ -105,8 +110,7 @@ class _OperationRun:
         wanted: Filter | None,
         fixed: list[Chosen],
     ) -> None:
-        self._client, self._id, self._wanted, self._fixed = client, operation_id, wanted, fixed
-        self._change = _CHANGES[action]
+        self._client, self._id, self._action, self._wanted, self._fixed = client, operation_id, action, wanted, fixed
         self._looked = self._done = self._refused = 0
 
     def carry_out(self) -> None:
@@ -127,7 +131,7 @@ class _OperationRun:
         for looked, piece in self._pieces():
             for queue, some in groupby(sorted(piece), key=lambda one: one[0]):
                 ids = [task_id for _, task_id in some]
-                changed = self._change(self._client, queue, ids)
+                changed = change(self._client, self._action, queue, ids)
                 self._done, self._refused = self._done + changed, self._refused + len(ids) - changed
             self._looked += looked
             if self._say("running"):
@@ -155,6 +159,11 @@ class _OperationRun:
             [command("HSET", place, *words, read=int), command("HGET", place, "cancel", read=bool)]
         )
         return bool(asked[1])
+
+
+def change(client: Client, action: str, queue: str, ids: Sequence[str]) -> int:
+    """Does one of `CHANGES` with tasks of a queue; returns how many were changed."""
+    return run_operation(broker_of(client), CHANGES[action](keys_of(client), queue, ids))
 
 
 def read_operation(client: Client, operation_id: str) -> Operation | None:
@@ -213,28 +222,3 @@ def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Oper
         ended_ms=number("ended_ms"),
         error=fields.get("error", ""),
     )
-
-
-def requeue(client: Client, queue: str, ids: list[str]) -> int:
-    """Puts dead tasks back; returns how many."""
-    return broker_of(client).run(tasks.requeue(keys_of(client).queue(queue), ids)).count("ok")
-
-
-def cancel(client: Client, queue: str, ids: list[str]) -> int:
-    """Cancels tasks, or asks those that run to stop; returns how many."""
-    keys = keys_of(client).queue(queue)
-    said = broker_of(client).run_many([tasks.cancel(keys, one, keep_ms=KEEP_CANCELLED_MS) for one in ids])
-    if "posted" in said:
-        relay(broker_of(client), keys_of(client), tags=[keys.tag])
-    return len(ids) - said.count("gone")
-
-
-def delete(client: Client, queue: str, ids: list[str]) -> int:
-    """Deletes tasks that no worker has; returns how many."""
-    keys = keys_of(client).queue(queue)
-    done = broker_of(client).run(tasks.remove(keys, ids)).count("ok")
-    relay(broker_of(client), keys_of(client), tags=[keys.tag])
-    return done
-
-
-_CHANGES: dict[str, Callable[[Client, str, list[str]], int]] = {"requeue": requeue, "cancel": cancel, "delete": delete}

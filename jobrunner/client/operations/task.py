@@ -1,5 +1,6 @@
-"""The operations on one task, once for TaskHandle and AsyncTaskHandle."""
+"""The operations on one task, once for TaskHandle and AsyncTaskHandle, and on many tasks of a queue."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -83,6 +84,28 @@ def run_now(at: TaskRef) -> Operation[bool]:
     """Returns False when the task is not scheduled. Raises TaskGone."""
     record = yield from read(at)
     return (yield from ask(tasks.run_now(at.keys.queue(record.queue), [at.id]))) == ["ok"]
+
+
+def requeue_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:
+    """Puts dead tasks of a queue back; returns how many. Here and below ids are not checked: damaged ones go, too."""
+    return (yield from ask(tasks.requeue(keys.queue(queue), ids))).count("ok")
+
+
+def cancel_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:
+    """Cancels tasks of a queue, or asks those that run to stop; returns how many."""
+    at = keys.queue(queue)
+    said: list[str] = yield [tasks.cancel(at, one, keep_ms=KEEP_CANCELLED_MS) for one in ids]
+    if "posted" in said:
+        yield from relaying(keys, tags=[at.tag])
+    return len(ids) - said.count("gone")
+
+
+def delete_all(keys: Keys, queue: str, ids: Sequence[str]) -> Operation[int]:
+    """Deletes tasks of a queue that no worker has; returns how many."""
+    at = keys.queue(queue)
+    deleted = (yield from ask(tasks.remove(at, ids))).count("ok")
+    yield from relaying(keys, tags=[at.tag])
+    return deleted
 
 
 def read_result(record: TaskRecord) -> Any:

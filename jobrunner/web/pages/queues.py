@@ -4,14 +4,12 @@ from datetime import timedelta
 from typing import Any
 
 from jobrunner.broker.keys import check_name, split_queue
-from jobrunner.client.internals import broker_of
 from jobrunner.client.queue_settings import read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.live_snapshot import Rates
-from jobrunner.inspector.search import LATEST_FIRST, Filter
-from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.search import Filter
 from jobrunner.inspector.stats import by_job, by_queue
-from jobrunner.inspector.task_rows import TaskRow, first_lines
+from jobrunner.inspector.task_rows import first_rows
 from jobrunner.settings import QueueSettings, RateLimit
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.pages.operation import begin
@@ -21,7 +19,7 @@ from jobrunner.web.stats_charts import SPANS, asked_span, plots
 
 _ORDERS = ("name", "waiting", "scheduled", "pending", "dead", "done")
 _AT_ONCE = 100
-_FIRST = 8
+_LISTED, _FIRST = ("pending", "waiting", "scheduled", "dead"), 8
 _LONGEST_PAUSE_S = 30 * 86400
 _MOST = 10_000_000
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
@@ -68,7 +66,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "facts": shown_settings(settings),
         "plots": plots(context.client, span, queue=name),
         "jobs": by_job(context.client, since=since, step=unit, queue=name)[:12],
-        "first": _first(context, view),
+        "first": first_rows(context.client, name, (state for state in _LISTED if getattr(view, state)), count=_FIRST),
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
         "unknown": [one for one in seen.look.unknown if one.queue == name],
         "is_unserved": name in {queue.name for queue in seen.unserved},
@@ -88,15 +86,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return span(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _first(context: Context, view: QueueView) -> dict[str, list[TaskRow]]:
-    states = [state for state in ("pending", "waiting", "scheduled", "dead") if getattr(view, state)]
-    calls = [
-        first_lines(context.client, view.name, state, count=_FIRST, newest=state in LATEST_FIRST) for state in states
-    ]
-    found = broker_of(context.client).run_many(calls)
-    return {state: lines for state, lines in zip(states, found, strict=True) if lines}
 
 
 def _known_name(name: str) -> str:

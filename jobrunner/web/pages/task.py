@@ -5,19 +5,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import check_id, tag_of_id
 from jobrunner.client.flow_results import opened_results, whole_results
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import keys_of
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.cipher import encoding_when_open
-from jobrunner.errors import EncryptionError, JobrunnerError
+from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
 from jobrunner.inspector.attempts import holder_of, timeline
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
-from jobrunner.web import operations
 from jobrunner.web.errors import NotThere, Refused
+from jobrunner.web.operations import change
 from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _LONGEST = 20_000
@@ -160,21 +159,19 @@ def _is_number(text: str) -> bool:
 
 def _requeue(context: Context) -> Done:
     record = _existing(context)
-    return _done(
-        context, record, operations.requeue(context.client, record.queue, [record.id]), "goes back to its queue"
-    )
+    requeued = context.client.task(record.id, queue=record.queue).requeue()
+    return _done(context, record, "goes back to its queue", changed=requeued)
 
 
 def _cancel(context: Context) -> Done:
     record = _existing(context)
     said = "is asked to stop" if record.state is TaskState.PENDING else "is cancelled"
-    return _done(context, record, operations.cancel(context.client, record.queue, [record.id]), said)
+    return _done(context, record, said, changed=context.client.task(record.id, queue=record.queue).cancel())
 
 
 def _delete(context: Context) -> Done:
     record = _existing(context)
-    count = operations.delete(context.client, record.queue, [record.id])
-    if not count:
+    if not change(context.client, "delete", record.queue, [record.id]):
         raise Refused(f"task {record.id} is not deleted: a worker has it, or it is gone already")
     there = context.url("queue", queue=record.queue) or context.url("tasks")
     return Done(text=f"task {record.id} is deleted", to=there)
@@ -182,7 +179,7 @@ def _delete(context: Context) -> Done:
 
 def _run_now(context: Context) -> Done:
     record = _existing(context)
-    return _done(context, record, context.client.queue(record.queue).run_now(record.id), "waits now")
+    return _done(context, record, "waits now", changed=context.client.queue(record.queue).run_now(record.id))
 
 
 def _replay(context: Context) -> Done:
@@ -198,14 +195,14 @@ def _existing(context: Context) -> TaskRecord:
     queue = context.form.text("queue") or context.query.text("queue") or None
     if queue is None and tag_of_id(task_id) is None:
         raise Refused(f"task id {task_id!r} was not made by jobrunner: name its queue too")
-    record = broker_of(context.client).run(tasks.show(keys_of(context.client), task_id, queue=queue))
-    if record is None:
-        raise NotThere(f"there is no task {task_id}, or no longer")
-    return record
+    try:
+        return context.client.task(task_id, queue=queue).record()
+    except TaskGone as error:
+        raise NotThere(f"there is no task {task_id}, or no longer") from error
 
 
-def _done(context: Context, record: TaskRecord, count: int, text: str) -> Done:
-    if not count:
+def _done(context: Context, record: TaskRecord, text: str, *, changed: bool) -> Done:
+    if not changed:
         raise Refused(f"task {record.id} is {record.state}: nothing was changed")
     own = "" if tag_of_id(record.id) else f"?queue={record.queue}"
     there = context.url("task", task=record.id)

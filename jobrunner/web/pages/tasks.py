@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any
 from urllib.parse import urlencode
 
 from jobrunner.broker.keys import split_queue
@@ -17,9 +16,9 @@ from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.inspector.search import STATES, Filter, SearchPage, search
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.task import TaskRecord
-from jobrunner.web import operations
 from jobrunner.web.errors import NotAllowed, Refused
 from jobrunner.web.live import DashboardSnapshot
+from jobrunner.web.operations import CHANGES, change
 from jobrunner.web.pages.operation import begin
 from jobrunner.web.parameters import RequestParameters
 from jobrunner.web.roles import Role
@@ -133,9 +132,9 @@ def _instant(raw: bytes | None) -> datetime | None:
 
 def _bulk(context: Context) -> Done:
     form = context.form
-    action = form.choice("action", operations.BULK, "")
+    action = form.choice("action", CHANGES, "")
     if not action:
-        raise Refused(f"no action is given: action is one of {', '.join(operations.BULK)}")
+        raise Refused(f"no action is given: action is one of {', '.join(CHANGES)}")
     if form.flag("all"):
         wanted = wanted_of(form)
         if action == "delete" and context.role < Role.ADMIN:
@@ -153,8 +152,7 @@ def _at_once(context: Context, action: str, chosen: list[tuple[str, str]]) -> Do
     by_queue: dict[str, list[str]] = {}
     for queue, task_id in chosen:
         by_queue.setdefault(queue, []).append(task_id)
-    change: Any = getattr(operations, action)
-    done = sum(change(context.client, queue, ids) for queue, ids in by_queue.items())
+    done = sum(change(context.client, action, queue, ids) for queue, ids in by_queue.items())
     text = f"{done} of {len(chosen)} tasks {_CHANGED[action]}"
     return Done(text=text, to=context.url("tasks"), values={"changed": done, "chosen": len(chosen)})
 

@@ -3,14 +3,14 @@
 A quiet worker reserves nothing new until it is told to resume.
 """
 
-from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.records import command_worker
 from jobrunner.inspector.attempts import at_work
 from jobrunner.web.errors import NotThere
 from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _MOST = 100
-_KEPT_MS = 3_600_000
 
 
 def _workers(context: Context) -> tuple[str, Values]:
@@ -40,12 +40,11 @@ def _stop(context: Context) -> Done:
     return _told(context, "stop", "1", "stops at its next heartbeat: running tasks finish, the others are handed back")
 
 
-def _told(context: Context, order: str, value: str, text: str) -> Done:
+def _told(context: Context, command: str, value: str, text: str) -> Done:
     worker = context.path("worker")
-    if worker not in {one.id for one in context.client.workers()}:
+    order = command_worker(keys_of(context.client), worker, command, value)
+    if not run_operation(broker_of(context.client), order):
         raise NotThere(f"there is no worker {worker[:100]!r}, or it fell silent")
-    calls = leader_calls.order(keys_of(context.client), worker, order, value, ttl_ms=_KEPT_MS)
-    broker_of(context.client).run_many(calls)
     return Done(text=f"worker {worker} {text}", to=context.url("workers"))
 
 
