@@ -128,8 +128,8 @@ class Fetcher:
         self.quiet = not turn.may_reserve
         pause_s = self._pause()
         if turn.refused is not None or pause_s > 0 or not turn.may_reserve:
-            self.reporting.note()
-        self.reporting.pass_on()
+            self.reporting.after_report.note()
+        self.reporting.after_report.pass_on()
         if turn.refused is not None:
             raise turn.refused
         return pause_s
@@ -176,7 +176,7 @@ class Fetcher:
             return
         self._parts.broker.connect()
         turn.asked_at, began = monotonic(), perf_counter()
-        turn.replies = self._parts.broker.run_each(calls, meanwhile=self.reporting.note)
+        turn.replies = self._parts.broker.run_each(calls, meanwhile=self.reporting.after_report.note)
         self._parts.stats.round_trip(perf_counter() - began)
 
     def _take_replies(self, turn: FetchTurn) -> None:

@@ -134,7 +134,7 @@ class Reporting:
         self._keeper = parts.keeper
         self._unknown = unknown
         self._backoffs = QueueBackoffs(parts.broker, parts.keys)
-        self._after_report = AfterReport(parts.broker, parts.keys, parts.keeper, parts.stats, events)
+        self.after_report = AfterReport(parts.broker, parts.keys, parts.keeper, parts.stats, events)
         self._undelivered = UndeliveredReports()
         self._refusals = 0
         self.backpressure = Backpressure(parts.rotation)
@@ -143,7 +143,7 @@ class Reporting:
         self.finished_total = 0
 
     def __len__(self) -> int:
-        return len(self.pending) + len(self.backpressure) + len(self._undelivered) + len(self._after_report)
+        return len(self.pending) + len(self.backpressure) + len(self._undelivered) + len(self.after_report)
 
     @property
     def tokens(self) -> set[str]:
@@ -209,7 +209,7 @@ class Reporting:
             elif call.targets:
                 changed += self._after_moves(call, reply)
             else:
-                self._after_report.take(call, reply)
+                self.after_report.take(call, reply)
         self._refusals = self._refusals + 1 if kept else 0
         if self._refusals >= _REFUSALS:
             _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))
@@ -221,14 +221,6 @@ class Reporting:
         if self._undelivered.is_on:
             self._undelivered.after_turn()
         return refused
-
-    def note(self) -> None:
-        """Does the work after the reports of the turn before, as far as it needs no server."""
-        self._after_report.note()
-
-    def pass_on(self) -> None:
-        """Does the rest of it: flows and events."""
-        self._after_report.pass_on()
 
     def pause_s(self, pause_s: float) -> float:
         """The pause of a turn, shortened when a report is to be tried again before its end."""
@@ -250,7 +242,7 @@ class Reporting:
         if over:
             self._wake(call.targets)
         self._keeper.drop(over)
-        self._after_report.take(call, verdicts)
+        self.after_report.take(call, verdicts)
         return changed
 
     def _wake(self, queues: Iterable[str]) -> None:

@@ -64,6 +64,8 @@ def report_calls(
 
 
 def _slices(made: list[Report]) -> Iterable[list[Report]]:
+    if len(made) == 1:
+        return (made,)
     # Most reports bring nothing, so there is nothing to add up. A list is faster here than a generator.
     brings = [type(outcome) is not Succeeded or outcome.result for _, outcome in made]
     if len(made) <= AT_ONCE and not any(brings):
