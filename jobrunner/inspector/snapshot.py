@@ -1,6 +1,7 @@
 """Everything at one glance: the server, its queues, the workers, the leader, the periodic jobs. No writes."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -125,6 +126,15 @@ def queue_views(
             name = names[len(views)]
             views.append(_view(name, found, now_ms, serving[name]))
     return views
+
+
+def counted_queues(client: Client, names: Sequence[str]) -> dict[str, QueueView]:
+    """These queues by name, without the workers that serve them. Raises ServerRefused when one cannot be counted."""
+    views = queue_views(client, [], list(names))
+    for view in views:
+        if view.problem:
+            raise ServerRefused(f"queue {view.name} cannot be counted: {view.problem}")
+    return {view.name: view for view in views}
 
 
 def _view(name: str, found: QueueSummary | str, now_ms: float, serving: int) -> QueueView:

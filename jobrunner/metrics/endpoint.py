@@ -14,10 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
-from jobrunner.broker.calls.server import ping
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of
 from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.inspector.snapshot import latency_ms
 from jobrunner.logs import SafeLogger
 from jobrunner.metrics.exposition import CONTENT_TYPE, Scrapes
 
@@ -76,7 +75,7 @@ class MetricsEndpoint:
         if status != 200:
             return status, kind, body
         try:
-            broker_of(self._client).run(ping())
+            latency_ms(self._client)
         except JobrunnerError as error:
             return 503, _JSON, _json({"status": "no server", "error": str(error)})
         return 200, kind, body

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobrunner.broker.call import command
 from jobrunner.broker.calls.server import facts
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.inspector.snapshot import counted_queues
 from jobrunner.soak.audit import all_keys
 from jobrunner.soak.jobs import LIMITED, QUEUES, SINGLE
 
@@ -56,23 +56,14 @@ class QueueSample:
 
 def server_side(client: Client) -> QueueSample:
     """Polls the queues in one round trip. Raises ServerError."""
-    states = ("waiting", "scheduled", "pending")
-    calls = [
-        command("ZCARD", getattr(keys_of(client).queue(queue), state), read=int) for queue in QUEUES for state in states
-    ]
-    doomed = [command("HGET", keys_of(client).queue(queue).counters, "dead", read=_number) for queue in QUEUES]
-    found = broker_of(client).run_many([*calls, *doomed])
-    sizes = {
-        (queue, state): found[at * len(states) + nth]
-        for at, queue in enumerate(QUEUES)
-        for nth, state in enumerate(states)
-    }
+    seen = counted_queues(client, QUEUES)
+    left = {name: queue.waiting + queue.scheduled + queue.pending for name, queue in seen.items()}
     return QueueSample(
-        in_flight=sum(sizes[queue, "pending"] for queue in QUEUES),
-        dead=sum(found[len(calls) :]),
-        limited=sizes[LIMITED, "pending"],
-        singles=sum(sizes[SINGLE, state] for state in states),
-        left=sum(sizes.values()),
+        in_flight=sum(queue.pending for queue in seen.values()),
+        dead=sum(queue.totals.get("dead", 0) for queue in seen.values()),
+        limited=seen[LIMITED].pending,
+        singles=left[SINGLE],
+        left=sum(left.values()),
     )
 
 
@@ -121,7 +112,3 @@ def _resident_by_ps(pid: int) -> int | None:
         ["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout.strip()
     return int(told) * 1024 if told.isdigit() else None
-
-
-def _number(reply: bytes | None) -> int:
-    return int(reply or 0)
