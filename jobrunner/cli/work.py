@@ -30,7 +30,7 @@ from jobrunner.log_setup import FORMATS, log_to_stderr
 from jobrunner.logs import IDENTITY
 from jobrunner.settings import EVENTS
 from jobrunner.worker.child_processes import claim_children
-from jobrunner.worker.recycling import WORN
+from jobrunner.worker.recycling import DUE
 from jobrunner.worker.worker import Worker, WorkerSummary
 
 _TRACED = "jobrunner.tracing.exporter"
@@ -218,7 +218,7 @@ def work_here(
     if supervisor is None:
         ask_at_signals(lambda: renewal.stop(worker.ask_to_stop), lambda: renewal.ask(worker.ask_to_stop))
     else:
-        ask_at_signals(worker.ask_to_stop, lambda: supervisor.tell(WORN))
+        ask_at_signals(worker.ask_to_stop, lambda: supervisor.tell(DUE))
         supervisor.ask_at_end(worker.ask_to_stop)
     with metrics.serving(client, worker.health), _ending_if_broken():
         summary = worker.run(burst=wanted.burst, drain=wanted.drain)

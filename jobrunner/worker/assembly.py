@@ -126,7 +126,7 @@ class Assembly:
         tasks = self._task_parts(fetched, guard.keeper)
         fetcher = Fetcher(
             tasks,
-            AttemptEvents(self._broker, self._keys, self._worker_id, tells=settings.events == "all"),
+            AttemptEvents(self._broker, self._keys, self._worker_id, writes=settings.events == "all"),
             UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace),
             self._complaints,
             max_tasks=self._exact_tasks,

@@ -13,7 +13,7 @@ from jobrunner.formatting import size
 from jobrunner.logs import SafeLogger
 from jobrunner.settings import WorkerSettings
 
-TAKES, READY, WORN = "takes", "ready", "worn"
+TAKES, READY, DUE = "takes", "ready", "due"
 """Reports of a supervised worker: it takes tasks from now on, it works, and it is due for recycling."""
 _COUNT_EVERY_S = 0.02
 _LOOK_EVERY_S = 0.25
@@ -81,8 +81,8 @@ class Recycling:
 
     def _look(self, finished: int, now: float) -> None:
         memory = resident_bytes() if self._most_bytes else 0
-        is_worn = memory > self._most_bytes or 0 < self._most_tasks <= finished
-        if not is_worn or now < self._say_at:
+        is_due = memory > self._most_bytes or 0 < self._most_tasks <= finished
+        if not is_due or now < self._say_at:
             return
         self._say_at = now + _SAY_EVERY_S
         memory_mib = round((memory or resident_bytes()) / MIB)
@@ -90,7 +90,7 @@ class Recycling:
         if self._tell is None:
             self._is_over = True
         else:
-            self._tell(WORN)
+            self._tell(DUE)
 
 
 def resident_bytes(pid: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""One worker process after the other gets a successor: because all are to (SIGHUP), or because it is worn."""
+"""Replaces worker processes one after the other: all of them at SIGHUP, and those that are due for recycling."""
 
 import math
 from collections import deque

@@ -15,7 +15,7 @@ from jobrunner.cli.supervisor.rolling_restart import RollingRestart
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import ServerError
 from jobrunner.logs import SafeLogger
-from jobrunner.worker.recycling import READY, TAKES, WORN
+from jobrunner.worker.recycling import DUE, READY, TAKES
 
 _log = SafeLogger("jobrunner.supervisor")
 _FIRST_PAUSE_S = 0.5
@@ -37,7 +37,7 @@ class Supervisor:
     3. starts one that crashed again, after a pause that doubles; one that five times in a row does not come as far as
        taking tasks, or says that it is misused, is given up, and all with it, unless it worked before and others work
        now. A crash later than that may be the fault of a task, whose attempts end;
-    4. replaces them one after the other at SIGHUP, and one that is worn (see Replacing);
+    4. replaces them one after the other at SIGHUP, and one that is due for recycling (see Replacing);
     5. passes on what it is asked: once to stop, twice at once; at the third time it kills;
     6. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
     7. with `until`, stops them gracefully when that answers yes; it is asked twice a second;
@@ -120,7 +120,7 @@ class Supervisor:
             process.works = True
             if process is slot.heir and process.is_wanted:
                 self._replacing.came_up(slot)
-        elif word == WORN and process is slot.process and not self._asked:
+        elif word == DUE and process is slot.process and not self._asked:
             self._replacing.add(slot)
 
     def _ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:

@@ -24,7 +24,7 @@ from jobrunner.worker.report.reports import ReportCall
 _NO_KEEPER_PAUSE_S = 0.05
 _LONG_S = 3600.0
 _NOTIFY_BUSY = 256
-_DEAF_S = 0.2
+_POLL_ALL_S = 0.2
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Fetcher:
         self._ahead = ReserveAhead(parts.keys, self._numbers)
         self._max_tasks = max_tasks
         self._woken: set[str] = set()
-        self._heard_at = 0.0
+        self._listened_at = 0.0
         self.reserving = True
         """Off for good when the worker stops."""
         self.resting = False
@@ -104,7 +104,7 @@ class Fetcher:
 
     def woken(self, queue: str, brought: Sequence[Reservation | JobrunnerError]) -> None:
         """Called by the thread of the notifier: the queue of a hint, and the replies to the calls it was armed with."""
-        if queue not in self._ahead.heard(brought) and queue:
+        if queue not in self._ahead.take_replies(brought) and queue:
             self._woken.add(queue)
 
     def step(self) -> float:
@@ -158,9 +158,9 @@ class Fetcher:
         if not wanted:
             return
         if self._parts.notifier.is_armed:
-            self._heard_at = now
-        elif now - self._heard_at >= _DEAF_S:  # no hint is heard while every slot is taken, so all queues are polled
-            self._heard_at = now
+            self._listened_at = now
+        elif now - self._listened_at >= _POLL_ALL_S:  # the notifier does not listen while every slot is taken
+            self._listened_at = now
             self._rotation.wake_all()
         turn.plan = self._rotation.plan(wanted)
 

@@ -143,7 +143,7 @@ class Intake:
         return None
 
     def take(self, queue: str, wanted: int, reply: Reservation, asked_at: float, *, begins: bool) -> None:
-        """Takes in a reservation of up to `wanted` tasks: begins those that it can hold, or hands them back."""
+        """Takes in a reservation of up to `wanted` tasks: starts those that it can hold, or releases them."""
         attempts = self._hold(queue, wanted, reply, asked_at)
         if attempts and begins:
             self._begin(queue, attempts)
@@ -203,7 +203,7 @@ class Intake:
             self.give_back_backlog()
 
     def give_back_backlog(self) -> None:
-        """Hands back what the executor has not begun."""
+        """Releases what the executor has not begun."""
         self.give_back(self._parts.executor.take_back())
 
     def give_back_unbegun(self) -> None:

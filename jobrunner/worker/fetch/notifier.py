@@ -112,7 +112,7 @@ class Notifier:
 
 class ReserveAhead:
     """The reserve commands behind the wait. Its length is how many answers came that were not taken in. The wake-up
-    thread calls `plan` and `heard`, the fetch loop everything else.
+    thread calls `plan` and `take_replies`, the fetch loop everything else.
 
     Invariant: they reserve no more than the worker could take when it began to block, and it hands back what it cannot
     take any more; a task counts as held since the server handed it out.
@@ -138,14 +138,14 @@ class ReserveAhead:
             for queue, count in self._planned
         ]
 
-    def heard(self, brought: Sequence[Reservation | JobrunnerError]) -> set[str]:
+    def take_replies(self, brought: Sequence[Reservation | JobrunnerError]) -> set[str]:
         """Takes in the replies to the calls; returns the queues that need no poll now."""
-        looked_at = set()
+        polled = set()
         for (queue, count), one in zip(self._planned, brought, strict=False):
             if isinstance(one, Reservation):
                 self._brought.append((queue, count, one))
-                looked_at.add(queue)
-        return looked_at
+                polled.add(queue)
+        return polled
 
     def first(self) -> tuple[str, int, Reservation]:
         """The oldest answer: the queue, how many were asked for, and what came. It counts until it is `done`."""

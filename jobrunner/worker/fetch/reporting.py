@@ -21,7 +21,7 @@ from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, sealed
-from jobrunner.worker.report.reports import Report, ReportCall, ended, report_calls, tell, too_many_hops
+from jobrunner.worker.report.reports import Report, ReportCall, ended, log_verdicts, report_calls, too_many_hops
 from jobrunner.worker.report.stats import COUNTED, TOO_LATE, StatsRecorder
 
 _REFUSALS = 50
@@ -32,19 +32,19 @@ _log = SafeLogger("jobrunner.fetcher")
 
 
 class AttemptEvents:
-    """The end of every attempt as an event, for workers that are asked for it (`events="all"`, here `tells`).
+    """The end of every attempt as an event, for workers that are asked for it (`events="all"`, here `writes`).
 
     Written once the replies to reports are known, all of a turn in one round trip. An event that the server refuses is
     dropped: events delay no work.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, worker_id: str, *, tells: bool) -> None:
-        self._broker, self._keys, self._worker_id, self._tells = broker, keys, worker_id, tells
+    def __init__(self, broker: Broker, keys: Keys, worker_id: str, *, writes: bool) -> None:
+        self._broker, self._keys, self._worker_id, self._writes = broker, keys, worker_id, writes
         self._unsent: list[Call[None]] = []
 
     def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
         """Notes ended attempts by the server's replies; attempts that were handed back did not end."""
-        if self._tells:
+        if self._writes:
             for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
                 if ended := _ended(outcome, verdict):
                     self._unsent.append(self._event(attempt, outcome, ended))
@@ -76,49 +76,49 @@ class AfterReport:
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, held: KeeperClient, figures: StatsRecorder, endings: AttemptEvents
+        self, broker: Broker, keys: Keys, keeper: KeeperClient, stats: StatsRecorder, events: AttemptEvents
     ) -> None:
         self._broker = broker
         self._keys = keys
-        self._held = held
-        self._figures = figures
-        self._endings = endings
+        self._keeper = keeper
+        self._stats = stats
+        self._events = events
         self._taken: list[tuple[ReportCall, list[str]]] = []
-        self._untold: list[Ended] = []
+        self._ends: list[Ended] = []
 
     def __len__(self) -> int:
-        return len(self._taken) + len(self._untold)
+        return len(self._taken) + len(self._ends)
 
-    def take(self, settlement: ReportCall, verdicts: list[str]) -> None:
+    def take(self, call: ReportCall, verdicts: list[str]) -> None:
         """Takes the server's replies to reports."""
-        self._taken.append((settlement, verdicts))
+        self._taken.append((call, verdicts))
 
     def note(self) -> None:
         """Does the part that needs no server: drops leases, counts, logs."""
         if not self._taken:
             return
         try:
-            for settlement, verdicts in self._taken:
-                if not settlement.targets:  # of moves, some may still have to be made in another way
-                    self._held.drop(attempt for attempt, _ in settlement.reports)
-                self._figures.observe(settlement.reports, verdicts)
-                self._endings.observe(settlement.reports, verdicts)
-                tell(settlement, verdicts)
-                self._untold += ended(self._keys, settlement, verdicts)
+            for call, verdicts in self._taken:
+                if not call.targets:  # of moves, some may still have to be made in another way
+                    self._keeper.drop(attempt for attempt, _ in call.reports)
+                self._stats.observe(call.reports, verdicts)
+                self._events.observe(call.reports, verdicts)
+                log_verdicts(call, verdicts)
+                self._ends += ended(self._keys, call, verdicts)
         finally:
             self._taken = []  # last: no moment may look as if nothing were to be done
 
     def pass_on(self) -> None:
         """Passes ends of tasks on to their flows, and sends events. The ends are in their outboxes, so the leader
         passes on those that fail here."""
-        if self._untold:
+        if self._ends:
             try:
-                relay(self._broker, self._keys, ended=self._untold)
+                relay(self._broker, self._keys, ended=self._ends)
             except JobrunnerError as error:
-                _log.warning("flows continue at the leader's next scan", ends=len(self._untold), error=str(error))
+                _log.warning("flows continue at the leader's next scan", ends=len(self._ends), error=str(error))
             finally:
-                self._untold = []
-        self._endings.send()
+                self._ends = []
+        self._events.send()
 
 
 class Reporting:
@@ -165,12 +165,12 @@ class Reporting:
             reports = [report for report in reports if type(report[1]) is not Acknowledged]
         if Unknown in kinds:
             reports = [
-                (attempt, self._unknown.settle(attempt, outcome) if isinstance(outcome, Unknown) else outcome)
+                (attempt, self._unknown.reported(attempt, outcome) if isinstance(outcome, Unknown) else outcome)
                 for attempt, outcome in reports
             ]
         if Failed in kinds or Unknown in kinds:
             reports = [
-                (attempt, self._backoffs.settle(attempt, outcome) if isinstance(outcome, Failed) else outcome)
+                (attempt, self._backoffs.reported(attempt, outcome) if isinstance(outcome, Failed) else outcome)
                 for attempt, outcome in reports
             ]
         if self._keys.seal is not None:

@@ -156,17 +156,17 @@ class CrashRecovery:
         self._waits_all = False
         self._lacks_marks = marks.lacks_marks
         text = marks.read()
-        self._will = msgspec.json.decode(text, type=HeldWork) if text else None
+        self._work = msgspec.json.decode(text, type=HeldWork) if text else None
 
     def run(self) -> None:
         """Until everything is handed back, or the time is up: then the leases end by themselves."""
-        if self._will is None:
+        if self._work is None:
             return
-        will = self._will
-        if will.process and not end_all_of(will.process, _CHILDREN_END_S, forked=will.claims_children):
+        work = self._work
+        if work.process and not end_all_of(work.process, _CHILDREN_END_S, forked=work.claims_children):
             self._waits_all = True
         ends, failures = monotonic() + _GIVES_UP_S, 0
-        queues = self._will.queues
+        queues = self._work.queues
         while queues and monotonic() < ends:
             queues = self._hand_back(queues)
             if queues:

@@ -107,7 +107,7 @@ class KeeperClient:
         """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock)."""
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
-            self._tell(hold_lines(since_s, attempts))
+            self._send(hold_lines(since_s, attempts))
             if self.is_ready and _is_one_short(attempts):
                 self._wake_pipe.ring()
 
@@ -120,7 +120,7 @@ class KeeperClient:
             if self._stopped:
                 self._stopped.difference_update(tokens)
             if tokens:
-                self._tell(drop_line(tokens))
+                self._send(drop_line(tokens))
 
     def attempts(self) -> list[Attempt]:
         """Everything that is held."""
@@ -166,8 +166,8 @@ class KeeperClient:
                 sleep(_BETWEEN_STARTS_S)
 
     def _open(self) -> subprocess.Popen[bytes] | None:
-        heard = self._wake_pipe.open()
-        inherited = heard, self._shared.descriptor
+        read_end = self._wake_pipe.open()
+        inherited = read_end, self._shared.descriptor
         module = "jobrunner.worker.lease_keeper.keeper_process"
         words = [sys.executable, "-m", module, *map(str, inherited), str(os.getpid())]
         try:
@@ -179,17 +179,17 @@ class KeeperClient:
             _log.warning("the lease keeper cannot be started", error=str(error))
             return None
         finally:
-            os.close(heard)
+            os.close(read_end)
         assert self._keeper.stdin is not None
         os.set_blocking(self._keeper.stdin.fileno(), False)
         self._write(self._first_line)
         return self._keeper
 
-    def _tell_all(self) -> None:
+    def _send_all(self) -> None:
         self._write(hold_lines(_LONG_AGO, self._held.values()))
         self._wake_pipe.ring()
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         if self._ready.is_set():
             self._write(line)
 
@@ -214,15 +214,15 @@ class KeeperClient:
         assert keeper.stdout is not None
         health, was_ready, begun = KeeperHealth(self._shared, keeper.pid), False, b""
         output = keeper.stdout.fileno()
-        heard = select.poll()
-        heard.register(output, select.POLLIN)
+        written = select.poll()
+        written.register(output, select.POLLIN)
         with suppress(OSError):  # a job may have closed what it does not know
             while True:
-                if heard.poll(POLL_MS):
+                if written.poll(POLL_MS):
                     if not (piece := os.read(output, _CHUNK)):
                         break
                     *lines, begun = (begun + piece).split(b"\n")
-                    was_ready = self._hear(lines) or was_ready
+                    was_ready = self._take_lines(lines) or was_ready
                 if health.is_lost(was_ready) and not self._closing:
                     _log.warning("the lease keeper gives no signs of life; it is killed", held=len(self._held))
                     break
@@ -230,7 +230,7 @@ class KeeperClient:
         keeper.wait()
         return was_ready
 
-    def _hear(self, lines: list[bytes]) -> bool:
+    def _take_lines(self, lines: list[bytes]) -> bool:
         """Handles lines of the keeper; returns whether one of them reported that it is ready."""
         is_ready = False
         for line in lines:
@@ -238,7 +238,7 @@ class KeeperClient:
             if word == "R":
                 with self._lock:
                     self._ready.set()
-                    self._tell_all()
+                    self._send_all()
                 is_ready = True
             elif token in self._held:
                 self._stopped.add(token)

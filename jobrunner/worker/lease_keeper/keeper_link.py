@@ -197,9 +197,9 @@ class WakePipe:
     def open(self) -> int:
         """Opens a new one; returns the end of the keeper, which the caller closes when it is inherited."""
         self.close()
-        heard, self._descriptor = os.pipe()
+        read_end, self._descriptor = os.pipe()
         os.set_blocking(self._descriptor, False)
-        return heard
+        return read_end
 
     def close(self) -> None:
         """Closes the end of the worker."""
@@ -277,10 +277,10 @@ def watch_own_kills(marks: SharedMemory) -> None:
     _noted.add(marks)
     if not _installed:
         _installed.append(True)
-        sys.addaudithook(_hear)
+        sys.addaudithook(_note_own_kill)
 
 
-def _hear(event: str, args: tuple[Any, ...]) -> None:
+def _note_own_kill(event: str, args: tuple[Any, ...]) -> None:
     if event not in ("os.kill", "os.killpg"):
         return
     target, number = args

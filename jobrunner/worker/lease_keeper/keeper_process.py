@@ -1,16 +1,16 @@
 """The lease keeper: a process beside a worker that renews its leases, and hands them back when the worker is killed.
 
-Usage: ``python -m jobrunner.worker.lease_keeper.keeper_process BELL MARKS WORKER`` (two file descriptors and a process
-id), with JSON lines on standard input::
+Usage: ``python -m jobrunner.worker.lease_keeper.keeper_process WAKE_PIPE MARKS WORKER`` (two file descriptors and a
+process id), with JSON lines on standard input::
 
     ["serve", url, prefix]                                   first: the server; not an argument, as `ps` shows those
     ["hold", queue, since_s, keepalive_s, [token…], [id…]]   held since then, by the monotonic clock of this machine
     ["drop", [token…]]                                       these are over
 
 and lines on standard output: ``R`` (ready), ``S token`` (someone asked the task to stop) and ``L token`` (its lease is
-lost). It reads when something comes on the pipe BELL (a file descriptor), and once a second: no task waits until this
-process has been woken. It gives signs of life in the memory MARKS (see keeper_link.py), and reads there what had
-begun when the worker died (see crash_recovery.py).
+lost). It reads when a byte comes on WAKE_PIPE, and once a second: no task waits until this process has been woken. It
+gives signs of life in the memory MARKS (see keeper_link.py), and reads there what had begun when the worker died (see
+crash_recovery.py).
 """
 
 import contextlib
@@ -89,7 +89,7 @@ def main() -> None:
     """Serves the worker that started this process, until it ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    bell, marks, worker = int(sys.argv[1]), SharedMemory(int(sys.argv[2])), WatchedProcess(int(sys.argv[3]))
+    wake_pipe, marks, worker = int(sys.argv[1]), SharedMemory(int(sys.argv[2])), WatchedProcess(int(sys.argv[3]))
     first = sys.stdin.buffer.readline()
     if not first:
         os._exit(0)
@@ -101,28 +101,28 @@ def main() -> None:
     threading.Thread(target=_renew, args=(keeper, inbox, worker, turns), daemon=True).start()
     _print("R")
     with contextlib.suppress(EOFError):
-        _listen(inbox, bell, marks, turns, worker)
+        _listen(inbox, wake_pipe, marks, turns, worker)
     if not marks.ended_well and worker.wait(_DIES_S):
         CrashRecovery(broker, keys, marks, worker.death(marks.own_signal)).run()
     os._exit(0)
 
 
-def _listen(inbox: Inbox, bell: int, marks: SharedMemory, turns: TurnClock, worker: WatchedProcess) -> None:
+def _listen(inbox: Inbox, wake_pipe: int, marks: SharedMemory, turns: TurnClock, worker: WatchedProcess) -> None:
     """Until the worker is dead, or lets go of its ends of the pipes."""
-    ringing = select.poll()
-    ringing.register(bell, select.POLLIN)
+    poll = select.poll()
+    poll.register(wake_pipe, select.POLLIN)
     if worker.descriptor >= 0:
-        ringing.register(worker.descriptor, select.POLLIN)
+        poll.register(worker.descriptor, select.POLLIN)
     reads_at = refreshes_at = 0.0
     while True:
         if not turns.hang:
             marks.beat()
-        rings = {descriptor for descriptor, _ in ringing.poll(round(BEAT_S * 1000))}
-        if worker.descriptor in rings or os.getppid() != worker.pid:
+        ready = {descriptor for descriptor, _ in poll.poll(round(BEAT_S * 1000))}
+        if worker.descriptor in ready or os.getppid() != worker.pid:
             return
-        if bell in rings and not os.read(bell, _CHUNK):
+        if wake_pipe in ready and not os.read(wake_pipe, _CHUNK):
             return  # the worker has closed its end: no wake-up can come
-        if rings or monotonic() >= reads_at:
+        if ready or monotonic() >= reads_at:
             inbox.catch_up()
             reads_at = monotonic() + _READ_EVERY_S
         if monotonic() >= refreshes_at:

@@ -57,12 +57,12 @@ class _RenewalSlice:
 
 
 class LeaseRenewer:
-    """Renews each lease when a third of it has passed. Calls `tell` with lines for the worker."""
+    """Renews each lease when a third of it has passed. Calls `notify` with lines for the worker."""
 
-    def __init__(self, broker: Broker, keys: Keys, tell: Callable[[str], None]) -> None:
+    def __init__(self, broker: Broker, keys: Keys, notify: Callable[[str], None]) -> None:
         self._broker = broker
         self._keys = keys
-        self._tell = tell
+        self._notify = notify
         self._batches: set[LeaseBatch] = set()
         self._batch_of: dict[str, LeaseBatch] = {}
         self._asked: set[str] = set()
@@ -165,18 +165,18 @@ class LeaseRenewer:
                     else:
                         batch.failures, batch.renewed = 0, asked_at
             if not isinstance(verdicts, Exception):
-                self._hear(one.reports, verdicts)
+                self._take_verdicts(one.reports, verdicts)
 
-    def _hear(self, reports: list[tuple[str, str, int]], verdicts: list[str]) -> None:
+    def _take_verdicts(self, reports: list[tuple[str, str, int]], verdicts: list[str]) -> None:
         for (_, token, _), verdict in zip(reports, verdicts, strict=True):
             if verdict in _LETS_GO:
                 with self._lock:
                     was_held = self._forget(token)
                 if was_held and verdict != "gone":
-                    self._tell(f"L {token}")
+                    self._notify(f"L {token}")
             elif verdict.startswith("!") and token not in self._asked:
                 self._asked.add(token)
-                self._tell(f"S {token}")
+                self._notify(f"S {token}")
 
     def _pause(self) -> float:
         now = monotonic()

@@ -45,29 +45,29 @@ class UnknownJobs:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._counted: dict[tuple[str, str], int] = {}
-        self._told_at: dict[tuple[str, str], float] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}
 
-    def settle(self, attempt: Attempt, outcome: Unknown) -> Deferred | Failed:
+    def reported(self, attempt: Attempt, outcome: Unknown) -> Deferred | Failed:
         """Returns the outcome to report for an attempt that could not be made here."""
         now_ms = attempt.deadline_ms - attempt.keepalive_ms
         age_s = max((now_ms - attempt.unknown_since_ms) / 1000, 0.0) if attempt.unknown_since_ms else 0.0
         if age_s >= self._grace_s:
             return Failed(outcome.error)
-        self._tell(attempt)
+        self._log_task(attempt)
         delay_s = min(max(age_s * _SHARE, _SHORTEST_S), _LONGEST_S) * random.uniform(0.5, 1.0)
         due_s = math.ceil((now_ms / 1000 + delay_s) / _GRID_S) * _GRID_S
         return Deferred(min(due_s - now_ms / 1000, self._grace_s - age_s))
 
-    def _tell(self, attempt: Attempt) -> None:
-        if len(self._told_at) > _MOST_NAMES:
-            self._told_at.clear()
+    def _log_task(self, attempt: Attempt) -> None:
+        if len(self._logged_at) > _MOST_NAMES:
+            self._logged_at.clear()
             self._counted.clear()
         named = (attempt.queue, attempt.type)
         self._counted[named] = self._counted.get(named, 0) + 1
         now = monotonic()
-        if now - self._told_at.get(named, -_LOG_EVERY_S) < _LOG_EVERY_S:
+        if now - self._logged_at.get(named, -_LOG_EVERY_S) < _LOG_EVERY_S:
             return
-        self._told_at[named] = now
+        self._logged_at[named] = now
         what = {"job": attempt.type} if attempt.type else {}
         _log.warning(
             "this worker does not know the job: its tasks are handed back, for another worker", **what,
@@ -86,7 +86,7 @@ class QueueBackoffs:
         self._keys = keys
         self._known: dict[str, tuple[float, Backoff]] = {}
 
-    def settle(self, attempt: Attempt, outcome: Failed) -> Failed:
+    def reported(self, attempt: Attempt, outcome: Failed) -> Failed:
         """The outcome with a delay; its own when it has one."""
         if outcome.delay_s is not None:
             return outcome

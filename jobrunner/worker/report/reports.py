@@ -57,7 +57,7 @@ def report_calls(
         verb: Any = "commit" if type(outcome) is Succeeded else _verb(attempt, outcome)
         grouped[attempt.queue, verb, attempt.token if singly else ""].append(report)
     return [
-        _settlement(keys, some, queue, verb, worker)
+        _report_call(keys, some, queue, verb, worker)
         for (queue, verb, _), made in grouped.items()
         for some in _slices(made)
     ]
@@ -93,13 +93,13 @@ def _verb(attempt: Attempt, outcome: Outcome) -> str | tuple[Any, ...]:
     return "release" if isinstance(outcome, (Released, Snoozed, Deferred)) else "commit"
 
 
-def _settlement(
+def _report_call(
     keys: Keys, made: list[Report], queue: str, verb: str | tuple[Any, ...], worker: str
 ) -> ReportCall:
     if isinstance(verb, str):
         if verb == "commit":
             return _commit(keys, made, queue)
-        words = [_words(attempt, outcome) for attempt, outcome in made]
+        words = [_fields_of(attempt, outcome) for attempt, outcome in made]
         if verb == "fail":
             return ReportCall(leases.fail(keys.queue(queue), words, worker=worker), made)
         return ReportCall(getattr(leases, verb)(keys.queue(queue), words), made)
@@ -118,11 +118,11 @@ def _commit(keys: Keys, made: list[Report], queue: str) -> ReportCall:
         attempt, outcome = report
         result = outcome.result if type(outcome) is Succeeded else b""
         groups[attempt.type, type(outcome), result, attempt.then].append(report)
-    said = []
+    parts = []
     for (type_, kind, result, then), group in groups.items():
         leases_of = [word for attempt, _ in group for word in (attempt.id, attempt.token)]
-        said.append(((keep_ms(group[0][0]), _COMMITTED[kind], result, then or b"", type_), leases_of))
-    call = leases.commit_groups(keys.queue(queue), said)
+        parts.append(((keep_ms(group[0][0]), _COMMITTED[kind], result, then or b"", type_), leases_of))
+    call = leases.commit_groups(keys.queue(queue), parts)
     return ReportCall(call, [report for group in groups.values() for report in group])
 
 
@@ -163,7 +163,7 @@ def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Arg]:
     return fields if headers is None else [*fields, "headers", headers]
 
 
-def _words(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
+def _fields_of(attempt: Attempt, outcome: Outcome) -> tuple[Any, ...]:
     if isinstance(outcome, Failed):
         fate = "retry" if outcome.retry else "dead"
         return attempt.id, attempt.token, round((outcome.delay_s or 0.0) * 1000), fate, outcome.error
@@ -179,11 +179,11 @@ _COMMITTED: dict[type, str] = {
 }  # fmt: skip
 
 
-def ended(keys: Keys, settlement: ReportCall, verdicts: list[str]) -> list[Ended]:
+def ended(keys: Keys, call: ReportCall, verdicts: list[str]) -> list[Ended]:
     """The ends of tasks of flows that these reports left in the outbox of their queue."""
     return [
         Ended(keys.queue(attempt.queue).tag, _ENDINGS[type(outcome)], attempt.then, getattr(outcome, "result", b""))
-        for (attempt, outcome), verdict in zip(settlement.reports, verdicts, strict=True)
+        for (attempt, outcome), verdict in zip(call.reports, verdicts, strict=True)
         if attempt.then is not None and (verdict == "dead" or (verdict == "ok" and type(outcome) in _ENDINGS))
     ]
 
@@ -209,9 +209,9 @@ def too_many_hops(attempt: Attempt, outcome: Outcome) -> Report:
     return attempt, Failed(reason, retry=False)
 
 
-def tell(settlement: ReportCall, verdicts: list[str]) -> None:
+def log_verdicts(call: ReportCall, verdicts: list[str]) -> None:
     """Logs failures, deaths, and reports that came too late."""
-    for (attempt, outcome), verdict in zip(settlement.reports, verdicts, strict=True):
+    for (attempt, outcome), verdict in zip(call.reports, verdicts, strict=True):
         if verdict in ("ok", "waiting"):
             continue
         if isinstance(outcome, Failed) and verdict in ("dead", "scheduled"):

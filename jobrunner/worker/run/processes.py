@@ -192,7 +192,7 @@ class ChildProcess:
     """One child, the socket to it, and the pipe that ends it when this process ends."""
 
     def __init__(self) -> None:
-        self._told = ""
+        self._stop_sent = ""
         self._received = bytearray()
         self._timeout_s: float | None = None
         self._socket, theirs = socket.socketpair()
@@ -264,9 +264,9 @@ class ChildProcess:
 
     def stop(self, token: str) -> None:
         """Notifies the child, once, that an attempt should stop."""
-        if token == self._told:
+        if token == self._stop_sent:
             return
-        self._told = token
+        self._stop_sent = token
         with suppress(OSError):
             os.write(self._lifeline, f"{token}\n".encode())
 

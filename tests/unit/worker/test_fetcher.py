@@ -108,7 +108,7 @@ class Bench:
             broker, keys, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
             self.held, self.ear, self.figures,  # type: ignore[arg-type]
         )  # fmt: skip
-        events = AttemptEvents(broker, keys, "w", tells=False)
+        events = AttemptEvents(broker, keys, "w", writes=False)
         self.fetcher = Fetcher(parts, events, UnknownJobs(0.0), max_tasks=max_tasks)
         self.step = self.fetcher.step
 
@@ -598,7 +598,7 @@ def test_a_busy_worker_looks_at_its_empty_queues_beside_what_it_reserves(
     bench.step()
     first = bench.begun()
     push(client, 1, "q9")
-    monkeypatch.setattr("jobrunner.worker.fetch.fetcher._DEAF_S", 0.0)
+    monkeypatch.setattr("jobrunner.worker.fetch.fetcher._POLL_ALL_S", 0.0)
     for attempt in first:
         bench.finished.add(attempt, Succeeded())
     trips = way.trips

@@ -7,7 +7,7 @@ import pytest
 from jobrunner.errors import InvalidOption
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker import recycling
-from jobrunner.worker.recycling import MIB, READY, TAKES, WORN, Recycling
+from jobrunner.worker.recycling import DUE, MIB, READY, TAKES, Recycling
 
 
 class Process:
@@ -81,7 +81,7 @@ def test_supervised_it_says_that_it_is_worn_and_works_on(process: Process) -> No
 
     assert not limited.is_over(1)
 
-    assert process.said == [READY, WORN]
+    assert process.said == [READY, DUE]
 
 
 def test_supervised_it_says_so_again_each_minute(process: Process) -> None:
@@ -91,17 +91,17 @@ def test_supervised_it_says_so_again_each_minute(process: Process) -> None:
         limited.is_over(9)
         process.later(1)
 
-    assert process.said == [READY, WORN, WORN, WORN]
+    assert process.said == [READY, DUE, DUE, DUE]
 
 
 def test_supervised_those_that_began_together_are_worn_at_different_counts(process: Process) -> None:
     def worn_at() -> int:
-        limited, before = process.supervised(max_tasks=1000), process.said.count(WORN)
+        limited, before = process.supervised(max_tasks=1000), process.said.count(DUE)
         assert limited.exact_tasks == 0, "it takes tasks until it is stopped"
         for finished in range(900, 1200):
             process.later(1)
             limited.is_over(finished)
-            if process.said.count(WORN) > before:
+            if process.said.count(DUE) > before:
                 return finished
         return 0
 

@@ -12,7 +12,7 @@ WHY = Unknown("UnknownJob: no")
 
 def after(age_s: float, grace_s: float = 86_400.0) -> Deferred | Failed:
     since = 0.0 if age_s < 0 else NOW_MS - age_s * 1000
-    return UnknownJobs(grace_s).settle(attempt_at("nope", unknown_since_ms=since), WHY)
+    return UnknownJobs(grace_s).reported(attempt_at("nope", unknown_since_ms=since), WHY)
 
 
 def test_the_delay_grows_with_the_age_up_to_half_a_minute() -> None:
@@ -34,7 +34,7 @@ def test_behind_the_grace_it_fails_with_the_reason_and_is_tried_as_usual() -> No
 
 
 def test_a_server_whose_clock_stepped_back_costs_no_delay() -> None:
-    found = UnknownJobs(60).settle(attempt_at("nope", unknown_since_ms=NOW_MS + 5000), WHY)
+    found = UnknownJobs(60).reported(attempt_at("nope", unknown_since_ms=NOW_MS + 5000), WHY)
     assert isinstance(found, Deferred)
     assert found.delay_s <= 1.5
 
@@ -46,9 +46,9 @@ def test_one_line_is_logged_for_each_job_and_queue_a_minute(
     monkeypatch.setattr("jobrunner.worker.report.reported_outcome.monotonic", lambda: now[0])
     jobs = UnknownJobs(86_400)
     for name in ("a", "b", "a", "a"):
-        jobs.settle(attempt_at(name), WHY)
+        jobs.reported(attempt_at(name), WHY)
     now[0] += 61
-    jobs.settle(attempt_at("a"), WHY)
+    jobs.reported(attempt_at("a"), WHY)
     lines = [line for line in capsys.readouterr().out.splitlines() if "does not know the job" in line]
     assert [("job=a" in line, "tasks=" + line.partition("tasks=")[2][:1]) for line in lines] == [
         (True, "tasks=1"), (False, "tasks=1"), (True, "tasks=3"),

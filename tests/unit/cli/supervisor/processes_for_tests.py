@@ -49,7 +49,7 @@ def work(worn=False, processes=1):
     tell("ready")
     if worn:  # last: the supervisor then replaces this process, and all must have noted by then that they work
         await_notes("works", processes)
-        tell("worn")
+        tell("due")
     while True:
         signal.pause()
 """
