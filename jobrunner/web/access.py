@@ -24,10 +24,10 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.inspector import audit
 from jobrunner.web import security
-from jobrunner.web.addresses import Network, address_of
+from jobrunner.web.addresses import Network, address_of, site_of
 from jobrunner.web.auth import Auth, Basic, Identity, LoginAuth
-from jobrunner.web.errors import NotAllowed, NotIdentified
-from jobrunner.web.login_throttle import NOTED, AccessAudit, LoginThrottle
+from jobrunner.web.errors import NOTED, NotAllowed, NotIdentified
+from jobrunner.web.login_throttle import LoginThrottle
 from jobrunner.web.roles import Role
 
 LASTS_S = 12 * 3600
@@ -130,7 +130,7 @@ class Access:
         self.key = key
         self._client = client
         self._trusted = trusted
-        self._notes = AccessAudit(client)
+        self._notes = audit.AccessAudit(client)
         self.throttle = LoginThrottle(client, key, trusted, self._notes)
         self.sessions = Sessions(client, key)
 
@@ -167,7 +167,8 @@ class Access:
             identity = self.throttle.tried(request, name, lambda: auth.identify(request), known=auth.knows(name))
         if identity is not None:
             address = self.address_of(request)
-            self._notes.came_in(who=identity.name, role=identity.role.name.lower(), address=address)
+            role = identity.role.name.lower()
+            self._notes.came_in(who=identity.name, role=role, address=address, site=site_of(address))
         return identity
 
     def known(self, request: HTTPConnection) -> Identity | None:
@@ -203,11 +204,13 @@ class Access:
         if not isinstance(error, NotIdentified | NotAllowed) or is_first_visit or NOTED in request.scope:
             return
         identity = request.scope.get(_IDENTITY)
+        address = self.address_of(request)
         self._notes.refused(
             who=identity.name if identity else "unknown",
             role=identity.role.name.lower() if identity else "",
             action="refused",
             what=f"{request.scope.get('method')} {request.scope['path']}",
             outcome=f"refused: {text}",
-            address=self.address_of(request),
+            address=address,
+            site=site_of(address),
         )

@@ -62,12 +62,13 @@ def create_app(
             "TrustedProxy(…), or LoginLinks(); auth=Loopback() makes everybody on this machine an admin"
         )
     asked = AskedOf(auth) if callable(auth) else auth
+    prefix = checked_prefix(prefix_path)
     trusted = networks(trusted_proxies) or (asked.trusted if isinstance(asked, TrustedProxy) else ())
     client.hide(redact)
     dashboard = Dashboard(client, asked, acts=actions, secret=secret, trusted=trusted)
     dashboard.app = app = Starlette(
         routes=_routes(dashboard, asked),
-        middleware=[Middleware(SecurityHeaders), Middleware(UnderPrefix, prefix=checked_prefix(prefix_path))],
+        middleware=[Middleware(SecurityHeaders), *([Middleware(UnderPrefix, prefix=prefix)] if prefix else [])],
         exception_handlers={HTTPException: _refusing(dashboard)},
     )
     app.state.dashboard = dashboard
@@ -156,7 +157,7 @@ class UnderPrefix:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on with the prefix as its root path (ASGI: `path` holds it too)."""
-        if self._prefix and scope["type"] in ("http", "websocket"):
+        if scope["type"] in ("http", "websocket"):
             root, path = scope.get("root_path", ""), scope["path"]
             below = path.removeprefix(root) if root else path
             if not is_below(below, self._prefix):

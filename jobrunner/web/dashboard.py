@@ -13,16 +13,16 @@ from urllib.parse import urlencode
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from jobrunner.client.client import Client
 from jobrunner.web import security
 from jobrunner.web.access import Access
 from jobrunner.web.addresses import Network
 from jobrunner.web.auth import Auth, Identity
-from jobrunner.web.errors import NotAllowed, Refused, TooMany, explained
+from jobrunner.web.errors import NOTED, NotAllowed, Refused, TooMany, explained
 from jobrunner.web.live import LiveUpdates
-from jobrunner.web.login_throttle import NOTED
+from jobrunner.web.login_throttle import RECOGNISED
 from jobrunner.web.operations import Operations
 from jobrunner.web.parameters import RequestParameters, parse_pairs, read_form, wants_json
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
@@ -92,7 +92,8 @@ class Dashboard:
                 response = await handler(request)
             except Exception as error:
                 response = await run_in_threadpool(self._refused_somehow, request, error)
-            self.access.throttle.recognise(request, response)
+            if RECOGNISED in request.scope:
+                self.access.throttle.recognise(request, response)
             return response
 
         return answering
@@ -195,7 +196,7 @@ class Dashboard:
     def _after(self, context: Context, done: Done) -> Response:
         if wants_json(context.request):
             values = {"done": done.text, "to": done.to, **(done.values or {})}
-            return Response(as_json(values), media_type="application/json")
+            return JSONResponse(values)
         back = security.local_path(context.form.text("back", longest=2000), done.to)
         response = RedirectResponse(done.to if done.leads else back, 303)
         self.flash.put(context.request, response, done.text, "done")

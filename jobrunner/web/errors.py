@@ -8,6 +8,10 @@ from jobrunner.errors import JobrunnerError, ServerUnavailable, TaskGone, Unknow
 _log = logging.getLogger("jobrunner.web")
 
 
+NOTED = "jobrunner.noted"
+"""Key in the scope of a request whose refusal is already in the audit log."""
+
+
 class Refused(Exception):
     """A refused request. The user sees the text, so it contains no secret."""
 

@@ -11,7 +11,7 @@ import redis
 
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
-from jobrunner.web import login_throttle as notes_module
+from jobrunner.inspector import audit as notes_module
 from jobrunner.web.addresses import site_of
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Basic, Identity, Loopback, Token, TrustedProxy
