@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.errors import UsageError
+from jobrunner.errors import ResultTooLarge, UsageError
 
 _NULL = b"null"
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _refuse(value))
@@ -39,6 +39,19 @@ def _not_finite(value: object, path: str) -> str | None:
     else:
         return None
     return next((found for at, one in parts if (found := _not_finite(one, at))), None)
+
+
+def write_result(result: Any, limit: int, *, what: str = "the result") -> bytes:
+    """A result as JSON, nothing for None. Raises ResultTooLarge, UsageError for what has no JSON form."""
+    if result is None:
+        return b""
+    raw = encode(result, what=what)
+    if len(raw) > limit:
+        raise ResultTooLarge(
+            f"{what} has {len(raw)} bytes, the limit is {limit}; store it elsewhere and return a reference, or raise "
+            "result_limit"
+        )
+    return raw
 
 
 def decode(raw: bytes) -> Any:

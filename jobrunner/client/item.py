@@ -15,7 +15,6 @@ from jobrunner.errors import (
     NotReserved,
     PayloadTooLarge,
     QueueFull,
-    ResultTooLarge,
 )
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
@@ -139,19 +138,6 @@ def check_size(payload: bytes, limit: int) -> None:
             f"the payload has {len(payload)} bytes, the limit is {limit}; store it elsewhere and send a reference, "
             "or raise payload_limit"
         )
-
-
-def write_result(result: Any, limit: int, *, what: str = "the result") -> bytes:
-    """A result as JSON, nothing for None. Raises ResultTooLarge, UsageError for what has no JSON form."""
-    if result is None:
-        return b""
-    raw = encode(result, what=what)
-    if len(raw) > limit:
-        raise ResultTooLarge(
-            f"{what} has {len(raw)} bytes, the limit is {limit}; store it elsewhere and return a reference, or raise "
-            "result_limit"
-        )
-    return raw
 
 
 def read_payload(raw: bytes | None, encoding: bytes | None) -> Any:

@@ -7,9 +7,10 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
 from jobrunner.broker.chunks import sliced
 from jobrunner.client.encryption import closed_results
-from jobrunner.client.item import check_verdict, write_result
+from jobrunner.client.item import check_verdict
 from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.operations.reserved import ReservedItem
+from jobrunner.codec import write_result
 from jobrunner.errors import LeaseError, ReportsRefused, UsageError
 from jobrunner.formatting import describe
 

@@ -10,8 +10,8 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
-from jobrunner.client.item import write_result
 from jobrunner.clock import utc_now
+from jobrunner.codec import write_result
 from jobrunner.errors import EncryptionError, EncryptionMissing, ParameterError, ResultTooLarge, ServerError, UsageError
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.jobs.running_task import JobRun
