@@ -19,8 +19,17 @@ from jobrunner.broker.call import (
     server_error,
 )
 from jobrunner.broker.cluster_nodes import AsyncClusterNodes
-from jobrunner.broker.connect import Endpoint, Idle, has_died_async
-from jobrunner.broker.reconnect import BROKEN, Demoted, ReconnectPolicy, may_repeat, raise_if_demoted, read_reply_async
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.reconnect import (
+    BROKEN,
+    Demoted,
+    Idle,
+    ReconnectPolicy,
+    has_died_async,
+    may_repeat,
+    raise_if_demoted,
+    read_reply_async,
+)
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")

@@ -21,8 +21,17 @@ from jobrunner.broker.call import (
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.cluster_nodes import ClusterNodes, nothing
-from jobrunner.broker.connect import Endpoint, Idle, has_died
-from jobrunner.broker.reconnect import BROKEN, Demoted, ReconnectPolicy, may_repeat, raise_if_demoted, read_reply
+from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.reconnect import (
+    BROKEN,
+    Demoted,
+    Idle,
+    ReconnectPolicy,
+    has_died,
+    may_repeat,
+    raise_if_demoted,
+    read_reply,
+)
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")

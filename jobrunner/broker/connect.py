@@ -6,8 +6,6 @@ get a connection of their own without that limit.
 """
 
 import asyncio
-import os
-from collections import deque
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -103,56 +101,6 @@ class Endpoint:
     def __str__(self) -> str:
         """Where the server is, without anything that may be a secret."""
         return safe_url(self.url)
-
-
-class Idle:
-    """Idle connections of one process. A fork starts with none: a socket must not be shared."""
-
-    def __init__(self) -> None:
-        self._resting: deque[Any] = deque()
-        self._pid = os.getpid()
-
-    def __len__(self) -> int:
-        return len(self._resting) if self._pid == os.getpid() else 0
-
-    def take(self) -> Any | None:
-        """The connection used last, or None."""
-        if self._pid != os.getpid():
-            self._resting, self._pid = deque(), os.getpid()
-        try:
-            return self._resting.pop()
-        except IndexError:
-            return None
-
-    def rest(self, connection: Any) -> None:
-        """Puts a connection back after a complete exchange."""
-        self._resting.append(connection)
-
-    def take_all(self) -> list[Any]:
-        """Empties it."""
-        taken = []
-        while (connection := self.take()) is not None:
-            taken.append(connection)
-        return taken
-
-
-def has_died(connection: Any) -> bool:
-    """Whether the server closed an idle connection, or left something unread on it."""
-    try:
-        return bool(connection.can_read(timeout=0))
-    except (redis.ConnectionError, redis.TimeoutError, OSError):
-        return True
-
-
-async def has_died_async(connection: Any) -> bool:
-    """The same for asyncio."""
-    for _ in range(2):
-        await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
-    look = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
-    try:
-        return bool(await look())
-    except (redis.ConnectionError, redis.TimeoutError, OSError):
-        return True
 
 
 def _embedded_folder(url: object) -> Path | None:

@@ -1,5 +1,8 @@
-"""The policy for failed connections: how long to try, and which calls may be sent again."""
+"""Connections between calls: those that rest, how long to try one that failed, and which calls may be sent again."""
 
+import asyncio
+import os
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +20,56 @@ _ANSWERED = (AuthenticationError, BusyLoadingError)
 """Errors that redis-py derives from BROKEN ones although the server has answered."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
+
+
+class Idle:
+    """Idle connections of one process. A fork starts with none: a socket must not be shared."""
+
+    def __init__(self) -> None:
+        self._resting: deque[Any] = deque()
+        self._pid = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._resting) if self._pid == os.getpid() else 0
+
+    def take(self) -> Any | None:
+        """The connection used last, or None."""
+        if self._pid != os.getpid():
+            self._resting, self._pid = deque(), os.getpid()
+        try:
+            return self._resting.pop()
+        except IndexError:
+            return None
+
+    def rest(self, connection: Any) -> None:
+        """Puts a connection back after a complete exchange."""
+        self._resting.append(connection)
+
+    def take_all(self) -> list[Any]:
+        """Empties it."""
+        taken = []
+        while (connection := self.take()) is not None:
+            taken.append(connection)
+        return taken
+
+
+def has_died(connection: Any) -> bool:
+    """Whether the server closed an idle connection, or left something unread on it."""
+    try:
+        return bool(connection.can_read(timeout=0))
+    except (RedisConnectionError, RedisTimeoutError, OSError):
+        return True
+
+
+async def has_died_async(connection: Any) -> bool:
+    """The same for asyncio."""
+    for _ in range(2):
+        await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
+    look = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
+    try:
+        return bool(await look())
+    except (RedisConnectionError, RedisTimeoutError, OSError):
+        return True
 
 
 class Demoted(RedisConnectionError):
