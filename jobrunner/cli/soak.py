@@ -25,12 +25,11 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import UnsafeServer
 from jobrunner.inspector.snapshot import shown_url
 from jobrunner.log_setup import warnings_to_stderr
-from jobrunner.soak.chart import plotted
 from jobrunner.soak.checks import SoakCheck
+from jobrunner.soak.fault_proxy import target_of
 from jobrunner.soak.faults import KINDS, kinds_of
-from jobrunner.soak.report import LineReporter, SoakReporter, verdict_lines
-from jobrunner.soak.run import Soak, SoakOptions
-from jobrunner.soak.target import fresh_prefix, target_of
+from jobrunner.soak.report import LineReporter, SoakReporter, plotted, verdict_lines
+from jobrunner.soak.run import Soak, SoakOptions, fresh_prefix
 
 _EXAMPLES = """\b
 Examples:

@@ -13,8 +13,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, JobrunnerError, ServerError
 from jobrunner.soak.fault_proxy import FaultProxy
 from jobrunner.soak.ledger import Excuses
-from jobrunner.soak.processes import SoakProcess, SoakProcesses
-from jobrunner.soak.target import OwnServer
+from jobrunner.soak.processes import OwnServer, SoakProcess, SoakProcesses
 
 KINDS = {
     "kills": "kill -9 of a worker, or of the process that moves items by hand",

@@ -1,4 +1,4 @@
-"""The processes of a soak: starting, replacing and ending them, and the settings that they share."""
+"""The processes of a soak: starting, replacing and ending them, the settings that they share, and its own server."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.clock import monotonic, sleep
 from jobrunner.soak.jobs import SERVED
 
@@ -205,3 +206,29 @@ class SoakProcesses:
     def _forget(self, member: SoakProcess) -> None:
         self.members.remove(member)
         os.close(member.lifeline)
+
+
+class OwnServer:
+    """A private server that syncs its file at every write (AOF always), so that acknowledged writes survive kill -9."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"embedded://{folder}"
+        self._server = EmbeddedServer(folder, fsync="always")
+        self.socket = self._server.acquire()
+
+    def kill(self, away_s: float) -> tuple[float, float]:
+        """Kills the server with SIGKILL and starts it after `away_s` seconds, unless a client starts it before. Returns
+        the instants of both."""
+        pid = self._server.status().pid
+        began = monotonic()
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        sleep(away_s)
+        self._server.ensure()
+        return began, monotonic()
+
+    def remove(self) -> None:
+        """Stops the server, also while it is in use."""
+        with suppress(Exception):
+            self._server.stop()
+        self._server.release()

@@ -1,8 +1,10 @@
 """A soak from its beginning to its verdict.
 
-Invariant: in any case the processes end, and the keys and files of the soak are deleted unless they are to be kept.
+Invariants: in any case the processes end, and the keys and files of the soak are deleted unless they are to be kept;
+nothing is written outside the prefix, and on the user's server nothing outside the prefix is touched.
 """
 
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -26,11 +28,11 @@ from jobrunner.soak.checks import (
     of_server,
     of_ticks,
 )
-from jobrunner.soak.fault_proxy import FaultProxy
+from jobrunner.soak.fault_proxy import FaultProxy, target_of, url_through
 from jobrunner.soak.faults import OF_PROXY, Fault, FaultInjector, InjectedFault, faults_of
 from jobrunner.soak.jobs import DOOMED, LEDGER, LIMITED, QUEUES, TICK_S, WORK
 from jobrunner.soak.ledger import Excuses, LedgerSummary, LedgerTail
-from jobrunner.soak.processes import SETTINGS, ChildSettings, SoakProcesses
+from jobrunner.soak.processes import SETTINGS, ChildSettings, OwnServer, SoakProcesses
 from jobrunner.soak.samples import (
     QueueSample,
     SoakSample,
@@ -42,7 +44,6 @@ from jobrunner.soak.samples import (
     used_memory,
     waits_since,
 )
-from jobrunner.soak.target import OwnServer, target_of, url_through
 
 LIMIT = 5
 """Tasks of the limited queue that may run at a time."""
@@ -274,3 +275,9 @@ class Soak:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
+
+
+def fresh_prefix(stem: str | None = None) -> str:
+    """An unused prefix: `soak-…`, or `<stem>-soak-…`."""
+    name = f"soak-{secrets.token_hex(5)}"
+    return name if stem is None else f"{stem}-{name}"

@@ -5,8 +5,8 @@ import socket
 import pytest
 import redis
 
-from jobrunner.soak.fault_proxy import FaultProxy
-from jobrunner.soak.target import fresh_prefix, target_of, url_through
+from jobrunner.soak.fault_proxy import FaultProxy, target_of, url_through
+from jobrunner.soak.run import fresh_prefix
 from tests.support.server import Server
 
 

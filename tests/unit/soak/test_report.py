@@ -2,10 +2,9 @@
 
 from xml.etree import ElementTree as ET
 
-from jobrunner.soak.chart import plotted
 from jobrunner.soak.checks import SoakCheck, equals, none_of
 from jobrunner.soak.faults import InjectedFault
-from jobrunner.soak.report import line_of, verdict_lines
+from jobrunner.soak.report import line_of, plotted, verdict_lines
 from jobrunner.soak.samples import SoakSample
 
 SAMPLES = [
