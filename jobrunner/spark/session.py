@@ -8,9 +8,11 @@ import os
 import site
 import sys
 import sysconfig
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.errors import InvalidOption, SparkMissing
@@ -20,10 +22,6 @@ from jobrunner.spark.java import find_java, home_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-import zipfile
-from tempfile import mkdtemp
-
-from pyspark.sql import SparkSession
 
 _QUIET = Path(__file__).with_name("log4j2.properties")
 _TRIES_OF_A_TASK = 4

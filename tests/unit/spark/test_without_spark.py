@@ -1,0 +1,22 @@
+"""Where Spark is not installed: the package can be imported, and the first use of a session names the remedy."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+
+sys.modules["pyspark"] = None
+from jobrunner.errors import SparkMissing
+from jobrunner.spark import spark_session
+
+try:
+    spark_session()
+except SparkMissing as error:
+    print(error)
+"""
+
+
+def test_without_pyspark_the_first_session_names_the_command_that_installs_it():
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=60)
+    assert ran.stdout == 'PySpark is not installed; pip install "jobrunner[spark]"\n', ran.stderr
