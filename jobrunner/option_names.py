@@ -6,7 +6,7 @@
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from jobrunner.errors import UnknownOption
@@ -236,3 +236,30 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return checked
+
+
+def folded(name: str) -> str:
+    """The form in which two spellings of an option of Spark's data source are equal: Spark passes names in any case,
+    and people write them with underscores, too."""
+    return name.replace("_", "").lower()
+
+
+def settle_names(
+    given: Mapping[str, str], known: Sequence[str], what: str, *, unsaid: Sequence[str] = ()
+) -> dict[str, str]:
+    """The options of the data source under their canonical names. `unsaid` are accepted, too, and not suggested.
+
+    Raises UnknownOption, which names the nearest one.
+    """
+    names = {folded(name): name for name in (*known, *unsaid)}
+    for name in given:
+        if folded(name) not in names:
+            near = difflib.get_close_matches(folded(name), names, n=1, cutoff=0.5)
+            remedy = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
+            raise UnknownOption(f"unknown option {name!r} of {what}; {retired(name, known) or remedy}")
+    return {names[folded(name)]: value for name, value in given.items()}
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of an option that takes several, by comma."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -18,6 +18,8 @@ from jobrunner.formatting import describe
 from jobrunner.settings import file_settings
 
 MASTER, REMOTE, CONF = "JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE", "JOBRUNNER_SPARK_CONF"
+NEEDED_CONF = {"spark.sql.python.filterPushdown.enabled": "true"}
+"""Without it Spark refuses every read of a source that takes filters; it is off by default."""
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _PLACES = ("master", "remote")
 _KEY = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")

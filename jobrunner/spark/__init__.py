@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jobrunner.spark.session import register, spark_session
+from jobrunner.spark.session import spark_session
 
 if TYPE_CHECKING:
-    from jobrunner.spark.enqueue import enqueue
+    from jobrunner.spark.data_source import enqueue, register
     from jobrunner.spark.station.batch_run import SinkBatch
     from jobrunner.spark.station.exactly_once import write_batch
 
@@ -14,7 +14,8 @@ __all__ = ["SinkBatch", "enqueue", "register", "spark_session", "write_batch"]
 
 _LATE = {  # these need Spark, and `spark_session` tells in better words what is missing
     "SinkBatch": "jobrunner.spark.station.batch_run",
-    "enqueue": "jobrunner.spark.enqueue",
+    "enqueue": "jobrunner.spark.data_source",
+    "register": "jobrunner.spark.data_source",
     "write_batch": "jobrunner.spark.station.exactly_once",
 }
 

@@ -16,8 +16,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.errors import InvalidOption, SparkMissing
-from jobrunner.etl.spark_conf import check_setting, conf_of_environment, conf_of_file, prepare_for, silence_py4j, where
-from jobrunner.logs import SafeLogger
+from jobrunner.etl.spark_conf import NEEDED_CONF, check_setting, conf_of_environment, conf_of_file, prepare_for, where
 from jobrunner.spark.java import find_java, home_of
 
 if TYPE_CHECKING:
@@ -26,19 +25,14 @@ if TYPE_CHECKING:
 _QUIET = Path(__file__).with_name("log4j2.properties")
 _TRIES_OF_A_TASK = 4
 """`local[N]` alone never runs a failed task again."""
-_NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
-"""Without it Spark refuses every read of a source that takes filters; it is off by default."""
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    **_NEEDED,
+    **NEEDED_CONF,
 }
 _AT_START = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")
-_warned_of: set[str | None] = set()
-_log = SafeLogger("jobrunner.spark")
 
 
 def spark_session(
@@ -61,25 +55,10 @@ def spark_session(
         running = _connect(app, remote, settings) if remote else _start(app, master or _this_machine(), settings)
     else:
         _set(running, settings)
+    from jobrunner.spark.data_source import register  # needs Spark
+
     register(running)
     return running
-
-
-def register(spark: "SparkSession") -> None:
-    """Makes the format `jobrunner` known to a session, also one that the user made, and sets what it needs unless the
-    session has a value. Twice is as good as once."""
-    from jobrunner.spark.source.source import JobrunnerSource  # needs Spark
-
-    spark.dataSource.register(JobrunnerSource)
-    _set(spark, {name: value for name, value in _NEEDED.items() if spark.conf.get(name, None) is None})
-    silence_py4j()
-    zone = spark.conf.get("spark.sql.session.timeZone", None)
-    if zone not in _UTC and zone not in _warned_of:
-        _warned_of.add(zone)
-        _log.warning(
-            "the session's time zone is not UTC: functions of stations see local dates and hours",
-            zone=zone, remedy='spark.conf.set("spark.sql.session.timeZone", "UTC")',
-        )  # fmt: skip
 
 
 def _where(master: str | None, remote: str | None) -> tuple[str | None, str | None]:

@@ -16,9 +16,9 @@ from jobrunner.retry import Backoff
 from jobrunner.spark.errors import Cause, cause_of, error_line, is_alive
 from jobrunner.spark.station import driver as station_driver
 from jobrunner.spark.station import failures
+from jobrunner.spark.station.background import LeaseRenewal, SparkJobs
 from jobrunner.spark.station.driver import build_driver
 from jobrunner.spark.station.failures import CircuitBreaker
-from jobrunner.spark.station.lease_renewal import LeaseRenewal, SparkJobs
 
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
 

@@ -30,8 +30,7 @@ from jobrunner.errors import ParameterError, UnknownJob, UnknownOption
 from jobrunner.etl import Pipeline, To
 from jobrunner.etl.pipeline import find_pipeline
 from jobrunner.jobs.registry import forget, lookup
-from jobrunner.option_names import checks_options, hint, nearest
-from jobrunner.spark.option_names import settle_names
+from jobrunner.option_names import checks_options, hint, nearest, settle_names
 
 Given = dict[str, Any]
 

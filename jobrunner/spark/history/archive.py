@@ -32,9 +32,9 @@ from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.queue_names import queue_names
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
+from jobrunner.spark.columns import ITEM_COLUMNS
+from jobrunner.spark.data_source import register
 from jobrunner.spark.history.archive_files import PARTITIONS, telling_rows
-from jobrunner.spark.rows.columns import ITEM_COLUMNS
-from jobrunner.spark.session import register
 from jobrunner.spark.source.stream import check_untrimmed
 
 LAG_S = 5.0

@@ -24,7 +24,7 @@ from jobrunner.client.item import read_headers, write_headers
 from jobrunner.client.operations.enqueue import batches
 from jobrunner.client.operations.history import REPLAYED_FROM
 from jobrunner.errors import InvalidOption
-from jobrunner.spark.encryption import check_stored
+from jobrunner.spark.payloads import check_stored
 from jobrunner.task import Task, derived_id
 
 _AT_ONCE = 500

@@ -11,10 +11,9 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import split_queue
 from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
-from jobrunner.option_names import check_names
+from jobrunner.option_names import check_names, listed, settle_names
 from jobrunner.settings import client_settings, file_settings
-from jobrunner.spark.encryption import check_plain
-from jobrunner.spark.option_names import listed, settle_names
+from jobrunner.spark.payloads import check_plain
 
 KNOWN = ("queue", "type", "modules", "id", "idFrom", "url", "prefix")
 _OF_A_STREAM = ("checkpointLocation", "path", "queryName")

@@ -18,8 +18,8 @@ from jobrunner.broker.bulk_reader import BulkReader, pack_hash_reads
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import HistoryTrimmed, ParameterError
-from jobrunner.spark.rows.columns import ItemChunk, Selection, texts
-from jobrunner.spark.rows.payload import PayloadColumns
+from jobrunner.spark.columns import ItemChunk, Selection, texts
+from jobrunner.spark.payloads import PayloadColumns
 from jobrunner.spark.source.options import MISFIT, PAYLOAD, ReadOptions, ReadSchema
 from jobrunner.spark.source.scan import QueueSlice, ScanPage, SetScan
 

@@ -13,10 +13,10 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from jobrunner.broker.keys import split_queue
 from jobrunner.errors import InvalidOption
+from jobrunner.option_names import folded, listed, settle_names
 from jobrunner.settings import client_settings
-from jobrunner.spark.option_names import folded, listed, settle_names
-from jobrunner.spark.rows.columns import ITEM_COLUMNS, USUAL_COLUMNS
-from jobrunner.spark.rows.payload import check_readable
+from jobrunner.spark.columns import ITEM_COLUMNS, USUAL_COLUMNS
+from jobrunner.spark.payloads import check_readable
 
 STATES = ("waiting", "scheduled", "pending", "dead")
 MODES = ("PERMISSIVE", "FAILFAST")

@@ -28,13 +28,12 @@ from jobrunner.jobs.driver import BatchEnd, CurrentBatch, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Loop
 from jobrunner.middleware import observed_batch
-from jobrunner.spark.encryption import check_plain
+from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.session import ship_package, spark_session
+from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
 from jobrunner.spark.station.batch_run import BatchRun
 from jobrunner.spark.station.failures import BatchFailures
 from jobrunner.spark.station.frame import PayloadShape, shape_of
-from jobrunner.spark.station.lease_renewal import LeaseRenewal, SparkJobs
-from jobrunner.spark.station.roll_forward import RollForward
 
 _IDLE_S = 1.0
 """Longest pause between two polls of an idle queue; a wake-up ends it."""

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from jobrunner.errors import InvalidOption, StationError
 from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
-from jobrunner.spark.rows.payload import payload_check
+from jobrunner.spark.payloads import payload_check
 from jobrunner.spark.station.members import CHUNK, COLUMNS, DDL, BatchRef, read_members
 
 THROUGH_DRIVER = 10_000

@@ -24,8 +24,8 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.adaptive_slices import AdaptiveSlice
 from jobrunner.encryption.cipher import is_sealed
 from jobrunner.lease_number import number_from
-from jobrunner.spark.rows.columns import UTC, instants, numbers, texts
-from jobrunner.spark.rows.payload import Check, misfit
+from jobrunner.spark.columns import UTC, instants, numbers, texts
+from jobrunner.spark.payloads import Check, misfit
 
 CHUNK = 2_000
 """Items of one round trip and of one Arrow batch."""

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import types as spark
 
-from jobrunner.spark.rows.payload import misfit, payload_check
+from jobrunner.spark.payloads import misfit, payload_check
 
 FLIGHT = spark.StructType(
     [

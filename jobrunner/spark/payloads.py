@@ -3,6 +3,8 @@
 The check is stricter than `from_json`, which reads the number 5 into a string column and turns what it cannot read into
 null: a payload that fits here loses no value there. Columns that the schema does not name are not read. A payload that
 does not fit has null in all columns, and a reason that names the column.
+
+Encrypted payloads are refused: Spark neither decrypts nor encrypts, and must not write plain payloads instead.
 """
 
 import re
@@ -17,7 +19,9 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
-from jobrunner.errors import InvalidOption
+from jobrunner.encryption.cipher import is_sealed
+from jobrunner.errors import EncryptionError, InvalidOption
+from jobrunner.settings import ClientSettings
 
 _NOT_A_NUMBER = Literal["NaN", "Infinity", "-Infinity", "+INF", "-INF", "INF"]
 """The texts that `to_json` writes for a double that is no number."""
@@ -213,3 +217,21 @@ def _decimal(of: spark.DecimalType) -> Convert:
 
 def _instant(value: datetime) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def check_plain(settings: ClientSettings, what: str) -> None:
+    """Raises InvalidOption where payloads are to be encrypted or signed."""
+    if settings.payload_keys:
+        raise InvalidOption(
+            f"payload_keys are configured, and {what} has plain payloads only: enqueue and run secret payloads in "
+            "Python, and use Spark from a program without payload_keys"
+        )
+
+
+def check_stored(encoding: str | None, task_id: str) -> None:
+    """Raises EncryptionError for an encrypted or signed payload, as it is bound to its task's id."""
+    if encoding is not None and is_sealed(encoding.encode()):
+        raise EncryptionError(
+            f"the payload of task {task_id} is encrypted or signed for this id, and Spark cannot give it another; "
+            "replay it with Queue.replay, where keys are configured"
+        )

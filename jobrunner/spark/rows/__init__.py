@@ -1,1 +1,0 @@
-"""Items as rows: columns, payloads, and scans of a queue in chunks."""
