@@ -13,7 +13,7 @@ from jobrunner.clock import perf_counter
 from jobrunner.formatting import counted, duration
 
 if TYPE_CHECKING:
-    from jobrunner.spark.report.tables import Report
+    from jobrunner.spark.history.report import Report
 from datetime import UTC, timedelta
 
 from jobrunner.cli.options import seconds_of
@@ -89,7 +89,7 @@ def report(
     began = perf_counter()
     spark = spark_session(master=master)
     from jobrunner.spark.history.archive_files import read_archive  # needs Spark
-    from jobrunner.spark.report.report import build_report
+    from jobrunner.spark.history.report import build_report
 
     rows = read_archive(spark, path, queues=queues, jobs=jobs, since=since, until=until)
     selected = _selected(queues, jobs, since, until)
@@ -106,7 +106,7 @@ def report(
 
 
 def _write(made: "Report", csv_to: Path | None, parquet_to: Path | None, html_to: Path | None) -> list[Path]:
-    from jobrunner.spark.report.files import write_csv, write_page, write_parquet  # needs Spark's extra
+    from jobrunner.spark.history.report_output import write_csv, write_page, write_parquet  # needs Spark's extra
 
     written = [] if csv_to is None else write_csv(made, csv_to)
     written += [] if parquet_to is None else write_parquet(made, parquet_to)
@@ -114,7 +114,7 @@ def _write(made: "Report", csv_to: Path | None, parquet_to: Path | None, html_to
 
 
 def _text(made: "Report") -> str:
-    from jobrunner.spark.report.tables import shown  # needs Spark's extra
+    from jobrunner.spark.history.report_output import shown  # needs Spark's extra
 
     parts = []
     for one in made.tables:

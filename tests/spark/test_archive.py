@@ -16,7 +16,7 @@ from jobrunner.spark.history import archive_files
 from jobrunner.spark.history.archive import archive, read_history
 from jobrunner.spark.history.archive_files import read_archive
 from jobrunner.spark.history.replay import Replay, Replayed, count, replay, select
-from jobrunner.spark.report.report import build_report
+from jobrunner.spark.history.report import build_report
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import pytest
 
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.history.archive_files import read_archive
-from jobrunner.spark.report.files import write_csv, write_page, write_parquet
-from jobrunner.spark.report.report import build_report
-from jobrunner.spark.report.tables import Report
+from jobrunner.spark.history.report import Report, build_report
+from jobrunner.spark.history.report_output import write_csv, write_page, write_parquet
 
 START = datetime(2026, 11, 20, 8, tzinfo=UTC)
 SPLIT = START + timedelta(seconds=300)

@@ -1,1 +1,1 @@
-"""History on Spark: the archive in Parquet, and replays from it."""
+"""History on Spark: the archive in Parquet, reports on it, and replays from it."""

@@ -1,4 +1,4 @@
-"""The queries of a report: one pass over the tasks for all groups, one each for errors, parameters and a change.
+"""The aggregates of a report: one pass over the tasks for all groups, one each for errors, parameters and a change.
 
 Rows are finished tasks, prepared by `measured`. Percentiles are Spark's `percentile_approx`: a rank that is off by at
 most a thousandth (Greenwald and Khanna, "Space-Efficient Online Computation of Quantile Summaries", SIGMOD 2001).

@@ -1,4 +1,4 @@
-"""A report as files: CSV and Parquet, one for each of its tables, and one HTML page.
+"""A report for people and programs: texts for a terminal; CSV and Parquet, a file for each table; one HTML page.
 
 The page needs nothing else: it sends no request, so it can be mailed or kept. It follows the light or dark theme of the
 reader's system; its charts are those of `jobrunner.charts.axes`, with the tables below them.
@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from jobrunner.charts import ChartSeries
 from jobrunner.charts.axes import columns, legend, lines, spans, stacked_bars
-from jobrunner.spark.report.tables import Report, ReportColumn, Table, instant_text, length_unit, shown
+from jobrunner.formatting import rounded
+from jobrunner.spark.history.report import Report, ReportColumn, Table
 
 _KINDS = {"count": pa.int64(), "instant": pa.timestamp("us", "UTC"), "text": pa.string()}
 
@@ -61,6 +62,56 @@ def _array(column: ReportColumn, values: list[Any]) -> pa.Array:
 
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+def shown(table: Table) -> tuple[list[str], list[list[str]]]:
+    """(headings with their units, cells) of a table for people; all waits in one unit, and all runs."""
+    headings, columns = [], []
+    for at, column in enumerate(table.columns):
+        heading, cells = _shown_column(column, [row[at] for row in table.rows], _longest(table, column))
+        headings.append(heading)
+        columns.append(cells)
+    return headings, [list(row) for row in zip(*columns, strict=True)]
+
+
+def length_unit(longest_s: float) -> tuple[str, float]:
+    """(unit, units in a second) that suits lengths up to this one."""
+    for limit_s, unit, factor in ((10, "ms", 1000.0), (600, "s", 1.0), (36_000, "min", 1 / 60)):
+        if longest_s < limit_s:
+            return unit, factor
+    return "h", 1 / 3600
+
+
+def _longest(table: Table, column: ReportColumn) -> float:
+    """The largest value of all columns that measure the same."""
+    what = column.name.partition("_")[0]
+    alike = [at for at, one in enumerate(table.columns) if one.kind == "length" and one.name.partition("_")[0] == what]
+    return max((row[at] for row in table.rows for at in alike if row[at] is not None), default=0.0)
+
+
+def _shown_column(column: ReportColumn, values: list[Any], longest_s: float) -> tuple[str, list[str]]:
+    if column.kind == "length":
+        unit, factor = length_unit(longest_s)
+        return f"{column.title}, {unit}", [_cell(value, lambda v: rounded(v * factor)) for value in values]
+    if column.kind in ("share", "change"):
+        sign = "+" if column.kind == "change" else ""
+        return f"{column.title}, %", [_cell(value, lambda v: f"{100 * v:{sign}.2f}") for value in values]
+    if column.kind == "number":
+        return column.title, [_cell(value, rounded) for value in values]
+    if column.kind == "rate":
+        return f"{column.title}, 1/s", [_cell(value, rounded) for value in values]
+    if column.kind == "instant":
+        return f"{column.title}, UTC", [_cell(value, instant_text) for value in values]
+    return column.title, [_cell(value, str) for value in values]
+
+
+def instant_text(value: datetime) -> str:
+    """An instant to the second, without its zone."""
+    return value.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _cell(value: Any, say: Any) -> str:
+    return "-" if value is None else str(say(value))
 
 
 _MOST_LABELS = 20

@@ -1,15 +1,74 @@
-"""The report on an archive, computed on Spark: throughput, waits, run times, failures, and the effect of a change."""
+"""The report on an archive, computed on Spark: throughput, waits, run times, failures, and the effect of a change.
+
+It is made of tables, whose columns have names, units and kinds. A value is kept as it was measured (seconds, shares of
+1, aware datetimes); only texts for people are rounded.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
 
 from jobrunner.errors import UsageError
-from jobrunner.spark.report import queries
-from jobrunner.spark.report.tables import Report, ReportColumn, Table
+from jobrunner.spark.history import report_aggregates as aggregates
+
+TableRow = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportColumn:
+    """One column. `kind`: text, count, number, share (of 1), change (signed share), length (seconds), rate, instant."""
+
+    name: str
+    title: str
+    kind: str = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows below columns. `name` is that of its file."""
+
+    name: str
+    title: str
+    columns: tuple[ReportColumn, ...]
+    rows: tuple[TableRow, ...]
+    note: str = ""
+
+    def column(self, name: str) -> list[Any]:
+        """The values of one column."""
+        at = [column.name for column in self.columns].index(name)
+        return [row[at] for row in self.rows]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Each row by the names of the columns."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All tables by name: summary, throughput, queues, jobs, hours, errors, parameters, and change if asked for."""
+
+    source: str
+    tables: tuple[Table, ...]
+    bucket_s: int
+    """Length of one row of the table `throughput`."""
+    split_at: datetime | None = None
+    selected: dict[str, str] = field(default_factory=dict)
+    """The filters, for people."""
+
+    def table(self, name: str) -> Table:
+        """The table of that name."""
+        return next(table for table in self.tables if table.name == name)
+
+    def as_json(self) -> dict[str, Any]:
+        """Each table as a list of its rows; lengths in seconds, shares of 1."""
+        told = {"source": self.source, "selected": self.selected, "bucket_s": self.bucket_s}
+        return told | {table.name: table.records() for table in self.tables}
+
 
 _MOST_ROWS = 30
 _FEWEST_OF_A_VALUE = 5
@@ -35,25 +94,25 @@ def build_report(
 
     Raises UsageError when there are no tasks, or none on one side of `split_at`.
     """
-    runs = queries.measured(history)
-    found = queries.extent(runs)
+    runs = aggregates.measured(history)
+    found = aggregates.extent(runs)
     if found is None:
         raise UsageError(f"{source} has no finished tasks that the filters select; widen these, or archive some tasks")
     if split_at is not None and not found.first < split_at <= found.last:
         span = f"from {found.first.isoformat()} to {found.last.isoformat()}"
         raise UsageError(f"split at {split_at.isoformat()}: tasks ended {span}; name an instant in between")
-    groups = queries.by_group(runs, found.bucket_s)
+    groups = aggregates.by_group(runs, found.bucket_s)
     tables = [
         _summary(found, groups["all"][0]),
         _throughput(groups["bucket"], found.bucket_s),
         _rates("queues", "By queue", "queue", groups["queue"], found.length_s),
         _rates("jobs", "By job", "job", groups["job"], found.length_s),
         _rates("hours", "By hour of the day (UTC)", "hour", groups["hour"], found.length_s),
-        _errors(queries.errors(runs, _MOST_ROWS)),
-        _parameters(queries.parameters(runs, _MOST_ROWS, _FEWEST_OF_A_VALUE)),
+        _errors(aggregates.errors(runs, _MOST_ROWS)),
+        _parameters(aggregates.parameters(runs, _MOST_ROWS, _FEWEST_OF_A_VALUE)),
     ]
     if split_at is not None:
-        tables.append(_change(queries.change(runs, split_at), found, split_at))
+        tables.append(_change(aggregates.change(runs, split_at), found, split_at))
     return Report(
         source=source,
         tables=tuple(tables),
@@ -63,7 +122,7 @@ def build_report(
     )
 
 
-def _summary(found: queries.Extent, row: Row) -> Table:
+def _summary(found: aggregates.Extent, row: Row) -> Table:
     columns = (
         ReportColumn(name="first", title="first ended", kind="instant"),
         ReportColumn(name="last", title="last ended", kind="instant"),
@@ -149,11 +208,12 @@ def _parameters(rows: list[Row]) -> Table:
         rows=tuple(
             (row.job, row.parameter, row.value, row.n, row.factor, row.mean, *row.run, row.dead) for row in rows
         ),
-        note=f"values met {_FEWEST_OF_A_VALUE} times or more; mean more than {queries.SLOWER} times that of their job",
+        note=f"values met {_FEWEST_OF_A_VALUE} times or more; "
+        f"mean more than {aggregates.SLOWER} times that of their job",
     )
 
 
-def _change(pairs: dict[str, tuple[Row | None, Row | None]], found: queries.Extent, split_at: datetime) -> Table:
+def _change(pairs: dict[str, tuple[Row | None, Row | None]], found: aggregates.Extent, split_at: datetime) -> Table:
     before_s = max((split_at - found.first).total_seconds(), 1e-3)
     after_s = max((found.last - split_at).total_seconds(), 1e-3)
     rows: list[tuple[Any, ...]] = []
