@@ -26,9 +26,8 @@ from jobrunner.logs import SafeLogger
 from jobrunner.spark.errors import error_line
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.sink.writer import BatchWriter, StreamWriter
-from jobrunner.spark.source.batch import BatchReader
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of, stream_options
-from jobrunner.spark.source.stream import HistoryStream
+from jobrunner.spark.source.readers import BatchReader, HistoryStream
 
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")
 _warned_of: set[str | None] = set()

@@ -11,8 +11,8 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThan
 from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption
-from jobrunner.spark.source.batch import BatchReader
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of
+from jobrunner.spark.source.readers import BatchReader
 from jobrunner.spark.source.scan import QueueSlice
 
 NOW_MS = 1_700_000_000_000.0

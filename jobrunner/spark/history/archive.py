@@ -35,7 +35,7 @@ from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import register
 from jobrunner.spark.history.archive_files import PARTITIONS, telling_rows
-from jobrunner.spark.source.stream import check_untrimmed
+from jobrunner.spark.source.readers import check_untrimmed
 
 LAG_S = 5.0
 """Tasks that ended this lately are left to the next run: after a failover, the new server's clock differs a little."""

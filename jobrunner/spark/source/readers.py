@@ -1,19 +1,35 @@
-"""The streaming read of history: finished tasks as they finish.
+"""The two readers of the data source: the batch read of queues or history, and history as a stream.
 
-An offset is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end). A task that
-finishes after the server was asked for its time has that time or a later one, so a range in the past is complete, and
-reading it again gives the same rows: therefore a checkpoint suffices. Invariant: entries that were deleted before they
-were read are an error, not a gap.
+The batch read takes over the filters that the server can answer, and reads slices as the sets stand when it is planned.
+
+An offset of the stream is an instant of the server's clock, and a micro-batch the tasks that finished in [start, end).
+A task that finishes after the server was asked for its time has that time or a later one, so a range in the past is
+complete, and reading it again gives the same rows: therefore a checkpoint suffices. Invariant: entries that were
+deleted before they were read are an error, not a gap.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from jobrunner.broker.broker import Broker
@@ -27,6 +43,105 @@ from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime
 from jobrunner.spark.source.items import ItemRead
 from jobrunner.spark.source.options import ReadOptions, ReadSchema
 from jobrunner.spark.source.scan import QueueSlice, ScoreSpan, slices_of
+
+_NEVER_NULL = ("_queue", "_state", "_type")
+_TIMES = {"_when": ("scheduled", "pending", "dead", "done"), "_finished_at": ("done",)}
+_FROM = (EqualTo, GreaterThan, GreaterThanOrEqual)
+_TO = (EqualTo, LessThan, LessThanOrEqual)
+
+
+@contextmanager
+def _connected(options: ReadOptions) -> Iterator[Broker]:
+    """A broker for as long as the block lasts: readers travel between processes and hold no connection."""
+    endpoint = Endpoint(options.url, client_name="jobrunner-spark")
+    broker = Broker(endpoint, retry_timeout_s=5.0)
+    try:
+        yield broker
+    finally:
+        broker.close()
+        endpoint.release()
+
+
+class BatchReader(DataSourceReader):
+    """Reads queues or history once. Sent to the executors; holds no connection."""
+
+    def __init__(self, options: ReadOptions, shape: ReadSchema) -> None:
+        self._read = ItemRead(options=options, shape=shape)
+        self._queues: frozenset[str] | None = None
+        self._states = options.states
+        self._final: frozenset[str] | None = None
+        self._span = ScoreSpan()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  its name in Spark
+        """Takes over filters on queue, state and type; narrows by time what Spark filters again by itself."""
+        for one in filters:
+            if not self._takes(one):
+                yield one
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Slices as the sets stand now, without reading them."""
+        with _connected(self._read.options) as broker:
+            return self._slices(broker) or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The items of one slice."""
+        return self._read.batches(partition) if isinstance(partition, QueueSlice) else iter(())
+
+    def _slices(self, broker: Broker) -> list[InputPartition]:
+        options = self._read.options
+        keys = Keys(options.prefix)
+        names = options.select(run_operation(broker, queue_names(keys)))
+        found: list[InputPartition] = []
+        for name in names:
+            if self._queues is None or name in self._queues:
+                for state in self._states:
+                    found += slices_of(broker, keys.queue(name), state, self._span, options.rows_per_partition)
+        return found
+
+    def _takes(self, one: Filter) -> bool:
+        column = getattr(one, "attribute", ("",))
+        if len(column) != 1:
+            return False
+        if column[0] in _NEVER_NULL:
+            if isinstance(one, IsNotNull):
+                return True
+            words = _words(one)
+            return words is not None and self._narrow(column[0], words)
+        if column[0] in _TIMES:
+            self._narrow_time(column[0], one)
+        return False
+
+    def _narrow(self, column: str, words: frozenset[str]) -> bool:
+        if column == "_queue":
+            self._queues = words if self._queues is None else self._queues & words
+        elif column == "_type":
+            types = self._read.types
+            self._read = replace(self._read, types=words if types is None else types & words)
+        elif self._read.options.states == ("done",):
+            return False  # the final state of a task is known only after it is read
+        else:
+            self._states = tuple(state for state in self._states if state in words)
+        return True
+
+    def _narrow_time(self, column: str, one: Filter) -> None:
+        value: Any = getattr(one, "value", None)
+        if not isinstance(value, datetime) or not isinstance(one, (*_FROM, *_TO)):
+            return
+        at = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000
+        self._states = tuple(state for state in self._states if state in _TIMES[column])
+        # Scores are Unix ms in floating point and columns are whole microseconds: a little more than asked for is read.
+        self._span = self._span.narrowed(
+            at - 1 if isinstance(one, _FROM) else None, at + 1 if isinstance(one, _TO) else None
+        )
+
+
+def _words(one: Filter) -> frozenset[str] | None:
+    if isinstance(one, (EqualTo, EqualNullSafe)) and isinstance(one.value, str):
+        return frozenset([one.value])
+    if isinstance(one, In):
+        return frozenset(value for value in one.value if isinstance(value, str))
+    return None
+
 
 _AT = "at"
 _EARLIEST = -math.inf
@@ -53,7 +168,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
         """The server's time, or the earlier instant by which `limit` rows finished; `start` when there are none."""
         begins = _instant(start)
-        with self._broker() as broker:
+        with _connected(self._options) as broker:
             now = broker.run(server_time())
             end = now if self._target is None else min(now, self._target)
             history = _History(broker, self._keys(broker), begins)
@@ -70,7 +185,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Slices of the tasks that finished from `start` on and before `end`. Raises HistoryTrimmed."""
         span = ScoreSpan(first=_instant(start), end=_instant(end))
         found: list[InputPartition] = []
-        with self._broker() as broker:
+        with _connected(self._options) as broker:
             for keys in self._keys(broker):
                 check_untrimmed(broker, keys, span.first)
                 found += slices_of(broker, keys, "done", span, self._options.rows_per_partition)
@@ -85,7 +200,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         whole = partition.begins > _EARLIEST
         yield from ItemRead(options=self._options, shape=self._shape, whole=whole).batches(partition)
-        with self._broker() as broker:
+        with _connected(self._options) as broker:
             check_untrimmed(broker, Keys(self._options.prefix).queue(partition.queue), partition.begins)
 
     def _keys(self, broker: Broker) -> list[QueueKeys]:
@@ -93,18 +208,8 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [keys.queue(name) for name in self._options.select(run_operation(broker, queue_names(keys)))]
 
     def _now(self) -> float:
-        with self._broker() as broker:
+        with _connected(self._options) as broker:
             return broker.run(server_time())
-
-    @contextmanager
-    def _broker(self) -> Iterator[Broker]:
-        endpoint = Endpoint(self._options.url, client_name="jobrunner-spark")
-        broker = Broker(endpoint, retry_timeout_s=5.0)
-        try:
-            yield broker
-        finally:
-            broker.close()
-            endpoint.release()
 
 
 class _History:
