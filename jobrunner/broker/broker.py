@@ -20,7 +20,7 @@ from jobrunner.broker.call import (
     server_error,
 )
 from jobrunner.broker.calls.server import ping
-from jobrunner.broker.cluster_nodes import ClusterNodes, nothing
+from jobrunner.broker.cluster_nodes import ClusterNodes
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.reconnect import (
     BROKEN,
@@ -88,7 +88,7 @@ class Broker:
             return self.run_many(calls)
         return confirmed(self.run_each([*calls, self._confirmation]))
 
-    def run_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
+    def run_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Like run_many, but the value of a refused call is its error.
 
         `meanwhile` is done while the server works, again when the calls have to be sent again.
@@ -134,7 +134,7 @@ class Broker:
     def _node(self, endpoint: Endpoint) -> "Broker":
         return Broker(endpoint, retry_timeout_s=0, now_ms=self.now_ms)
 
-    def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
+    def _replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
         while True:
             if self._closed:
@@ -192,10 +192,13 @@ class Broker:
             connection.disconnect()
             raise
 
-    def _exchange(self, connection: Any, calls: Sequence[Call[Any]], meanwhile: Callable[[], object]) -> list[Any]:
+    def _exchange(
+        self, connection: Any, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None
+    ) -> list[Any]:
         now_ms = self.now_ms()
         connection.send_packed_command([pack_calls(calls, now_ms)], check_health=False)
-        meanwhile()
+        if meanwhile is not None:
+            meanwhile()
         replies = [read_reply(connection) for _ in calls]
         raise_if_loading(replies)
         while unknown := [position for position, reply in enumerate(replies) if is_unknown_script(reply)]:

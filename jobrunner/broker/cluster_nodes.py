@@ -21,10 +21,6 @@ _FAILED = (ServerUnavailable, OutcomeUnknown)
 _AT_ONCE = 16
 
 
-def nothing() -> None:
-    """For a caller that has nothing to do while the server works."""
-
-
 class ClusterNode(Protocol):
     """A driver of one node that tries once."""
 
@@ -70,12 +66,13 @@ class ClusterNodes(_OpenNodes[ClusterNode]):
     _pool: ThreadPoolExecutor | None = None
     _pool_of = 0
 
-    def replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
+    def replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """A reply, or an error, for each call. Raises ServerError when none was answered.
 
         Several nodes are asked at the same time; `meanwhile` is done before.
         """
-        meanwhile()
+        if meanwhile is not None:
+            meanwhile()
         if not calls:
             return []
         parts = ClusterBatch(calls, self._cluster, self._confirmation)

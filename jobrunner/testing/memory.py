@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
-from jobrunner.broker.cluster_nodes import nothing
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.aio import AsyncClient
@@ -160,8 +159,9 @@ class MemoryBroker(Broker):
     def write(self, calls: Iterable[Call[Any]]) -> list[Any]:
         return self.run_many(calls)
 
-    def run_each(self, calls: Iterable[Call[Any]], meanwhile: Callable[[], object] = nothing) -> list[Any]:
-        meanwhile()
+    def run_each(self, calls: Iterable[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
+        if meanwhile is not None:
+            meanwhile()
         return self.run_many(calls)
 
     def open_blocking(self, key: bytes) -> NoReturn:  # noqa: ARG002 - the face of a Broker
