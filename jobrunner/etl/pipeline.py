@@ -1,7 +1,7 @@
 """Pipeline: stations joined by queues of one hash tag, so that every move between them is one step."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, TypeVar, Unpack
 
@@ -89,20 +89,19 @@ class Pipeline:
         """
         own = full_name(self.name, queue)
         check_station(options, f"station of queue {queue!r}", _OPTIONS["station"])
-        link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
+        link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
         return self._declare(own, link, dict(options), "station")
 
     def sink(self, queue: str, **options: Unpack[StationOptions]) -> Callable[[S], S]:
         """Declares the end of a line: the function's return value is the item's result. Raises as `station`."""
         own = full_name(self.name, queue)
-        return self._declare(own, self._link(own, (), is_sink=True), dict(options), "sink")
+        return self._declare(own, _link(self, own, (), is_sink=True), dict(options), "sink")
 
     def declare(self, queue: str, **options: Unpack[QueueOptions]) -> None:
         """Declares a queue without a station: an end that a program reads, or a dead letter queue."""
         own = full_name(self.name, queue)
         settings = settle_queue(self.name, own, dict(options), explicit=("queue",))
-        self._add_node(QueueNode(queue=own, kind="queue", dead_letter_queue=settings.get("dead_letter_queue")))
-        self._settings[own] = settings
+        self._add(own, "queue", (), settings, "")
 
     def spark_station(
         self,
@@ -126,7 +125,7 @@ class Pipeline:
         """
         own = full_name(self.name, queue)
         settle_queue(self.name, own, options, explicit=_OPTIONS["spark station"])
-        link = self._link(own, targets_of(self.name, own, to), fan_out=fan_out)
+        link = _link(self, own, targets_of(self.name, own, to), fan_out=fan_out)
         batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing=missing, lease=lease)
         return self._declare_spark(own, link, name, dict(options), {**batches, "emits_new": emits_new})
 
@@ -143,7 +142,7 @@ class Pipeline:
     ) -> Callable[[F], F]:
         """Declares the end of a line on Spark: (df, spark, batch) -> None; `batch.id` is stable over retries."""
         own = full_name(self.name, queue)
-        link = self._link(own, (), is_sink=True)
+        link = _link(self, own, (), is_sink=True)
         batches = settle_batches(queue, batch=batch, max_wait=max_wait, schema=schema, missing="drop", lease=lease)
         return self._declare_spark(own, link, name, dict(options), batches)
 
@@ -211,7 +210,7 @@ class Pipeline:
                 self.name, queue, options, default_name=name_of(function, default), what=what, explicit=explicit
             )
             definition = define_station(function, link, settled)
-            self._add(queue, kind, link, settled.settings, definition.origin)
+            self._add(queue, kind, link.targets, settled.settings, definition.origin)
             register_station(queue, definition)
             return function
 
@@ -229,31 +228,27 @@ class Pipeline:
                 pipeline=self.name, queue=queue, name=name or name_of(function, queue.partition("/")[2]),
                 origin=origin_of(function), function=function, link=link, settings=settings, **batches,
             )  # fmt: skip
-            self._add(queue, kind, link, settings, declared.origin)
+            self._add(queue, kind, link.targets, settings, declared.origin)
             self.spark_stations[queue] = declared
             register_driver(queue, driver_of(declared), origin=declared.origin)
             return function
 
         return declare
 
-    def _link(self, queue: str, targets: tuple[str, ...], *, fan_out: bool = False, is_sink: bool = False) -> Link:
-        waits = partial(self.graph.waits, queue)
-        return Link(
-            queue=queue, targets=targets, waits=waits, max_hops=self.max_hops, fan_out=fan_out, is_sink=is_sink
-        )
-
-    def _add(self, queue: str, kind: str, link: Link, settings: Any, origin: str) -> None:
-        dead_letter_queue = settings.get("dead_letter_queue")
-        self._add_node(
-            QueueNode(queue=queue, kind=kind, targets=link.targets, dead_letter_queue=dead_letter_queue, origin=origin)
-        )
+    def _add(self, queue: str, kind: str, targets: tuple[str, ...], settings: Mapping[str, Any], origin: str) -> None:
+        dead_queue = settings.get("dead_letter_queue")
+        self.graph.add(QueueNode(queue=queue, kind=kind, targets=targets, dead_letter_queue=dead_queue, origin=origin))
+        if dead_queue is not None:
+            allow_forward(queue, dead_queue)
         forget_station(queue)  # the same function declared again, in a notebook
         self._settings[queue] = dict(settings)
 
-    def _add_node(self, node: QueueNode) -> None:
-        self.graph.add(node)
-        if node.dead_letter_queue is not None:
-            allow_forward(node.queue, node.dead_letter_queue)
+
+def _link(
+    pipeline: Pipeline, queue: str, targets: tuple[str, ...], *, fan_out: bool = False, is_sink: bool = False
+) -> Link:
+    waits, max_hops = partial(pipeline.graph.waits, queue), pipeline.max_hops
+    return Link(queue=queue, targets=targets, waits=waits, max_hops=max_hops, fan_out=fan_out, is_sink=is_sink)
 
 
 _known: dict[str, tuple[str, Pipeline]] = {}
