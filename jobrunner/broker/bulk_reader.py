@@ -29,7 +29,7 @@ class BulkReader:
     """
 
     def __init__(self, endpoint: Endpoint, key: bytes = b"") -> None:
-        self._at = str(endpoint)
+        self._endpoint = endpoint
         self._connection = _connected(endpoint, key)
         self._replies = _replies(self._connection)
         self.received = 0
@@ -69,7 +69,7 @@ class BulkReader:
         self._connection.disconnect()
 
     def _unavailable(self, error: Exception) -> ServerUnavailable:
-        return ServerUnavailable(f"the server at {self._at} cannot be read from: {error}; check that it runs")
+        return ServerUnavailable(f"the server at {self._endpoint} cannot be read from: {error}; check that it runs")
 
 
 def pack_hash_reads(prefix: bytes, ids: Sequence[bytes], fields: Sequence[bytes]) -> bytes:
