@@ -8,6 +8,7 @@ from itertools import chain
 
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.bulk_counts import QueueSummary, bulk_counts
+from jobrunner.broker.calls.queues import is_registered
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
@@ -126,6 +127,11 @@ def queue_views(
             name = names[len(views)]
             views.append(_view(name, found, now_ms, serving[name]))
     return views
+
+
+def is_known(client: Client, queue: str) -> bool:
+    """Whether a queue was ever used, in one command however many queues there are."""
+    return broker_of(client).run(is_registered(keys_of(client), queue))
 
 
 def counted_queues(client: Client, names: Sequence[str]) -> dict[str, QueueView]:

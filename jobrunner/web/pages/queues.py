@@ -8,6 +8,7 @@ from jobrunner.client.queue_settings import read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import Filter
+from jobrunner.inspector.snapshot import is_known
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.task_rows import first_rows
 from jobrunner.settings import QueueSettings, RateLimit
@@ -143,7 +144,7 @@ def queue_named(context: Context) -> str:
         split_queue(name)
     except InvalidName as error:
         raise NotThere(str(error)) from error
-    if name not in context.client.queues():
+    if not is_known(context.client, name):
         raise NotThere(f"there is no queue {name!r}")
     return name
 
