@@ -1,8 +1,6 @@
 """Reading the stream of events, for threads and for asyncio."""
 
-import os
 import re
-import socket
 from collections.abc import AsyncIterator, Iterator
 
 from jobrunner.broker.async_broker import AsyncBroker
@@ -44,11 +42,6 @@ async def read_events_async(
         for event in found:
             yield event
         last = found[-1].id if found else last
-
-
-def who() -> str:
-    """This process, as events name who did something."""
-    return f"{socket.gethostname()}.{os.getpid()}"
 
 
 def _checked(after: str | None) -> str:

@@ -1,5 +1,7 @@
 """Calls about the stream of events."""
 
+import os
+import socket
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +19,11 @@ def note(keys: Keys, kind: str, **words: Arg) -> Call[None]:
     """Adds an event. It may be left out, and is when the server refuses it, and may be there twice after an outage."""
     said = [part for name, word in words.items() if word != "" for part in (name, _short(word))]
     return command("XADD", keys.events, "MAXLEN", "~", KEPT, "*", "kind", kind, *said, read=_nothing, may_fail=True)
+
+
+def who() -> str:
+    """This process, as the field `by` of an event names it."""
+    return f"{socket.gethostname()}.{os.getpid()}"
 
 
 def after(keys: Keys, last: str, *, count: int) -> Call[list[Event]]:

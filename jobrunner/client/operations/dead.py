@@ -10,7 +10,6 @@ from jobrunner.broker.calls import events, queues, tasks
 from jobrunner.broker.chunks import SLICE_BYTES
 from jobrunner.broker.keys import check_id
 from jobrunner.client.encryption import closed
-from jobrunner.client.events import who
 from jobrunner.client.item import write_payload
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.operations.queue_ref import QueueRef
@@ -35,7 +34,7 @@ def requeue_dead(line: QueueRef, chosen: Iterable[str] | None, rate: float | Non
         call = tasks.requeue(line.keys, batch, start_ms=done * step_ms, step_ms=step_ms, fields=fields)
         done += (yield from ask(call)).count("ok")
     if done:
-        yield from ask(events.note(line.all_keys, "dead_requeued", queue=line.name, by=who(), count=done))
+        yield from ask(events.note(line.all_keys, "dead_requeued", queue=line.name, by=events.who(), count=done))
     return done
 
 

@@ -12,7 +12,6 @@ from jobrunner.broker.calls import events, queues
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import Keys
-from jobrunner.client.events import who
 from jobrunner.client.operations.deregistration import return_if_used
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
@@ -47,7 +46,7 @@ def delete_queue(line: QueueRef, *, force: bool) -> Operation[bool]:
     line.is_registered = False
     if used:
         yield from return_if_used(keys, [name])
-    yield from ask(events.note(keys, "queue_deleted", queue=name, by=who(), count=gone))
+    yield from ask(events.note(keys, "queue_deleted", queue=name, by=events.who(), count=gone))
     return True
 
 

@@ -3,7 +3,6 @@
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.keys import Keys
-from jobrunner.client.events import who
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.errors import UnknownJob
 from jobrunner.formatting import describe
@@ -27,7 +26,7 @@ def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
     kind = "periodic_enabled" if enabled else "periodic_disabled"
     yield [
         leader_calls.enable_periodic(keys.queue(job.queue), job.name, enabled=enabled),
-        events.note(keys, kind, queue=job.queue, job=job.name, by=who()),
+        events.note(keys, kind, queue=job.queue, job=job.name, by=events.who()),
     ]
 
 

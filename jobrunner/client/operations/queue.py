@@ -8,7 +8,6 @@ from jobrunner.broker.calls import events, leases, queues, tasks
 from jobrunner.broker.calls import search as search_calls
 from jobrunner.broker.keys import check_id
 from jobrunner.broker.replies import whole
-from jobrunner.client.events import who
 from jobrunner.client.item import Item, Popped, check_verdict, milliseconds, read_headers, read_payload
 from jobrunner.client.item_record import ItemRecord, item_record
 from jobrunner.client.operations import capacity
@@ -130,7 +129,7 @@ def is_paused(line: QueueRef) -> Operation[bool]:
 def pause(line: QueueRef, for_: Duration | None) -> Operation[None]:
     """Sets the pause switch, for a while or until it is cleared."""
     length_ms = milliseconds(for_, "for_")
-    event = events.note(line.all_keys, "queue_paused", queue=line.name, by=who(), for_ms=length_ms or "")
+    event = events.note(line.all_keys, "queue_paused", queue=line.name, by=events.who(), for_ms=length_ms or "")
     yield from _switched(
         line, queues.configure(line.keys, {"paused": 1 if length_ms is None else f"+{length_ms}"}), event
     )
@@ -138,7 +137,7 @@ def pause(line: QueueRef, for_: Duration | None) -> Operation[None]:
 
 def resume(line: QueueRef) -> Operation[None]:
     """Clears the pause switch."""
-    event = events.note(line.all_keys, "queue_resumed", queue=line.name, by=who())
+    event = events.note(line.all_keys, "queue_resumed", queue=line.name, by=events.who())
     yield from _switched(line, queues.configure(line.keys, {"paused": ""}), event)
 
 
@@ -148,7 +147,7 @@ def configure(line: QueueRef, options: Mapping[str, Any]) -> Operation[None]:
     if options.get("dead_letter_queue"):
         allow_forward(line.name, options["dead_letter_queue"])
     said = {f"set_{name}": str(value) for name, value in options.items()}
-    event = events.note(line.all_keys, "queue_configured", queue=line.name, by=who(), **said)
+    event = events.note(line.all_keys, "queue_configured", queue=line.name, by=events.who(), **said)
     yield from _switched(line, wanted, event)
 
 
@@ -193,7 +192,8 @@ def purge(line: QueueRef, state: str, progress: Callable[[int], None] | None = N
         if progress is not None:
             progress(total)
     if total:
-        yield from ask(events.note(line.all_keys, "queue_purged", queue=line.name, by=who(), state=state, count=total))
+        by = events.who()
+        yield from ask(events.note(line.all_keys, "queue_purged", queue=line.name, by=by, state=state, count=total))
         yield from relaying(line.all_keys, tags=[line.keys.tag])
     return total
 

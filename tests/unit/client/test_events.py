@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 
-from jobrunner.client.events import who
+from jobrunner.broker.calls.events import who
 
 
 def _who(_: int) -> tuple[str, int]:
