@@ -1,1 +1,1 @@
-"""Reserving tasks: which queue is asked next, for how many, and when."""
+"""The fetch loop: reserves tasks, starts them, and keeps their reports until the server has taken them."""

@@ -1,1 +1,1 @@
-"""Reporting outcomes to the server, and what follows a report."""
+"""Outcomes on their way to the server: what is reported, in which calls, and what is counted."""

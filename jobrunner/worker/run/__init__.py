@@ -1,1 +1,1 @@
-"""Running one attempt, on a thread, as a coroutine or in a process."""
+"""Running attempts: the runner, and its executors on threads, event loops and in child processes."""
