@@ -146,6 +146,16 @@ def seconds(value: object, *, option: str, minimum: float = 0) -> float:
     raise InvalidOption(f"{option} is {describe(value)}; give a timedelta or seconds, from {minimum:g} to {_CENTURY_S}")
 
 
+def milliseconds(value: timedelta | float | None, option: str) -> int | None:
+    """A duration in whole milliseconds, at least 1; None for None. Raises InvalidOption for 0 or less."""
+    if value is None:
+        return None
+    length_s = seconds(value, option=option)
+    if length_s <= 0:
+        raise InvalidOption(f"{option}={describe(value)}: give more than 0")
+    return max(round(length_s * 1000), 1)
+
+
 def is_spent(attempts: int, max_attempts: int) -> bool:
     """True when no attempt is left after `attempts` of them; `max_attempts` 0 means no limit."""
     return 0 < max_attempts <= attempts

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,7 +18,6 @@ from jobrunner.errors import (
 )
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
-from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 
 LONGEST_KEY = 256
@@ -178,13 +177,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def milliseconds(value: timedelta | float | None, option: str) -> int | None:
-    """A duration in whole milliseconds, at least 1; None for None. Raises InvalidOption for 0 or less."""
-    if value is None:
-        return None
-    length_s = seconds(value, option=option)
-    if length_s <= 0:
-        raise InvalidOption(f"{option}={describe(value)}: give more than 0")
-    return max(round(length_s * 1000), 1)

@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.client.item import milliseconds
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
-from jobrunner.retry import Backoff, seconds
+from jobrunner.retry import Backoff, milliseconds, seconds
 from jobrunner.settings import QueueSettings, RateLimit, check_whole
 
 Stored = Mapping[str, bytes]

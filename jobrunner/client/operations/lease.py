@@ -16,7 +16,7 @@ from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.call_ids import new_token
 from jobrunner.client.encryption import closed, unsealed
-from jobrunner.client.item import check_verdict, milliseconds, write_headers, write_payload
+from jobrunner.client.item import check_verdict, write_headers, write_payload
 from jobrunner.client.operations import lease_reports as reports
 from jobrunner.client.operations.lease_reports import Words
 from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, ask
@@ -29,7 +29,7 @@ from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import InvalidOption, PipelineError, ReportsRefused, UsageError
 from jobrunner.formatting import describe
 from jobrunner.option_names import nearest
-from jobrunner.retry import seconds
+from jobrunner.retry import milliseconds, seconds
 from jobrunner.settings import Duration, check_whole
 from jobrunner.task import check_priority
 

@@ -8,7 +8,7 @@ from jobrunner.broker.calls import events, leases, queues, tasks
 from jobrunner.broker.calls import search as search_calls
 from jobrunner.broker.keys import check_id
 from jobrunner.broker.replies import whole
-from jobrunner.client.item import Item, Popped, check_verdict, milliseconds, read_headers, read_payload
+from jobrunner.client.item import Item, Popped, check_verdict, read_headers, read_payload
 from jobrunner.client.item_record import ItemRecord, item_record
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import is_new
@@ -19,6 +19,7 @@ from jobrunner.client.queue_settings import read_settings, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, open_payload
 from jobrunner.errors import EncryptionError, InvalidOption, TaskGone, UsageError
 from jobrunner.formatting import describe
+from jobrunner.retry import milliseconds
 from jobrunner.settings import Duration, QueueSettings, check_whole
 from jobrunner.task import Task, TaskRecord, TaskState
 

@@ -2,9 +2,10 @@
 
 from jobrunner.broker.keys import Keys, QueueKeys, check_id
 from jobrunner.client.call_ids import sending_of
-from jobrunner.client.item import Item, check_partition, milliseconds, write_headers, write_payload
+from jobrunner.client.item import Item, check_partition, write_headers, write_payload
 from jobrunner.errors import InvalidName, UsageError
 from jobrunner.formatting import describe
+from jobrunner.retry import milliseconds
 from jobrunner.settings import DEFAULT_RESULT_LIMIT, check_whole
 from jobrunner.task import Task, check_priority, due, new_id
 
