@@ -35,8 +35,8 @@ class LeaseHolder:
     worker: WorkerRecord | None
     """None when no live worker has this mark."""
     running: RunningAttempt | None
-    """What it said of the attempt, or of the batch that the task is in, with that one's other half; None when it had
-    not begun, or began since the last heartbeat."""
+    """The worker's report on the attempt, or on the batch that the task is in (of a halved batch, on both halves);
+    None when the attempt had not begun at the last heartbeat."""
 
 
 def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord]) -> LeaseHolder | None:
@@ -63,7 +63,7 @@ def _of_batch(number: float, queue: str, workers: Iterable[WorkerRecord]) -> Lea
 
 
 def _numbers(batch_id: str) -> set[int]:
-    """Of the leases of its members: those of the batch that it is, or is a half of."""
+    """Lease numbers of the members of a batch: of the batch itself, and of those that it is a half of."""
     parts = batch_id.split(".")
     return {number_from(".".join(parts[:end])) for end in range(1, len(parts) + 1)}
 
@@ -74,7 +74,7 @@ def worker_marked(mark: str, workers: Iterable[WorkerRecord]) -> WorkerRecord | 
 
 
 def who_failed(failure: Failure, workers: Iterable[WorkerRecord]) -> str:
-    """The id of the worker that ran an attempt; where only its mark is known and it is gone, that; or nothing."""
+    """The id of the worker that ran an attempt, or only its mark when the worker is gone; empty when unknown."""
     worker = worker_marked(failure.worker, workers)
     return failure.worker if worker is None else worker.id
 
@@ -88,13 +88,13 @@ class HeldTask:
     type: str
     attempt: int
     began: datetime | None
-    """None: it has not begun, or who holds it does not say."""
+    """None: it has not begun, or its holder does not report it."""
     lease_ends: datetime | None
-    """None: not looked at."""
+    """None: not read."""
     worker: WorkerRecord | None
-    """None: no worker says that it runs it."""
+    """None: no worker reports that it runs it."""
     items: int = 0
-    """Of a batch, which `id` names. 0: a task."""
+    """Size of a batch, whose id is `id`. 0: a single task."""
 
 
 def at_work(workers: Iterable[WorkerRecord], pending: Iterable[TaskRow]) -> list[HeldTask]:

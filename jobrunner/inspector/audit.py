@@ -33,7 +33,7 @@ _log = logging.getLogger("jobrunner.audit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One action as it was noted. `id` is its place in the stream, for reading on."""
+    """One entry. `id` is its position in the stream, for the next page."""
 
     id: str
     at: datetime
@@ -47,9 +47,9 @@ class AuditEntry:
 
 
 def write(client: Client, *, in_stream: bool = True, **fields: str) -> bool:
-    """Notes one entry, fields as of an Entry; without `in_stream` only in the log. Returns False if the server refuses.
+    """Writes an entry with the fields of AuditEntry; without `in_stream` to the log only.
 
-    A server that does not take the entry does not undo the action, and the log record is written in any case.
+    Returns False if the server refuses it. That does not undo the action, and the log record is written in any case.
     """
     entry = {name: _on_one_line(text) for name, text in fields.items()}
     _log.info("%(action)s %(what)s by %(who)s (%(role)s) from %(address)s: %(outcome)s", entry, extra=entry)

@@ -1,7 +1,7 @@
-"""One look at everything that moves, and what two looks tell: rates, and how they went. It writes nothing.
+"""A snapshot of everything that changes, and the rates and their course that several snapshots give. No writes.
 
-A look is seven round trips, however many queues and tasks there are; tasks are read by rank and without their payloads,
-at most a few dozen of them.
+A snapshot is seven round trips, however many queues and tasks there are; tasks are read by rank and without their
+payloads, at most a few dozen of them.
 
 Rates are the growth of totals per second over the last ten seconds of snapshots. Totals only grow, so no task is
 counted twice or missed. A queue that was not there before is new: all that it counts happened since. One whose totals
@@ -38,35 +38,35 @@ _Look = tuple[float, Totals]
 _MINUTE_S = 60.0
 _RECENTLY = timedelta(minutes=15)
 _KEPT = 120
-"""Rates remembered of each queue, one a look."""
+"""Rates kept for each queue, one per snapshot."""
 _QUEUES_LOOKED_INTO = 5
 _TASKS_OF_EACH = 10
 _TO_DO = ("waiting", "scheduled")
 
 
 class Growth:
-    """The rates at which totals grew between the looks added to it; none before the second look. No I/O."""
+    """The rates at which totals grew between the snapshots added to it; none before the second. No I/O."""
 
     def __init__(self) -> None:
         self._looks: deque[_Look] = deque()
 
     def add(self, at_s: float, totals: Totals) -> None:
-        """Takes one more look into account; `at_s` is of a monotonic clock."""
+        """Adds the totals of a snapshot; `at_s` is of a monotonic clock."""
         self._looks.append((at_s, totals))
         while len(self._looks) > 2 and at_s - self._looks[1][0] >= _RATE_WINDOW_S:
             self._looks.popleft()
 
     @property
     def queues(self) -> list[str]:
-        """Those of the last look."""
+        """The queues of the last snapshot."""
         return list(self._looks[-1][1]) if self._looks else []
 
     def per_s(self, queues: Iterable[str], counters: Iterable[str]) -> float | None:
-        """How much these counters of these queues grew by a second, in the last ten seconds."""
+        """The growth per second of these counters of these queues, over the last ten seconds."""
         return None if len(self._looks) < 2 else _per_s(self._looks[0], self._looks[-1], queues, tuple(counters))
 
     def lately_per_s(self, queue: str, counters: Iterable[str]) -> float | None:
-        """The same of one queue from the look before to the last one."""
+        """The same of one queue, over the last two snapshots."""
         return None if len(self._looks) < 2 else _per_s(self._looks[-2], self._looks[-1], [queue], tuple(counters))
 
 
@@ -96,7 +96,7 @@ class FailingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSnapshot:
-    """Everything as it was at one moment; `at_s` is of the monotonic clock."""
+    """The state at one moment; `at_s` is of the monotonic clock."""
 
     at_s: float
     now: datetime
@@ -109,11 +109,11 @@ class LiveSnapshot:
     queues: tuple[QueueView, ...]
     workers: tuple[WorkerRecord, ...]
     running: tuple[TaskRow, ...]
-    """The first leases to end first; a few of each queue."""
+    """A few pending tasks of each queue, ordered by the end of their leases."""
     failing: tuple[FailingJob, ...]
     """The most frequent first."""
     unknown: tuple[UnknownType, ...] = ()
-    """Jobs of tasks to do that no worker of their queue knows, as far as was looked."""
+    """Jobs that no worker of their queue knows, among the tasks that were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +125,11 @@ class Rates:
     bad: float | None = None
     """Attempts that failed, and leases that ended without a report."""
     course: tuple[float, ...] = ()
-    """`out` from look to look, the oldest first; before the first look minute by minute, where that is known."""
+    """`out` between successive snapshots, the oldest first; before the first one by minute, where that is known."""
 
 
 def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) -> LiveSnapshot:
-    """Takes a look; `failed` is what `recent_failures` said some seconds ago. Raises ServerError."""
+    """Reads a snapshot; `failed`: the result of `recent_failures` of some seconds ago. Raises ServerError."""
     took_ms = latency_ms(client)
     workers = client.workers()
     seen = queue_views(client, workers)
@@ -156,12 +156,12 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
 
 
 def recent_failures(client: Client) -> dict[tuple[str, str], int]:
-    """Attempts that failed in the last quarter of an hour, by job and queue. One round trip, but no small one."""
+    """Attempts that failed in the last quarter of an hour, by job and queue. One round trip, with a large reply."""
     return {(one.type, one.queue): one.failed for one in by_job(client, since=_RECENTLY) if one.failed}
 
 
 def most_failing(failing: Iterable[FailingJob], failed: Mapping[tuple[str, str], int]) -> tuple[FailingJob, ...]:
-    """The same with how many attempts failed by (job, queue), the most frequent first."""
+    """Failing jobs with their failed attempts, given by (job, queue), the most frequent first."""
     known = {(one.type, one.queue): one for one in failing}
     found = [
         replace(known.get(job) or FailingJob(type=job[0], queue=job[1]), failed=failed.get(job, 0))
@@ -171,7 +171,7 @@ def most_failing(failing: Iterable[FailingJob], failed: Mapping[tuple[str, str],
 
 
 class LiveRates:
-    """Remembers looks and tells rates."""
+    """Rates and their course, from the snapshots added to it."""
 
     def __init__(self, courses: Mapping[str, Iterable[float]] | None = None) -> None:
         """`courses`: initial values of the courses of queues, from before the first snapshot."""
@@ -179,7 +179,7 @@ class LiveRates:
         self._courses = {name: deque(course, maxlen=_KEPT) for name, course in (courses or {}).items()}
 
     def add(self, seen: LiveSnapshot) -> None:
-        """Takes one more look into account."""
+        """Adds a snapshot."""
         self._growth.add(seen.at_s, {queue.name: queue.totals for queue in seen.queues if not queue.problem})
         for name in self._growth.queues:
             if (left := self._growth.lately_per_s(name, LEFT)) is not None:
@@ -201,7 +201,7 @@ class LiveRates:
 
 
 def live_rates_of(client: Client) -> LiveRates:
-    """A pulse whose courses begin with the last quarter of an hour, minute by minute. Raises ServerError."""
+    """Live rates whose courses begin with the last quarter of an hour, minute by minute. Raises ServerError."""
     found = by_queue(client, since=_RECENTLY + timedelta(minutes=1))
     return LiveRates({name: [left / _MINUTE_S for left in one.course[:-1]] for name, one in found.items()})
 

@@ -1,8 +1,8 @@
 """Finds tasks on the server, page by page, within a budget of time. It writes nothing.
 
-A state of a queue is looked through by rank, a bounded piece with each call, and the server says which tasks match.
-When the time is up, what was found so far is returned with a cursor that goes on from there; so no search, however
-little it finds among however many tasks, keeps the server or a person waiting.
+Each call examines a bounded range of ranks of one state of a queue, and the server returns the tasks that match. When
+the time is up, the search returns the tasks found so far with a cursor to continue from; so no search, however little
+it finds among however many tasks, keeps the server or a person waiting.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from jobrunner.redaction import Redaction
 STATES = ("pending", "waiting", "scheduled", "dead", "done")
 _USUAL_STATES = STATES[:4]
 _AT_ONCE = 500
-"""Tasks looked at with one call: it keeps the server for about a millisecond."""
+"""Tasks examined by one call, which blocks the server for about a millisecond."""
 _MOST_CALLS = 20
 _FEW = 8
 
@@ -45,14 +45,15 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPage:
-    """A page. `onward` is where the next one begins, empty at the end; `searched` and `total` count tasks so far."""
+    """A page of results. `onward` is the cursor of the next page, empty at the end; `searched` of `total` tasks were
+    examined so far."""
 
     tasks: list[TaskRow]
     searched: int
     total: int
     onward: str
     timed_out: bool
-    """Whether the search was broken off before the page was full."""
+    """Whether the time was up before the page was full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,10 @@ def search(
 ) -> SearchPage:
     """One page of tasks: pending first, then waiting, scheduled, dead (the latest first); queues by name.
 
-    With a `redaction` nothing is found by what it hides, or who may not see it could guess it letter by letter; nor are
-    payloads above 16 KiB found by what is in them, as they are not looked through for it.
+    With a `redaction` no hidden value matches, as a user who may not see it could otherwise guess it letter by letter;
+    nor do payloads above 16 KiB match by their contents, as they are not searched for hidden values.
 
-    `after` is the `onward` of the page before. Raises InvalidOption for one that is none, InvalidName.
+    `after` is the `onward` of the page before. Raises InvalidOption for a damaged one, InvalidName.
     """
     ends = perf_counter() + budget_s
     lines = _lines(client, wanted)
@@ -99,9 +100,9 @@ def search(
 def matching(client: Client, wanted: Filter, redaction: Redaction | None = None) -> Iterator[list[TaskPosition]]:
     """All tasks that match, up to 500 at a time, read when they are asked for; `redaction` as of `search`.
 
-    What leaves its state meanwhile shifts the ranks behind it, so a state is walked from its end to its front: what
-    matched when that began, and still does when its turn comes, comes once at least. What dies meanwhile joins behind
-    the end, so tasks that die again and again do not keep this going.
+    A task that leaves its state meanwhile shifts the ranks behind it, so a state is read from its end to its front: a
+    task that matched at the start, and still does when its turn comes, is yielded at least once. Tasks that die
+    meanwhile are added behind the end, so tasks that die again and again do not prolong the search.
     """
     for line in _lines(client, wanted):
         for start in range((line.size - 1) // _AT_ONCE * _AT_ONCE, -1, -_AT_ONCE):
@@ -111,7 +112,7 @@ def matching(client: Client, wanted: Filter, redaction: Redaction | None = None)
 
 
 def total_of(client: Client, wanted: Filter) -> int:
-    """How many tasks a search has to look at."""
+    """The number of tasks that a search has to examine."""
     return sum(line.size for line in _lines(client, wanted))
 
 
@@ -173,7 +174,7 @@ def _is_in_what_is_shown(payload: str, parts: list[str], redaction: Redaction) -
     try:
         value = msgspec.json.decode(payload)
     except (msgspec.MsgspecError, RecursionError):
-        return len(payload) <= LONGEST_PAYLOAD  # no JSON, so no names; or cut
+        return len(payload) <= LONGEST_PAYLOAD  # not JSON, so without names; or cut
     shown = redaction.shown(value)
     text = msgspec.json.encode(shown).decode().lower()
     return shown == value or any(part in text for part in parts)
@@ -188,7 +189,7 @@ def _parts(param: str) -> str:
 
 
 def _next(lines: list[_TaskFields], at: int, rank: int, sifted: SearchChunk) -> tuple[int, int]:
-    """Where to go on. A line that grew is followed to its end, one that shrank ends where nothing is left."""
+    """The next (index, rank). A queue that grew is searched to its new end, one that shrank to its last task."""
     is_at_end = sifted.rank == rank or (sifted.rank >= lines[at].size and sifted.rank < rank + _AT_ONCE)
     return (at + 1, 0) if is_at_end else (at, sifted.rank)
 

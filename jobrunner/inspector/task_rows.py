@@ -26,7 +26,7 @@ _RECORDS_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPosition:
-    """A task and where it stands: `score` is its due time, the end of its lease or its death (Unix ms), by state."""
+    """A task and its position: `score` is its due time, the end of its lease or its death (Unix ms), by state."""
 
     queue: str
     state: str
@@ -45,12 +45,12 @@ class TaskRow:
     when: datetime | None
     """Due time, end of lease or time of death, by state; None for one that waits."""
     attempt: int
-    """Which try runs or is next; of a dead task the last one."""
+    """The number of the running or next attempt; of a dead task that of the last one."""
     started: datetime | None
-    """Known of queues that keep history."""
+    """None unless the queue keeps history."""
     enqueued: datetime
     error: str
-    """The line of the last error that says most."""
+    """The most telling line of the last error."""
 
 
 def first_lines(client: Client, queue: str, state: str, *, count: int, newest: bool = False) -> Call[list[TaskRow]]:

@@ -35,7 +35,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Dashboard:
-    """The handlers of pages and actions, and what they share."""
+    """The handlers of pages and actions, with the client, access control and templates that they share."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Dashboard:
         self.access = Access(client, auth, key=key, trusted=trusted)
         self.flash = security.Flash()
         self.live = LiveUpdates(client)
-        self.app: Starlette  # set when the routes are there
+        self.app: Starlette  # set once the routes exist
         self._operations = Operations(client)
         self._templates = environment()
         self._versioned = version_of(STATIC)
@@ -85,7 +85,7 @@ class Dashboard:
         return self.guarded(handler)
 
     def guarded(self, handler: Handler) -> Handler:
-        """The handler with an answer for every error, inside of what puts the headers on."""
+        """The handler with an answer for every error, so that error answers get the security headers, too."""
 
         async def answering(request: Request) -> Response:
             try:
@@ -101,7 +101,7 @@ class Dashboard:
     def _refused_somehow(self, request: Request, error: Exception) -> Response:
         try:
             return self.refusal(request, error)
-        except Exception:  # inside of what puts the headers on, which an error that goes on up would not have
+        except Exception:  # an error that left the handler would bypass the security headers
             _log.exception("a refusal could not be written")
             return PlainTextResponse("internal error; the log of the dashboard has the details\n", 500)
 
@@ -172,7 +172,7 @@ class Dashboard:
         return self.later(response, error) if isinstance(error, TooMany) else response
 
     def later(self, response: Response, error: TooMany) -> Response:
-        """The answer with when to try again."""
+        """The answer with a Retry-After header."""
         response.headers["retry-after"] = str(error.wait_s)
         return response
 
@@ -185,7 +185,7 @@ class Dashboard:
             context.request.scope[NOTED] = True
             raise
         finally:
-            self.live.forget()  # the page that comes next shows what was done
+            self.live.forget()  # the next page must show the change
         self._note_action(context, action, done.text)
         return done
 
@@ -208,7 +208,7 @@ class Dashboard:
 
 
 def _query(request: Request) -> RequestParameters:
-    """The query's parameters; none where a refusal is to be answered to a query that cannot be read."""
+    """The query's parameters; none when the answer is a refusal of a query that cannot be parsed."""
     try:
         return parse_pairs(request.url.query)
     except Refused:

@@ -1,8 +1,8 @@
 """The snapshot that all tabs share, and the event stream that has them refresh.
 
-What must always hold: however many tabs and pages ask, the server is looked at once a second at most, and for a fifth
-of the time; while no tab is open nothing is read at all. A tab is told that time went on and how the queues stand, and
-fetches its page again, which answers from the same look. (Server-sent events: WHATWG HTML, section 9.2.)
+Invariant: however many tabs and pages ask, the dashboard reads the server once a second at most, and for a fifth of the
+time; while no tab is open it reads nothing. An event carries the time and the counts of the queues; the tab then
+fetches its page again, which is rendered from the same snapshot. (Server-sent events: WHATWG HTML, section 9.2.)
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from jobrunner.web.errors import TooBusy
 FRESH_S = 1.0
 EVERY_S = 2.0
 _REST = 4
-"""A look at many thousands of queues takes a while; it holds for so many times as long."""
+"""A snapshot of many thousands of queues takes a while to read; it is used for this many times as long."""
 _MOST_TABS = 500
 _MOST_OF_ONE = 50
 _UNKNOWN_TOLD = 3
@@ -41,7 +41,7 @@ _UNKNOWN_TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSnapshot:
-    """This moment, a second old, or four times as old as it took to look."""
+    """The state a second ago at most, or four times as long ago as the reading took."""
 
     look: LiveSnapshot
     graphs: dict[str, Graph]
@@ -59,7 +59,7 @@ class DashboardSnapshot:
 
 
 class LiveUpdates:
-    """Looks for all. Its duties: a glance that is fresh; one loop that looks while tabs are open; a stream for each."""
+    """Reads once for all tabs: a fresh snapshot, one loop that reads while tabs are open, and a stream for each tab."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -166,14 +166,14 @@ class LiveUpdates:
 
 
 class _Stream(StreamingResponse):
-    """A stream that is forgotten however it ends, also before its first byte."""
+    """A stream that calls `at_end` however it ends, also before its first byte."""
 
     def __init__(self, *given: Any, at_end: Callable[[], None], **options: Any) -> None:
         super().__init__(*given, **options)
         self._at_end = at_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Streams."""
+        """Streams the response, then calls `at_end`."""
         try:
             await super().__call__(scope, receive, send)
         finally:

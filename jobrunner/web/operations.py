@@ -1,8 +1,9 @@
 """Work on many tasks at once, in the background, with progress that any process and any page can read.
 
-How far an operation is stands in the server and expires after a day. It runs in a thread of the process that was
-asked. When that process dies, nothing goes on by itself: its last sign grows old and the operation is shown as
-interrupted. Every step is whole, and asking again does the rest, as what was done matches no more.
+The progress of an operation is stored in Redis and expires after a day. The operation runs in a thread of the process
+that received the request. When that process dies, nothing resumes by itself: the last sign of life grows old and the
+operation counts as interrupted. Every step is atomic, and starting it again does the rest, as changed tasks no longer
+match.
 """
 
 import logging
@@ -45,7 +46,10 @@ Chosen = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """How far an operation is. `state`: queued, running, done, cancelled, failed, or interrupted (its process died)."""
+    """The progress of an operation.
+
+    `state`: queued, running, done, cancelled, failed, or interrupted (its process died).
+    """
 
     id: str
     action: str
@@ -55,17 +59,17 @@ class Operation:
     state: str
     total: int
     looked: int
-    """Of `total` tasks so many were looked at."""
+    """How many of `total` tasks were examined."""
     done: int
     refused: int
-    """Tasks that matched and could not be changed: another one was first, or a worker has them."""
+    """Tasks that matched and could not be changed: another client was first, or a worker holds them."""
     began_ms: float
     ended_ms: float
     error: str
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the operation has ended."""
         return self.state not in ("queued", "running")
 
 
@@ -77,7 +81,7 @@ class Operations:
         self._turns = threading.BoundedSemaphore(_AT_A_TIME)
 
     def start(self, action: str, *, who: str, wanted: Filter | None, chosen: Iterable[Chosen] = ()) -> str:
-        """Begins, and returns the id. With `wanted` on all that match, else on the tasks chosen."""
+        """Starts an operation on all tasks that match `wanted`, or on the tasks chosen; returns its id."""
         operation_id, fixed = secrets.token_hex(8), list(chosen)
         total = len(fixed) if wanted is None else total_of(self._client, wanted)
         fields: dict[str, Any] = {
@@ -100,7 +104,7 @@ class Operations:
 
 
 class _OperationRun:
-    """One operation as it is carried out: piece by piece, and after each piece it says how far it is."""
+    """One operation as it runs: piece by piece, with its progress recorded after each."""
 
     def __init__(
         self,
@@ -167,7 +171,7 @@ def change(client: Client, action: str, queue: str, ids: Sequence[str]) -> int:
 
 
 def read_operation(client: Client, operation_id: str) -> Operation | None:
-    """How far an operation is; None for one that never was or has expired."""
+    """Reads the progress of an operation; None for an unknown or expired id."""
     check_name(operation_id, "operation")
     fields = broker_of(client).run(command("HGETALL", keys_of(client).operation(operation_id), read=text_fields))
     return _operation(operation_id, fields, unix_ms()) if fields else None
@@ -182,7 +186,7 @@ def recent(client: Client, *, limit: int = 20) -> list[Operation]:
 
 
 def ask_to_stop(client: Client, operation_id: str) -> bool:
-    """Has an operation end after the piece it is at. Returns False for one that is over or never was."""
+    """Asks an operation to end after its current piece. Returns False when it has ended or is unknown."""
     found = read_operation(client, operation_id)
     if found is None or found.is_over:
         return False

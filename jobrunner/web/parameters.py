@@ -1,8 +1,8 @@
-"""Query and form parameters, read from a request: typed and bounded. A value out of range is clamped; one that is no
-number is the default.
+"""Query and form parameters of a request, typed and bounded. A value out of range is clamped; one that is not a number
+is replaced by the default.
 
-Others had advisories for exactly this: unbounded `days` (CVE-2022-23837, CVE-2023-37279). No page passes a parameter on
-that did not go through here.
+Sidekiq and Faktory had advisories for exactly this: an unbounded `days` (CVE-2022-23837, CVE-2023-37279). Pages use no
+parameter that did not pass through here.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class RequestParameters:
             return default
 
     def number(self, name: str, default: float | None, *, lowest: float, highest: float) -> float | None:
-        """A number within its range; `default` for what is none, or not a finite one."""
+        """A number within its range; `default` for NaN and for a text that is not a number."""
         try:
             found = float(self._last.get(name, "").strip()[:30])
         except ValueError:
@@ -57,11 +57,11 @@ class RequestParameters:
         return given if given in known else default
 
     def flag(self, name: str) -> bool:
-        """Whether it is there and is no kind of no."""
+        """Whether the parameter is present and is not 0, false, no or off."""
         return self._last.get(name, "").lower() not in ("", "0", "false", "no", "off")
 
     def all(self, name: str, *, most: int = 1000, longest: int = 200) -> list[str]:
-        """Every text of that name, at most `most`, without empty ones."""
+        """All texts of that name except empty ones, at most `most`."""
         return [value[:longest] for key, value in self._pairs if key == name and value][:most]
 
 
@@ -112,6 +112,6 @@ def _as_text(value: Any) -> str:
 
 
 def wants_json(request: HTTPConnection) -> bool:
-    """Whether a program asks."""
+    """Whether the client asks for JSON, as programs do."""
     accepted = request.headers.get("accept", "")
     return "application/json" in accepted and "text/html" not in accepted

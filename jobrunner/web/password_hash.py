@@ -1,7 +1,7 @@
 """Passwords and tokens as they are configured: in clear, or as a scrypt hash that `jobrunner dashboard --hash` prints.
 
 A hash is `scrypt$N$r$p$salt$digest` (RFC 7914; salt and digest in URL-safe base64). Hashes made elsewhere may cost
-more: what takes over 64 MiB or is no such text is refused when the dashboard starts.
+more; the dashboard refuses to start with one that needs over 64 MiB, or with a text of another form.
 """
 
 import base64
@@ -20,7 +20,7 @@ _SCHEME = "scrypt$"
 
 
 def hashed(secret: str) -> str:
-    """The hash of a password or token, with a salt of its own."""
+    """The hash of a password or token, with a random salt."""
     salt = secrets.token_bytes(16)
     digest = hashlib.scrypt(secret.encode(), salt=salt, n=_N, r=_R, p=_P, dklen=32)
     return f"{_SCHEME}{_N}${_R}${_P}${_text(salt)}${_text(digest)}"
@@ -35,7 +35,7 @@ class Secret:
     def __init__(self, configured: str) -> None:
         self._clear = None if configured.startswith(_SCHEME) else configured.encode()
         self._n, self._r, self._p, self._salt, self._digest = _parsed(configured) if self._clear is None else _NONE
-        # What fitted before, as a keyed digest: browsers send a password with every request.
+        # Secrets that were right before, as keyed digests: browsers send a password with every request.
         self._key = secrets.token_bytes(32)
         self._fitted: set[bytes] = set()
 

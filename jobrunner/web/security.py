@@ -60,7 +60,7 @@ class SecurityHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on."""
+        """Passes the request on, with the headers added to its answer; refuses a head that is too large."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -92,23 +92,23 @@ def nonce_of(request: HTTPConnection) -> str:
 
 
 def browser_of(request: HTTPConnection) -> str | None:
-    """The random word this browser was given; None when it has none yet."""
+    """The random id in this browser's cookie; None without one."""
     found = read_cookie(request, BROWSER_COOKIE)
     return found if len(found) == _BROWSER_LENGTH else None
 
 
 def new_browser() -> str:
-    """A random word for a browser."""
+    """A random id for a browser."""
     return secrets.token_urlsafe(32)
 
 
 def form_token(key: bytes, browser: str, name: str) -> str:
-    """The token that forms carry, of one browser and one person."""
+    """The CSRF token for the forms of one browser and one user."""
     return hmac.new(key + browser.encode(), f"form\0{name}".encode(), hashlib.sha256).hexdigest()
 
 
 def check_meant(request: HTTPConnection, identity: Identity, key: bytes, given: str | None) -> None:
-    """Raises NotAllowed unless the request comes from a page of this dashboard. `given` is the token it brought."""
+    """Raises NotAllowed unless the request comes from a page of this dashboard. `given`: its token."""
     if not identity.by_browser and request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return
     if not is_same_origin(request):
@@ -120,7 +120,7 @@ def check_meant(request: HTTPConnection, identity: Identity, key: bytes, given: 
 
 
 def is_same_origin(request: HTTPConnection) -> bool:
-    """Whether the browser says that the request was made by a page from here. Silence is a no."""
+    """Whether the browser states that a page of this origin made the request. No statement counts as no."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -129,13 +129,13 @@ def is_same_origin(request: HTTPConnection) -> bool:
 
 
 def local_path(path: str, default: str) -> str:
-    """A path to go on to that stays on this site; `default` for anything else."""
+    """The path of a redirect if it stays on this site, else `default`."""
     plain = path.isprintable() and path.startswith("/") and not path.startswith("//") and "\\" not in path
     return path if plain else default
 
 
 def is_secure(request: HTTPConnection) -> bool:
-    """Whether the browser speaks https, to us or to a proxy that says so."""
+    """Whether the browser uses https, with this server or with a proxy that says so."""
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
 
 
@@ -147,7 +147,7 @@ def read_cookie(request: HTTPConnection, name: str) -> str:
 def set_cookie(
     request: HTTPConnection, response: Response, name: str, value: str, lasts_s: int | None, *, strict: bool = False
 ) -> None:
-    """Gives the browser a cookie that scripts cannot read."""
+    """Sets a cookie that scripts cannot read."""
     response.set_cookie(
         _full_name(request, name),
         value,
@@ -160,7 +160,7 @@ def set_cookie(
 
 
 def delete_cookie(request: HTTPConnection, response: Response, name: str) -> None:
-    """Has the browser forget a cookie."""
+    """Deletes a cookie in the browser."""
     response.delete_cookie(
         _full_name(request, name), path=_path(request), secure=is_secure(request), httponly=True, samesite="lax"
     )
@@ -177,13 +177,13 @@ def _path(request: HTTPConnection) -> str:
 
 
 def signed(value: dict[str, Any], key: bytes, *, purpose: str) -> str:
-    """`value` as a text; only who has the key can make one for that purpose."""
+    """`value` as a signed text; only a holder of the key can make one for that purpose."""
     text = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
     return f"{text}.{_digest(text, key, purpose)}"
 
 
 def verified(given: str, key: bytes, *, purpose: str) -> dict[str, Any] | None:
-    """The value of such a text; None for one that was not signed so, or has ended (`until`, Unix ms)."""
+    """The value of a signed text; None when the signature or purpose is wrong, or it has expired (`until`, Unix ms)."""
     text, dot, digest = given[:_LONGEST_SIGNED].rpartition(".")
     if not dot or not hmac.compare_digest(digest.encode(), _digest(text, key, purpose).encode()):
         return None
@@ -205,7 +205,7 @@ class Flash:
         self._key = secrets.token_bytes(32)
 
     def put(self, request: Request, response: Response, text: str, kind: str) -> None:
-        """Has the next page show it. `kind` is done or refused."""
+        """Leaves a line for the next page. `kind` is done or refused."""
         value = {"text": text[:500], "kind": kind, "until": unix_ms() + _FLASH_LASTS_S * 1000}
         word = signed(value, self._key, purpose="flash")
         set_cookie(request, response, _FLASH_COOKIE, word, _FLASH_LASTS_S, strict=True)
@@ -215,5 +215,5 @@ class Flash:
         return verified(read_cookie(request, _FLASH_COOKIE), self._key, purpose="flash")
 
     def forget(self, request: Request, response: Response) -> None:
-        """Has the browser forget the line: it was shown."""
+        """Deletes the line in the browser after it was rendered."""
         delete_cookie(request, response, _FLASH_COOKIE)

@@ -29,13 +29,13 @@ STALLED_S = 30.0
 _MOST = 1000
 _MOST_OF_SITE = 100
 _BACKLOG = 128
-_TOLD_AGAIN_S = 60.0
+_LOGGED_AGAIN_S = 60.0
 _log = logging.getLogger("jobrunner.web")
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections there may be, of one site without a request, and let in at once."""
+    """The most connections in all, the most silent ones of one site, and the length of the accept queue."""
 
     most: int
     most_of_site: int
@@ -59,7 +59,7 @@ def room() -> ConnectionLimits:
 
 
 class Connections:
-    """All connections of one server, those without a request in the order in which they fell silent."""
+    """All connections of one server; those without a request are kept in the order in which they fell silent."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._room = limits
@@ -68,7 +68,7 @@ class Connections:
         self._all: set[LimitedProtocol] = set()
 
     def opened(self, one: "LimitedProtocol", site: str) -> None:
-        """A connection was made."""
+        """Records a new connection, and closes the longest silent one when there are too many."""
         self._all.add(one)
         self.silent(one, site)
         if self._of_site[site] > self._room.most_of_site:
@@ -77,13 +77,13 @@ class Connections:
             self._close(next(iter(self._silent)))
 
     def silent(self, one: "LimitedProtocol", site: str) -> None:
-        """It waits for a request."""
+        """Records that a connection waits for a request."""
         if one in self._all and one not in self._silent:
             self._silent[one] = site
             self._of_site[site] += 1
 
     def busy(self, one: "LimitedProtocol") -> None:
-        """Its request is being answered."""
+        """Records that the request of a connection is being answered."""
         site = self._silent.pop(one, None)
         if site is not None:
             self._of_site[site] -= 1
@@ -91,7 +91,7 @@ class Connections:
                 del self._of_site[site]
 
     def closed(self, one: "LimitedProtocol") -> None:
-        """It is no more."""
+        """Records the end of a connection."""
         self.busy(one)
         self._all.discard(one)
 
@@ -106,7 +106,7 @@ class LimitedProtocol(H11Protocol):
     connections_of_server: Connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a head."""
+        """Starts the time limit for the head of the first request."""
         super().connection_made(transport)
         self._site = site_of(self.client[0] if self.client else "")
         self._waits: asyncio.TimerHandle | None = None
@@ -115,20 +115,20 @@ class LimitedProtocol(H11Protocol):
         self.connections_of_server.opened(self, self._site)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets it."""
+        """Cancels the time limits of the connection."""
         self._cancel()
         self.connections_of_server.closed(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Stops waiting when that completes a head."""
+        """Cancels the time limit when the data completes a head."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing():
             self._cancel_wait()
             self.connections_of_server.busy(self)
 
     def on_response_complete(self) -> None:
-        """Waits for the next head."""
+        """Starts the time limit for the head of the next request."""
         finished = self.cycle
         super().on_response_complete()  # begins the next request, when it is there already
         if self.cycle is finished and not self.transport.is_closing():
@@ -136,19 +136,19 @@ class LimitedProtocol(H11Protocol):
             self.connections_of_server.silent(self, self._site)
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP, with the header that keeps a browser from reading it as something else."""
+        """Answers a request that is not HTTP, with the header that keeps a browser from guessing a content type."""
         head = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nx-content-type-options: nosniff\r\n"
         self.transport.write(f"{head}content-length: {len(msg)}\r\nconnection: close\r\n\r\n{msg}".encode())
         self.transport.close()
 
     def pause_writing(self) -> None:
-        """Gives who does not read half a minute."""
+        """Closes the connection of a client that does not read for half a minute."""
         super().pause_writing()
         if self._stalled is None:
             self._stalled = self.loop.call_later(STALLED_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Goes on."""
+        """Cancels the time limit of a client that reads again."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
@@ -178,23 +178,23 @@ class Throttled:
     """An exception handler for an event loop; it logs a recurring error (no descriptors left) once a minute."""
 
     def __init__(self) -> None:
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def __call__(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Logs it in one line, or leaves it out."""
+        """Logs the error in one line, unless the same one was logged within the last minute."""
         error = context.get("exception")
         text = f"{context.get('message', '')}: {type(error).__name__}: {error}"
         now = monotonic()
-        if now - self._told.get(text, -_TOLD_AGAIN_S) < _TOLD_AGAIN_S:
+        if now - self._logged.get(text, -_LOGGED_AGAIN_S) < _LOGGED_AGAIN_S:
             return
-        if len(self._told) > 100:
-            self._told.clear()
-        self._told[text] = now
+        if len(self._logged) > 100:
+            self._logged.clear()
+        self._logged[text] = now
         _log.error("the event loop of the dashboard: %s", text)
 
 
 def serve(client: Client, settings: DashboardSettings, listener: socket.socket, *, stops_in_s: int) -> None:
-    """Returns when a signal ended it; connections that are open then have `stops_in_s`."""
+    """Serves until a signal arrives; open connections then have `stops_in_s` to end."""
     app = create_app(
         client,
         auth=settings.auth,

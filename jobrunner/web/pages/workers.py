@@ -1,6 +1,6 @@
 """Workers: processes, hosts, queues and running tasks; commands to one, which it reads with its next heartbeat.
 
-A quiet worker reserves nothing new until it is told to resume.
+A quiet worker reserves nothing new until it receives the command to resume.
 """
 
 from jobrunner.client.internals import broker_of, keys_of
