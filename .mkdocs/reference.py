@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from jobrunner import errors, settings
+from jobrunner import errors, queue_settings, settings
 from jobrunner.broker import keys as all_keys
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.jobs.decorator import job
@@ -72,14 +72,14 @@ def configuration() -> str:
     order = "The first of these counts: argument, environment, `[tool.jobrunner]` in `pyproject.toml`, default."
     parts = ["# Settings", order]
     for owner, title in (
-        ("ClientSettings", "Client: `configure(…)`, `Client(…)`"),
-        ("QueueSettings", "Queue: `queue.configure(…)`, `jobrunner queues limit`"),
-        ("RateLimit", "Rate limit: `RateLimit(15, per=timedelta(hours=1))`, or in parts"),
-        ("WorkerSettings", "Worker: `Worker(…)`"),
-        ("FileSettings", "File: `[tool.jobrunner]` in `pyproject.toml`"),
+        (settings.ClientSettings, "Client: `configure(…)`, `Client(…)`"),
+        (queue_settings.QueueSettings, "Queue: `queue.configure(…)`, `jobrunner queues limit`"),
+        (queue_settings.RateLimit, "Rate limit: `RateLimit(15, per=timedelta(hours=1))`, or in parts"),
+        (settings.WorkerSettings, "Worker: `Worker(…)`"),
+        (settings.FileSettings, "File: `[tool.jobrunner]` in `pyproject.toml`"),
     ):
-        told = fields_of(settings, owner)
-        real = {one.name: one.default for one in dataclasses.fields(getattr(settings, owner))}
+        told = fields_of(owner)
+        real = {one.name: one.default for one in dataclasses.fields(owner)}
         rows = [(f"`{name}`", _default(default, real[name]), said) for name, default, said in told]
         parts += [f"## {title}", _table(("setting", "default", ""), rows)]
     rows = [(f"`{name}`", said) for name, said in VARIABLES.items()]
@@ -143,7 +143,7 @@ def events() -> str:
     """Every kind of event, and what an event has."""
     module = importlib.import_module("jobrunner.events")
     kinds = [(f"`{kind}`", said) for kind, said in module.KINDS.items()]
-    has = [(f"`{name}`", said) for name, _, said in fields_of(module, "Event")]
+    has = [(f"`{name}`", said) for name, _, said in fields_of(module.Event)]
     told = inspect.cleandoc(module.__doc__ or "")
     how = "Follow them with `jobrunner events`; see [monitoring](../monitoring.md)."
     return "\n\n".join(["# Events", told, how, _table(("kind", "when, and its details"), kinds), "## Fields",
@@ -188,10 +188,10 @@ def _default(written: str, real: object) -> str:
     return f"`{written}`" if written else ""
 
 
-def fields_of(module: ModuleType, owner: str) -> list[tuple[str, str, str]]:
-    """(name, default as written, docstring) of the fields of a dataclass."""
-    tree = ast.parse(inspect.getsource(module))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner)
+def fields_of(owner: type) -> list[tuple[str, str, str]]:
+    """(name, default as written, docstring) of the fields of a class."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(owner.__module__)))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner.__name__)
     found = []
     for node, behind in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

@@ -19,8 +19,8 @@ from jobrunner.jobs.unique import Unique
 
 # Steering a run
 from jobrunner.outcome import Cancel, Fail, Retry, Snooze
+from jobrunner.queue_settings import RateLimit
 from jobrunner.retry import Backoff
-from jobrunner.settings import RateLimit
 from jobrunner.task import TaskState
 from jobrunner.worker.worker import Worker
 

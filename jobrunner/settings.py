@@ -11,12 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
-from jobrunner.option_names import check_options, checks_options
-from jobrunner.retry import Backoff, seconds
+from jobrunner.option_names import check_options
+from jobrunner.retry import seconds
 
 Duration = timedelta | int | float
 DURABILITIES = ("none", "fsync", "replicated")
@@ -73,98 +71,6 @@ class ClientSettings:
     redact: tuple[str, ...] = ()
     """Names of parameters that pages, commands and errors hide, beside `password`, `token` and the like; regular
     expressions that match a whole name. Those of JOBRUNNER_REDACT, with commas between, and of the file count too."""
-
-
-_UNITS_S = {"SECONDS": 1, "MINUTES": 60, "HOURS": 3600}
-
-
-@checks_options
-@dataclass(frozen=True, slots=True, init=False)
-class RateLimit:
-    """A token bucket: at most `max_tokens` at once, and an empty bucket is full again after the interval.
-
-    Tokens flow continuously, so RateLimit(15, per=timedelta(hours=1)) gives one each 240 s. `per` is a timedelta or
-    seconds, whole ones; `interval` and `interval_unit` say the same in two parts (the dequeuing settings of the Moab
-    queue). Without either the interval is a second. Raises InvalidOption for both, and for what is zero or negative.
-    """
-
-    max_tokens: int
-    """The most that is handed out at once, and within an interval in the long run."""
-    interval: int = 1
-    """How many units the interval has."""
-    interval_unit: str = "SECONDS"
-    """SECONDS, MINUTES or HOURS."""
-
-    def __init__(
-        self,
-        max_tokens: int,
-        *,
-        per: Duration | msgspec.UnsetType = msgspec.UNSET,
-        interval: int | msgspec.UnsetType = msgspec.UNSET,
-        interval_unit: str | msgspec.UnsetType = msgspec.UNSET,
-    ) -> None:
-        if per is not msgspec.UNSET:
-            if interval is not msgspec.UNSET or interval_unit is not msgspec.UNSET:
-                raise InvalidOption(f"per={describe(per)} beside interval or interval_unit: give per alone")
-            interval, interval_unit = _in_units(per)
-        interval = 1 if interval is msgspec.UNSET else interval
-        interval_unit = "SECONDS" if interval_unit is msgspec.UNSET else interval_unit
-        if not isinstance(interval_unit, str) or interval_unit not in _UNITS_S:
-            raise InvalidOption(f"interval_unit={describe(interval_unit)}: choose one of {', '.join(_UNITS_S)}")
-        object.__setattr__(self, "max_tokens", check_whole(max_tokens, "max_tokens", minimum=1))
-        object.__setattr__(self, "interval", check_whole(interval, "interval", minimum=1))
-        object.__setattr__(self, "interval_unit", interval_unit)
-
-    @property
-    def seconds(self) -> int:
-        """The time in which an empty bucket becomes full."""
-        return self.interval * _UNITS_S[self.interval_unit]
-
-
-def _in_units(per: object) -> tuple[int, str]:
-    """(interval, unit) of a whole number of seconds, in the largest unit that fits. Raises InvalidOption."""
-    length_s = seconds(per, option="per", minimum=1)
-    if not length_s.is_integer():
-        raise InvalidOption(f"per={describe(per)}: give whole seconds; 5 in half a second is RateLimit(10, per=1)")
-    unit = next(unit for unit in ("HOURS", "MINUTES", "SECONDS") if length_s % _UNITS_S[unit] == 0)
-    return int(length_s) // _UNITS_S[unit], unit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
-    """The settings of `q.configure`; lua/lib/queue_settings.lua has the same defaults. Times in seconds."""
-
-    keepalive: float = 30.0
-    """Length of a lease, unless the task or the one who reserves says otherwise; a worker renews it."""
-    max_attempts: int = 5
-    """Attempts after which a task is dead, unless it says otherwise itself; 0: no limit."""
-    backoff: Backoff = field(default_factory=Backoff)
-    """How long a failed task waits, unless its job says otherwise."""
-    dead_ttl: float = 30 * 86400.0
-    """How long the dead are kept; 0: they are deleted at once."""
-    dead_max: int = 0
-    """How many of the dead are kept at most, the newest; 0: no limit."""
-    dead_letter_queue: str | None = None
-    """Queue of the same pipeline that gets what would be dead here."""
-    max_inflight: int = 0
-    """Leases at a time, whoever holds them; 0: no limit."""
-    rate: RateLimit | None = None
-    """A token bucket over everything that is handed out."""
-    max_inflight_per_partition: int = 0
-    """Leases at a time of tasks with one key (see `partition_by` of @job, `key` of Item); 0: no limit."""
-    rate_per_partition: RateLimit | None = None
-    """A token bucket for each key."""
-    fair: bool = False
-    """Whether keys take turns, so that the backlog of one key delays no other; order is kept within a key."""
-    max_size: int | None = None
-    """Tasks that may be waiting and scheduled; more are refused with QueueFull."""
-    expires_in: float | None = None
-    """A task that was not begun so long after it was enqueued is dead, unless it says otherwise itself. A retry, and a
-    task whose lease ended, was begun: this limit ends neither."""
-    history: float | None = None
-    """How long finished tasks stay readable and can be replayed."""
-    history_max: int | None = None
-    """How many of them at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

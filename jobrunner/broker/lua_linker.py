@@ -6,7 +6,8 @@ EVALSHA runs a script from its first line on at each call, and each `local funct
 - ``-- rarely a b`` names included functions that most calls do not need. What only they reach goes with them into one
   function, which makes all of these when one is first called: ``a(x)`` becomes ``rarely_1().a(x)``. Each such line is a
   group of its own.
-- A name in capitals that stands for a number or a text is replaced by it.
+- A name in capitals that stands for a number or a text is replaced by it: a constant of a library, or a default of
+  queue_settings.py (`DEFAULT_...`), which no file of `lua/` declares.
 
 So a file of `lua/lib/` has statements `local ...` at its margin, comments, and nothing else; a function that is made
 rarely is called by its name and is not passed on, and its name stands for nothing else in the script.
@@ -17,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
+
+from jobrunner.queue_settings import lua_defaults
 
 _LINE = re.compile(r"^-- (include|rarely) ([\w ]+)\n", re.MULTILINE)
 _PIECE = re.compile(r"^local (function )?([\w, ]+).*\n(?:(?:[ }]|end\b).*\n)*", re.MULTILINE)
@@ -59,7 +62,7 @@ def link(file: str, text: str, read: Callable[[str], str]) -> list[Chunk]:
     rarely = [names.split() for kind, names in lines if kind == "rarely"]
     head, body = Chunk(text[: first.start()], file, range(1, text.count("\n", 0, first.start()) + 1)), _body(file, text)
     pieces = [replace(piece, users=set()) for lib in libs for piece in lib[0]]
-    constants = {name: value for lib in libs for name, value in lib[1].items()}
+    constants = lua_defaults() | {name: value for lib in libs for name, value in lib[1].items()}
     _share_out(pieces, {name: number for number, names in enumerate(rarely, 1) for name in names}, body)
 
     groups = range(1, len(rarely) + 1)

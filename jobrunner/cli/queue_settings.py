@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from jobrunner.formatting import exact_duration
+from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.retry import Backoff
-from jobrunner.settings import QueueSettings, RateLimit
 
 LIMITS = ("max_inflight", "rate", "max_size", "max_inflight_per_partition", "rate_per_partition", "fair")
 """The settings that `queues limit` sets."""

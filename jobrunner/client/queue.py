@@ -31,7 +31,8 @@ from jobrunner.client.outgoing import sending
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.option_names import checks_methods
-from jobrunner.settings import Duration, QueueSettings
+from jobrunner.queue_settings import QueueSettings
+from jobrunner.settings import Duration
 from jobrunner.task import Task
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item import item_of
 from jobrunner.client.operations.queue import OnClash
 from jobrunner.client.queue import Queue
-from jobrunner.client.queue_settings import write_settings
+from jobrunner.client.settings_hash import write_settings
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.errors import PipelineError
 from jobrunner.etl.graph import Graph, QueueNode, draw, full_name, nearest, publish

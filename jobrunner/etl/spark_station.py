@@ -13,7 +13,7 @@ from typing import Any, Literal
 from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.client.queue_settings import write_settings
+from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.station_outcome import Link
 from jobrunner.jobs.driver import Driver, MakeDriver, Seen

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.item import read_headers, read_payload
-from jobrunner.client.queue_settings import write_settings
+from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption, ParameterError, PipelineError
 from jobrunner.etl.graph import full_name
 from jobrunner.etl.station_outcome import Drop, Link
@@ -19,8 +19,9 @@ from jobrunner.jobs.options import JobOptions, settle
 from jobrunner.jobs.registry import StationDefinition
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.option_names import check_options
+from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.retry import Backoff, BackoffPolicy, RetryOn
-from jobrunner.settings import Duration, QueueSettings, RateLimit
+from jobrunner.settings import Duration
 
 _OF_ATTEMPTS = ("timeout", "retry_on", "on_crash", "result_ttl", "keepalive")
 """The last one is of the queue, too: an idle worker must poll before the shortest lease ends."""

@@ -12,11 +12,11 @@ from jobrunner.broker.calls.queues import is_registered
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
-from jobrunner.client.queue_settings import read_settings
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, perf_counter
 from jobrunner.errors import ServerRefused
-from jobrunner.settings import RateLimit
+from jobrunner.queue_settings import RateLimit
 
 _CALLS_AT_ONCE = 10
 """Commands that look at queues in one round trip: others wait for some ten milliseconds at most."""

@@ -9,12 +9,11 @@ from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.jobs.unique import Unique, read_unique
 from jobrunner.option_names import check_options
+from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.retry import Backoff, BackoffPolicy, RetryOn, check_retry_on, seconds
 from jobrunner.schedule import CatchUp, Cron, Every, Schedule, parse_catch_up
 from jobrunner.settings import check_whole
 from jobrunner.task import check_priority
-
-DEFAULT_KEEP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +30,7 @@ class JobOptions:
     timeout: float | None = None
     ack: str = "late"
     on_crash: str = "retry"
-    result_ttl: float = DEFAULT_KEEP_S
+    result_ttl: float = DEFAULT_RESULT_TTL_S
     expires_in: float | None = None
     unique: Unique | None = None
     partition_by: str | None = None

@@ -21,8 +21,8 @@ from jobrunner.errors import TaskFailed
 from jobrunner.jobs.registry import Definition, find
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.outcome import Acknowledged, Cancelled, Fail, Failed, Outcome, Snoozed, Steer, Succeeded, Unknown
+from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import Backoff, is_spent
-from jobrunner.settings import QueueSettings
 from jobrunner.task import Task, TaskState
 from jobrunner.testing.memory import MemoryClient, MemoryTask
 from jobrunner.worker.run.runner import Runner

@@ -21,7 +21,7 @@ from jobrunner.clock import utc_now
 from jobrunner.formatting import away, counted, duration, number, percent, rate, size
 from jobrunner.formatting import instant as instant_text
 from jobrunner.inspector.snapshot import shown_url
-from jobrunner.settings import RateLimit
+from jobrunner.queue_settings import RateLimit
 
 TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"

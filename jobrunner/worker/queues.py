@@ -8,7 +8,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of, middleware_of
-from jobrunner.client.queue_settings import write_settings
+from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption, ServerRefused
 from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, station_of
 from jobrunner.logs import SafeLogger

@@ -11,7 +11,8 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.current import forget, use
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, UsageError
 from jobrunner.jobs.options import JobOptions
-from jobrunner.settings import ClientSettings, QueueSettings
+from jobrunner.queue_settings import QueueSettings
+from jobrunner.settings import ClientSettings
 from jobrunner.worker.worker import Worker
 from tests.support.clock import Clock
 from tests.support.waiting import wait_for

@@ -13,7 +13,8 @@ from jobrunner import events
 from jobrunner.broker import keys
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
-from jobrunner.settings import ClientSettings, QueueSettings, WorkerSettings
+from jobrunner.queue_settings import QueueSettings
+from jobrunner.settings import ClientSettings, WorkerSettings
 from tests.contracts.test_rules import PACKAGE
 
 MODULES = """

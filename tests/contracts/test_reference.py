@@ -17,6 +17,8 @@ import jobrunner
 from jobrunner import errors
 from jobrunner.broker import keys as all_keys
 from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.queue_settings import QueueSettings, RateLimit
+from jobrunner.settings import ClientSettings, FileSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / ".mkdocs"
@@ -77,10 +79,10 @@ def test_every_command_is_on_the_page(pages: dict[str, str]) -> None:
                 assert option.opts[0] in pages["reference/commands.md"], option
 
 
-@pytest.mark.parametrize("owner", ["ClientSettings", "QueueSettings", "WorkerSettings", "RateLimit", "FileSettings"])
-def test_every_setting_says_what_it_is_for(owner: str) -> None:
-    silent = [name for name, _, said in reference.fields_of(reference.settings, owner) if not said]
-    assert not silent, f"{owner}: write a docstring below {silent}"
+@pytest.mark.parametrize("owner", [ClientSettings, QueueSettings, WorkerSettings, RateLimit, FileSettings])
+def test_every_setting_says_what_it_is_for(owner: type) -> None:
+    silent = [name for name, _, said in reference.fields_of(owner) if not said]
+    assert not silent, f"{owner.__name__}: write a docstring below {silent}"
 
 
 def test_every_option_of_a_job_is_told() -> None:

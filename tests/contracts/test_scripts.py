@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.scripts import load
-from jobrunner.jobs.options import DEFAULT_KEEP_S
-from jobrunner.settings import QueueSettings
+from jobrunner.jobs.options import JobOptions
+from jobrunner.queue_settings import DEFAULT_HISTORY_S, QueueSettings, lua_defaults
 
 FOLDER = files("jobrunner.broker") / "lua"
 SCRIPTS = sorted(path.name.removesuffix(".lua") for path in FOLDER.iterdir() if path.name.endswith(".lua"))
@@ -225,21 +225,32 @@ def test_a_file_is_short(text):
     assert not [line for line in lines if line != line.rstrip()]
 
 
-def test_the_defaults_of_a_queue_are_those_of_its_settings():
-    said = dict(re.findall(r"^local (DEFAULT_\w+) = (\d+)$", library("queue_settings"), re.MULTILINE))
+def test_defaults_are_declared_in_python_alone():
+    text = "".join(code(text) for text in (*map(source, SCRIPTS), *map(library, LIBRARY)))
+    used = set(re.findall(r"\bDEFAULT_\w+", text))
+
+    assert used == lua_defaults().keys(), "each of these words stands for a value, and each value is used"
+    assert not re.search(r"local [^\n=]*DEFAULT_", text), "queue_settings.py declares it"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_no_default_is_left_to_be_looked_up(name):
+    assert "DEFAULT_" not in code(linked(name))
+
+
+def test_scripts_get_the_defaults_of_the_settings():
     defaults = QueueSettings()
+    config = next(text for text in linked("reserve").split("local function ") if text.startswith("read_config"))
 
-    assert {name: int(value) for name, value in said.items()} == {
-        "DEFAULT_MAX_ATTEMPTS": defaults.max_attempts,
-        "DEFAULT_KEEPALIVE_MS": defaults.keepalive * 1000,
-        "DEFAULT_DEAD_TTL_MS": defaults.dead_ttl * 1000,
-        "DEFAULT_DEAD_MAX": defaults.dead_max,
-    }
-
-
-def test_the_usual_time_to_keep_a_task_is_the_default_of_jobs():
-    (said,) = re.findall(r"^local USUAL_KEEP_MS = '(\d+)'$", library("task_end"), re.MULTILINE)
-    assert int(said) == DEFAULT_KEEP_S * 1000
+    for said in (
+        f"keepalive = {defaults.keepalive * 1000:.0f}",
+        f"max_attempts = {defaults.max_attempts}",
+        f"dead_ttl = {defaults.dead_ttl * 1000:.0f}",
+        f"dead_max = {defaults.dead_max}",
+    ):
+        assert re.search(rf"{said}\b", config), said
+    assert f"age or {DEFAULT_HISTORY_S * 1000:.0f}" in linked("commit")
+    assert f"tonumber(keep_ms) == {JobOptions().result_ttl * 1000:.0f}" in linked("commit")
 
 
 def test_every_script_is_the_verb_of_one_call():

@@ -17,9 +17,10 @@ from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.item import Item
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import forget
+from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import Backoff
 from jobrunner.schedule import Cron, Every, due_ticks
-from jobrunner.settings import ClientSettings, QueueSettings, WorkerSettings
+from jobrunner.settings import ClientSettings, WorkerSettings
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.web.pages import all_actions, all_pages

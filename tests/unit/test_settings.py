@@ -9,7 +9,8 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import InvalidOption, UnknownOption
-from jobrunner.settings import RateLimit, WorkerSettings, client_settings, file_settings
+from jobrunner.queue_settings import RateLimit
+from jobrunner.settings import WorkerSettings, client_settings, file_settings
 
 
 @pytest.fixture

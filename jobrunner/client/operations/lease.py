@@ -23,7 +23,7 @@ from jobrunner.client.operations.operation import Calls, Operation, Uninterrupte
 from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.operations.reserved import ReservedItem
 from jobrunner.client.operations.waits import WorkHint
-from jobrunner.client.queue_settings import read_settings
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import InvalidOption, PipelineError, ReportsRefused, UsageError

@@ -15,12 +15,13 @@ from jobrunner.client.operations.enqueue import is_new
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.operations.queue_ref import QueueRef
-from jobrunner.client.queue_settings import read_settings, write_settings
+from jobrunner.client.settings_hash import read_settings, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, open_payload
 from jobrunner.errors import EncryptionError, InvalidOption, TaskGone, UsageError
 from jobrunner.formatting import describe
+from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import milliseconds
-from jobrunner.settings import Duration, QueueSettings, check_whole
+from jobrunner.settings import Duration, check_whole
 from jobrunner.task import Task, TaskRecord, TaskState
 
 OnClash = Literal["existing", "raise"] | Callable[[list[str]], object]

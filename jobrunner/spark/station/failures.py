@@ -15,7 +15,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.batches import BatchLease
-from jobrunner.client.queue_settings import read_settings
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
 from jobrunner.etl.spark_station import SparkStation

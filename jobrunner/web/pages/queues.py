@@ -4,14 +4,14 @@ from datetime import timedelta
 from typing import Any
 
 from jobrunner.broker.keys import check_name, split_queue
-from jobrunner.client.queue_settings import read_settings
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import Filter
 from jobrunner.inspector.snapshot import is_known
 from jobrunner.inspector.stats import by_job, by_queue
 from jobrunner.inspector.task_rows import first_rows
-from jobrunner.settings import QueueSettings, RateLimit
+from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.pages.operation import begin
 from jobrunner.web.rendering import limit, span

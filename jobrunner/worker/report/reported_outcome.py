@@ -14,7 +14,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.encryption import bound_result, closed, unsealed
-from jobrunner.client.queue_settings import read_settings
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import ServerError

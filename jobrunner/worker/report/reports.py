@@ -10,7 +10,6 @@ from jobrunner.broker.call import Arg, Call
 from jobrunner.broker.calls import leases
 from jobrunner.broker.chunks import sliced
 from jobrunner.broker.keys import Keys
-from jobrunner.jobs.options import DEFAULT_KEEP_S
 from jobrunner.jobs.registry import definition_for
 from jobrunner.join import Ended
 from jobrunner.logs import SafeLogger
@@ -26,6 +25,7 @@ from jobrunner.outcome import (
     Snoozed,
     Succeeded,
 )
+from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.task import derived_id
 
 AT_ONCE = 500
@@ -191,7 +191,7 @@ def ended(keys: Keys, call: ReportCall, verdicts: list[str]) -> list[Ended]:
 def keep_ms(attempt: Attempt) -> int:
     """How long the finished task stays readable."""
     definition = definition_for(attempt)
-    return round((DEFAULT_KEEP_S if definition is None else definition.options.result_ttl) * 1000)
+    return round((DEFAULT_RESULT_TTL_S if definition is None else definition.options.result_ttl) * 1000)
 
 
 def targets_of(outcome: Outcome) -> frozenset[str]:

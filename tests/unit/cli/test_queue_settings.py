@@ -4,8 +4,8 @@ import click
 import pytest
 
 from jobrunner.cli.queue_settings import LIFTED, at_most, rate, setting_text
+from jobrunner.queue_settings import RateLimit
 from jobrunner.retry import Backoff
-from jobrunner.settings import RateLimit
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.client.internals import keys_of
 from jobrunner.clock import utc_now
-from jobrunner.settings import QueueSettings, RateLimit
+from jobrunner.queue_settings import QueueSettings, RateLimit
 
 
 def test_the_list_counts_every_queue(cli: Callable[..., Any], client: Client) -> None:

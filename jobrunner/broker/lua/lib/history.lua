@@ -1,10 +1,7 @@
--- History without an age limit ends at this age.
-local AGE_OF_HISTORY_WITHOUT_AGE_MS = 604800000
-
 -- The limits of history by the settings `history_ms` and `history_max`; nil without a history.
 local function history_of(history_ms, history_max)
   local age, most = number(history_ms), number(history_max)
-  if age or most then return {age = age or AGE_OF_HISTORY_WITHOUT_AGE_MS, most = most or 0} end
+  if age or most then return {age = age or DEFAULT_HISTORY_MS, most = most or 0} end
 end
 
 -- Notes the time of the newest history entry that was deleted.

@@ -67,8 +67,6 @@ local function read_totals(counters)
 end
 
 -- The functions below treat what they cannot read as empty.
-local DEAD_KEEP_MS = 2592000000 -- as DEFAULT_DEAD_TTL_MS in queue_settings.lua
-
 local function first_of(set)
   local head = redis.pcall('ZRANGE', set, 0, 0, 'WITHSCORES')
   return tonumber(head[2]) or math.huge
@@ -85,7 +83,7 @@ local function maintenance_due(prefix, now)
   local dead_count, done_count = size_of(prefix .. 'dead'), size_of(prefix .. 'done')
   if dead_count + done_count > 0 then
     local set = redis.pcall('HMGET', prefix .. 'settings', 'dead_ttl_ms', 'dead_max', 'history_ms', 'history_max')
-    if dead_count > 0 then due = math.min(due, first_of(prefix .. 'dead') + (number(set[1]) or DEAD_KEEP_MS)) end
+    if dead_count > 0 then due = math.min(due, first_of(prefix .. 'dead') + (number(set[1]) or DEFAULT_DEAD_TTL_MS)) end
     local most, history = number(set[2]) or 0, history_of(set[3], set[4])
     if most > 0 and dead_count > most then due = now end
     if history and done_count > 0 then due = math.min(due, first_of(prefix .. 'done') + history.age) end

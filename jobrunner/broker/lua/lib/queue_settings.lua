@@ -1,8 +1,4 @@
--- Defaults of a queue without settings; settings.py has the same values and a test compares them.
-local DEFAULT_MAX_ATTEMPTS = 5
-local DEFAULT_KEEPALIVE_MS = 30000
-local DEFAULT_DEAD_TTL_MS = 2592000000
-local DEFAULT_DEAD_MAX = 0
+-- A word DEFAULT_... is not declared in Lua: the linker writes the default of `queue_settings.py` for it.
 
 -- `paused` is '1', or the Unix ms at which the pause ends by itself. Most queues have no settings at all.
 local function read_config(now)

@@ -29,10 +29,8 @@ local function count_one(type, outcome)
 end
 
 -- Only the hash of a finished task has a TTL, so the TTL marks it, whatever its fields. Most tasks succeed, return
--- nothing and are kept for the usual time, and need no field at all: writing the time would cost a quarter of their
--- report, and the TTL gives it to the millisecond.
-local USUAL_KEEP_MS = '60000'
-
+-- nothing and are kept for the default `result_ttl`, and need no field at all: writing the time would cost a quarter of
+-- their report, and the TTL gives it to the millisecond.
 local function is_finished(key)
   return redis.call('PTTL', key) >= 0
 end
@@ -42,7 +40,7 @@ end
 local function is_usual_end(keep_ms, outcome, result, history)
   if outcome ~= 'succeeded' or result ~= '' then return false end
   if history then return tonumber(keep_ms) <= history.age end
-  return keep_ms == USUAL_KEEP_MS and now_ms == ''
+  return tonumber(keep_ms) == DEFAULT_RESULT_TTL_MS and now_ms == ''
 end
 
 -- When a task finished that has no field for it, Unix ms as text; nil when it has not. Where history was made shorter
@@ -51,7 +49,7 @@ local function end_time_of(key, done, id)
   local left = redis.call('PTTL', key)
   if left < 0 then return end
   return redis.call('ZSCORE', done, id)
-    or exact(math.floor(read_clock('')) + math.min(left - tonumber(USUAL_KEEP_MS), 0))
+    or exact(math.floor(read_clock('')) + math.min(left - DEFAULT_RESULT_TTL_MS, 0))
 end
 
 -- Publishes the end of a task when a client waits for it. Returns whether one does.

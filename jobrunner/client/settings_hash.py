@@ -10,8 +10,9 @@ from jobrunner.broker.keys import split_queue
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
+from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.retry import Backoff, milliseconds, seconds
-from jobrunner.settings import QueueSettings, RateLimit, check_whole
+from jobrunner.settings import check_whole
 
 Stored = Mapping[str, bytes]
 Fields = dict[str, str | int | float]
