@@ -20,12 +20,12 @@ from jobrunner.broker.call import Arg, pack, resp_args
 from jobrunner.broker.calls import leases, tasks
 from jobrunner.broker.scripts import load
 from jobrunner.client.internals import keys_of
-from jobrunner.jobs.options import DEFAULT_KEEP_S
+from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.task import Task
 
 TYPE = "Noop"
 BULK = 1_000
-_SAID = (round(DEFAULT_KEEP_S * 1000), "succeeded", b"", b"", TYPE)
+_SAID = (round(DEFAULT_RESULT_TTL_S * 1000), "succeeded", b"", b"", TYPE)
 _UNDER_WAY = 2
 
 
