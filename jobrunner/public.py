@@ -14,8 +14,8 @@ from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.flow import chain, group
 from jobrunner.jobs.job import Job, PeriodicJob
+from jobrunner.jobs.options import Unique
 from jobrunner.jobs.running_task import current_task
-from jobrunner.jobs.unique import Unique
 
 # Steering a run
 from jobrunner.outcome import Cancel, Fail, Retry, Snooze

@@ -10,7 +10,7 @@ from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
-from jobrunner.client.item_record import stored_record
+from jobrunner.client.item import stored_record
 from jobrunner.client.queue import Queue
 
 _EXAMPLES = """\b

@@ -15,7 +15,7 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import published
 from jobrunner.errors import UnknownJob
-from jobrunner.jobs.periodic import define
+from jobrunner.jobs.build import define
 from jobrunner.jobs.registry import find, load_modules
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task, new_id

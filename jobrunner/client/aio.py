@@ -17,10 +17,9 @@ from jobrunner.client.buffer import buffer_of
 from jobrunner.client.call_ids import remember_unknown
 from jobrunner.client.encryption import seal_of
 from jobrunner.client.events import read_events_async
-from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, batches, write
+from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, write
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.periodic import switch
-from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.operations.task import check_place
 from jobrunner.client.outgoing import sending
 from jobrunner.client.queue_names import queue_names

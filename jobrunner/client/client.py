@@ -16,10 +16,9 @@ from jobrunner.client.call_ids import remember_unknown
 from jobrunner.client.encryption import seal_of
 from jobrunner.client.events import read_events
 from jobrunner.client.operations.capacity import registering_again
-from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, batches, enqueue_call, placed, write
+from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, enqueue_call, placed, write
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import switch
-from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.operations.task import check_place
 from jobrunner.client.outgoing import sending
 from jobrunner.client.queue import Queue

@@ -9,8 +9,8 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.client.operations import lease as lease_operations
+from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import run_operation, run_operation_async
-from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.operations.reserved import ReservedItem
 from jobrunner.option_names import checks_methods
 from jobrunner.settings import Duration

@@ -8,8 +8,7 @@ import msgspec
 from jobrunner.broker.broker import Broker
 from jobrunner.client.buffer import Buffer
 from jobrunner.client.call_ids import remember_unknown
-from jobrunner.client.item import Popped, item_of
-from jobrunner.client.item_record import ItemRecord
+from jobrunner.client.item import ItemRecord, Popped, item_of
 from jobrunner.client.lease import Lease
 from jobrunner.client.operations import (
     dead as dead_operations,
@@ -24,9 +23,9 @@ from jobrunner.client.operations import (
     queue as queue_operations,
 )
 from jobrunner.client.operations.delete_queue import delete_queue
+from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash
-from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.outgoing import sending
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import OBSERVERS, MiddlewareStack

@@ -7,7 +7,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.bulk_counts import list_workers
 from jobrunner.broker.calls.leader_scan import ScanReply
 from jobrunner.broker.keys import Keys
-from jobrunner.client.operations.deregistration import LEAVING_MS, leave, return_if_used
+from jobrunner.client.operations.delete_queue import LEAVING_MS, leave, return_if_used
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.coordinator.scan import Interval, ScanBudget
 

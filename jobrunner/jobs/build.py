@@ -1,6 +1,7 @@
-"""From a job with its parameters to the task that is sent."""
+"""From a job with its parameters to the task that is sent, or to the definition that a periodic job publishes."""
 
 import hashlib
+from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -12,7 +13,9 @@ from jobrunner.client.call_ids import sending_of
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.item import LONGEST_KEY
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.jobs.registry import JobDefinition
+from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_priority, due, new_id
 
@@ -102,3 +105,31 @@ def _tag_of_name(queue: str) -> str:
 
 def _ms(length_s: float | None) -> int | None:
     return None if length_s is None else max(round(length_s * 1000), 1)
+
+
+def published(jobs: Iterable[JobDefinition], seal: PayloadEncryption | None = None) -> dict[str, bytes]:
+    """Periodic jobs by name, as they are published; with keys, sealed."""
+    found: dict[str, bytes] = {}
+    for job in jobs:
+        definition = define(job)
+        if seal is not None:
+            definition.seal = seal.sign_parameters(definition.payload, definition.bound)
+        found[job.name] = msgspec.json.encode(definition)
+    return found
+
+
+def define(job: JobDefinition) -> PeriodicDefinition:
+    """The definition of a periodic job."""
+    periodic = job.periodic
+    assert periodic is not None
+    task = build_task(job, job.parameters.read(b"{}"), EnqueueOptions())
+    return PeriodicDefinition(
+        name=job.name,
+        queue=task.queue,
+        schedule=periodic.schedule.spec(),
+        payload=task.payload,
+        catch_up=periodic.catch_up,
+        overlap=periodic.overlap,
+        jitter=periodic.jitter,
+        **{option: getattr(task, option) for option in OF_ITS_TASKS},
+    )

@@ -7,8 +7,8 @@ from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import describe
 from jobrunner.jobs.build import NOW, BoundCall, build_task
+from jobrunner.jobs.decorator import FunctionJob
 from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, lay_out
-from jobrunner.jobs.function import FunctionJob
 from jobrunner.jobs.job import Job, definition_of
 from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds

@@ -7,7 +7,7 @@ from typing import Any
 from jobrunner.clock import sleep
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job, PeriodicJob
-from jobrunner.jobs.unique import Unique
+from jobrunner.jobs.options import Unique
 from jobrunner.retry import Backoff
 from jobrunner.soak.ledger import KEEP_S, line_of, write
 

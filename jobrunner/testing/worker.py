@@ -14,7 +14,7 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import InvalidOption, NaiveDatetime, ServerError, TaskGone, UsageError
-from jobrunner.jobs.periodic import published
+from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration

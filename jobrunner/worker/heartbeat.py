@@ -22,8 +22,8 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
+from jobrunner.jobs.build import published
 from jobrunner.jobs.driver import CurrentBatch
-from jobrunner.jobs.periodic import published
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.lease_number import new_mark
 from jobrunner.logs import SafeLogger

@@ -20,7 +20,7 @@ from jobrunner import (
     Queue,
     TaskHandle,
 )
-from jobrunner.jobs.function import FunctionJob
+from jobrunner.jobs.decorator import FunctionJob
 
 PAIRS = [
     (Client, AsyncClient),

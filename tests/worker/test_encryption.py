@@ -377,7 +377,7 @@ def test_the_payload_that_takes_the_place_of_another_opens_in_its_place(
 def test_tasks_of_periodic_jobs_are_sealed_by_the_leader(connect: Callable[..., Client], clock: Any) -> None:
     client = connect(OLD, require_encryption=True)
     from jobrunner.broker.calls import leader as leader_calls
-    from jobrunner.jobs.periodic import published
+    from jobrunner.jobs.build import published
     from jobrunner.jobs.registry import find
 
     now = clock.set()

@@ -16,7 +16,7 @@ from jobrunner.broker.calls.queues import register
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.client.operations.queue_ref import QueueRef
+from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.death_events import DeathEvents
 from jobrunner.coordinator.scan import LeaderScan

@@ -6,8 +6,7 @@ from typing import Any
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.client.operations.operation import Calls, Durable, Operation
-from jobrunner.client.operations.waits import CapacityHint
+from jobrunner.client.operations.operation import Calls, CapacityHint, Durable, Operation
 from jobrunner.clock import monotonic
 from jobrunner.errors import QueueFull
 from jobrunner.retry import seconds

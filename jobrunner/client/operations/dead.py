@@ -11,8 +11,8 @@ from jobrunner.broker.chunks import SLICE_BYTES
 from jobrunner.broker.keys import check_id
 from jobrunner.client.encryption import closed
 from jobrunner.client.item import write_payload
+from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe

@@ -2,10 +2,9 @@
 
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import check_id
-from jobrunner.client.item import read_headers, write_headers
-from jobrunner.client.item_record import ItemRecord, item_record
+from jobrunner.client.item import ItemRecord, item_record, read_headers, write_headers
+from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Durable, Operation, ask
-from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.errors import TaskGone
 from jobrunner.settings import check_whole
 from jobrunner.task import Task, TaskRecord, new_id

@@ -17,12 +17,10 @@ from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.call_ids import new_token
 from jobrunner.client.encryption import closed, unsealed
 from jobrunner.client.item import check_verdict, write_headers, write_payload
-from jobrunner.client.operations import lease_reports as reports
-from jobrunner.client.operations.lease_reports import Words
-from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, ask
-from jobrunner.client.operations.queue_ref import QueueRef
-from jobrunner.client.operations.reserved import ReservedItem
-from jobrunner.client.operations.waits import WorkHint
+from jobrunner.client.operations import reserved as reports
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint, ask
+from jobrunner.client.operations.reserved import ReservedItem, Words
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.encryption.cipher import EncryptionContext

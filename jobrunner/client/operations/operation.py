@@ -1,4 +1,4 @@
-"""Operations written once, for threads and for asyncio.
+"""Operations written once, for threads and for asyncio; and the waits that they yield.
 
 An operation is a generator. It yields what it wants of the server, is sent the answer, and returns its value; it never
 talks to the server itself, so `run_operation` runs it with a Broker and `run_operation_async` with an AsyncBroker. What
@@ -10,6 +10,7 @@ protocols: https://sans-io.readthedocs.io.)
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -17,6 +18,8 @@ import msgspec
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
+from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.notifier import AsyncWakeListener, ChannelListener, WakeListener
 from jobrunner.errors import JobrunnerError, QueueFull
 
 T = TypeVar("T")
@@ -155,3 +158,71 @@ async def _undo(broker: AsyncBroker, exchange: "asyncio.Future[list[Any]]", step
     with suppress(JobrunnerError):  # the server is away: the leases end by themselves
         if calls := step.undo(await exchange):
             await broker.run_many(calls)
+
+
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class WorkHint:
+    """Until the queue may have work. A hint may get lost, so `at_most_s` must be short."""
+
+    queue: QueueKeys
+    at_most_s: float
+
+    def listen(self, broker: Broker) -> WakeListener:
+        """In a thread."""
+        return WakeListener(broker, [self.queue])
+
+    def listen_async(self, broker: AsyncBroker) -> AsyncWakeListener:
+        """In a coroutine."""
+        return AsyncWakeListener(broker, [self.queue])
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityHint:
+    """Until a full queue may have room. As with Hint, `at_most_s` must be short."""
+
+    queue: QueueKeys
+    at_most_s: float
+
+    def listen(self, broker: Broker) -> WakeListener:
+        """In a thread."""
+        return WakeListener(broker, [self.queue], of="capacity")
+
+    def listen_async(self, broker: AsyncBroker) -> AsyncWakeListener:
+        """In a coroutine."""
+        return AsyncWakeListener(broker, [self.queue], of="capacity")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEndHint:
+    """Waits until the channel of a task may have announced its end.
+
+    A thread subscribes. A coroutine looks again after pauses that grow: thousands of coroutines may wait for as many
+    tasks, and each subscription is a connection.
+    """
+
+    channel: bytes
+    at_most_s: float
+
+    def listen(self, broker: Broker) -> ChannelListener:
+        """In a thread. Subscribed from the first wait on, which therefore comes back at once."""
+        return ChannelListener(broker, self.channel)
+
+    def listen_async(self, broker: AsyncBroker) -> "_Pauses":  # noqa: ARG002 - nothing is asked of the server
+        """In a coroutine."""
+        return _Pauses()
+
+
+class _Pauses:
+    def __init__(self) -> None:
+        self._next_s = _FIRST_PAUSE_S
+
+    async def wait(self, at_most_s: float) -> None:
+        await asyncio.sleep(min(self._next_s, at_most_s))
+        self._next_s = min(self._next_s * 1.5, _LONGEST_PAUSE_S)
+
+    async def close(self) -> None:
+        pass

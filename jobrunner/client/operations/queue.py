@@ -8,13 +8,11 @@ from jobrunner.broker.calls import events, leases, queues, tasks
 from jobrunner.broker.calls import search as search_calls
 from jobrunner.broker.keys import check_id
 from jobrunner.broker.replies import whole
-from jobrunner.client.item import Item, Popped, check_verdict, read_headers, read_payload
-from jobrunner.client.item_record import ItemRecord, item_record
+from jobrunner.client.item import Item, ItemRecord, Popped, check_verdict, item_record, read_headers, read_payload
 from jobrunner.client.operations import capacity
-from jobrunner.client.operations.enqueue import is_new
+from jobrunner.client.operations.enqueue import QueueRef, is_new
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.client.operations.queue_ref import QueueRef
 from jobrunner.client.settings_hash import read_settings, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, open_payload
 from jobrunner.errors import EncryptionError, InvalidOption, TaskGone, UsageError

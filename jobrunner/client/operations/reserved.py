@@ -1,12 +1,20 @@
-"""An item under a lease: its properties that need no call to the server."""
+"""An item under a lease, and the reports on batches of leases: their calls, and what the answers mean."""
 
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import leases
+from jobrunner.broker.chunks import sliced
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.client.encryption import opened
-from jobrunner.client.item import read_headers, read_payload
+from jobrunner.client.encryption import closed_results, opened
+from jobrunner.client.item import check_verdict, read_headers, read_payload
+from jobrunner.client.operations.enqueue import QueueRef
+from jobrunner.codec import write_result
+from jobrunner.errors import LeaseError, ReportsRefused, UsageError
+from jobrunner.formatting import describe
 
 
 class ReservedItem:
@@ -38,3 +46,78 @@ class ReservedItem:
     def enqueue_time(self) -> datetime:
         """When the item was first pushed."""
         return self.attempt.enqueue_time
+
+
+T = TypeVar("T")
+Words = list[str]
+_KEPT_MS = 10_000
+"""How long a task of a job stays readable that is committed by hand: its enqueue may be sent again for so long."""
+AT_ONCE = 500
+"""Reports in one script: more would keep the server from others for too long."""
+
+
+def own(line: QueueRef, given: Iterable[ReservedItem]) -> list[ReservedItem]:
+    """The leases, which must be of this queue. Raises UsageError."""
+    held = list(given)
+    for one in held:
+        if not isinstance(one, ReservedItem):
+            raise UsageError(f"{describe(one)} is no lease; pass what reserve() returned")
+        if one.queue != line.name:
+            raise UsageError(f"item {one.id} was reserved from queue {one.queue!r}, not {line.name!r}; report it there")
+    return held
+
+
+def slices(items: Sequence[T]) -> list[Sequence[T]]:
+    """Slices of up to AT_ONCE."""
+    return [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
+
+
+def commit(line: QueueRef, held: Sequence[ReservedItem], results: Sequence[Any]) -> list[Call[Words]]:
+    """Done, with what each returned: calls of up to AT_ONCE reports and a MiB of results."""
+    stored: Iterable[bytes] = [write_result(result, line.result_limit) for result in results]
+    said = zip(held, closed_results(line.keys, stored, (one.attempt for one in held)), strict=True)
+    reports = [
+        (one.id, one.token, _KEPT_MS if one.attempt.type else 0, "succeeded", result, one.then) for one, result in said
+    ]
+    return [leases.commit(line.keys, some) for some in sliced(reports, lambda one: len(one[4]), most=AT_ONCE)]
+
+
+def fail(line: QueueRef, held: Sequence[ReservedItem], delays_s: Sequence[float], error: str) -> Call[Words]:
+    """Failed, to be tried again after so many seconds each."""
+    said = zip(held, delays_s, strict=True)
+    return leases.fail(line.keys, [(one.id, one.token, round(delay * 1000), "retry", error) for one, delay in said])
+
+
+def release(line: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
+    """Back to their places."""
+    return leases.release(line.keys, [(one.id, one.token, "") for one in held])
+
+
+def extend(line: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
+    """Renewed for their keepalive."""
+    return leases.extend(line.keys, [(one.id, one.token, one.keepalive_ms) for one in held])
+
+
+def verdicts(
+    held: Sequence[ReservedItem], answers: Iterable[Words], note: Callable[[ReservedItem, str], None] | None = None
+) -> list[bool]:
+    """Returns, for each lease, whether its item still existed; calls `note` for each that did.
+
+    Raises ReportsRefused when some reports were refused.
+    """
+    words = (word for answer in answers for word in answer)
+    found = [_verdict(one, word, note) for one, word in zip(held, words, strict=True)]
+    taken = [one for one in found if not isinstance(one, LeaseError)]
+    if len(taken) < len(found):
+        raise ReportsRefused(found)
+    return taken
+
+
+def _verdict(held: ReservedItem, word: str, note: Callable[[ReservedItem, str], None] | None) -> bool | LeaseError:
+    try:
+        is_there = check_verdict(word, held.id) != "gone"
+    except LeaseError as error:
+        return error
+    if is_there and note is not None:
+        note(held, word)
+    return is_there

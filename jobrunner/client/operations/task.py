@@ -8,8 +8,7 @@ import msgspec
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, tag_of_id
 from jobrunner.client.operations.flow_relay import relaying
-from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.client.operations.waits import TaskEndHint
+from jobrunner.client.operations.operation import Operation, TaskEndHint, ask
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import is_sealed_result

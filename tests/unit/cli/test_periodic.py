@@ -8,9 +8,9 @@ import pytest
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.jobs.build import published
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import PeriodicJob
-from jobrunner.jobs.periodic import published
 from jobrunner.jobs.registry import forget
 
 

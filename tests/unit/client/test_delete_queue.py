@@ -17,7 +17,7 @@ from jobrunner.client.batches import Batches
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.scan import ScanBudget
 from jobrunner.errors import InvalidName, QueueNotEmpty, UsageError
-from jobrunner.jobs.periodic import published
+from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import forget, lookup
 from jobrunner.task import Lock, Task, new_id
 from tests.support.clock import Clock

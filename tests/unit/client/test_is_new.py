@@ -10,8 +10,8 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import current_async_client
 from jobrunner.client.item import Item
 from jobrunner.errors import DuplicateTask, InvalidOption
+from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
-from jobrunner.jobs.unique import Unique
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import pinned
 from jobrunner.client.item import Item
 from jobrunner.errors import DuplicateTask, OutcomeUnknown
+from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
-from jobrunner.jobs.unique import Unique
 from tests.reliability.proxy import Proxy
 from tests.support.server import topology_name
 

@@ -13,7 +13,7 @@ from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.scan import LeaderScan
 from jobrunner.errors import ServerError
-from jobrunner.jobs.periodic import published
+from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import forget, lookup
 from tests.support.clock import Clock
 from tests.support.waiting import wait_for

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 from jobrunner.jobs import registry
+from jobrunner.jobs.build import define
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import PeriodicJob
-from jobrunner.jobs.periodic import define
 
 
 def test_a_tick_makes_a_task_with_every_option_of_its_job() -> None:

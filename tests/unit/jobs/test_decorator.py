@@ -15,10 +15,10 @@ from jobrunner.errors import (
     UsageError,
 )
 from jobrunner.jobs import registry
+from jobrunner.jobs.build import define
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job, PeriodicJob
-from jobrunner.jobs.periodic import define
-from jobrunner.jobs.unique import Unique
+from jobrunner.jobs.options import Unique
 from jobrunner.schedule import Cron, Every
 
 
