@@ -19,10 +19,10 @@ from jobrunner.broker.call import (
     server_error,
 )
 from jobrunner.broker.cluster_nodes import AsyncClusterNodes
-from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.reconnect import (
+from jobrunner.broker.connect import (
     BROKEN,
     Demoted,
+    Endpoint,
     Idle,
     ReconnectPolicy,
     has_died_async,

@@ -21,10 +21,10 @@ from jobrunner.broker.call import (
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.cluster_nodes import ClusterNodes
-from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.reconnect import (
+from jobrunner.broker.connect import (
     BROKEN,
     Demoted,
+    Endpoint,
     Idle,
     ReconnectPolicy,
     has_died,

@@ -11,8 +11,7 @@ from typing import Any, Self
 from redis.exceptions import RedisError
 
 from jobrunner.broker.call import pack, server_error
-from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.reconnect import BROKEN, ReconnectPolicy, read_reply
+from jobrunner.broker.connect import BROKEN, Endpoint, ReconnectPolicy, read_reply
 from jobrunner.errors import ServerUnavailable
 
 _AT_ONCE = 1 << 18

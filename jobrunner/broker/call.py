@@ -3,9 +3,12 @@
 `Broker.run(call)` executes it and `await AsyncBroker.run(call)` does the same, so the two drivers hold no logic of
 their own and a batch is a list of calls. Everything about talking to the server that does not wait is here: packing
 calls into bytes and reading replies into values or into the errors of this package.
+
+Text of a reply is UTF-8; bytes that are not are damage and are read as replacement characters. A script that takes
+many items is sent them in slices: it blocks the server, which also copies every payload.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
@@ -245,3 +248,48 @@ def server_error(error: Exception, script: Script | None = None) -> JobrunnerErr
     if isinstance(error, ResponseError) or not isinstance(error, JobrunnerError):
         return ServerRefused(f"the server answered with an error: {text}")
     return error
+
+
+SLICE_BYTES = 1_048_576
+"""Of payloads in one call. One MiB costs the server one to three milliseconds, as a script copies it several times."""
+
+
+def sliced(items: Iterable[T], size: Callable[[T], int], *, most: int) -> Iterator[list[T]]:
+    """Slices of up to `most` items whose sizes come to SLICE_BYTES at most; a larger item is a slice of its own."""
+    some: list[T] = []
+    total = 0
+    for item in items:
+        length = size(item)
+        if some and (len(some) == most or total + length > SLICE_BYTES):
+            yield some
+            some, total = [], 0
+        some.append(item)
+        total += length
+    if some:
+        yield some
+
+
+def text(reply: bytes) -> str:
+    """One word."""
+    return reply.decode("utf-8", "replace")
+
+
+def texts(reply: Iterable[bytes]) -> list[str]:
+    """A list of words."""
+    return [raw.decode("utf-8", "replace") for raw in reply]
+
+
+def whole(raw: bytes | None) -> int:
+    """A whole number; 0 for what is missing or damaged."""
+    return int(raw) if raw is not None and raw.isdigit() else 0
+
+
+def fields(reply: Sequence[bytes]) -> dict[str, bytes]:
+    """A hash: names as text, values as they are."""
+    return {raw.decode("utf-8", "replace"): value for raw, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
+def text_fields(reply: Sequence[bytes]) -> dict[str, str]:
+    """A hash: names and values as text."""
+    words = texts(reply)
+    return dict(zip(words[::2], words[1::2], strict=True))

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from jobrunner.broker.call import Call, command, key_of
 from jobrunner.broker.cluster import Cluster, slot_of
-from jobrunner.broker.reconnect import may_repeat
+from jobrunner.broker.connect import may_repeat
 from jobrunner.broker.topology import Address
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 

@@ -11,8 +11,7 @@ from redis.exceptions import RedisError
 from jobrunner.broker.call import Call, server_error
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
-from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.reconnect import BROKEN, ReconnectPolicy
+from jobrunner.broker.connect import BROKEN, Endpoint, ReconnectPolicy
 from jobrunner.broker.topology import Address
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable

@@ -20,9 +20,8 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, pack, pack_calls, server_error
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.cluster import slot_of
-from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.connect import Endpoint, read_reply
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.broker.reconnect import read_reply
 from jobrunner.clock import sleep
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 

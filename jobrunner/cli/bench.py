@@ -12,11 +12,18 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from jobrunner.cli.bench_advice import BenchFigures, advice, verdict
-from jobrunner.cli.bench_steps import Bench, Percentiles, Tell, prepared, throw_away_prefix
+from jobrunner.cli.bench_steps import (
+    Bench,
+    BenchFigures,
+    Percentiles,
+    Tell,
+    advice,
+    prepared,
+    throw_away_prefix,
+    verdict,
+)
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
-from jobrunner.cli.output import answer_json, echo, table, talk
-from jobrunner.cli.progress_bar import rising
+from jobrunner.cli.output import answer_json, echo, rising, table, talk
 from jobrunner.client.client import Client
 from jobrunner.client.internals import endpoint_of, keys_of
 from jobrunner.errors import PayloadTooLarge, UsageError

@@ -11,9 +11,8 @@ from urllib.error import URLError
 
 import click
 
-from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.options import CommonOptions, with_shared_options
-from jobrunner.cli.output import answer_json, talk
+from jobrunner.cli.output import Refusal, answer_json, talk
 from jobrunner.client.client import Client
 from jobrunner.log_setup import FORMATS, log_to_stderr
 

@@ -9,12 +9,10 @@ import click
 import msgspec
 
 from jobrunner.broker.keys import check_id
-from jobrunner.cli.audit import note
-from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.events import note
 from jobrunner.cli.group import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options
-from jobrunner.cli.output import answer_json, echo
-from jobrunner.cli.progress_bar import rising, watched
+from jobrunner.cli.output import Refusal, answer_json, echo, rising, watched
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
 from jobrunner.client.client import Client

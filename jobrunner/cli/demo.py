@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.options import CommonOptions, with_shared_options
+from jobrunner.cli.output import Refusal
 
 _EXAMPLES = """\b
 Examples:

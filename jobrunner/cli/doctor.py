@@ -6,9 +6,8 @@ from importlib.util import find_spec
 
 import click
 
-from jobrunner.cli.error_boundary import DONE, NO
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
-from jobrunner.cli.output import answer_json, talk
+from jobrunner.cli.output import DONE, NO, answer_json, talk
 from jobrunner.client.client import Client
 from jobrunner.errors import JavaMissing
 from jobrunner.formatting import counted, printable

@@ -1,4 +1,7 @@
-"""`jobrunner events`: the event log."""
+"""`jobrunner events`: the event log; and what commands that change something write to it.
+
+The audit log: the user of the operating system, the host, and what was done.
+"""
 
 import json
 from contextlib import suppress
@@ -7,7 +10,9 @@ import click
 
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import echo, plain_json
+from jobrunner.client.client import Client
 from jobrunner.events import KINDS, Event
+from jobrunner.inspector import audit
 
 _EXAMPLES = """\b
 Examples:
@@ -39,3 +44,9 @@ def _line(event: Event) -> str:
     said = " ".join(f"{name}={value}" for name, value in (*named, *event.details.items()) if value)
     shown = "".join(char if char.isprintable() else "?" for char in said)
     return f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.kind:<16}  {shown}".rstrip()
+
+
+def note(client: Client, action: str, what: str, outcome: str) -> None:
+    """Writes a command's change into the audit log. If the Redis user may not write it, a warning goes to stderr."""
+    who, host = audit.operator()
+    audit.write(client, who=who, role="command line", action=action, what=what, outcome=outcome, address=host)

@@ -1,17 +1,25 @@
 """`jobrunner history`: list, replay, purge, archive and report on finished tasks."""
 
+import secrets
+from functools import partial
+
 import click
 
+from jobrunner.broker.keys import check_id, check_name
+from jobrunner.cli.events import note
 from jobrunner.cli.group import CommandGroup
-from jobrunner.cli.history_archive import archive
-from jobrunner.cli.history_replay import replay
 from jobrunner.cli.history_report import report
-from jobrunner.cli.options import CommonOptions, connected, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
+from jobrunner.cli.output import Refusal, answer_json, echo, rising, table, talk
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
+from jobrunner.client.internals import endpoint_of
 from jobrunner.client.item import stored_record
 from jobrunner.client.queue import Queue
+from jobrunner.clock import perf_counter
+from jobrunner.errors import TaskGone
+from jobrunner.formatting import counted, duration
 
 _EXAMPLES = """\b
 Examples:
@@ -27,8 +35,7 @@ def history() -> None:
     """Lists, replays, archives and deletes finished tasks of queues that keep history, and reports on them."""
 
 
-for _command in (archive, replay, report):
-    history.add_command(_command)
+history.add_command(report)
 
 
 @history.command("list", epilog="Example:  jobrunner history list mail --limit 20 --json")
@@ -59,3 +66,169 @@ def _nothing(queue: Queue) -> str:
     if settings.history is None and settings.history_max is None:
         return f"queue {queue.name} keeps no history; a program sets that with configure(history=…)"
     return f"queue {queue.name} has no finished tasks"
+
+
+_REPLAY_EXAMPLES = """\b
+Examples:
+  jobrunner history replay mail 01a1fe85769b0000c6650a2fcc89-mail
+  jobrunner history replay mail --where "get_json_object(payload, '$.to') = 'ada'" --dry-run
+  jobrunner history replay --from archive --where "_state = 'dead' AND _finished_at > '2026-11-20'"
+"""
+
+
+@history.command(epilog=_REPLAY_EXAMPLES)
+@click.argument("queue", required=False, shell_complete=queue_names)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--where", metavar="SQL", help="SQL expression that selects the tasks, in place of ids; needs Spark.")
+@click.option("--from", "path", metavar="PATH", help="Archive to read, in place of the history in Redis.")
+@click.option("--dry-run", is_flag=True, help="Only counts the tasks.")
+@click.option("--replay-id", metavar="NAME",
+              help="Name of this replay; a second run with it enqueues only missing tasks.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
+@with_shared_options
+def replay(
+    shared: CommonOptions,
+    queue: str | None,
+    ids: tuple[str, ...],
+    where: str | None,
+    path: str | None,
+    dry_run: bool,
+    replay_id: str | None,
+    master: str | None,
+) -> None:
+    """Enqueues finished tasks again, each as a new task with the header replayed_from.
+
+    By ids: tasks of QUEUE; prints the new ids, and exits with 1 after naming the ids that are not in the history. By
+    --where: the tasks of QUEUE (a pattern; default: all queues) that match a SQL expression on the columns of the
+    history: _id, _queue, _type, _state, _attempts, _enqueue_time, _finished_at, _error, _result, payload, and more.
+    """
+    if where is None:
+        _replay_ids(shared, queue, ids, may=path is None and not dry_run and replay_id is None)
+        return
+    if ids:
+        raise click.UsageError("give ids or --where, not both")
+    name = check_name(replay_id or f"replay-{secrets.token_hex(4)}", "replay id")
+    _replay_selected(shared, queue, where, path, dry_run, name, master)
+
+
+def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], *, may: bool) -> None:
+    if queue is None or not ids or not may:
+        raise click.UsageError(
+            "no tasks are selected; give QUEUE and ids; or --where SQL, with --from, --dry-run and --replay-id"
+        )
+    asked = [check_id(one) for one in dict.fromkeys(ids)]
+    replayed: dict[str, str] = {}
+    try:
+        with connected(shared) as client:
+            gone = _replay_each(client.queue(queue), asked, replayed)
+            note(client, "task.replay", " ".join((queue, *asked)), f"enqueued {len(replayed)} again")
+    finally:
+        _answer(shared, queue, replayed)  # also when the server went away in the middle
+    if gone:
+        raise Refusal(f"not in the history of queue {queue}: {', '.join(gone)}; jobrunner history list shows what is")
+
+
+def _replay_selected(
+    shared: CommonOptions, queue: str | None, where: str, path: str | None, dry_run: bool, name: str, master: str | None
+) -> None:
+    from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
+
+    spark = spark_session(master=master)
+    from jobrunner.spark.history import replay as spark_replay  # needs Spark
+    from jobrunner.spark.history.archive import read_history
+    from jobrunner.spark.history.archive_files import read_archive
+
+    with connected(shared) as client:
+        if path is None:
+            found = read_history(spark, client, queue or "*")
+        else:
+            found = read_archive(spark, path, queues=[queue] if queue else [])
+        selected = spark_replay.select(found, where)
+        if dry_run:
+            _tell_count(shared, spark_replay.count(selected))
+            return
+        talk(f"replay {name}; after a crash run it again with --replay-id {name}")
+        where_to = spark_replay.Replay(name=name, url=endpoint_of(client).shared_url(), prefix=client.settings.prefix)
+        done = spark_replay.replay(selected, where_to)
+    if shared.as_json:
+        answer_json({"replay_id": name, "queues": done})
+    elif done:
+        rows = [(queue, one.added, one.there) for queue, one in done.items()]
+        echo(table(("QUEUE", "REPLAYED", "THERE BEFORE"), rows))
+    else:
+        talk("no finished tasks were selected")
+
+
+def _tell_count(shared: CommonOptions, found: dict[str, int]) -> None:
+    if shared.as_json:
+        answer_json({"would_replay": found})
+    elif found:
+        echo(table(("QUEUE", "WOULD BE REPLAYED"), list(found.items())))
+    else:
+        talk(f"{counted(0, 'finished task')} would be replayed")
+
+
+def _replay_each(queue: Queue, ids: list[str], replayed: dict[str, str]) -> list[str]:
+    gone = []
+    for one in ids:
+        try:
+            replayed[one] = queue.replay(one)
+        except TaskGone:
+            gone.append(one)
+    return gone
+
+
+def _answer(shared: CommonOptions, queue: str, replayed: dict[str, str]) -> None:
+    if shared.as_json and replayed:
+        answer_json({"queue": queue, "replayed": replayed})
+    else:
+        for new in replayed.values():
+            echo(new)
+
+
+_ARCHIVE_EXAMPLES = """\b
+Examples:
+  jobrunner history archive --to archive
+  jobrunner history archive --to archive --queue 'orders/*' --trim
+  jobrunner history archive --to s3a://bucket/history --json
+"""
+
+
+@history.command(epilog=_ARCHIVE_EXAMPLES)
+@click.option("--to", "path", required=True, metavar="PATH", help="Folder or URL of the archive, as Spark writes to.")
+@click.option("--queue", "likes", multiple=True, metavar="PATTERN", shell_complete=queue_names,
+              help="Only queues that match: mail, 'orders/*'. Repeatable.")  # fmt: skip
+@click.option("--trim", is_flag=True, help="Deletes archived tasks from Redis.")
+@click.option("--lag", "lag_s", type=seconds_of, default="5s", show_default=True, metavar="S",
+              help="Leaves tasks that ended within this time to the next run.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark master URL: spark://host:7077; default: this machine.")
+@with_shared_options
+def archive(
+    shared: CommonOptions, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None
+) -> None:
+    """Appends finished and dead tasks to a Parquet archive, each exactly once, also when it is interrupted.
+
+    Takes the tasks that finished since the last run, of queues that keep history (configure(history=…)), and the
+    dead tasks of all queues. Run it regularly, for example from cron. Needs Spark: pip install "jobrunner[spark]".
+    """
+    from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
+
+    began = perf_counter()
+    spark = spark_session(master=master)
+    from jobrunner.spark.history.archive import archive as run  # needs Spark
+
+    watch = partial(rising, label="Archiving", noun="rows")
+    with connected(shared) as client:
+        done = run(spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk, watch=watch)
+    for warning in done.warnings:
+        talk(f"Warning: {warning}")
+    total, took_s = sum(done.rows.values()), perf_counter() - began
+    took = duration(took_s)
+    talk(f"{counted(total, 'task')} in {took}, {total / took_s:,.0f} a second; up to {done.until.isoformat()}")
+    if shared.as_json:
+        answer_json(done)
+        return
+    if done.rows:
+        echo(table(("QUEUE", "ARCHIVED"), sorted(done.rows.items())))
+    if trim:
+        echo(f"deleted {counted(done.trimmed, 'task')} from Redis")

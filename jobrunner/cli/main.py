@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import click
 
-from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.group import LazyGroup
+from jobrunner.cli.output import guarded
 
 COMMANDS = {
     "work": ("jobrunner.cli.work:work", "Runs the tasks of queues until stopped."),
@@ -26,7 +26,7 @@ COMMANDS = {
     "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and the queues."),
     "server": ("jobrunner.cli.server:server", "Shows or stops the embedded server of this folder."),
     "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serves the web dashboard."),
-    "completion": ("jobrunner.cli.completion:completion", "Prints the completion script for a shell."),
+    "completion": ("jobrunner.cli.suggestions:completion", "Prints the completion script for a shell."),
     "demo": ("jobrunner.cli.demo:demo", "Runs a demo, kills a worker, and checks that no task is lost."),
 }
 

@@ -1,16 +1,19 @@
-"""Shared by the commands: common options, option types, the client, confirmation, and the audit note."""
+"""Shared by the commands: common options, option types, the client, confirmation, and the port of metrics."""
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.output import Refusal
 from jobrunner.client.client import Client
+from jobrunner.errors import InvalidOption
 from jobrunner.redaction import Redaction
 from jobrunner.retry import seconds
 from jobrunner.settings import file_settings, hidden_names
@@ -92,3 +95,35 @@ def confirm(question: str, *, yes: bool) -> None:
         raise click.UsageError(f"{question.removesuffix('?')}: stdin is no terminal to confirm on; add --yes")
     if not click.confirm(question, err=True):
         raise Refusal("nothing was deleted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsAddress:
+    """Where metrics are served; a port of None: nowhere."""
+
+    host: str
+    port: int | None
+    token: str = field(default="", repr=False)
+
+    def check(self) -> None:
+        """Raises InvalidOption when what serves them is not installed."""
+        if self.port is not None and find_spec("prometheus_client") is None:
+            raise InvalidOption('--metrics-port needs prometheus_client; pip install "jobrunner[metrics]"')
+
+    @contextmanager
+    def serving(self, client: Client, health: Callable[[], tuple[bool, Mapping[str, Any]]]) -> Iterator[None]:
+        """Serves within the block."""
+        if self.port is None:
+            yield
+            return
+        from jobrunner.metrics.endpoint import MetricsEndpoint
+
+        endpoint = MetricsEndpoint(client, self.host, self.port, health, self.token)
+        endpoint.start()
+        try:
+            yield
+        finally:
+            endpoint.close()
+
+
+NOWHERE = MetricsAddress(host="", port=None)

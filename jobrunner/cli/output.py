@@ -1,16 +1,25 @@
-"""Output of commands: JSON or plain tables on stdout, messages and progress bars on stderr."""
+"""Output of commands: JSON or plain tables on stdout, messages and progress bars on stderr, and the exit code.
+
+Every error becomes one line on stderr and an exit code: 0 done, 1 no (the server is away, there is no such task, a
+check failed), 2 misuse, 130 interrupted. With --debug the traceback comes before the line.
+"""
 
 import base64
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Iterable, Sequence
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from jobrunner.clock import utc_now
+from jobrunner.clock import perf_counter, utc_now
+from jobrunner.errors import JobrunnerError, UnsafeServer, UsageError
 from jobrunner.formatting import away, printable
 from jobrunner.redaction import TOO_DEEP
 
@@ -112,3 +121,86 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return readable(value)
     return str(value)
+
+
+DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
+
+
+class Refusal(Exception):
+    """The answer is no: one line for a person, exit 1."""
+
+
+def guarded(command: click.Command, words: Sequence[str]) -> int:
+    """Runs a command and returns the exit code. A command returns None, or a code of its own."""
+    try:
+        returned = command.main(list(words), prog_name="jobrunner", standalone_mode=False)
+        sys.stdout.flush()
+        return returned if isinstance(returned, int) else DONE
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _read_by_nobody()
+        return NO
+    except Exception as error:
+        if "--debug" in words:
+            click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
+        _tell(error)
+        return exit_code(error)
+
+
+def exit_code(error: Exception) -> int:
+    """Which exit code stands for an error."""
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    return MISUSE if isinstance(error, UsageError | UnsafeServer) else NO
+
+
+def _tell(error: Exception) -> None:
+    click.echo(printable(f"Error: {' '.join(_message(error).split())}"), err=True)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, JobrunnerError | Refusal):
+        return str(error)
+    return f"{type(error).__name__}: {error}; this was not foreseen, --debug shows where it happened"
+
+
+def _read_by_nobody() -> None:
+    # As Python's documentation advises; else the interpreter reports an error when it flushes stdout at its exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+T = TypeVar("T")
+_MANY = 1000
+
+
+@contextmanager
+def watched(items: Sequence[T], label: str) -> Iterator[Iterable[T]]:
+    """The same items; a bar shows how many were taken when they are many and a terminal is there to show it."""
+    if len(items) < _MANY or not sys.stderr.isatty():
+        yield items
+        return
+    with click.progressbar(items, label=label, file=sys.stderr) as bar:
+        yield bar
+
+
+@contextmanager
+def rising(total: int, label: str, noun: str) -> Iterator[Callable[[int], None] | None]:
+    """A callback that takes how many of `total` are done and updates a progress bar with the rate; None without a
+    terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    began = perf_counter()
+    with click.progressbar(
+        length=total, label=label, file=sys.stderr, show_pos=True, item_show_func=lambda shown: shown
+    ) as bar:
+
+        def tell(done: int) -> None:
+            rate = done / max(perf_counter() - began, 0.001)
+            bar.update(min(done, total) - bar.pos, f"{rate:,.0f} {noun}/s")
+
+        yield tell
+        tell(total)

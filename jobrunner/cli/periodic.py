@@ -3,11 +3,10 @@
 import click
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.cli.audit import note
-from jobrunner.cli.error_boundary import Refusal
+from jobrunner.cli.events import note
 from jobrunner.cli.group import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
-from jobrunner.cli.output import answer_json, echo, talk
+from jobrunner.cli.output import Refusal, answer_json, echo, talk
 from jobrunner.cli.status import periodic_table
 from jobrunner.cli.suggestions import periodic_names
 from jobrunner.client.client import Client

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 
 import click
 
-from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
+from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, seconds_of, with_shared_options
 from jobrunner.cli.output import answer_json, echo, plain_json, table
-from jobrunner.cli.pipeline_modules import loaded_pipeline
 from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.clock import sleep
+from jobrunner.errors import PipelineError
+from jobrunner.etl.pipeline import Pipeline, all_pipelines, find_pipeline
 from jobrunner.etl.progress import PipelineView, Progress, Rate
 from jobrunner.formatting import cut, duration, number
+from jobrunner.jobs.registry import load_modules
 
 _EXAMPLES = """\b
 Examples:
@@ -154,3 +156,15 @@ def _is_terminal() -> bool:
 def _draw_plainly(seen: PipelineView) -> None:
     click.clear()
     echo(fitting_table(seen, shutil.get_terminal_size().columns))
+
+
+def loaded_pipeline(name: str, modules: tuple[str, ...]) -> Pipeline:
+    """The pipeline of that name in these modules, else in those of [tool.jobrunner]. Raises PipelineError."""
+    chosen = modules_or_configured(modules)
+    if not chosen and not all_pipelines():
+        raise PipelineError(
+            f"no module that declares pipeline {name!r} is named; write it behind the name, or modules = [...] in "
+            "[tool.jobrunner]"
+        )
+    load_modules(chosen)
+    return find_pipeline(name)

@@ -4,10 +4,9 @@ import click
 
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.embedded.server import EmbeddedServer
-from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.group import CommandGroup
 from jobrunner.cli.options import CommonOptions, with_shared_options
-from jobrunner.cli.output import answer_json, echo, facts
+from jobrunner.cli.output import Refusal, answer_json, echo, facts
 from jobrunner.settings import client_settings
 
 _EXAMPLES = """\b

@@ -17,9 +17,8 @@ from typing import Any
 import click
 
 from jobrunner.broker.calls.server import facts
-from jobrunner.cli.error_boundary import DONE, NO
 from jobrunner.cli.options import seconds_of
-from jobrunner.cli.output import talk
+from jobrunner.cli.output import DONE, NO, talk
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import UnsafeServer

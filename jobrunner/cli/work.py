@@ -13,8 +13,15 @@ from typing import Any
 
 import click
 
-from jobrunner.cli.metrics_port import NOWHERE, MetricsAddress
-from jobrunner.cli.options import CommonOptions, bytes_of, modules_or_configured, seconds_of, with_shared_options
+from jobrunner.cli.options import (
+    NOWHERE,
+    CommonOptions,
+    MetricsAddress,
+    bytes_of,
+    modules_or_configured,
+    seconds_of,
+    with_shared_options,
+)
 from jobrunner.cli.output import echo
 from jobrunner.cli.restart import Restart
 from jobrunner.cli.signals import Lifeline, ask_at_signals

@@ -6,13 +6,13 @@ from datetime import datetime
 
 import msgspec
 
+from jobrunner.broker.call import whole
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.bulk_counts import list_workers
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls.stats import list_workers
 from jobrunner.broker.keys import Keys
-from jobrunner.broker.replies import whole
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.queue_names import queue_names
 from jobrunner.clock import from_ms

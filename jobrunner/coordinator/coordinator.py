@@ -13,11 +13,10 @@ from jobrunner.broker.keys import Keys
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.death_events import DeathEvents
-from jobrunner.coordinator.maintenance import QueueMaintenance
+from jobrunner.coordinator.maintenance import QueueMaintenance, UnusedQueues
 from jobrunner.coordinator.queue_stats import StatsCleanup, StatsSampler
 from jobrunner.coordinator.recovery import BatchRecovery, FlowRecovery, OrphanedItems
 from jobrunner.coordinator.scan import LeaderScan, ScanBudget
-from jobrunner.coordinator.unused_queues import UnusedQueues
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 
 _NEVER = float("-inf")

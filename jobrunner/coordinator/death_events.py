@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, command
+from jobrunner.broker.call import Call, command, fields, texts, whole
 from jobrunner.broker.calls import events
-from jobrunner.broker.calls.leader_scan import ScanReply, together
+from jobrunner.broker.calls.leader import ScanReply, together
 from jobrunner.broker.keys import Keys, QueueKeys
-from jobrunner.broker.replies import fields, texts, whole
 
 _NAMED = 100
 """Deaths of a queue that one scan reports one by one; more are counted, as the stream of events has a limit."""

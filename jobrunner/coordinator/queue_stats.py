@@ -7,7 +7,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls import stats as stats_calls
-from jobrunner.broker.calls.leader_scan import ScanReply
+from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.queues import QueueCounts, counts
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.scan import Interval, ScanBudget

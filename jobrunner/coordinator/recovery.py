@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import batches
-from jobrunner.broker.calls.leader_scan import ScanReply
+from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches
 from jobrunner.client.operations.flow_relay import relay

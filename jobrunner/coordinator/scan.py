@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls.leader_scan import ScanReply, leader_scan, together
+from jobrunner.broker.calls.leader import ScanReply, leader_scan, together
 from jobrunner.broker.calls.queues import registered
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic, thread_time

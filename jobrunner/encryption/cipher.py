@@ -20,7 +20,9 @@ from jobrunner.encryption.envelope import (
     PERIODIC,
     RESULT,
     EncryptionContext,
+    EncryptionKey,
     Header,
+    aes_gcm,
     as_encoding,
     as_word,
     covered,
@@ -29,7 +31,6 @@ from jobrunner.encryption.envelope import (
     of_word,
     write_header,
 )
-from jobrunner.encryption.keys import EncryptionKey, aes_gcm
 from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, NotEncrypted
 
 __all__ = ["DecryptedPayload", "EncryptionContext", "PayloadEncryption", "allow_forward"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from jobrunner.broker.call import command
-from jobrunner.broker.calls.bulk_counts import QueueSummary, bulk_counts
 from jobrunner.broker.calls.search import LONGEST_PAYLOAD, SearchChunk, search_state
+from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import perf_counter

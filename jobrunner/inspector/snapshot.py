@@ -7,9 +7,9 @@ from datetime import datetime
 from itertools import chain
 
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls.bulk_counts import QueueSummary, bulk_counts
 from jobrunner.broker.calls.queues import is_registered
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
+from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.records import PeriodicRecord, WorkerRecord

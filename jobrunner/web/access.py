@@ -17,8 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from jobrunner.broker.call import command
-from jobrunner.broker.replies import text_fields
+from jobrunner.broker.call import command, text_fields
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms

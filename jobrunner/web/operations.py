@@ -16,9 +16,8 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.broker.call import Call, command
+from jobrunner.broker.call import Call, command, text_fields, texts
 from jobrunner.broker.keys import Keys, check_name
-from jobrunner.broker.replies import text_fields, texts
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.operation import Operation as ClientOperation

@@ -4,7 +4,7 @@ import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.leader_scan import MOST_AT_ONCE, ScanReply, leader_scan
+from jobrunner.broker.calls.leader import MOST_AT_ONCE, ScanReply, leader_scan
 
 WEEK_MS = 604_800_000
 

@@ -2,7 +2,7 @@
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.bulk_counts import MOST_AT_ONCE, bulk_counts, list_workers
+from jobrunner.broker.calls.stats import MOST_AT_ONCE, bulk_counts, list_workers
 
 
 def surveyed(mail):

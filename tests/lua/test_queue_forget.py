@@ -3,7 +3,7 @@
 import pytest
 
 from jobrunner.broker.calls import queues
-from jobrunner.broker.calls.leader_scan import leader_scan
+from jobrunner.broker.calls.leader import leader_scan
 
 WEEK_MS = 604_800_000
 

@@ -1,7 +1,7 @@
 """worker_announce: the heartbeat of a worker, with its own description."""
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls.bulk_counts import list_workers
+from jobrunner.broker.calls.stats import list_workers
 
 
 def test_a_worker_is_listed_with_what_it_says_until_it_falls_silent(broker, keys, clock, raw):

@@ -9,9 +9,8 @@ import structlog
 from click.testing import CliRunner
 
 from jobrunner import Job, Worker, job
-from jobrunner.cli.error_boundary import guarded
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.cli.output import answer_json, echo
+from jobrunner.cli.output import answer_json, echo, guarded
 from jobrunner.client.internals import keys_of
 from jobrunner.formatting import printable
 from jobrunner.log_setup import log_to_stderr

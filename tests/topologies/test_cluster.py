@@ -12,9 +12,9 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases, queues, tasks
-from jobrunner.broker.calls.bulk_counts import bulk_counts
-from jobrunner.broker.calls.leader_scan import leader_scan
+from jobrunner.broker.calls.leader import leader_scan
 from jobrunner.broker.calls.server import FORMAT, confirmation
+from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
-from jobrunner.broker.calls.leader_scan import ScanReply
+from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.client.current import forget, use
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.coordinator.recovery import FlowRecovery

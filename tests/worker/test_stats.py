@@ -10,7 +10,7 @@ import redis
 from jobrunner import Backoff, Client, Worker, job
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import stats as calls
-from jobrunner.broker.calls.leader_scan import ScanReply
+from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator.queue_stats import StatsSampler

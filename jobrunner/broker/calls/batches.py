@@ -23,9 +23,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command, texts
 from jobrunner.broker.keys import QueueKeys, check_name
-from jobrunner.broker.replies import texts
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 from jobrunner.lease_number import number_from
 

@@ -6,11 +6,9 @@ from itertools import chain
 
 from msgspec import structs
 
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command
+from jobrunner.broker.call import SLICE_BYTES, Arg, Call, ScriptCommand, command, text
 from jobrunner.broker.calls.tasks import due_word, sealed, task_fields
-from jobrunner.broker.chunks import SLICE_BYTES
 from jobrunner.broker.keys import Keys, QueueKeys
-from jobrunner.broker.replies import text
 from jobrunner.join import Ended, Join
 
 

@@ -13,9 +13,8 @@ from operator import itemgetter
 from typing import Any
 
 from jobrunner.attempt import Attempt, read_attempts
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.broker.replies import text, texts
 from jobrunner.lease_number import number_from
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command, fields, text, texts
 from jobrunner.broker.calls.server import FORMAT, note_format, refuse_other_format
 from jobrunner.broker.keys import Keys, QueueKeys, is_queue
-from jobrunner.broker.replies import fields, text, texts
 from jobrunner.clock import unix_ms
 
 NAMES_AT_ONCE = 1000

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from jobrunner.attempt import due_ms
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
-from jobrunner.broker.replies import text, texts
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption
 from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.task import Task, TaskRecord, read_record

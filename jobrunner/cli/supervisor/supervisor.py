@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from jobrunner.cli.error_boundary import DONE, MISUSE, NO
+from jobrunner.cli.output import DONE, MISUSE, NO
 from jobrunner.cli.signals import on_signals
 from jobrunner.cli.source_files import SourceFiles
 from jobrunner.cli.supervisor.processes import ENDED, WorkerProcess, WorkerSlot, told

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from jobrunner.cli.top.draw_tasks import task_lines, tasks_lines
 from jobrunner.cli.top.state import Screen, shown_queues
-from jobrunner.cli.top.text_line import Cell, joined, line, padded, titled
+from jobrunner.cli.top.terminal import Cell, joined, line, padded, titled
 from jobrunner.client.records import WorkerRecord
 from jobrunner.formatting import bar, counted, curve, duration, number, percent, short_duration, size
 from jobrunner.inspector.live_snapshot import FailingJob, LiveSnapshot, Rates

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from jobrunner.cli.output import readable
 from jobrunner.cli.top.state import STATES, Screen, shown_tasks
-from jobrunner.cli.top.text_line import Cell, line, plain, titled
+from jobrunner.cli.top.terminal import Cell, line, plain, titled
 from jobrunner.formatting import number, short_duration
 from jobrunner.inspector.attempts import TimelineEvent, timeline
 from jobrunner.inspector.task_rows import TaskRow

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from jobrunner.broker.call import SLICE_BYTES
 from jobrunner.broker.calls import events, queues, tasks
-from jobrunner.broker.chunks import SLICE_BYTES
 from jobrunner.broker.keys import check_id
 from jobrunner.client.encryption import closed
 from jobrunner.client.item import write_payload

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
-from jobrunner.broker.chunks import sliced
 from jobrunner.broker.keys import Keys, QueueKeys, check_id
 from jobrunner.client.call_ids import sending_of
 from jobrunner.client.item import Item, check_partition, check_size, write_headers, write_payload

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import sliced
 from jobrunner.broker.calls import flows
-from jobrunner.broker.chunks import sliced
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import EachReply, Operation, run_operation
 from jobrunner.errors import JobrunnerError

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, whole
 from jobrunner.broker.calls import events, leases, queues, tasks
 from jobrunner.broker.calls import search as search_calls
 from jobrunner.broker.keys import check_id
-from jobrunner.broker.replies import whole
 from jobrunner.client.item import Item, ItemRecord, Popped, check_verdict, item_record, read_headers, read_payload
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import QueueRef, is_new

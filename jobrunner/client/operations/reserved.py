@@ -5,9 +5,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import leases
-from jobrunner.broker.chunks import sliced
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.encryption import closed_results, opened
 from jobrunner.client.item import check_verdict, read_headers, read_payload

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.call import Arg, Call
+from jobrunner.broker.call import Arg, Call, sliced
 from jobrunner.broker.calls import leases
-from jobrunner.broker.chunks import sliced
 from jobrunner.broker.keys import Keys
 from jobrunner.jobs.registry import definition_for
 from jobrunner.join import Ended

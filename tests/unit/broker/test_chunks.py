@@ -1,6 +1,6 @@
 """The arguments of one script call are bounded in bytes and in number."""
 
-from jobrunner.broker.chunks import SLICE_BYTES, sliced
+from jobrunner.broker.call import SLICE_BYTES, sliced
 
 
 def test_slices_end_at_a_mib_or_at_the_number() -> None:

@@ -7,8 +7,8 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 
 from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls import leases, queues
-from jobrunner.broker.calls.bulk_counts import bulk_counts
 from jobrunner.broker.calls.server import confirmation
+from jobrunner.broker.calls.stats import bulk_counts
 from jobrunner.broker.cluster import Cluster, slot_of
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.keys import Keys

@@ -2,8 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.reconnect import Idle
+from jobrunner.broker.connect import Endpoint, Idle
 from jobrunner.errors import InvalidOption
 
 
@@ -80,7 +79,7 @@ def test_the_connection_that_rested_least_is_taken_first():
 def test_another_process_finds_no_connections(monkeypatch):
     idle = Idle()
     idle.rest("parent's")
-    monkeypatch.setattr("jobrunner.broker.reconnect.os.getpid", lambda: -1)
+    monkeypatch.setattr("jobrunner.broker.connect.os.getpid", lambda: -1)
 
     assert idle.take() is None
     idle.rest("child's")

@@ -3,9 +3,9 @@
 import pytest
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError  # noqa: A004
 
-from jobrunner.broker import reconnect as patience_module
+from jobrunner.broker import connect as patience_module
 from jobrunner.broker.call import command
-from jobrunner.broker.reconnect import ReconnectPolicy, may_repeat
+from jobrunner.broker.connect import ReconnectPolicy, may_repeat
 from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
 
 ALWAYS = command("PING", read=bytes)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.replies import fields, text, text_fields, texts
+from jobrunner.broker.call import fields, text, text_fields, texts
 
 
 def test_replies_become_text() -> None:

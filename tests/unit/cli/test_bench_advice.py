@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from jobrunner.cli.bench_advice import BenchFigures, advice, verdict
-from jobrunner.cli.bench_steps import Drained, Percentiles
+from jobrunner.cli.bench_steps import BenchFigures, Drained, Percentiles, advice, verdict
 from jobrunner.inspector.doctor import ok, warn
 
 QUICK = Percentiles(p50=0.1, p95=0.2, max=1.0)

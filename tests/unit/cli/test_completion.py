@@ -15,9 +15,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.cli.completion import SHELLS
 from jobrunner.cli.main import COMMANDS, jobrunner
-from jobrunner.cli.suggestions import declared_jobs, declared_pipelines
+from jobrunner.cli.suggestions import SHELLS, declared_jobs, declared_pipelines
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 

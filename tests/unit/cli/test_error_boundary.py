@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from jobrunner.cli.error_boundary import Refusal, guarded
+from jobrunner.cli.output import Refusal, guarded
 from jobrunner.errors import InvalidName, ServerUnavailable, TaskGone, UnsafeServer
 
 

@@ -5,8 +5,8 @@ import io
 import click
 import pytest
 
-from jobrunner.cli.error_boundary import Refusal
 from jobrunner.cli.options import bytes_of, confirm, seconds_of
+from jobrunner.cli.output import Refusal
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from jobrunner.cli.progress_bar import rising, watched
+from jobrunner.cli.output import rising, watched
 
 
 def taken(number: int) -> int:

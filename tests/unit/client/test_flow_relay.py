@@ -10,7 +10,7 @@ import redis
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import flows, leases, tasks
-from jobrunner.broker.calls.leader_scan import ScanReply
+from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
