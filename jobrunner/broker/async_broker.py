@@ -6,30 +6,21 @@ from typing import Any, TypeVar
 
 from redis.exceptions import BusyLoadingError, RedisError
 
-from jobrunner.broker.broker import server_clock
+from jobrunner.broker.broker import Idle, raise_if_loading, server_clock
 from jobrunner.broker.call import (
+    BROKEN,
     Call,
     attempt_to_interpret,
-    confirmed,
     interpret,
     is_unknown_script,
+    may_repeat,
     pack_calls,
     pack_unknown,
-    raise_if_loading,
+    read_reply_async,
     server_error,
 )
 from jobrunner.broker.cluster_nodes import AsyncClusterNodes
-from jobrunner.broker.connect import (
-    BROKEN,
-    Demoted,
-    Endpoint,
-    Idle,
-    ReconnectPolicy,
-    has_died_async,
-    may_repeat,
-    raise_if_demoted,
-    read_reply_async,
-)
+from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, has_died_async, raise_if_demoted
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")

@@ -3,35 +3,28 @@
 Invariant: a call that may not be repeated is sent once; a connection with an unread reply is never used again.
 """
 
+import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from redis.exceptions import BusyLoadingError, RedisError
 
 from jobrunner.broker.call import (
+    BROKEN,
     Call,
     attempt_to_interpret,
-    confirmed,
     interpret,
     is_unknown_script,
+    may_repeat,
     pack_calls,
     pack_unknown,
-    raise_if_loading,
+    read_reply,
     server_error,
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.cluster_nodes import ClusterNodes
-from jobrunner.broker.connect import (
-    BROKEN,
-    Demoted,
-    Endpoint,
-    Idle,
-    ReconnectPolicy,
-    has_died,
-    may_repeat,
-    raise_if_demoted,
-    read_reply,
-)
+from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, has_died, raise_if_demoted
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -40,6 +33,45 @@ T = TypeVar("T")
 def server_clock() -> bytes:
     """The default clock of scripts: the server's own."""
     return b""
+
+
+def raise_if_loading(replies: Sequence[object]) -> None:
+    """Raises BusyLoadingError when the server did nothing at all because it is loading its data."""
+    if not replies or not isinstance(replies[0], BusyLoadingError):
+        return
+    if all(isinstance(reply, BusyLoadingError) for reply in replies):
+        raise BusyLoadingError(f"it is loading its data ({replies[0]})")
+
+
+class Idle:
+    """Idle connections of one process. A fork starts with none: a socket must not be shared."""
+
+    def __init__(self) -> None:
+        self._resting: deque[Any] = deque()
+        self._pid = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._resting) if self._pid == os.getpid() else 0
+
+    def take(self) -> Any | None:
+        """The connection used last, or None."""
+        if self._pid != os.getpid():
+            self._resting, self._pid = deque(), os.getpid()
+        try:
+            return self._resting.pop()
+        except IndexError:
+            return None
+
+    def rest(self, connection: Any) -> None:
+        """Puts a connection back after a complete exchange."""
+        self._resting.append(connection)
+
+    def take_all(self) -> list[Any]:
+        """Empties it."""
+        taken = []
+        while (connection := self.take()) is not None:
+            taken.append(connection)
+        return taken
 
 
 class Broker:

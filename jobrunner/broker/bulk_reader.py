@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from jobrunner.broker.call import pack, server_error
-from jobrunner.broker.connect import BROKEN, Endpoint, ReconnectPolicy, read_reply
+from jobrunner.broker.call import BROKEN, pack, read_reply, server_error
+from jobrunner.broker.connect import Endpoint, ReconnectPolicy
 from jobrunner.errors import ServerUnavailable
 
 _AT_ONCE = 1 << 18

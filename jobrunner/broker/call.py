@@ -20,19 +20,25 @@ from redis.exceptions import (
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
-    ReadOnlyError,
+    RedisError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.scripts import Script, load, readable_error
-from jobrunner.errors import DamagedData, JobrunnerError, OutcomeUnknown, ServerFull, ServerRefused
+from jobrunner.errors import DamagedData, JobrunnerError, ServerFull, ServerRefused
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Arg = bytes | str | int | float
 _FULL_IN_A_SCRIPT = "-OOM command not allowed"
 """Redis 6.2 puts words of its own before the error of a command in a script."""
+BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
+"""Errors after which a connection cannot be used any more."""
+_ANSWERED = (AuthenticationError, BusyLoadingError)
+"""Errors that redis-py derives from BROKEN ones although the server has answered."""
 _KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
 
 
@@ -161,6 +167,28 @@ else:
         return packed
 
 
+def read_reply(connection: Any) -> Any:
+    """The next reply, an error of the server as a value. Raises BROKEN when the connection is."""
+    try:
+        return connection.read_response()
+    except (RedisError, OSError) as error:
+        return _answered(error)
+
+
+async def read_reply_async(connection: Any) -> Any:
+    """The same of a connection of asyncio."""
+    try:
+        return await connection.read_response()
+    except (RedisError, OSError) as error:
+        return _answered(error)
+
+
+def _answered(error: Exception) -> Exception:
+    if isinstance(error, BROKEN) and not isinstance(error, _ANSWERED):
+        raise error
+    return error
+
+
 def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes, *, with_source: bool = False) -> bytes:
     """Calls in one piece: each piece would be a packet of its own, and a turn of its own for the server."""
     return b"".join([pack(resp_args(call, now_ms, with_source=with_source)) for call in calls])
@@ -182,17 +210,9 @@ def is_unknown_script(reply: object) -> bool:
     return isinstance(reply, NoScriptError)
 
 
-def is_demoted(reply: object) -> bool:
-    """Whether a server refused a write because it is a replica now. Before Redis 7 a script puts it in other words."""
-    return isinstance(reply, ReadOnlyError) or (isinstance(reply, ResponseError) and "-READONLY" in str(reply))
-
-
-def raise_if_loading(replies: Sequence[object]) -> None:
-    """Raises BusyLoadingError when the server did nothing at all because it is loading its data."""
-    if not replies or not isinstance(replies[0], BusyLoadingError):
-        return
-    if all(isinstance(reply, BusyLoadingError) for reply in replies):
-        raise BusyLoadingError(f"it is loading its data ({replies[0]})")
+def may_repeat(calls: Sequence[Call[Any]]) -> bool:
+    """Whether the calls may be sent again when it is not known if they were applied."""
+    return all(call.repeatable for call in calls)
 
 
 def interpret(call: Call[T], reply: object) -> T:
@@ -221,20 +241,6 @@ def attempt_to_interpret(call: Call[T], reply: object) -> T | JobrunnerError:
         return interpret(call, reply)
     except JobrunnerError as error:
         return error
-
-
-def confirmed(values: Sequence[Any]) -> list[Any]:
-    """The values of calls whose last one confirms the others. Raises what was refused, OutcomeUnknown if only that."""
-    *written, confirmation = values
-    for value in written:
-        if isinstance(value, JobrunnerError):
-            raise value
-    if isinstance(confirmation, ServerRefused):
-        needs = "; that needs Redis 7.2 or Valkey" if "unknown command" in str(confirmation).lower() else ""
-        raise OutcomeUnknown(f"written, but the server cannot say how safely: {confirmation}{needs}") from confirmation
-    if isinstance(confirmation, JobrunnerError):
-        raise confirmation
-    return written
 
 
 def server_error(error: Exception, script: Script | None = None) -> JobrunnerError:

@@ -13,9 +13,8 @@ from msgspec import structs
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from jobrunner.broker.call import Call, command, key_of
+from jobrunner.broker.call import Call, command, key_of, may_repeat
 from jobrunner.broker.cluster import Cluster, slot_of
-from jobrunner.broker.connect import may_repeat
 from jobrunner.broker.topology import Address
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 

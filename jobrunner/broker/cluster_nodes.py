@@ -8,10 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from redis.exceptions import RedisError
 
-from jobrunner.broker.call import Call, server_error
+from jobrunner.broker.call import BROKEN, Call, server_error
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
-from jobrunner.broker.connect import BROKEN, Endpoint, ReconnectPolicy
+from jobrunner.broker.connect import Endpoint, ReconnectPolicy
 from jobrunner.broker.topology import Address
 from jobrunner.clock import sleep
 from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerUnavailable

@@ -4,31 +4,29 @@ redis-py parses URLs and speaks the protocol; retrying is switched off in it, be
 is known to the call alone (redis-py 8 would repeat every write). Pooled connections time out reads; blocking reads
 get a connection of their own without that limit.
 
-Also what holds for connections between calls: which of them rest, how long to try one that failed, and which calls may
-be sent again.
+Also what a driver does when a connection fails: how long it tries, and whether the server is still the primary.
 """
 
 import asyncio
-import os
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import redis
 from redis import asyncio as redis_asyncio
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from jobrunner.broker.call import Call, is_demoted, server_error
+from jobrunner.broker.call import Call, server_error
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.broker.topology import Address, Sentinels, check_primary, check_primary_async, topology_of
 from jobrunner.clock import monotonic, sleep
-from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.formatting import describe, safe_url
 
 _PLAIN = ("redis", "rediss", "unix")
@@ -146,43 +144,8 @@ def _is_understood(url: str) -> bool:
     return True
 
 
-BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
-"""Errors after which a connection cannot be used any more."""
-_ANSWERED = (AuthenticationError, BusyLoadingError)
-"""Errors that redis-py derives from BROKEN ones although the server has answered."""
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
-
-
-class Idle:
-    """Idle connections of one process. A fork starts with none: a socket must not be shared."""
-
-    def __init__(self) -> None:
-        self._resting: deque[Any] = deque()
-        self._pid = os.getpid()
-
-    def __len__(self) -> int:
-        return len(self._resting) if self._pid == os.getpid() else 0
-
-    def take(self) -> Any | None:
-        """The connection used last, or None."""
-        if self._pid != os.getpid():
-            self._resting, self._pid = deque(), os.getpid()
-        try:
-            return self._resting.pop()
-        except IndexError:
-            return None
-
-    def rest(self, connection: Any) -> None:
-        """Puts a connection back after a complete exchange."""
-        self._resting.append(connection)
-
-    def take_all(self) -> list[Any]:
-        """Empties it."""
-        taken = []
-        while (connection := self.take()) is not None:
-            taken.append(connection)
-        return taken
 
 
 def has_died(connection: Any) -> bool:
@@ -208,25 +171,26 @@ class Demoted(RedisConnectionError):
     """A server is a replica now, and did nothing of what may not be repeated."""
 
 
+def _is_demoted(reply: object) -> bool:
+    """Whether a server refused a write because it is a replica now. Before Redis 7 a script puts it in other words."""
+    return isinstance(reply, ReadOnlyError) or (isinstance(reply, ResponseError) and "-READONLY" in str(reply))
+
+
 def raise_if_demoted(calls: Sequence[Call[Any]], replies: Sequence[object]) -> None:
     """Raises Demoted when a server took no writes and all of the calls may be sent again, to the new primary."""
-    refused = [is_demoted(reply) for reply in replies]
+    refused = [_is_demoted(reply) for reply in replies]
     if any(refused) and all(call.repeatable or was for call, was in zip(calls, refused, strict=True)):
         raise Demoted("the server is a replica now")
 
 
-def may_repeat(calls: Sequence[Call[Any]]) -> bool:
-    """Whether the calls may be sent again when it is not known if they were applied."""
-    return all(call.repeatable for call in calls)
+class ReconnectPolicy(msgspec.Struct):
+    """The tries of one exchange: pauses that double, until `limit_s` seconds have passed. A struct, as most exchanges
+    make one and need none."""
 
-
-class ReconnectPolicy:
-    """The tries of one exchange: pauses that double, until the time is up."""
-
-    def __init__(self, limit_s: float, server: object) -> None:
-        self._ends = monotonic() + limit_s
-        self._server = server
-        self._pause_s = _FIRST_PAUSE_S
+    limit_s: float
+    server: object
+    began: float = msgspec.field(default_factory=monotonic)
+    next_pause_s: float = _FIRST_PAUSE_S
 
     def wait_to_connect(self, error: Exception) -> None:
         """Pauses before the next try to connect; raises ServerUnavailable when the time is up."""
@@ -244,9 +208,9 @@ class ReconnectPolicy:
         for cause in (error, error.__cause__):  # redis-py's asyncio side wraps what the server says to a greeting
             if isinstance(cause, (AuthenticationError, ResponseError)):
                 raise server_error(cause) from error
-        if monotonic() >= self._ends:
+        if self._is_over():
             raise ServerUnavailable(
-                f"no server at {self._server}: {error}; start it, or name another with --url or JOBRUNNER_URL"
+                f"no server at {self.server}: {error}; start it, or name another with --url or JOBRUNNER_URL"
             ) from error
         return self._next_pause()
 
@@ -256,35 +220,30 @@ class ReconnectPolicy:
         `stale` means the connection had rested: then the first repetition costs no pause.
         """
         once = next((call for call in calls if not call.repeatable), None)
-        if once is not None or monotonic() >= self._ends:
+        if once is not None or self._is_over():
             name = once.script.name if once is not None and once.script else "the command"
             raise OutcomeUnknown(
-                f"the connection to {self._server} broke during {name}: {error}; it was applied or it was not"
+                f"the connection to {self.server} broke during {name}: {error}; it was applied or it was not"
             ) from error
         return 0.0 if stale else self._next_pause()
 
     def _next_pause(self) -> float:
-        pause, self._pause_s = self._pause_s, min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        pause, self.next_pause_s = self.next_pause_s, min(self.next_pause_s * 2, _LONGEST_PAUSE_S)
         return pause
 
-
-def read_reply(connection: Any) -> Any:
-    """The next reply, an error of the server as a value. Raises BROKEN when the connection is."""
-    try:
-        return connection.read_response()
-    except (RedisError, OSError) as error:
-        return _answered(error)
+    def _is_over(self) -> bool:
+        return monotonic() >= self.began + self.limit_s
 
 
-async def read_reply_async(connection: Any) -> Any:
-    """The same of a connection of asyncio."""
-    try:
-        return await connection.read_response()
-    except (RedisError, OSError) as error:
-        return _answered(error)
-
-
-def _answered(error: Exception) -> Exception:
-    if isinstance(error, BROKEN) and not isinstance(error, _ANSWERED):
-        raise error
-    return error
+def confirmed(values: Sequence[Any]) -> list[Any]:
+    """The values of calls whose last one confirms the others. Raises what was refused, OutcomeUnknown if only that."""
+    *written, confirmation = values
+    for value in written:
+        if isinstance(value, JobrunnerError):
+            raise value
+    if isinstance(confirmation, ServerRefused):
+        needs = "; that needs Redis 7.2 or Valkey" if "unknown command" in str(confirmation).lower() else ""
+        raise OutcomeUnknown(f"written, but the server cannot say how safely: {confirmation}{needs}") from confirmation
+    if isinstance(confirmation, JobrunnerError):
+        raise confirmation
+    return written

@@ -88,6 +88,7 @@ key                                  type   content
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -233,11 +234,8 @@ class Keys:
         self.events_cursor = self._root + b"events:cursor"
         self.stats_sampled = self._root + b"{/stats}:sampled"
         self.stats_total = self._root + b"{/stats}:total"
-        self._known = lru_cache(maxsize=4096)(self._queue)
-
-    def queue(self, name: str) -> "QueueKeys":
+        self.queue: Callable[[str], QueueKeys] = lru_cache(maxsize=4096)(self._queue)
         """The keys of a queue by its full name. Raises InvalidName."""
-        return self._known(name) if isinstance(name, str) else self._queue(name)
 
     def _queue(self, name: str) -> QueueKeys:
         tag, queue = split_queue(name)

@@ -17,10 +17,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, pack, pack_calls, server_error
+from jobrunner.broker.call import Call, pack, pack_calls, read_reply, server_error
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.cluster import slot_of
-from jobrunner.broker.connect import Endpoint, read_reply
+from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.clock import sleep
 from jobrunner.errors import JobrunnerError, ServerUnavailable

@@ -7,7 +7,7 @@ from typing import Any
 
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
-from jobrunner.broker.keys import Keys, QueueKeys, check_id
+from jobrunner.broker.keys import Keys, QueueKeys, check_id, split_queue
 from jobrunner.client.call_ids import sending_of
 from jobrunner.client.item import Item, check_partition, check_size, write_headers, write_payload
 from jobrunner.client.operations import capacity
@@ -23,6 +23,8 @@ class QueueRef:
     """A queue by name, without a connection."""
 
     def __init__(self, keys: Keys, name: str, payload_limit: int, result_limit: int = DEFAULT_RESULT_LIMIT) -> None:
+        if not isinstance(name, str):
+            split_queue(name)  # raises InvalidName
         self.name = name
         self.keys = keys.queue(name)
         self.all_keys = keys

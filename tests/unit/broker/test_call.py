@@ -14,6 +14,7 @@ from redis.exceptions import (
 )
 
 from jobrunner.broker import call as call_module
+from jobrunner.broker.broker import raise_if_loading
 from jobrunner.broker.call import (
     ScriptCommand,
     attempt_to_interpret,
@@ -21,7 +22,6 @@ from jobrunner.broker.call import (
     interpret,
     is_unknown_script,
     pack,
-    raise_if_loading,
     resp_args,
     server_error,
 )

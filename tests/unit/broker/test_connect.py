@@ -2,7 +2,8 @@
 
 import pytest
 
-from jobrunner.broker.connect import Endpoint, Idle
+from jobrunner.broker.broker import Idle
+from jobrunner.broker.connect import Endpoint
 from jobrunner.errors import InvalidOption
 
 
@@ -79,7 +80,7 @@ def test_the_connection_that_rested_least_is_taken_first():
 def test_another_process_finds_no_connections(monkeypatch):
     idle = Idle()
     idle.rest("parent's")
-    monkeypatch.setattr("jobrunner.broker.connect.os.getpid", lambda: -1)
+    monkeypatch.setattr("jobrunner.broker.broker.os.getpid", lambda: -1)
 
     assert idle.take() is None
     idle.rest("child's")

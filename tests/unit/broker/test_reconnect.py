@@ -3,9 +3,9 @@
 import pytest
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError  # noqa: A004
 
-from jobrunner.broker import connect as patience_module
-from jobrunner.broker.call import command
-from jobrunner.broker.connect import ReconnectPolicy, may_repeat
+from jobrunner.broker import connect
+from jobrunner.broker.call import command, may_repeat
+from jobrunner.broker.connect import ReconnectPolicy
 from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
 
 ALWAYS = command("PING", read=bytes)
@@ -22,8 +22,8 @@ def time(monkeypatch):
             self.now += seconds
 
     clock = Time()
-    monkeypatch.setattr(patience_module, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(patience_module, "sleep", clock.pass_)
+    monkeypatch.setattr(connect, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(connect, "sleep", clock.pass_)
     return clock
 
 
@@ -33,13 +33,13 @@ def without_end(step):
 
 
 def test_pauses_double_up_to_half_a_second(time):
-    policy = ReconnectPolicy(60, "here")
+    policy = ReconnectPolicy(60, "here", began=time.now)
 
     assert [policy.pause_to_connect(LOST) for _ in range(8)] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
 
 
 def test_patience_ends(time):
-    policy = ReconnectPolicy(2, "here")
+    policy = ReconnectPolicy(2, "here", began=time.now)
     with pytest.raises(ServerUnavailable, match="no server at here: lost; start it"):
         without_end(lambda: policy.wait_to_connect(LOST))
 
@@ -48,25 +48,25 @@ def test_patience_ends(time):
 
 def test_no_patience_is_one_try(time):
     with pytest.raises(ServerUnavailable):
-        ReconnectPolicy(0, "here").pause_to_connect(LOST)
+        ReconnectPolicy(0, "here", began=time.now).pause_to_connect(LOST)
 
 
 def test_a_call_that_may_not_be_repeated_is_not(time):
     with pytest.raises(OutcomeUnknown, match="during the command: lost; it was applied or it was not"):
-        ReconnectPolicy(60, "here").pause_to_repeat(LOST, [ALWAYS, ONCE], stale=True)
+        ReconnectPolicy(60, "here", began=time.now).pause_to_repeat(LOST, [ALWAYS, ONCE], stale=True)
     assert may_repeat([ALWAYS, ALWAYS])
     assert not may_repeat([ALWAYS, ONCE])
 
 
 def test_a_connection_that_rested_costs_no_pause(time):
-    policy = ReconnectPolicy(60, "here")
+    policy = ReconnectPolicy(60, "here", began=time.now)
 
     assert policy.pause_to_repeat(LOST, [ALWAYS], stale=True) == 0
     assert policy.pause_to_repeat(LOST, [ALWAYS], stale=False) == 0.01
 
 
 def test_repeating_ends_too(time):
-    policy = ReconnectPolicy(1, "here")
+    policy = ReconnectPolicy(1, "here", began=time.now)
     with pytest.raises(OutcomeUnknown):
         without_end(lambda: policy.wait_to_repeat(LOST, [ALWAYS], stale=False))
     assert 101 <= time.now < 102
@@ -78,5 +78,5 @@ def test_a_refusal_is_not_waited_for_even_when_it_is_wrapped(time, refusal):
     wrapped.__cause__ = refusal
 
     with pytest.raises(ServerRefused, match=str(refusal)):
-        ReconnectPolicy(60, "here").pause_to_connect(wrapped)
+        ReconnectPolicy(60, "here", began=time.now).pause_to_connect(wrapped)
     assert time.now == 100
