@@ -12,6 +12,7 @@ perf_counter = time.perf_counter
 process_time = time.process_time
 thread_time = time.thread_time
 sleep = time.sleep
+time_ns = time.time_ns
 
 
 def unix_ms() -> int:

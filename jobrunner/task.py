@@ -46,7 +46,7 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.clock import from_ms, unix_ms
+from jobrunner.clock import from_ms, time_ns
 from jobrunner.encryption.cipher import (
     EncryptionContext,
     PayloadEncryption,
@@ -57,7 +57,7 @@ from jobrunner.encryption.cipher import (
     open_payload,
     open_result,
 )
-from jobrunner.errors import EncryptionError, InvalidOption, NaiveDatetime
+from jobrunner.errors import EncryptionError, InvalidOption, NaiveDatetime, PayloadTooLarge
 from jobrunner.formatting import describe
 from jobrunner.retry import seconds
 
@@ -288,7 +288,7 @@ class _IdSource:
 
     def __init__(self) -> None:
         self._process = os.urandom(6).hex()
-        self._counter: Any = itertools.count(unix_ms() << 16)
+        self._counter: Any = itertools.count(time_ns() // 1_000_000 << 16)
 
     def renew(self) -> None:
         """Takes a new process part; a forked child must not share its parent's."""
@@ -297,7 +297,7 @@ class _IdSource:
     def next(self) -> str:
         """The next id, without its tag."""
         number = next(self._counter)
-        floor = unix_ms() << 16
+        floor = time_ns() // 1_000_000 << 16
         if number < floor:
             self._counter = itertools.count(floor + 1)
             number = floor
@@ -321,3 +321,12 @@ def derived_id(parent: str, ordinal: int | str, tag: str) -> str:
     digest = hashlib.sha256(f"{parent}\0{ordinal}".encode()).hexdigest()
     time = parent[:_TIME_DIGITS] if _MADE_ID.match(parent) else digest[-_TIME_DIGITS:]
     return f"{time}{digest[:12]}-{tag}"
+
+
+def check_size(payload: bytes, limit: int) -> None:
+    """Raises PayloadTooLarge for more bytes than the limit."""
+    if len(payload) > limit:
+        raise PayloadTooLarge(
+            f"the payload has {len(payload)} bytes, the limit is {limit}; store it elsewhere and send a reference, "
+            "or raise payload_limit"
+        )

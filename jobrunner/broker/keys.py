@@ -136,6 +136,12 @@ def split_queue(name: object) -> tuple[str, str]:
     return tag, queue
 
 
+def check_is_text(queue: object) -> None:
+    """Raises InvalidName for a queue name that is no text. `Keys.queue` refuses all other wrong names."""
+    if not isinstance(queue, str):
+        split_queue(queue)
+
+
 def is_queue(name: str) -> bool:
     """Whether that can be the full name of a queue, which `split_queue` accepts."""
     return _QUEUE.fullmatch(name) is not None

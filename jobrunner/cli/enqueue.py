@@ -18,7 +18,8 @@ from jobrunner.cli.options import (
 from jobrunner.cli.output import answer_json, echo, talk
 from jobrunner.cli.suggestions import job_names, queue_names
 from jobrunner.errors import ParameterError
-from jobrunner.jobs.build import EnqueueOptions, build_task
+from jobrunner.jobs.build import build_task
+from jobrunner.jobs.options import EnqueueOptions
 from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
 from jobrunner.option_names import check_names
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import fields
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import server_clock
@@ -29,7 +29,7 @@ from jobrunner.client.task_handle import AsyncTaskHandle
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event
 from jobrunner.middleware import stack_of
-from jobrunner.option_names import checks_options
+from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task
@@ -135,8 +135,10 @@ class AsyncClient:
         if names:
             await self._broker.run(add_redacted_names(self._keys, names))
 
-    async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:
+    async def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> AsyncTaskHandle[Any]:
         """As Client.enqueue."""
+        if unknown:
+            check_options(unknown, ("task", "wait"), "option of AsyncClient.enqueue()")
         return (await self.enqueue_many([task], wait=wait))[0]
 
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:

@@ -2,7 +2,7 @@
 
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.calls import queues
@@ -29,7 +29,7 @@ from jobrunner.client.task_handle import TaskHandle
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event
 from jobrunner.middleware import OBSERVERS, stack_of
-from jobrunner.option_names import checks_options
+from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import Duration, client_settings
 from jobrunner.task import Task
@@ -141,8 +141,10 @@ class Client:
         if names:
             self._broker.run(add_redacted_names(self._keys, names))
 
-    def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:
+    def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
         """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
+        if unknown:  # checked here, as every enqueue would pay for the frame of `checks_options`
+            check_options(unknown, ("task", "wait"), "option of Client.enqueue()")
         if wait or self._buffer is not None or (task.lock is not None and self._keys.seal is not None):
             return self.enqueue_many([task], wait=wait)[0]
         if self._middleware is None and not OBSERVERS:

@@ -9,11 +9,11 @@ import msgspec
 
 from jobrunner.codec import decode, encode
 from jobrunner.encryption.cipher import is_encrypted_result
-from jobrunner.errors import EncryptionError, InvalidOption, LeaseLost, NotReserved, PayloadTooLarge, QueueFull
+from jobrunner.errors import EncryptionError, InvalidOption, LeaseLost, NotReserved, QueueFull
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.settings import Duration
-from jobrunner.task import TaskRecord
+from jobrunner.task import TaskRecord, check_size
 
 LONGEST_KEY = 256
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -123,15 +123,6 @@ def check_verdict(word: str, task_id: str) -> str:
     if word == "full":
         raise QueueFull(f"task {task_id} stays where it is: the queue it should move to has reached its max_size")
     return word
-
-
-def check_size(payload: bytes, limit: int) -> None:
-    """Raises PayloadTooLarge for more bytes than the limit."""
-    if len(payload) > limit:
-        raise PayloadTooLarge(
-            f"the payload has {len(payload)} bytes, the limit is {limit}; store it elsewhere and send a reference, "
-            "or raise payload_limit"
-        )
 
 
 def read_payload(raw: bytes | None, encoding: bytes | None) -> Any:

@@ -1,10 +1,11 @@
 """From a job with its parameters to the task that is sent, or to the definition that a periodic job publishes."""
 
 import hashlib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -14,30 +15,19 @@ from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.item import LONGEST_KEY
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
+from jobrunner.errors import ParameterError
+from jobrunner.jobs.options import NOW, EnqueueOptions
 from jobrunner.jobs.registry import JobDefinition
+from jobrunner.option_names import checks_options
 from jobrunner.periodic import OF_ITS_TASKS, PeriodicDefinition
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_priority, due, new_id
 
-
-class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """When and where one task is enqueued; None means: as its job says."""
-
-    in_: Duration | None = None
-    at: datetime | float | None = None
-    priority: int | None = None
-    queue: str | None = None
-    id: str | None = None
-    wait: Duration = 0
-    """How long to wait for room in a full queue."""
-
-
+P = ParamSpec("P")
+C = TypeVar("C")
 R = TypeVar("R")
 KEPT_S = 10.0
 """As long as lua/lib/enqueue_call.lua keeps its notes."""
-NOW = EnqueueOptions()
-OPTIONS = EnqueueOptions.__struct_fields__
-"""Names of the options that an enqueue accepts."""
 
 
 class BoundCall(Generic[R]):
@@ -59,6 +49,74 @@ class BoundCall(Generic[R]):
     async def aenqueue(self) -> AsyncTaskHandle[R]:
         """The same for asyncio."""
         return await current_async_client().enqueue(self.task(self.options), wait=self.options.wait)
+
+
+class FunctionJob(Generic[P, C, R]):
+    """A function declared with @job. `C` is what calling it returns, `R` the result of its tasks."""
+
+    definition: JobDefinition
+
+    def __init__(self, function: Callable[P, C], values: type[msgspec.Struct], options: EnqueueOptions = NOW) -> None:
+        self._function = function
+        self._values = values
+        self._options = options
+        self._positional = tuple(
+            name
+            for name, parameter in inspect.signature(function).parameters.items()
+            if parameter.kind is not parameter.KEYWORD_ONLY
+        )
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", "job")
+        self.__module__ = function.__module__
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """Calls the function here and now."""
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job {self.definition.name!r}>"
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R]:
+        """The call with these arguments, for `enqueue_many` and flows. Raises ParameterError when they do not fit."""
+        named = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(named) or not named.keys().isdisjoint(kwargs):
+            shown = f"{self.__name__}{inspect.signature(self._function)}"
+            raise ParameterError(f"{self.__name__}(…): arguments given twice or too many; it is {shown}")
+        return BoundCall(self.definition, self._values(**named, **kwargs), self._options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Sends the function with these arguments as a task. Errors as in Job.enqueue."""
+        return self.bind(*args, **kwargs).enqueue()
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> AsyncTaskHandle[R]:
+        """The same for asyncio."""
+        return await self.bind(*args, **kwargs).aenqueue()
+
+    def enqueue_many(self, calls: Iterable[BoundCall[R]]) -> list[TaskHandle[R]]:
+        """Sends many calls in batches of up to 1 000 and 1 MiB. All are checked before the first is sent."""
+        return current_client().enqueue_many([call.task(self._options) for call in calls], wait=self._options.wait)
+
+    @checks_options
+    def using(
+        self,
+        *,
+        in_: Duration | None = None,
+        at: datetime | float | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,  # noqa: A002
+        wait: Duration = 0,
+    ) -> "FunctionJob[P, C, R]":
+        """The same job with options for the tasks enqueued through what is returned."""
+        chosen = FunctionJob[P, C, R](
+            self._function,
+            self._values,
+            EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=id, wait=wait),
+        )
+        chosen.definition = self.definition
+        return chosen
 
 
 def build_task(definition: JobDefinition, values: Any, chosen: EnqueueOptions) -> Task:

@@ -6,10 +6,10 @@ from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send_async
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import describe
-from jobrunner.jobs.build import NOW, BoundCall, build_task
-from jobrunner.jobs.decorator import FunctionJob
+from jobrunner.jobs.build import BoundCall, FunctionJob, build_task
 from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, lay_out
 from jobrunner.jobs.job import Job, definition_of
+from jobrunner.jobs.options import NOW
 from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration

@@ -2,52 +2,22 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 import msgspec
 
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
-from jobrunner.errors import ParameterError, UsageError
-from jobrunner.jobs.build import NOW, OPTIONS, BoundCall, EnqueueOptions, build_task
+from jobrunner.errors import UsageError
+from jobrunner.jobs.build import BoundCall, build_task
+from jobrunner.jobs.options import NOW, EnqueueOptions
+from jobrunner.jobs.params import ParametersMeta
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.jobs.running_task import JobRun, Metadata, RunningTask
-from jobrunner.option_names import checks_options, meant
+from jobrunner.option_names import checks_options
 from jobrunner.settings import Duration
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-class _JobMeta(msgspec.StructMeta):
-    """Makes a missing or unknown parameter an error of this package."""
-
-    if not TYPE_CHECKING:  # a type checker would take its signature for that of every job
-
-        def __call__(cls, *args, **kwargs):  # noqa: N805
-            try:
-                return super().__call__(*args, **kwargs)
-            except TypeError as error:
-                raise ParameterError(
-                    f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}{_meant(cls, kwargs)}"
-                ) from error
-
-
-def _meant(job: Any, given: Iterable[str]) -> str:
-    """A hint at the parameter that the first unknown name was probably meant to be."""
-    fields = job.__struct_fields__
-    unknown = next((name for name in given if name not in fields), None)
-    if unknown is None:
-        return ""
-    if near := meant(unknown, fields):
-        return f"; did you mean {near}?"
-    is_option = unknown in OPTIONS or meant(unknown, OPTIONS)
-    return "; options go into enqueue(…), those of a function into using(…)" if is_option else ""
-
-
-def _signature(job: Any) -> str:
-    hints = job.__annotations__
-    shown = {name: getattr(hint, "__name__", hint) for name, hint in hints.items()}
-    return ", ".join(f"{name}: {shown.get(name)}" for name in job.__struct_fields__)
 
 
 class JobWithOptions:
@@ -126,7 +96,7 @@ class _UsingOfClassOrInstance:
         return using
 
 
-class Job(msgspec.Struct, metaclass=_JobMeta, dict=True):
+class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     """Base of job classes. Annotated attributes are the parameters; `run` does the work and returns a JSON value.
 
     `run` may be `async def`. It steers by returning or raising Retry, Snooze, Fail or Cancel.

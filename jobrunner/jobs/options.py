@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -197,3 +197,20 @@ def _positive(value: object, option: str) -> float:
     if length_s <= 0:
         raise InvalidOption(f"{option}={describe(value)}: give more than 0")
     return length_s
+
+
+class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When and where one task is enqueued; None means: as its job says."""
+
+    in_: Duration | None = None
+    at: datetime | float | None = None
+    priority: int | None = None
+    queue: str | None = None
+    id: str | None = None
+    wait: Duration = 0
+    """How long to wait for room in a full queue."""
+
+
+NOW = EnqueueOptions()
+OPTIONS = EnqueueOptions.__struct_fields__
+"""Names of the options that an enqueue accepts."""

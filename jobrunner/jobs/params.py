@@ -4,23 +4,59 @@ A job's parameters are the fields of a msgspec Struct. Checking is a round trip 
 it: what comes back equal is right. Only what does not is looked at field by field, to say what is wrong with it.
 """
 
+import inspect
 import uuid
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 from types import UnionType
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from jobrunner.errors import ParameterError
 from jobrunner.formatting import describe
+from jobrunner.jobs.options import OPTIONS
+from jobrunner.option_names import meant
 
 _PLAIN = (int, str, float, bool, bytes, type(None), Any)
 _CONTAINERS = (list, dict, tuple, set, frozenset, Union, UnionType)
 P = TypeVar("P", bound=msgspec.Struct)
 _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUID, Decimal)
+
+
+class ParametersMeta(msgspec.StructMeta):
+    """Makes a missing or unknown parameter an error of this package."""
+
+    if not TYPE_CHECKING:  # a type checker would take its signature for that of every job
+
+        def __call__(cls, *args, **kwargs):  # noqa: N805
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError as error:
+                raise ParameterError(
+                    f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}{_meant(cls, kwargs)}"
+                ) from error
+
+
+def _meant(job: Any, given: Iterable[str]) -> str:
+    """A hint at the parameter that the first unknown name was probably meant to be."""
+    fields = job.__struct_fields__
+    unknown = next((name for name in given if name not in fields), None)
+    if unknown is None:
+        return ""
+    if near := meant(unknown, fields):
+        return f"; did you mean {near}?"
+    is_option = unknown in OPTIONS or meant(unknown, OPTIONS)
+    return "; options go into enqueue(…), those of a function into using(…)" if is_option else ""
+
+
+def _signature(job: Any) -> str:
+    hints = job.__annotations__
+    shown = {name: getattr(hint, "__name__", hint) for name, hint in hints.items()}
+    return ", ".join(f"{name}: {shown.get(name)}" for name in job.__struct_fields__)
 
 
 class JobParameters(Generic[P]):
@@ -108,3 +144,16 @@ def _is_plain(expected: object) -> bool:
     if get_origin(expected) in _CONTAINERS:
         return all(_is_plain(part) for part in get_args(expected) if part is not ...)
     return expected in _PLAIN or expected in _CONTAINERS
+
+
+def run_of(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """A `run` that calls the function with the parameters of its job."""
+    names = tuple(inspect.signature(function).parameters)
+
+    def run(self: Any) -> Any:
+        return function(**{name: getattr(self, name) for name in names})
+
+    async def run_async(self: Any) -> Any:
+        return await function(**{name: getattr(self, name) for name in names})
+
+    return run_async if inspect.iscoroutinefunction(function) else run

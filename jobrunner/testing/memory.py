@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Never, NoReturn
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
@@ -13,15 +13,15 @@ from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.current import configured_client
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.client.item import check_size
 from jobrunner.client.operations.task import gone, read_result
 from jobrunner.client.outgoing import through
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import utc_now
 from jobrunner.errors import TaskTimeout, UsageError
 from jobrunner.middleware import stack_of
+from jobrunner.option_names import check_options
 from jobrunner.settings import ClientSettings, Duration, client_settings
-from jobrunner.task import Task, TaskRecord, TaskState
+from jobrunner.task import Task, TaskRecord, TaskState, check_size
 
 _PREFIX = "testing"
 
@@ -220,8 +220,9 @@ class MemoryClient(Client):
         """Queues that something was enqueued into."""
         return sorted({entry.task.queue for entry in self.entries.values()})
 
-    def enqueue(self, task: Task, *, wait: Duration = 0) -> TaskHandle[Any]:  # noqa: ARG002
+    def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:  # noqa: ARG002
         """Takes one task in. The same id again leaves the first task as it was."""
+        check_options(unknown, ("task", "wait"), "option of enqueue()")
         (task,) = self.outgoing([task])
         known = self.entries.get(task.id)
         return MemoryHandle(self, self.take(task) if known is None else known, is_new=known is None)
@@ -270,8 +271,9 @@ class AsyncMemoryClient(AsyncClient):
         """Queues that something was enqueued into."""
         return self._of.queues()
 
-    async def enqueue(self, task: Task, *, wait: Duration = 0) -> AsyncTaskHandle[Any]:  # noqa: ARG002
+    async def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> AsyncTaskHandle[Any]:  # noqa: ARG002
         """Takes one task in. The same id again leaves the first task as it was."""
+        check_options(unknown, ("task", "wait"), "option of enqueue()")
         (task,) = self._of.outgoing([task])
         known = self._of.entries.get(task.id)
         entry = await self._of.take_async(task) if known is None else known

@@ -20,7 +20,7 @@ from jobrunner import (
     Queue,
     TaskHandle,
 )
-from jobrunner.jobs.decorator import FunctionJob
+from jobrunner.jobs.build import FunctionJob
 
 PAIRS = [
     (Client, AsyncClient),

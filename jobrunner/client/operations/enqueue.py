@@ -7,24 +7,23 @@ from typing import Any
 
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
-from jobrunner.broker.keys import Keys, QueueKeys, check_id, split_queue
+from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
 from jobrunner.client.call_ids import sending_of
-from jobrunner.client.item import Item, check_partition, check_size, write_headers, write_payload
+from jobrunner.client.item import Item, check_partition, write_headers, write_payload
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.operation import Operation
 from jobrunner.errors import DuplicateTask, InvalidName, JobrunnerError, UsageError
 from jobrunner.formatting import describe
 from jobrunner.retry import milliseconds
 from jobrunner.settings import DEFAULT_RESULT_LIMIT, Duration, check_whole
-from jobrunner.task import Task, check_priority, due, new_id
+from jobrunner.task import Task, check_priority, check_size, due, new_id
 
 
 class QueueRef:
     """A queue by name, without a connection."""
 
     def __init__(self, keys: Keys, name: str, payload_limit: int, result_limit: int = DEFAULT_RESULT_LIMIT) -> None:
-        if not isinstance(name, str):
-            split_queue(name)  # raises InvalidName
+        check_is_text(name)
         self.name = name
         self.keys = keys.queue(name)
         self.all_keys = keys

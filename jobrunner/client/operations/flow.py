@@ -16,7 +16,6 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.keys import Keys
 from jobrunner.client.flow_results import sources
-from jobrunner.client.item import check_size
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Durable, Operation, ask
@@ -28,7 +27,7 @@ from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFail
 from jobrunner.join import Ended, Join, JoinRef
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
-from jobrunner.task import Task
+from jobrunner.task import Task, check_size
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from jobrunner.broker.calls import tasks
-from jobrunner.broker.keys import Keys, QueueKeys, check_id, split_queue, tag_of_id
+from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text, tag_of_id
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, TaskEndHint, ask
 from jobrunner.clock import monotonic
@@ -32,8 +32,8 @@ class TaskRef(msgspec.Struct, frozen=True):
 
 def check_place(task_id: str, queue: str | None) -> None:
     """Raises InvalidName for an id of the user's own without the name of its queue, and for what names no queue."""
-    if queue is not None and not isinstance(queue, str):
-        split_queue(queue)
+    if queue is not None:
+        check_is_text(queue)
     if tag_of_id(check_id(task_id)) is None and queue is None:
         raise InvalidName(f"task id {task_id!r} was not made by jobrunner; give its queue too: task(id, queue=…)")
 

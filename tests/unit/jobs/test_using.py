@@ -9,9 +9,9 @@ import pytest
 from jobrunner import chain
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, ParameterError, UnknownOption, UsageError
-from jobrunner.jobs.build import EnqueueOptions
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import Job
+from jobrunner.jobs.options import EnqueueOptions
 from jobrunner.jobs.registry import forget
 
 
