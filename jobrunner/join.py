@@ -76,8 +76,6 @@ class Join:
     task: Task | None = None
     onward: bytes = b""
     results: bytes = b""
-    after: bytes = b""
-    """The metadata of results in the seal of the task that receives them (see client/flow_results.py)."""
 
     @property
     def place(self) -> JoinRef:

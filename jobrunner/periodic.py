@@ -20,7 +20,7 @@ OF_ITS_TASKS = ("priority", "keepalive_ms", "max_attempts", "max_stalled", "expi
 """Options of a job that its definition hands on to each task."""
 
 
-class PeriodicDefinition(msgspec.Struct, kw_only=True):
+class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "seal"}):
     """One periodic job as published. Times in seconds unless the name says otherwise."""
 
     name: str
@@ -36,23 +36,23 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True):
     max_stalled: int | None = None
     expires_in_ms: int | None = None
     key: str | None = None
-    seal: str = ""
-    """The seal: a process with the keys published these parameters; empty without keys."""
+    signature: str = ""
+    """Proves that a process with the keys published these parameters; empty without keys."""
 
     @property
-    def bound(self) -> EncryptionContext:
-        """The context that the seal is bound to."""
+    def signed_context(self) -> EncryptionContext:
+        """The context that the signature covers."""
         return EncryptionContext(self.name, self.name, "", self.queue)
 
     def parsed(self) -> Schedule:
         """The schedule. Raises InvalidOption when it is damaged."""
         return parse_spec(self.schedule)
 
-    def task(self, task_id: str, seal: PayloadEncryption | None = None) -> Task:
-        """The task of one run. Raises EncryptionError for parameters that were not published with a key of `seal`:
-        otherwise the leader would encrypt, and so vouch for, what a stranger wrote."""
-        if seal is not None:
-            seal.check_parameters(self.payload, self.seal, self.bound)
+    def task(self, task_id: str, encryption: PayloadEncryption | None) -> Task:
+        """The task of one run. Raises EncryptionError for parameters that were not published with one of
+        the keys: otherwise the leader would encrypt, and so vouch for, what a stranger wrote."""
+        if encryption is not None:
+            encryption.check_parameters(self.payload, self.signature, self.signed_context)
         return Task(
             id=task_id,
             queue=self.queue,

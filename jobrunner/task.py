@@ -47,16 +47,6 @@ from typing import Any
 import msgspec
 
 from jobrunner.clock import from_ms, time_ns
-from jobrunner.encryption.cipher import (
-    EncryptionContext,
-    PayloadEncryption,
-    is_encrypted,
-    is_encrypted_result,
-    is_sealed,
-    is_sealed_result,
-    open_payload,
-    open_result,
-)
 from jobrunner.errors import EncryptionError, InvalidOption, NaiveDatetime, PayloadTooLarge
 from jobrunner.formatting import describe
 from jobrunner.retry import seconds
@@ -153,19 +143,15 @@ class TaskRecord:
     fields: Mapping[str, bytes] = field(repr=False, default_factory=dict)
     """Every field of the hash, also those a newer version wrote."""
     unread: EncryptionError | ValueError | None = field(repr=False, default=None)
-    """Why payload or result could not be opened and stand here as they are stored."""
+    """Why payload or result could not be decrypted or read and stand here as they are stored."""
     after: bytes = field(repr=False, default=b"")
-    """Which results its seal says that it is given (see client/flow_results.py)."""
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether the payload stands here as ciphertext."""
-        return is_encrypted(self.fields.get("encoding"))
-
-    @property
-    def has_encrypted_result(self) -> bool:
-        """Whether the result stands here as ciphertext."""
-        return is_encrypted_result(self.result or b"")
+    """Which results its payload says that it is given (see client/flow_results.py)."""
+    tag: str = field(repr=False, default="")
+    """The hash tag of its keys."""
+    is_encrypted: bool = field(repr=False, default=False)
+    """Whether the payload stands here as ciphertext."""
+    has_encrypted_result: bool = field(repr=False, default=False)
+    """Whether the result stands here as ciphertext."""
 
     @property
     def failures(self) -> list[Failure]:
@@ -182,16 +168,13 @@ def _failure(line: str) -> Failure | None:
         return None
 
 
-def read_record(
-    state: str, score: str, fields: Mapping[str, bytes], *, seal: PayloadEncryption | None = None, tag: str = ""
-) -> TaskRecord | None:
-    """The record of a task's hash; None when the hash belongs to no set and is not finished (damage).
+def read_record(state: str, score: str, fields: Mapping[str, bytes], *, tag: str = "") -> TaskRecord | None:
+    """The record of a task's hash as it is stored; None when the hash belongs to no set and is not finished (damage).
 
-    What is sealed is opened if it can be; `tag` is the hash tag of the task.
+    `tag` is the hash tag of the task. client/encryption.py decrypts the record.
     """
     if state not in TaskState.__members__.values():
         return None
-    fields, unread, after = _opened(fields, seal, tag)
     when = _number(score)
     retry_count = int(_number(_text(fields, "retry_count")))
     runs_or_ran = state in (TaskState.PENDING, TaskState.SUCCEEDED, TaskState.CANCELLED)
@@ -209,30 +192,8 @@ def read_record(
         payload=fields.get("payload", b""),
         result=fields.get("result"),
         fields=fields,
-        unread=unread,
-        after=after,
+        tag=tag,
     )
-
-
-def _opened(
-    fields: Mapping[str, bytes], seal: PayloadEncryption | None, tag: str
-) -> tuple[Mapping[str, bytes], EncryptionError | None, bytes]:
-    found = dict(fields)
-    raw, result = found.get("payload", b""), found.get("result", b"")
-    if seal is None and not is_sealed(found.get("encoding")) and not is_sealed_result(result):
-        return fields, None, b""
-    of = (_text(found, "id"), _text(found, "type"), tag)
-    then, after = found.get("then", b""), b""
-    try:
-        bound = EncryptionContext(*of, _text(found, "queue"), found.get("headers", b""), then)
-        raw, encoding, waits = open_payload(seal, raw, found.get("encoding"), bound, anywhere=True)
-        found |= {"payload": raw} | ({"encoding": encoding} if "encoding" in found else {})
-        after = waits or b""
-        if result:
-            found["result"] = open_result(seal, result, EncryptionContext(*of, then=then))
-    except EncryptionError as error:
-        return found, error, after
-    return found, None, after
 
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:

@@ -92,7 +92,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import InvalidName
 from jobrunner.formatting import describe
 
@@ -176,8 +175,6 @@ class QueueKeys:
     finishing: bytes
     batch: bytes
     """Prefix of the hashes of batches."""
-    seal: PayloadEncryption | None = None
-    """Encrypts and decrypts payloads and results of this queue."""
 
     @property
     def queues(self) -> bytes:
@@ -212,11 +209,10 @@ class QueueKeys:
 
 
 class Keys:
-    """The keys below one prefix, and the encryption of payloads and results there."""
+    """The keys below one prefix."""
 
-    def __init__(self, prefix: str, seal: PayloadEncryption | None = None) -> None:
+    def __init__(self, prefix: str) -> None:
         self.prefix = check_name(prefix, "prefix")
-        self.seal = seal
         self._root = prefix.encode() + b":"
         shared = self._root + _SHARED
         self.queues = self._root + b"queues"
@@ -272,7 +268,6 @@ class Keys:
             batches=own + b"batches",
             finishing=own + b"finishing",
             batch=base + b"batch:",
-            seal=self.seal,
         )
 
     def counters(self, name: str) -> bytes:

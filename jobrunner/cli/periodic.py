@@ -10,7 +10,7 @@ from jobrunner.cli.output import Refusal, answer_json, echo, talk
 from jobrunner.cli.status import periodic_table
 from jobrunner.cli.suggestions import periodic_names
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import published
 from jobrunner.errors import UnknownJob
@@ -95,14 +95,14 @@ def _switch(shared: CommonOptions, name: str, *, enabled: bool) -> None:
 def _task(client: Client, name: str, modules: tuple[str, ...]) -> Task:
     try:
         definition = run_operation(broker_of(client), published(keys_of(client), name))
-        return definition.task(_id_for(definition), keys_of(client).seal)
+        return definition.task(_id_for(definition), encryption_of(client))
     except UnknownJob as error:
         load_modules(modules_or_configured(modules))
         job = find(name)
         if job is None or job.periodic is None:
             raise Refusal(f"{error}; no module named declares it either") from error
         definition = define(job)
-        return definition.task(_id_for(definition))
+        return definition.task(_id_for(definition), encryption=None)  # defined here, so there is no signature to check
 
 
 def _id_for(definition: PeriodicDefinition) -> str:

@@ -15,12 +15,12 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.buffer import buffer_of
 from jobrunner.client.call_ids import remember_unknown
-from jobrunner.client.encryption import seal_of
+from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, write
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.periodic import switch
-from jobrunner.client.operations.task import check_place
+from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import sending
 from jobrunner.client.queue_names import queue_names
 from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
@@ -49,7 +49,8 @@ class AsyncClient:
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
         self._middleware = stack_of(self.settings.middleware)
-        self._keys = Keys(self.settings.prefix, seal_of(self.settings))
+        self._keys = Keys(self.settings.prefix)
+        self._encryption = client_encryption(self.settings)
         self._endpoint = Endpoint(self.settings.url)
         self._broker = AsyncBroker(
             self._endpoint,
@@ -58,7 +59,7 @@ class AsyncClient:
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
             greeting=server_calls.check_format(self._keys),
         )
-        self._buffer = buffer_of(self.settings, self._keys, self._endpoint, now_ms)
+        self._buffer = buffer_of(self.settings, self._keys, self._encryption, self._endpoint, now_ms)
         self._registered: set[str] = set()
         self._redaction = SharedRedaction(self.settings.redact)
 
@@ -85,13 +86,13 @@ class AsyncClient:
 
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name. Raises InvalidName."""
-        ref = QueueRef(self._keys, name, self.settings.payload_limit, self.settings.result_limit)
+        ref = QueueRef(self._keys, self._encryption, name, self.settings.payload_limit, self.settings.result_limit)
         return AsyncQueue(self._broker, ref, self._buffer, self._middleware)
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
         check_place(task_id, queue)
-        return AsyncTaskHandle(self._broker, self._keys, task_id, queue)
+        return AsyncTaskHandle(self._broker, TaskRef(self._keys, self._encryption, task_id, queue))
 
     async def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
@@ -146,10 +147,17 @@ class AsyncClient:
         handles: list[AsyncTaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit):
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                batch = EnqueueBatch(self._keys, outgoing, self.settings.payload_limit, self._registered)
+                batch = EnqueueBatch(
+                    self._keys, self._encryption, outgoing, self.settings.payload_limit, self._registered
+                )
                 found, durability = await self._write(batch, outgoing, wait)
             handles += [
-                AsyncTaskHandle(self._broker, self._keys, task_id, task.queue, durability=durability, is_new=is_new)
+                AsyncTaskHandle(
+                    self._broker,
+                    TaskRef(self._keys, self._encryption, task_id, task.queue),
+                    durability=durability,
+                    is_new=is_new,
+                )
                 for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)
             ]
         return handles
@@ -161,7 +169,7 @@ class AsyncClient:
 
         async def send() -> list[Any]:
             try:
-                return await run_operation_async(self._broker, write(batch, self._keys, wait))
+                return await run_operation_async(self._broker, write(batch, wait))
             except OutcomeUnknown:
                 remember_unknown(tasks)
                 raise

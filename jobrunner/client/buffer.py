@@ -19,6 +19,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.clock import monotonic
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.logs import SafeLogger
 from jobrunner.settings import ClientSettings
@@ -41,9 +42,12 @@ class Buffer:
     4. on `close` waits for that, `buffer_flush` seconds at most; what is left then is lost, and the log says so.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, settings: ClientSettings) -> None:
+    def __init__(
+        self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None, settings: ClientSettings
+    ) -> None:
         self._broker = broker
         self._keys = keys
+        self._encryption = encryption
         self._settings = settings
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -134,7 +138,7 @@ class Buffer:
                     break
                 part = list(islice(self._tasks, self._in_doubt)) or self._next_part()
             try:
-                batch = EnqueueBatch(self._keys, part, self._settings.payload_limit, known)
+                batch = EnqueueBatch(self._keys, self._encryption, part, self._settings.payload_limit, known)
                 self._broker.run_many(batch.before)
                 known |= batch.new_queues
                 replies = self._broker.write([call for _, call in batch.written])
@@ -171,10 +175,14 @@ class Buffer:
 
 
 def buffer_of(
-    settings: ClientSettings, keys: Keys, endpoint: Endpoint, now_ms: Callable[[], bytes]
+    settings: ClientSettings,
+    keys: Keys,
+    encryption: PayloadEncryption | None,
+    endpoint: Endpoint,
+    now_ms: Callable[[], bytes],
 ) -> Buffer | None:
     """The buffer of a client; None when `buffer_tasks` is 0."""
     if not settings.buffer_tasks:
         return None
     broker = Broker(endpoint, retry_timeout_s=0, now_ms=now_ms, greeting=server_calls.check_format(keys))
-    return Buffer(broker, keys, settings)
+    return Buffer(broker, keys, encryption, settings)

@@ -13,13 +13,13 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.buffer import buffer_of
 from jobrunner.client.call_ids import remember_unknown
-from jobrunner.client.encryption import seal_of
+from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events
 from jobrunner.client.operations.capacity import registering_again
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, enqueue_call, placed, write
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import switch
-from jobrunner.client.operations.task import check_place
+from jobrunner.client.operations.task import TaskRef, check_place
 from jobrunner.client.outgoing import sending
 from jobrunner.client.queue import Queue
 from jobrunner.client.queue_names import queue_names
@@ -54,7 +54,8 @@ class Client:
     ) -> None:
         self.settings = client_settings(url, prefix, **options)
         self._middleware = stack_of(self.settings.middleware)
-        self._keys = Keys(self.settings.prefix, seal_of(self.settings))
+        self._keys = Keys(self.settings.prefix)
+        self._encryption = client_encryption(self.settings)
         self._endpoint = Endpoint(self.settings.url)
         self._broker = Broker(
             self._endpoint,
@@ -63,7 +64,7 @@ class Client:
             confirmation=confirmation(self.settings.durability, self.settings.durability_timeout),
             greeting=server_calls.check_format(self._keys),
         )
-        self._buffer = buffer_of(self.settings, self._keys, self._endpoint, now_ms)
+        self._buffer = buffer_of(self.settings, self._keys, self._encryption, self._endpoint, now_ms)
         self._registered: set[str] = set()
         self._redaction = SharedRedaction(self.settings.redact)
         atexit.register(self.close)
@@ -87,13 +88,13 @@ class Client:
 
     def queue(self, name: str) -> Queue:
         """The queue of that name. Raises InvalidName."""
-        ref = QueueRef(self._keys, name, self.settings.payload_limit, self.settings.result_limit)
+        ref = QueueRef(self._keys, self._encryption, name, self.settings.payload_limit, self.settings.result_limit)
         return Queue(self._broker, ref, self._buffer, self._middleware)
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
         check_place(task_id, queue)
-        return TaskHandle(self._broker, self._keys, task_id, queue)
+        return TaskHandle(self._broker, TaskRef(self._keys, self._encryption, task_id, queue))
 
     def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""
@@ -145,7 +146,7 @@ class Client:
         """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
         if unknown:  # checked here, as every enqueue would pay for the frame of `checks_options`
             check_options(unknown, ("task", "wait"), "option of Client.enqueue()")
-        if wait or self._buffer is not None or (task.lock is not None and self._keys.seal is not None):
+        if wait or self._buffer is not None or (task.lock is not None and self._encryption is not None):
             return self.enqueue_many([task], wait=wait)[0]
         if self._middleware is None and not OBSERVERS:
             return self._send(task)
@@ -162,10 +163,17 @@ class Client:
         handles: list[TaskHandle[Any]] = []
         for tasks_of_batch in batches(sent, self.settings.payload_limit):
             with sending(tasks_of_batch, self._middleware) as outgoing:
-                batch = EnqueueBatch(self._keys, outgoing, self.settings.payload_limit, self._registered)
+                batch = EnqueueBatch(
+                    self._keys, self._encryption, outgoing, self.settings.payload_limit, self._registered
+                )
                 found, durability = self._write(batch, outgoing, wait)
             handles += [
-                TaskHandle(self._broker, self._keys, task_id, task.queue, durability=durability, is_new=is_new)
+                TaskHandle(
+                    self._broker,
+                    TaskRef(self._keys, self._encryption, task_id, task.queue),
+                    durability=durability,
+                    is_new=is_new,
+                )
                 for (task_id, is_new), task in zip(found, tasks_of_batch, strict=True)
             ]
         return handles
@@ -177,7 +185,7 @@ class Client:
 
         def send() -> list[Any]:
             try:
-                return run_operation(self._broker, write(batch, self._keys, wait))
+                return run_operation(self._broker, write(batch, wait))
             except OutcomeUnknown:
                 remember_unknown(tasks)
                 raise
@@ -189,7 +197,7 @@ class Client:
         return batch.placed(replies), self.settings.durability
 
     def _send(self, task: Task) -> TaskHandle[Any]:
-        call = enqueue_call(self._keys, [task], self.settings.payload_limit)
+        call = enqueue_call(self._keys, self._encryption, [task], self.settings.payload_limit)
         is_known = task.queue in self._registered
         if not is_known:
             self._broker.run_many(queues.register(self._keys, [task.queue]))  # refused: nothing is enqueued
@@ -203,4 +211,6 @@ class Client:
             self._broker.run_many(registering_again([self._keys.queue(task.queue)], [reply]))
         task_id, is_new = placed(task, reply)
         reached = self.settings.durability
-        return TaskHandle(self._broker, self._keys, task_id, task.queue, durability=reached, is_new=is_new)
+        return TaskHandle(
+            self._broker, TaskRef(self._keys, self._encryption, task_id, task.queue), durability=reached, is_new=is_new
+        )

@@ -1,15 +1,34 @@
-"""Encrypts and decrypts payloads and results: the encryption of a client, and its use on sent and stored tasks."""
+"""The one place where the tasks of a client are encrypted or signed before a call, and its records decrypted after it.
+
+The broker knows nothing of encryption: calls take tasks and results as they are stored, and return what is stored.
+`encryption` is that of the client, None without keys.
+"""
 
 from collections.abc import Iterable
+from dataclasses import replace
+
+from msgspec import structs
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.encryption.cipher import DecryptedPayload, EncryptionContext, PayloadEncryption, open_payload
+from jobrunner.encryption.cipher import (
+    DecryptedPayload,
+    EncryptionContext,
+    PayloadEncryption,
+    is_encrypted,
+    is_encrypted_result,
+    is_sealed,
+    is_sealed_result,
+    open_payload,
+    open_result,
+)
+from jobrunner.errors import EncryptionError
 from jobrunner.settings import ClientSettings
+from jobrunner.task import Task, TaskRecord
 
 
-def seal_of(settings: ClientSettings) -> PayloadEncryption | None:
-    """The seal of a client; None without keys. Raises InvalidOption, EncryptionMissing."""
+def client_encryption(settings: ClientSettings) -> PayloadEncryption | None:
+    """The encryption of a client with these settings; None without keys. Raises InvalidOption, EncryptionMissing."""
     if not settings.payload_keys:
         return None
     return PayloadEncryption(
@@ -20,39 +39,100 @@ def seal_of(settings: ClientSettings) -> PayloadEncryption | None:
     )
 
 
-def bound_of(attempt: Attempt, keys: QueueKeys) -> EncryptionContext:
-    """The encryption context that binds the payload of an attempt in that queue."""
-    return EncryptionContext(attempt.id, attempt.type, keys.tag, keys.name, attempt.headers or b"", attempt.then or b"")
+def encrypted_task(
+    encryption: PayloadEncryption | None,
+    keys: QueueKeys,
+    task: Task,
+    *,
+    owner_id: str | None = None,
+    after: bytes = b"",
+) -> Task:
+    """The task as it is stored in the queue of `keys`.
+
+    `owner_id` is the id of the task that gets the payload when that is another one: a unique task that this one
+    replaces. `after` describes the results that a step of a flow receives (see client/flow_results.py).
+    """
+    if encryption is None:
+        return task
+    context = EncryptionContext(
+        task.id if owner_id is None else owner_id,
+        task.type,
+        keys.tag,
+        keys.name,
+        task.headers or b"",
+        task.then or b"",
+    )
+    payload, encoding = encryption.close(task.payload, task.encoding, context, after=after)
+    return structs.replace(task, payload=payload, encoding=encoding)
 
 
-def bound_result(attempt: Attempt, keys: QueueKeys) -> EncryptionContext:
-    """The encryption context that binds the result of an attempt: without the queue, as its task may have moved."""
+def encrypted_payload(
+    encryption: PayloadEncryption | None, raw: bytes, encoding: str, context: EncryptionContext, *, after: bytes = b""
+) -> tuple[bytes, str]:
+    """(payload, encoding) as they are stored."""
+    return (raw, encoding) if encryption is None else encryption.close(raw, encoding, context, after=after)
+
+
+def result_context(attempt: Attempt, keys: QueueKeys) -> EncryptionContext:
+    """The context that binds the result of an attempt: without the queue, as its task may have moved."""
     return EncryptionContext(attempt.id, attempt.type, keys.tag, then=attempt.then or b"")
 
 
-def opened(attempt: Attempt, keys: QueueKeys) -> tuple[bytes | None, bytes | None]:
-    """(payload, encoding) of an attempt as they were. Raises EncryptionError."""
-    raw, encoding = attempt.payload, attempt.encoding
-    if keys.seal is None and not encoding:
-        return raw, encoding
-    return unsealed(attempt, keys)[:2]
-
-
-def unsealed(attempt: Attempt, keys: QueueKeys) -> DecryptedPayload:
-    """The payload of an attempt as it was. Raises EncryptionError."""
-    return open_payload(keys.seal, attempt.payload or b"", attempt.encoding, bound_of(attempt, keys))
-
-
-def closed(
-    keys: QueueKeys, raw: bytes, encoding: str, bound: EncryptionContext, *, after: bytes = b""
-) -> tuple[bytes, str]:
-    """(payload, encoding) as they are stored."""
-    return (raw, encoding) if keys.seal is None else keys.seal.close(raw, encoding, bound, after=after)
-
-
-def closed_results(keys: QueueKeys, results: Iterable[bytes], attempts: Iterable[Attempt]) -> Iterable[bytes]:
-    """Stored results, each with the attempt that returned it."""
-    seal = keys.seal
-    if seal is None:
+def encrypted_results(
+    encryption: PayloadEncryption | None, keys: QueueKeys, results: Iterable[bytes], attempts: Iterable[Attempt]
+) -> Iterable[bytes]:
+    """Results as they are stored, each with the attempt that returned it."""
+    if encryption is None:
         return results
-    return (seal.close_result(raw, bound_result(one, keys)) for raw, one in zip(results, attempts, strict=True))
+    pairs = zip(results, attempts, strict=True)
+    return (encryption.close_result(raw, result_context(one, keys)) for raw, one in pairs)
+
+
+def decrypted_payload(encryption: PayloadEncryption | None, keys: QueueKeys, attempt: Attempt) -> DecryptedPayload:
+    """The payload of an attempt, which was reserved from the queue of `keys`. Raises EncryptionError."""
+    context = EncryptionContext(
+        attempt.id, attempt.type, keys.tag, keys.name, attempt.headers or b"", attempt.then or b""
+    )
+    return open_payload(encryption, attempt.payload or b"", attempt.encoding, context)
+
+
+def plain_payload(
+    encryption: PayloadEncryption | None, keys: QueueKeys, attempt: Attempt
+) -> tuple[bytes | None, bytes | None]:
+    """(payload, encoding) of an attempt, as `decrypted_payload`; those of the attempt itself where it has neither
+    keys nor encoding. Raises EncryptionError."""
+    if encryption is None and not attempt.encoding:
+        return attempt.payload, attempt.encoding
+    return decrypted_payload(encryption, keys, attempt)[:2]
+
+
+def decrypted_record(encryption: PayloadEncryption | None, record: TaskRecord) -> TaskRecord:
+    """The record of a task with its payload and result decrypted, if they can be; else `unread` is the error.
+
+    It is for reading and not for running, so a payload may be in any queue of its pipeline (`anywhere`).
+    """
+    result = record.result or b""
+    if encryption is None and not is_sealed(record.fields.get("encoding")) and not is_sealed_result(result):
+        return record
+    found, unread, after = dict(record.fields), None, b""
+    then = found.get("then", b"")
+    context = EncryptionContext(record.id, record.type, record.tag, record.queue, found.get("headers", b""), then)
+    try:
+        payload = open_payload(encryption, record.payload, found.get("encoding"), context, anywhere=True)
+        found |= {"payload": payload.raw} | ({"encoding": payload.encoding} if "encoding" in found else {})
+        after = payload.after or b""
+        if result:
+            result_of = EncryptionContext(record.id, record.type, record.tag, then=then)
+            found["result"] = open_result(encryption, result, result_of)
+    except EncryptionError as error:
+        unread = error
+    return replace(
+        record,
+        payload=found.get("payload", b""),
+        result=found.get("result"),
+        fields=found,
+        unread=unread,
+        after=after,
+        is_encrypted=is_encrypted(found.get("encoding")),
+        has_encrypted_result=is_encrypted_result(found.get("result", b"")),
+    )

@@ -5,10 +5,11 @@ from typing import Any
 
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of, middleware_of
+from jobrunner.client.internals import broker_of, encryption_of, keys_of, middleware_of
 from jobrunner.client.operations import flow as operations
 from jobrunner.client.operations.flow import Flow, FlowProgress
 from jobrunner.client.operations.operation import run_operation, run_operation_async
+from jobrunner.client.operations.task import TaskRef
 from jobrunner.client.outgoing import sending
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import QueueFull, ServerError
@@ -22,9 +23,13 @@ class FlowHandle:
 
     def __init__(self, client: Client, flow: Flow) -> None:
         self.id = flow.id
-        self.tasks = [TaskHandle[Any](broker_of(client), keys_of(client), task.id, task.queue) for task in flow.heads]
         self._broker = broker_of(client)
         self._keys = keys_of(client)
+        self._encryption = encryption_of(client)
+        self.tasks = [
+            TaskHandle[Any](self._broker, TaskRef(self._keys, self._encryption, task.id, task.queue))
+            for task in flow.heads
+        ]
         self._flow = flow
 
     def __repr__(self) -> str:
@@ -39,7 +44,9 @@ class FlowHandle:
 
         Raises TaskFailed or TaskCancelled as soon as one of these cannot come, TaskTimeout, TaskGone.
         """
-        return run_operation(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
+        return run_operation(
+            self._broker, operations.wait_for_result(self._flow, self._keys, self._encryption, timeout)
+        )
 
     def cancel(self) -> bool:
         """Starts no further step and cancels those that started; a running step is asked to stop.
@@ -57,7 +64,11 @@ class AsyncFlowHandle:
         self.id = flow.id
         self._broker = broker_of(client)
         self._keys = keys_of(client)
-        self.tasks = [AsyncTaskHandle[Any](self._broker, self._keys, task.id, task.queue) for task in flow.heads]
+        self._encryption = encryption_of(client)
+        self.tasks = [
+            AsyncTaskHandle[Any](self._broker, TaskRef(self._keys, self._encryption, task.id, task.queue))
+            for task in flow.heads
+        ]
         self._flow = flow
 
     def __repr__(self) -> str:
@@ -69,7 +80,9 @@ class AsyncFlowHandle:
 
     async def result(self, timeout: Duration | None = None) -> Any:
         """As FlowHandle.result."""
-        return await run_operation_async(self._broker, operations.wait_for_result(self._flow, self._keys, timeout))
+        return await run_operation_async(
+            self._broker, operations.wait_for_result(self._flow, self._keys, self._encryption, timeout)
+        )
 
     async def cancel(self) -> bool:
         """As FlowHandle.cancel."""
@@ -82,7 +95,8 @@ def send(client: Client, flow: Flow) -> FlowHandle:
     try:
         with sending(flow.prepared, middleware_of(client)) as tasks:
             traced = flow.with_tasks(tasks)
-            run_operation(broker_of(client), operations.send(traced, keys_of(client), client.settings.payload_limit))
+            steps = operations.send(traced, keys_of(client), encryption_of(client), client.settings.payload_limit)
+            run_operation(broker_of(client), steps)
     except QueueFull:
         with suppress(ServerError):
             handle.cancel()
@@ -96,9 +110,8 @@ async def send_async(client: AsyncClient, flow: Flow) -> AsyncFlowHandle:
     try:
         with sending(flow.prepared, middleware_of(client)) as tasks:
             traced = flow.with_tasks(tasks)
-            await run_operation_async(
-                broker_of(client), operations.send(traced, keys_of(client), client.settings.payload_limit)
-            )
+            steps = operations.send(traced, keys_of(client), encryption_of(client), client.settings.payload_limit)
+            await run_operation_async(broker_of(client), steps)
     except QueueFull:
         with suppress(ServerError):
             await handle.cancel()

@@ -1,9 +1,9 @@
-"""The results that a flow hands on to a step whose payload is sealed: that they are those of the steps before it.
+"""Proves that the results which a flow hands on to an encrypted or signed step are those of the steps before it.
 
-The server puts results together without a key, so whoever can write to it can put any others in their place. A sealed
-result therefore says whom its task tells of its end (the joins, and under which number), and the seal of the payload of
-the next step says at which join its results arrive, how many, and which of them are lists that a join in between put
-together (`ResultSource`). Both were fixed by the client that sent the flow.
+The server puts results together without a key, so whoever can write to it can put any others in their place. An
+encrypted or signed result therefore names the joins that its task reports its end to, and its number there. The header
+of the next step's payload names the join where its results arrive, how many they are, and which of them are lists that
+a join in between put together (`ResultSource`). The client that sent the flow fixed both.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ _read = msgspec.msgpack.Decoder(_After).decode
 
 
 def sources(joins: Iterable[Join]) -> dict[str, bytes]:
-    """For each of these joins that has a task, by id: the result metadata in the seal of that task."""
+    """For each of these joins that has a task, by id: the result metadata that the header of its payload has."""
     joins = list(joins)
     groups: dict[str, dict[int, Join]] = {}
     for one in joins:
@@ -82,24 +82,26 @@ def whole_results(fields: Mapping[str, bytes]) -> bytes:
     return fields.get("results", b"") or b"".join(fields.get(f"r{number}", b"") for number in numbers)
 
 
-def opened_results(seal: PayloadEncryption | None, results: bytes, outcomes: bytes, after: bytes | None) -> list[Any]:
-    """The results that a flow passed to a task, opened. `after`: their metadata in the opened payload; None for a plain
-    payload, which says nothing of its flow. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted."""
+def decrypted_results(
+    encryption: PayloadEncryption | None, results: bytes, outcomes: bytes, after: bytes | None
+) -> list[Any]:
+    """The results that a flow passed to a task, decrypted. `after`: their metadata in the decrypted payload; None for a
+    plain payload, which says nothing of its flow. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted."""
     if after is None:
-        return _unproved(seal, msgspec.Raw(results)) if results else []
+        return _unproved(encryption, msgspec.Raw(results)) if results else []
     if not after:
         if results:
             raise damaged()
         return []
-    assert seal is not None, "without keys nothing was opened"
+    assert encryption is not None, "without keys nothing was decrypted"
     found = _read(after)
     said = decode(outcomes)
     ended = said if isinstance(said, list) else []
     must = found.rule == "success"
-    return _proved(seal, results, found.source, [] if must else ended)
+    return _proved(encryption, results, found.source, [] if must else ended)
 
 
-def _proved(seal: PayloadEncryption, raw: bytes, source: ResultSource, excused: list[Any]) -> list[Any]:
+def _proved(encryption: PayloadEncryption, raw: bytes, source: ResultSource, excused: list[Any]) -> list[Any]:
     """`excused`: the outcome of each member; a member that did not succeed has no result."""
     parts = _parts(raw)
     if len(parts) != source.total:
@@ -109,9 +111,9 @@ def _proved(seal: PayloadEncryption, raw: bytes, source: ResultSource, excused: 
         if part == b"null" and number < len(excused) and excused[number] != "succeeded":
             values.append(None)
         elif number in source.groups:
-            values.append(_proved(seal, part, source.groups[number], []))
+            values.append(_proved(encryption, part, source.groups[number], []))
         else:
-            value, then = seal.open_handed_on(part)
+            value, then = encryption.open_handed_on(part)
             if not any((one.join, one.member) == (source.join, number) for one in read_onward(then)):
                 raise damaged()
             values.append(decode(value))
@@ -125,13 +127,13 @@ def _parts(raw: bytes) -> list[bytes]:
         raise damaged() from error
 
 
-def _unproved(seal: PayloadEncryption | None, raw: msgspec.Raw) -> Any:
-    """A group brings an array of results, so arrays are searched; sealed values are not."""
+def _unproved(encryption: PayloadEncryption | None, raw: msgspec.Raw) -> Any:
+    """A group brings an array of results, so arrays are searched; encrypted or signed values are not."""
     text = bytes(raw)
     if text.startswith(b"["):
-        return [_unproved(seal, one) for one in msgspec.json.decode(text, type=list[msgspec.Raw])]
+        return [_unproved(encryption, one) for one in msgspec.json.decode(text, type=list[msgspec.Raw])]
     if is_sealed_result(text):
-        if seal is None:
+        if encryption is None:
             raise no_keys("result")
-        return decode(seal.open_handed_on(text)[0])
+        return decode(encryption.open_handed_on(text)[0])
     return msgspec.json.decode(text)

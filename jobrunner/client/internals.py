@@ -1,4 +1,4 @@
-"""Access to the driver, the keys and the address of a client, for the package's own modules and its tests.
+"""Access to the driver, keys, encryption and address of a client, for the package's own modules and its tests.
 
 They are private attributes, so that no application depends on how a client reaches its server.
 """
@@ -6,6 +6,7 @@ They are private attributes, so that no application depends on how a client reac
 from typing import Protocol, TypeVar
 
 from jobrunner.broker.connect import Endpoint
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.middleware import MiddlewareStack
 
 B_co = TypeVar("B_co", covariant=True)
@@ -20,6 +21,11 @@ class _HasBroker(Protocol[B_co]):
 class _HasKeys(Protocol[K_co]):
     @property
     def _keys(self) -> K_co: ...
+
+
+class _HasEncryption(Protocol):
+    @property
+    def _encryption(self) -> PayloadEncryption | None: ...
 
 
 class _HasEndpoint(Protocol):
@@ -40,6 +46,11 @@ def broker_of(owner: _HasBroker[B_co]) -> B_co:
 def keys_of(owner: _HasKeys[K_co]) -> K_co:
     """The key names: Keys of a client, QueueKeys of a queue."""
     return owner._keys  # noqa: SLF001
+
+
+def encryption_of(client: _HasEncryption) -> PayloadEncryption | None:
+    """The encryption of a client; None without keys."""
+    return client._encryption  # noqa: SLF001
 
 
 def endpoint_of(client: _HasEndpoint) -> Endpoint:

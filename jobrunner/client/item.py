@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from jobrunner.codec import decode, encode
-from jobrunner.encryption.cipher import is_encrypted_result
 from jobrunner.errors import EncryptionError, InvalidOption, LeaseLost, NotReserved, QueueFull
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
@@ -176,14 +175,9 @@ class ItemRecord(TaskRecord):
     payload: Any = field(repr=False)
     result: Any = field(repr=False, default=None)
     raw_payload: bytes = field(repr=False)
-    """The bytes that were stored, opened where they were sealed."""
+    """The bytes that were stored, decrypted where they were encrypted."""
     raw_result: bytes | None = field(repr=False, default=None)
     """The JSON of the result; None when there is none."""
-
-    @property
-    def has_encrypted_result(self) -> bool:
-        """Whether the result stands here as ciphertext."""
-        return is_encrypted_result(self.raw_result or b"")
 
 
 def item_record(record: TaskRecord) -> ItemRecord:

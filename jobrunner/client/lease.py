@@ -21,9 +21,8 @@ class Lease(ReservedItem):
     """A reserved item. Its reports raise NotReserved or LeaseLost when the lease is over; False means it is gone."""
 
     def __init__(self, broker: Broker, line: QueueRef, attempt: Attempt) -> None:
-        super().__init__(attempt, line.keys)
+        super().__init__(attempt, line)
         self._broker = broker
-        self._line = line
 
     def commit(self, result: Any = None) -> bool:
         """Done: the item leaves the queue. False when it is already gone."""
@@ -65,9 +64,8 @@ class AsyncLease(ReservedItem):
     """A reserved item, for asyncio. A report that is cancelled while it is on its way was applied or it was not."""
 
     def __init__(self, broker: AsyncBroker, line: QueueRef, attempt: Attempt) -> None:
-        super().__init__(attempt, line.keys)
+        super().__init__(attempt, line)
         self._broker = broker
-        self._line = line
 
     async def commit(self, result: Any = None) -> bool:
         """As Lease.commit."""

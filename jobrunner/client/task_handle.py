@@ -5,7 +5,6 @@ from typing import Generic, TypeVar
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.keys import Keys
 from jobrunner.client.operations import task as task_operations
 from jobrunner.client.operations.operation import Operation, run_operation, run_operation_async
 from jobrunner.errors import UsageError
@@ -70,18 +69,16 @@ class TaskHandle(_LastRead, Generic[R]):
     def __init__(
         self,
         broker: Broker,
-        keys: Keys,
-        task_id: str,
-        queue: str | None = None,
+        place: task_operations.TaskRef,
         *,
         durability: str = "none",
         is_new: bool | None = None,
     ) -> None:
-        self.id = task_id
+        self.id = place.id
         self.durability = durability
         self.is_new = is_new
         self._broker = broker
-        self._place = task_operations.TaskRef(keys, task_id, queue)
+        self._place = place
         self._last = None
 
     def __repr__(self) -> str:
@@ -143,18 +140,16 @@ class AsyncTaskHandle(_LastRead, Generic[R]):
     def __init__(
         self,
         broker: AsyncBroker,
-        keys: Keys,
-        task_id: str,
-        queue: str | None = None,
+        place: task_operations.TaskRef,
         *,
         durability: str = "none",
         is_new: bool | None = None,
     ) -> None:
-        self.id = task_id
+        self.id = place.id
         self.durability = durability
         self.is_new = is_new
         self._broker = broker
-        self._place = task_operations.TaskRef(keys, task_id, queue)
+        self._place = place
         self._last = None
 
     def __repr__(self) -> str:

@@ -47,7 +47,7 @@ class Coordinator:
 
     def __init__(
         self, broker: Broker, keys: Keys, worker_id: str, times: LeaderTimes, *, served: Collection[str],
-        late: Callable[[str, str, float], object] = lambda *_: None,
+        cron: PeriodicTicks,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
@@ -58,7 +58,7 @@ class Coordinator:
         self._asking = threading.Lock()
         self._acted = _NOBODY
         self._progressed_at = monotonic()
-        self._cron = PeriodicTicks(broker, keys, late, progress=self._progress)
+        self._cron = cron
         self._death_events = DeathEvents(broker, keys)
         budget, unused_ms = ScanBudget(), round(times.forget_queues_s * 1000)
         flows, batches = FlowRecovery(broker, keys), BatchRecovery(broker, keys)
@@ -84,7 +84,7 @@ class Coordinator:
             lambda: sampler.step(self._server_now_ms()),
             unused.step,
             StatsCleanup(broker, keys, budget).step,
-            lambda: self._cron.step(self._leadership.epoch, from_ms(self._server_now_ms())),
+            lambda: self._cron.step(self._leadership.epoch, from_ms(self._server_now_ms()), self._progress),
         )
 
     @property

@@ -12,9 +12,11 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Arg
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls.tasks import sealed, task_options
+from jobrunner.broker.calls.tasks import task_options
 from jobrunner.broker.keys import Keys
+from jobrunner.client.encryption import encrypted_task
 from jobrunner.clock import from_ms, monotonic
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.logs import SafeLogger
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
@@ -34,17 +36,17 @@ _log = SafeLogger("jobrunner.periodic")
 class PeriodicTicks:
     """A task of the leader. Reads the published definitions when they change, and sleeps until the next tick.
 
-    `late(queue, job, ms)` is called with how long after its tick a job was fired, `progress` after each job.
+    `late(queue, job, ms)` is called with how long after its tick a job was fired.
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, late: Callable[[str, str, float], object] = lambda *_: None,
-        progress: Callable[[], object] = lambda: None,
+        self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None,
+        late: Callable[[str, str, float], object] = lambda *_: None,
     ) -> None:  # fmt: skip
         self._broker = broker
-        self._late = late
-        self._progress = progress
         self._keys = keys
+        self._encryption = encryption
+        self._late = late
         self._definitions: dict[str, PeriodicDefinition] = {}
         self._last: dict[str, str] = {}
         self._read_at = -_READ_EVERY_S
@@ -65,14 +67,15 @@ class PeriodicTicks:
         """Called when a definition was changed or added."""
         self._read_at = -_READ_EVERY_S
 
-    def step(self, epoch: int, now: datetime) -> float:
-        """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading."""
+    def step(self, epoch: int, now: datetime, progress: Callable[[], object] = lambda: None) -> float:
+        """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading.
+        `progress` is called after each job."""
         if monotonic() - self._read_at >= _READ_EVERY_S:
             self._read_definitions(_ms(now))
         pause = _READ_EVERY_S - (monotonic() - self._read_at)
         for definition in self._definitions.values():
             pause = min(pause, self._look_after(definition, epoch, now))
-            self._progress()
+            progress()
         return max(pause, 0.0)
 
     def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> float:
@@ -195,7 +198,8 @@ class PeriodicTicks:
     def _fire(self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, overlap: str) -> str:
         tick_ms = _ms(tick)
         keys = self._keys.queue(definition.queue)
-        task = sealed(keys, definition.task(tick_id(definition.name, tick_ms, keys.tag), keys.seal))
+        task = definition.task(tick_id(definition.name, tick_ms, keys.tag), self._encryption)
+        task = encrypted_task(self._encryption, keys, task)
         fields: list[Arg] = ["type", task.type, "queue", task.queue, "payload", task.payload]
         word = self._broker.run(
             leader_calls.fire(

@@ -11,9 +11,9 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.search import SearchChunk, search_state
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.encryption import decrypted_record
+from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import from_ms
-from jobrunner.errors import JobrunnerError
 from jobrunner.task import TaskRecord
 
 STATES = ("pending", "waiting", "scheduled", "dead")
@@ -131,7 +131,8 @@ def read_tasks(client: Client, queue: str, ids: list[str]) -> list[TaskRecord]:
     if not ids:
         return []
     found = broker_of(client).run_each([tasks.show(keys_of(client), task_id, queue=queue) for task_id in ids])
-    return [record for record in found if record is not None and not isinstance(record, JobrunnerError)]
+    encryption = encryption_of(client)
+    return [decrypted_record(encryption, record) for record in found if isinstance(record, TaskRecord)]
 
 
 def dead_ids(client: Client, queue: str) -> list[str]:

@@ -165,13 +165,13 @@ def _ms(length_s: float | None) -> int | None:
     return None if length_s is None else max(round(length_s * 1000), 1)
 
 
-def published(jobs: Iterable[JobDefinition], seal: PayloadEncryption | None = None) -> dict[str, bytes]:
-    """Periodic jobs by name, as they are published; with keys, sealed."""
+def published(jobs: Iterable[JobDefinition], encryption: PayloadEncryption | None = None) -> dict[str, bytes]:
+    """Periodic jobs by name, as they are published; with keys, signed."""
     found: dict[str, bytes] = {}
     for job in jobs:
         definition = define(job)
-        if seal is not None:
-            definition.seal = seal.sign_parameters(definition.payload, definition.bound)
+        if encryption is not None:
+            definition.signature = encryption.sign_parameters(definition.payload, definition.signed_context)
         found[job.name] = msgspec.json.encode(definition)
     return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,11 +12,13 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
-from jobrunner.client.flow_results import needs_proof, opened_results, receive
+from jobrunner.client.encryption import decrypted_payload
+from jobrunner.client.flow_results import decrypted_results, needs_proof, receive
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.task import gone
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import ServerError, UsageError
 from jobrunner.logs import RUNNING, logger
 from jobrunner.option_names import checks_options
@@ -160,8 +163,9 @@ class JobRun:
     _told_to_stop = False
     _received: UpstreamResults | None = None
     _headers: dict[str, str] | None = None
+    _encryption: PayloadEncryption | None = None
     after: bytes | None = None
-    """Which results the seal of the payload says that this run is given; None: the payload is not sealed."""
+    """Which results the payload says that this run is given; None: the payload is neither encrypted nor signed."""
 
     def __init__(
         self,
@@ -191,6 +195,14 @@ class JobRun:
             self._headers = read_headers(self.attempt.headers)
         return self._headers
 
+    def decrypt(self, encryption: PayloadEncryption | None) -> Attempt:
+        """Replaces the attempt by a copy with its payload decrypted, and returns that. Raises EncryptionError."""
+        self._encryption = encryption
+        found = decrypted_payload(encryption, self._keys.queue(self.attempt.queue), self.attempt)
+        self.attempt, self.after = copy(self.attempt), found.after
+        self.attempt.payload, self.attempt.encoding = found.raw, found.encoding
+        return self.attempt
+
     @property
     def must_be_proved(self) -> bool:
         """Whether it may only run when the results that it is given are those of the steps before it."""
@@ -204,7 +216,7 @@ class JobRun:
             if found is None:
                 raise gone(self.attempt.id)
             results, outcomes = found
-            values = opened_results(self._keys.seal, results, outcomes, self.after)
+            values = decrypted_results(self._encryption, results, outcomes, self.after)
             self._received = UpstreamResults(tuple(values), tuple(decode(outcomes) or ()))
         return self._received
 

@@ -15,7 +15,6 @@ from typing import Any, Self, TypeVar
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import pinned
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import unix_ms, utc_now
 from jobrunner.errors import TaskFailed
 from jobrunner.jobs.registry import Definition, find
@@ -87,8 +86,7 @@ class _InlineClient(MemoryClient):
     def _begin(self, task: Task) -> tuple[MemoryTask, "_NotingRunner", Attempt]:
         entry = super().take(task)
         entry.state, entry.attempts = TaskState.PENDING, 1
-        limit = self.settings.result_limit
-        runner = _NotingRunner(broker_of(self), keys_of(self), lambda _: False, limit, middleware=self._middleware)
+        runner = _NotingRunner(self, lambda _: False, middleware=self._middleware)
         return entry, runner, _attempt(task)
 
     def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> MemoryTask:

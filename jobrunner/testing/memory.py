@@ -13,7 +13,7 @@ from jobrunner.client.aio import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.current import configured_client
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.client.operations.task import gone, read_result
+from jobrunner.client.operations.task import TaskRef, gone, read_result
 from jobrunner.client.outgoing import through
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import utc_now
@@ -85,7 +85,9 @@ class MemoryHandle(TaskHandle[Any]):
     """A handle on an entry."""
 
     def __init__(self, client: "MemoryClient", entry: MemoryTask, *, is_new: bool | None = None) -> None:
-        super().__init__(broker_of(client), keys_of(client), entry.task.id, entry.task.queue, is_new=is_new)
+        super().__init__(
+            broker_of(client), TaskRef(keys_of(client), None, entry.task.id, entry.task.queue), is_new=is_new
+        )
         self._entry = entry
 
     def exists(self) -> bool:
@@ -111,7 +113,7 @@ class AsyncMemoryHandle(AsyncTaskHandle[Any]):
     """The same for asyncio."""
 
     def __init__(self, twin: "AsyncMemoryClient", entry: MemoryTask, *, is_new: bool | None = None) -> None:
-        super().__init__(broker_of(twin), keys_of(twin), entry.task.id, entry.task.queue, is_new=is_new)
+        super().__init__(broker_of(twin), TaskRef(keys_of(twin), None, entry.task.id, entry.task.queue), is_new=is_new)
         self._entry = entry
 
     async def exists(self) -> bool:
@@ -199,6 +201,7 @@ class MemoryClient(Client):
         self.settings = ClientSettings(url="unix:///no-server", prefix=_PREFIX, middleware=settings.middleware)
         self._middleware = stack_of(self.settings.middleware)
         self._keys = Keys(_PREFIX)
+        self._encryption = None
         self._endpoint = Endpoint(self.settings.url)
         self._buffer = None
         self._broker = MemoryBroker(self._endpoint, self._keys, where)

@@ -10,7 +10,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import InvalidOption, NaiveDatetime, ServerError, TaskGone, UsageError
@@ -82,7 +82,7 @@ class JobrunnerWorker:
     def __init__(self, client: Client, travel: Travel) -> None:
         self._client = client
         self._travel = travel
-        self._fire = PeriodicTicks(broker_of(client), keys_of(client))
+        self._fire = PeriodicTicks(broker_of(client), keys_of(client), encryption_of(client))
         travel.before.append(self._fire_periodic)
         self._fire_periodic()
 
@@ -149,7 +149,7 @@ class JobrunnerWorker:
             leader_calls.start_periodic(keys.queue(job.options.queue), job.name, round(now_ms)) for job in periodics
         ]
         named = queues.register(keys, sorted({job.options.queue for job in periodics}))
-        defined = leader_calls.define_periodics(keys, published(periodics, keys.seal))
+        defined = leader_calls.define_periodics(keys, published(periodics, encryption_of(self._client)))
         broker_of(self._client).run_many([*begun, *named, defined])
         self._fire.forget()
         self._fire.step(_BY_HAND, from_ms(now_ms))

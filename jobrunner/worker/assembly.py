@@ -11,9 +11,10 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.client.client import Client
 from jobrunner.client.current import within
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of, middleware_of
+from jobrunner.client.internals import broker_of, encryption_of, endpoint_of, keys_of, middleware_of
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
+from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
@@ -113,6 +114,7 @@ class Assembly:
         self._exact_tasks = exact_tasks
         self._complaints = Complaints()
         self._keys = keys_of(client)
+        self._encryption = encryption_of(client)
         greeting = server_calls.check_format(self._keys)
         now_ms = broker_of(client).now_ms
         self._broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=now_ms, greeting=greeting)
@@ -135,12 +137,13 @@ class Assembly:
         coordinator = Coordinator(
             self._broker, self._keys, self._worker_id,
             LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
-            served=tasks.rotation.queues, late=self._stats.late,
+            served=tasks.rotation.queues,
+            cron=PeriodicTicks(self._broker, self._keys, self._encryption, self._stats.late),
         )  # fmt: skip
         identity = self._identity(queues)
         commands = Commands(self._state, tasks.keeper, fetcher, drivers, lambda: coordinator.leads, identity)
         registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact)
-        heartbeat = Heartbeat(self._broker, self._keys, registration, commands, settings.heartbeat)
+        heartbeat = Heartbeat(self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat)
         loops = (
             fetcher.loop,
             Loop("coordinator", coordinator.step, self._complaints),
@@ -155,6 +158,7 @@ class Assembly:
         return TaskParts(
             broker=self._broker,
             keys=self._keys,
+            encryption=self._encryption,
             worker_id=self._worker_id,
             rotation=QueueRotation(fetched, longest_poll_s(settings.poll)),
             prefetch=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
@@ -193,8 +197,8 @@ def _build_executor(
     `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
     """
     middleware = middleware_of(client)
-    is_stopped, begin, limit = keeper.is_stopped, keeper.begin, client.settings.result_limit
-    runner = Runner(broker_of(client), keys_of(client), is_stopped, limit, begin, middleware)
+    is_stopped, begin = keeper.is_stopped, keeper.begin
+    runner = Runner(client, is_stopped, begin, middleware)
     if settings.executor == "processes":
         greeting = write_greeting(
             endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker, IDENTITY.log_format,

@@ -21,6 +21,7 @@ from jobrunner.broker.calls.queues import register_queues
 from jobrunner.broker.keys import Keys
 from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.jobs.build import published
 from jobrunner.jobs.driver import CurrentBatch
@@ -163,10 +164,12 @@ class Heartbeat:
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, registration: Registration, commands: Commands, heartbeat_s: float
-    ) -> None:
+        self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None, registration: Registration,
+        commands: Commands, heartbeat_s: float,
+    ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
+        self._encryption = encryption
         self._registration = registration
         self._commands = commands
         self._heartbeat_s = heartbeat_s
@@ -182,7 +185,7 @@ class Heartbeat:
             leader_calls.announce(self._keys, worker_id, self._commands.describe(), ttl_ms=ttl_ms),
         ]
         if periodics:
-            calls.append(leader_calls.define_periodics(self._keys, published(periodics, self._keys.seal)))
+            calls.append(leader_calls.define_periodics(self._keys, published(periodics, self._encryption)))
         if not self._has_started:
             calls.append(events.note(self._keys, "worker_started", queues=",".join(sorted(queues)), worker=worker_id))
             if self._registration.redact:

@@ -95,7 +95,7 @@ def take_turns(told: Connection, url: str, prefix: str, queues: list[str]) -> No
     Until it is killed.
     """
     with Client(url, prefix) as client, within(client):
-        runner = Runner(broker_of(client), keys_of(client), lambda token: False)
+        runner = Runner(client, lambda token: False)
         lines = [client.queue(name) for name in queues]
         while True:
             random.shuffle(lines)

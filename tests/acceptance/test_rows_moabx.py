@@ -287,7 +287,7 @@ def test_a_tick_becomes_a_task_when_it_is_there_and_names_its_exact_time(
     schedule = Cron("* * * * *", "Europe/Madrid")
     definition = PeriodicDefinition(name="minutely", queue="q", schedule=schedule.spec(), payload=b"{}",
                                     catch_up="last", overlap="allow", jitter=0.0)  # fmt: skip
-    leader = PeriodicTicks(broker, keys)
+    leader = PeriodicTicks(broker, keys, None)
 
     def look_at(second: float) -> float:
         """One scan of the leader; a worker still knows the job. Returns when the next tick is due."""

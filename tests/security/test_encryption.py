@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.client.operations.flow_relay import relay
 from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
@@ -355,11 +355,11 @@ def test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run(
 
 def opened(client: Client, task_id: str) -> bytes:
     """The results that a step receives, decrypted."""
-    from jobrunner.client.flow_results import opened_results, receive
+    from jobrunner.client.flow_results import decrypted_results, receive
 
     received = receive(broker_of(client), keys_of(client).queue("vault"), task_id)
     assert received is not None
-    return str(opened_results(keys_of(client).seal, *received, None)).encode()
+    return str(decrypted_results(encryption_of(client), *received, None)).encode()
 
 
 def forge(how: str, results: bytes, others: bytes) -> bytes:
@@ -511,13 +511,13 @@ def test_a_leader_seals_no_parameters_that_nobody_with_the_keys_published(
     now = clock.set()
     definition = find("vault.tick")
     assert definition is not None
-    mine = published([definition], keys_of(sealing).seal)
-    assert published([definition], keys_of(sealing).seal) == mine
+    mine = published([definition], encryption_of(sealing))
+    assert published([definition], encryption_of(sealing)) == mine
     edited = msgspec.json.decode(mine["vault.tick"])
     edited["payload"] = base64.b64encode(b'{"to":"eve"}').decode()
     for forged in (published([definition]), {"vault.tick": msgspec.json.encode(edited)}):
         broker_of(sealing).run(leader_calls.define_periodics(keys_of(sealing), forged))
-        fire = PeriodicTicks(broker_of(sealing), keys_of(sealing))
+        fire = PeriodicTicks(broker_of(sealing), keys_of(sealing), encryption_of(sealing))
         fire.step(1, from_ms(now))
         clock.advance(1000)
         fire.step(1, from_ms(now + 1000))
@@ -525,7 +525,7 @@ def test_a_leader_seals_no_parameters_that_nobody_with_the_keys_published(
         read = read_definition(forged["vault.tick"])
         if read is not None:
             with pytest.raises(EncryptionError):
-                read.task("id", keys_of(sealing).seal)
+                read.task("id", encryption_of(sealing))
 
     broker_of(sealing).run(leader_calls.define_periodics(keys_of(sealing), mine))
     fire.reread()

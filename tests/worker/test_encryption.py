@@ -19,7 +19,7 @@ from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, gro
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.current import forget, use
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, InvalidOption, NotEncrypted, UnknownOption
@@ -382,8 +382,9 @@ def test_tasks_of_periodic_jobs_are_sealed_by_the_leader(connect: Callable[..., 
 
     now = clock.set()
     definition = find("sealed.tick")
-    broker_of(client).run(leader_calls.define_periodics(keys_of(client), published([definition], keys_of(client).seal)))
-    fire = PeriodicTicks(broker_of(client), keys_of(client))
+    signed = published([definition], encryption_of(client))
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), signed))
+    fire = PeriodicTicks(broker_of(client), keys_of(client), encryption_of(client))
     fire.step(1, from_ms(now))
     clock.advance(1000)
     fire.step(1, from_ms(now + 1000))
@@ -425,7 +426,7 @@ def test_keys_come_from_the_environment_and_never_from_the_file_of_the_project(
     monkeypatch.setenv("JOBRUNNER_PAYLOAD_KEYS", f"{NEW}, {OLD}")
     with Client(server.url) as client:
         assert client.settings.payload_keys == (NEW, f" {OLD}")
-        assert keys_of(client).seal is not None
+        assert encryption_of(client) is not None
         assert OLD not in repr(client) + repr(client.settings) + repr(keys_of(client).queue("mail"))
 
     table = '[tool.jobrunner]\npayload_encryption = "sign"\nrequire_encryption = true\n'

@@ -284,7 +284,7 @@ def test_an_event_that_cannot_be_written_stops_nothing(current: Client, server: 
     for node in broker_of(current).nodes():
         node.run(command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-xadd", read=bytes))
     mute = Broker(Endpoint(server.url.replace("://", "://mute:any@")))
-    Queue(mute, QueueRef(keys_of(current), "q", 1000)).pause()
+    Queue(mute, QueueRef(keys_of(current), None, "q", 1000)).pause()
 
     assert current.stats()["q"].paused
     assert events_of(current) == []

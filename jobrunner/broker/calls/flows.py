@@ -7,7 +7,7 @@ from itertools import chain
 from msgspec import structs
 
 from jobrunner.broker.call import SLICE_BYTES, Arg, Call, ScriptCommand, command, text
-from jobrunner.broker.calls.tasks import due_word, sealed, task_fields
+from jobrunner.broker.calls.tasks import due_word, task_fields
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.join import Ended, Join
 
@@ -32,7 +32,7 @@ _abandon = ScriptCommand("join_abandon", text)
 
 
 def prepare(keys: QueueKeys, join: Join) -> Call[bool]:
-    """A new join. Reply: False when it exists already, and is left as it is."""
+    """A new join, its task as it is to be stored. Reply: False when it exists already, and is left as it is."""
     words: list[Arg] = ["rule", join.rule, "total", join.total]
     if join.results:
         words += ("results", join.results)
@@ -46,7 +46,6 @@ def prepare(keys: QueueKeys, join: Join) -> Call[bool]:
 def _prepared(keys: QueueKeys, join: Join) -> list[Arg]:
     task = join.task
     assert task is not None
-    task = sealed(keys, task, after=join.after)
     fields: list[Arg] = ["queue", keys.name, "payload", task.payload, *task_fields(task)]
     priority = "" if task.priority is None else task.priority
     words: list[Arg] = ["id", task.id, "priority", priority, "due", due_word(task)]

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from jobrunner.attempt import due_ms
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
-from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption
 from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.task import Task, TaskRecord, read_record
 
@@ -23,12 +22,12 @@ class EnqueueReply(list[bool]):
     is_first = False
 
 
-def _record(seal: PayloadEncryption | None, tag: str, task_id: str, reply: list[bytes]) -> TaskRecord | None:
+def _record(tag: str, task_id: str, reply: list[bytes]) -> TaskRecord | None:
     if not reply:
         return None
     fields = {name.decode("utf-8", "replace"): value for name, value in zip(reply[2::2], reply[3::2], strict=True)}
     fields["id"] = task_id.encode()  # whatever the hash says: by this one it is found
-    return read_record(reply[0].decode(), reply[1].decode(), fields, seal=seal, tag=tag)
+    return read_record(reply[0].decode(), reply[1].decode(), fields, tag=tag)
 
 
 _TAG_AT = 28
@@ -60,8 +59,6 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") 
     """
     sent = list(tasks)
     name = _name_of_call(sent)
-    if keys.seal is not None:
-        sent = [sealed(keys, task) for task in sent]
     alike = len(sent) == 1 or len(set(map(_traits, sent))) == 1
     shared = task_fields(sent[0]) if alike else []
     words: list[Arg] = ["queue", keys.name, *shared]
@@ -108,17 +105,15 @@ def _wishes(task: Task, own: int) -> str:
     return f"{priority} {due} {own}" if own or priority != "" or due != "" else ""
 
 
-def enqueue_unique(keys: QueueKeys, task: Task, *, sealed_as: tuple[str, QueueKeys] | None = None) -> Call[UniqueReply]:
+def enqueue_unique(keys: QueueKeys, task: Task, *, bound_to: tuple[str, str] | None = None) -> Call[UniqueReply]:
     """One task under its lock. Reply: 'new', 'exists', 'replaced', 'rescheduled' or 'clash', and the task there is now.
 
-    The new payload of a task that is replaced has to be encrypted for the id and the queue of that task, which only the
-    server knows: the reply 'sealed_else' names it, with nothing changed, and the call is to be made again with
-    `sealed_as`.
+    `bound_to` is the id and the full queue name of the task that the payload is encrypted or signed for; None for
+    a plain one. The new payload of a task that is replaced has to be encrypted for that task, whose id and queue only
+    the server knows: the reply 'encrypt_for' names them, with nothing changed, and the call is to be made again.
     """
     lock = task.lock
     assert lock is not None, "a unique task has a lock"
-    as_id, as_keys = sealed_as or (task.id, keys)
-    task = replace(sealed(as_keys, replace(task, id=as_id)), id=task.id)
     call = _unique.with_keys(
         (keys.waiting, keys.scheduled, keys.settings, keys.counters, keys.arrival, keys.wake, keys.unique(lock.digest)),
         rest=["payload", task.payload, "lock", lock.digest, *task_fields(task)],
@@ -133,18 +128,9 @@ def enqueue_unique(keys: QueueKeys, task: Task, *, sealed_as: tuple[str, QueueKe
         lasts=lock.lasts,
         ttl_ms=lock.ttl_ms,
         on_clash=lock.on_clash if lock.on_clash in ("replace", "reschedule") else "",
-        sealed_as="" if keys.seal is None else f"{as_id} {as_keys.name}",
+        bound_to="" if bound_to is None else " ".join(bound_to),
     )
     return replace(call, read=partial(_placed, keys.name))
-
-
-def sealed(keys: QueueKeys, task: Task, *, after: bytes = b"") -> Task:
-    """The task as it is stored. `after`: the results that a step of a flow receives (see client/flow_results.py)."""
-    if keys.seal is None:
-        return task
-    bound = EncryptionContext(task.id, task.type, keys.tag, keys.name, task.headers or b"", task.then or b"")
-    payload, encoding = keys.seal.close(task.payload, task.encoding, bound, after=after)
-    return replace(task, payload=payload, encoding=encoding)
 
 
 def _placed(queue: str, reply: list[bytes] | bytes) -> UniqueReply:
@@ -234,7 +220,7 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
         id=task_id,
         **{"await": "1" if awaited else ""},
     )
-    return replace(call, read=partial(_record, keys.seal, tag, task_id))
+    return replace(call, read=partial(_record, tag, task_id))
 
 
 def headers(keys: QueueKeys, task_id: str) -> Call[bytes | None]:

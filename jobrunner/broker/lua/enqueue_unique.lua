@@ -1,5 +1,5 @@
 local waiting, scheduled, settings, counters, arrival, wake, lock = unpack(KEYS)
-local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, on_clash, sealed_as = unpack(ARGV, 1, 13)
+local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, on_clash, bound_to = unpack(ARGV, 1, 13)
 -- enqueue_unique: enqueues one task unless one like it is there: then that one stays, is replaced or rescheduled.
 -- KEYS  waiting, scheduled: zsets · settings, counters: hashes · arrival: string · wake: zset · lock: string, the end
 --       of the lock (Unix ms), a blank and the id of the task that has it
@@ -7,10 +7,10 @@ local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, o
 --       queue: full name · call: name of this call, the same when it is sent again · id · priority: '' = default ·
 --       due: '' now, '+N' in N ms, 'N' at Unix ms N · lasts: 'started' or 'finished' or 'expired', the end of the lock,
 --       which is `ttl_ms` behind the due time at the latest · ttl_ms · on_clash: 'replace', 'reschedule' or '' ·
---       sealed_as: id, a blank and the queue of the task that the payload is sealed for ('' = it is plain) ·
+--       bound_to: id, a blank and queue of the task that the payload is encrypted or signed for, '' = plain ·
 --       then field, value, ...
 -- reply {'new', 'exists' (its id), 'replaced', 'rescheduled' or 'clash', id of the task that is there now, for a new
---       queue also its name and 'first'}; 'full'; {'sealed_else', id, queue}: the payload has to be sealed for these
+--       queue also its name and 'first'}; 'full'; {'encrypt_for', id, queue}: the payload must be encrypted for these
 -- The state of the task decides whether it holds the lock, so no step can forget to release it when a task ends.
 -- include numbers commands queue_position queue_settings waiting_set enqueue_call
 
@@ -34,11 +34,11 @@ local function take_lock(id)
   local ends = math.max(when, now) + ttl_ms
   redis.call('SET', lock, exact(ends) .. ' ' .. id, 'PX', exact(math.ceil(ends - now)))
 end
-local function is_sealed_else(id, queue) return sealed_as ~= '' and sealed_as ~= id .. ' ' .. queue end
+local function is_for_another(id, queue) return bound_to ~= '' and bound_to ~= id .. ' ' .. queue end
 
 -- Puts the holder, which has not begun, where the new task would have gone.
 local function put_instead(holder, prefix, state, its_queue)
-  if on_clash == 'replace' and is_sealed_else(holder, its_queue) then return {'sealed_else', holder, its_queue} end
+  if on_clash == 'replace' and is_for_another(holder, its_queue) then return {'encrypt_for', holder, its_queue} end
   local to_waiting, to_scheduled = prefix .. 'waiting', prefix .. 'scheduled'
   local set, score, place = position_for(to_waiting, to_scheduled, prefix .. 'arrival', priority, when, now)
   redis.call('HSET', tasks .. holder, 'place', place)
@@ -61,7 +61,7 @@ if holder and holder ~= id and tonumber(ends) > now then
   if lasts == 'expired' or state and not (lasts == 'started' and begun) then return {'clash', holder} end
 end
 if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
-if is_sealed_else(id, queue) then return {'sealed_else', id, queue} end
+if is_for_another(id, queue) then return {'encrypt_for', id, queue} end
 if exceeds_capacity(settings, waiting, scheduled, 1) then return 'full' end
 local is_first = redis.call('SETNX', arrival, '0') == 1
 if call ~= '' then redis.call('SET', note, '', 'PX', SENT_KEEP_MS) end

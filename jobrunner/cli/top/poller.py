@@ -12,7 +12,8 @@ from queue import SimpleQueue
 from jobrunner.broker.calls import tasks as task_calls
 from jobrunner.cli.top.state import Screen, ServerRequest, settled
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.encryption import decrypted_record
+from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.live_snapshot import LiveRates, live_rates_of, look, recent_failures
@@ -107,6 +108,8 @@ class ServerPoller:
             return lambda now: replace(now, tasks=found) if _same_list(now, asked) else now
         if asked.page == "task" and asked.task is not None:
             record = broker_of(self._client).run(task_calls.show(keys_of(self._client), asked.task, queue=asked.queue))
+            if record is not None:
+                record = decrypted_record(encryption_of(self._client), record)
             hides = self._client.redaction()
             return lambda now: (
                 replace(now, record=record, gone=record is None, redaction=hides) if now.task == asked.task else now

@@ -9,7 +9,7 @@ import msgspec
 from jobrunner.broker.call import SLICE_BYTES
 from jobrunner.broker.calls import events, queues, tasks
 from jobrunner.broker.keys import check_id
-from jobrunner.client.encryption import closed
+from jobrunner.client.encryption import decrypted_record, encrypted_payload
 from jobrunner.client.item import write_payload
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, ask
@@ -41,7 +41,7 @@ def requeue_dead(line: QueueRef, chosen: Iterable[str] | None, rate: float | Non
 def _at_once(line: QueueRef, payload: Any) -> int:
     if payload is msgspec.UNSET:
         return _AT_ONCE
-    if line.keys.seal is not None:
+    if line.encryption is not None:
         return 1
     raw, _ = write_payload(payload, line.payload_limit)  # the server copies it for each of them
     return min(SLICE_BYTES // max(len(raw), 1) or 1, _AT_ONCE)
@@ -59,14 +59,15 @@ def _fields(line: QueueRef, payload: Any, first: str) -> Operation[list[bytes | 
     if payload is msgspec.UNSET:
         return []
     raw, encoding = write_payload(payload, line.payload_limit)
-    if line.keys.seal is not None:  # a seal is for one task, so they go one by one
+    if line.encryption is not None:  # a payload is encrypted for one task, so they go one by one
         record = yield from ask(tasks.show(line.all_keys, first, queue=line.name))
         if record is not None:
-            if record.unread is not None:  # whoever changed its job or headers would have them sealed anew
+            record = decrypted_record(line.encryption, record)
+            if record.unread is not None:  # whoever changed its job or headers would have them encrypted anew
                 raise record.unread
             headers, then = (record.fields.get(name, b"") for name in ("headers", "then"))
-            bound = EncryptionContext(first, record.type, line.keys.tag, line.name, headers, then)
-            raw, encoding = closed(line.keys, raw, encoding, bound, after=record.after)
+            context = EncryptionContext(first, record.type, line.keys.tag, line.name, headers, then)
+            raw, encoding = encrypted_payload(line.encryption, raw, encoding, context, after=record.after)
     return ["payload", raw, "encoding", encoding]
 
 

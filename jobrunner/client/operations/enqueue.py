@@ -9,9 +9,11 @@ from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
 from jobrunner.client.call_ids import sending_of
+from jobrunner.client.encryption import encrypted_task
 from jobrunner.client.item import Item, check_partition, write_headers, write_payload
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.operation import Operation
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import DuplicateTask, InvalidName, JobrunnerError, UsageError
 from jobrunner.formatting import describe
 from jobrunner.retry import milliseconds
@@ -22,11 +24,19 @@ from jobrunner.task import Task, check_priority, check_size, due, new_id
 class QueueRef:
     """A queue by name, without a connection."""
 
-    def __init__(self, keys: Keys, name: str, payload_limit: int, result_limit: int = DEFAULT_RESULT_LIMIT) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        encryption: PayloadEncryption | None,
+        name: str,
+        payload_limit: int,
+        result_limit: int = DEFAULT_RESULT_LIMIT,
+    ) -> None:
         check_is_text(name)
         self.name = name
         self.keys = keys.queue(name)
         self.all_keys = keys
+        self.encryption = encryption
         self.payload_limit = payload_limit
         self.result_limit = result_limit
         self.is_registered = False
@@ -72,27 +82,34 @@ class QueueRef:
 
 BATCH = 1000
 _TRIES = 20
-"""How often a payload is sealed again for the task whose place it takes; more than once only in a race."""
+"""How often a payload is encrypted again for the task whose place it takes; more than once only in a race."""
 
 
-def enqueue_call(keys: Keys, sent: list[Task], limit: int) -> Call[Any]:
-    """The call that enqueues tasks of one queue, or one unique task. Raises PayloadTooLarge."""
+def enqueue_call(keys: Keys, encryption: PayloadEncryption | None, sent: list[Task], limit: int) -> Call[Any]:
+    """The call that enqueues tasks of one queue, or one unique task; with keys, encrypted. Raises PayloadTooLarge."""
     for task in sent:
         check_size(task.payload, limit)
     queue = keys.queue(sent[0].queue)
-    return tasks.enqueue(queue, sent) if sent[0].lock is None else tasks.enqueue_unique(queue, sent[0])
+    if encryption is None:
+        return tasks.enqueue(queue, sent) if sent[0].lock is None else tasks.enqueue_unique(queue, sent[0])
+    if sent[0].lock is not None:
+        return _unique_call(queue, encryption, sent[0], sent[0].id, queue)
+    return tasks.enqueue(queue, [encrypted_task(encryption, queue, task) for task in sent])
+
+
+def _unique_call(
+    queue: QueueKeys, encryption: PayloadEncryption | None, task: Task, owner_id: str, owner_queue: QueueKeys
+) -> Call[Any]:
+    """Enqueues a unique task. Its payload is encrypted for the task with that id in `owner_queue`: this task, or the
+    task that it replaces."""
+    if encryption is None:
+        return tasks.enqueue_unique(queue, task)
+    encrypted = encrypted_task(encryption, owner_queue, task, owner_id=owner_id)
+    return tasks.enqueue_unique(queue, encrypted, bound_to=(owner_id, owner_queue.name))
 
 
 Placed = tuple[str, bool]
 """The id of the task that is there after a call, and whether the call made it."""
-
-
-def sealed_anew(keys: Keys, task: Task, reply: Any) -> Call[Any] | None:
-    """The call that enqueues a unique task once more, when its payload had to be sealed for another task, whose place
-    it takes; else None."""
-    if reply.word != "sealed_else":
-        return None
-    return tasks.enqueue_unique(keys.queue(task.queue), task, sealed_as=(reply.id, keys.queue(reply.queue)))
 
 
 def placed(task: Task, reply: Any) -> Placed:
@@ -117,7 +134,16 @@ class EnqueueBatch:
     `known` are queues that are in the registry. `before` is empty when all are.
     """
 
-    def __init__(self, keys: Keys, sent: Sequence[Task], limit: int, known: AbstractSet[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        encryption: PayloadEncryption | None,
+        sent: Sequence[Task],
+        limit: int,
+        known: AbstractSet[str] = frozenset(),
+    ) -> None:
+        self._keys = keys
+        self._encryption = encryption
         self._sent = sent
         unique: list[int] = []
         together: dict[str, list[int]] = {}
@@ -130,7 +156,7 @@ class EnqueueBatch:
         self.before: list[Call[Any]] = queues.register(keys, sorted(self.new_queues)) if self.new_queues else []
         self._parts = [*together.values(), *([position] for position in unique)]
         parts = [[sent[position] for position in part] for part in self._parts]
-        self.written = [(keys.queue(part[0].queue), enqueue_call(keys, part, limit)) for part in parts]
+        self.written = [(keys.queue(part[0].queue), enqueue_call(keys, encryption, part, limit)) for part in parts]
 
     def unique(self, replies: list[Any]) -> Iterator[tuple[int, Task]]:
         """The unique tasks among `replies`, each with where its reply is."""
@@ -138,6 +164,14 @@ class EnqueueBatch:
         for at, part in enumerate(self._parts, first):
             if self._sent[part[0]].lock is not None:
                 yield at, self._sent[part[0]]
+
+    def encrypted_again(self, task: Task, reply: Any) -> tuple[QueueKeys, Call[Any]] | None:
+        """The call that enqueues a unique task once more, and its queue, when its payload had to be encrypted for
+        another task, whose place it takes; else None."""
+        if reply.word != "encrypt_for":
+            return None
+        queue, owner_queue = self._keys.queue(task.queue), self._keys.queue(reply.queue)
+        return queue, _unique_call(queue, self._encryption, task, reply.id, owner_queue)
 
     def placed(self, replies: list[Any]) -> list[Placed]:
         """Maps the replies to (id, is_new), one per task. Raises DuplicateTask."""
@@ -157,15 +191,15 @@ class EnqueueBatch:
         return found
 
 
-def write(batch: EnqueueBatch, keys: Keys, wait: Duration) -> Operation[list[Any]]:
+def write(batch: EnqueueBatch, wait: Duration) -> Operation[list[Any]]:
     """Sends a batch; returns its replies. Waits for room in full queues. Raises QueueFull."""
     replies = yield from capacity.write(batch.before, batch.written, wait)
     for at, task in batch.unique(replies):
         for _ in range(_TRIES):
-            call = sealed_anew(keys, task, replies[at])
-            if call is None:
+            again = batch.encrypted_again(task, replies[at])
+            if again is None:
                 break
-            (replies[at],) = yield from capacity.write([], [(keys.queue(task.queue), call)], wait)
+            (replies[at],) = yield from capacity.write([], [again], wait)
         else:
             raise JobrunnerError(
                 f"the task that {task.type!r} would take the place of changed {_TRIES} times meanwhile; nothing was "

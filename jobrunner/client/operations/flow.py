@@ -15,6 +15,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.keys import Keys
+from jobrunner.client.encryption import encrypted_task
 from jobrunner.client.flow_results import sources
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
@@ -22,7 +23,7 @@ from jobrunner.client.operations.operation import Durable, Operation, ask
 from jobrunner.client.operations.task import KEEP_CANCELLED_MS
 from jobrunner.clock import monotonic, sleep
 from jobrunner.codec import decode
-from jobrunner.encryption.cipher import EncryptionContext, open_result
+from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, open_result
 from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.join import Ended, Join, JoinRef
 from jobrunner.retry import seconds
@@ -117,7 +118,7 @@ class Flow:
         return None
 
 
-def send(flow: Flow, keys: Keys, limit: int) -> Operation[None]:
+def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int) -> Operation[None]:
     """Joins first, then tasks. Raises PayloadTooLarge before anything is sent, QueueFull and ServerError.
 
     After an error nothing of it fires: a join waits for members that never come, and expires.
@@ -126,15 +127,25 @@ def send(flow: Flow, keys: Keys, limit: int) -> Operation[None]:
     names = {task.queue for task in flow.prepared}
     if names:
         yield queues.register(keys, sorted(names))
-    joins = flow.joins
-    if keys.seal is not None:
-        after = sources(joins)
-        joins = [replace(join, after=after.get(join.id, b"")) for join in joins]
+    joins = flow.joins if encryption is None else _encrypted(flow.joins, keys, encryption)
     for calls in _sliced([flows.prepare(keys.queue(join.queue), join) for join in joins]):
         yield Durable(calls)
     for heads in batches(flow.heads, limit):
-        yield Durable([call for _, call in EnqueueBatch(keys, heads, limit, names).written])
+        yield Durable([call for _, call in EnqueueBatch(keys, encryption, heads, limit, names).written])
     yield from relaying(keys, ended=flow.signals)
+
+
+def _encrypted(joins: Sequence[Join], keys: Keys, encryption: PayloadEncryption) -> list[Join]:
+    """The joins with the payloads of their tasks encrypted, and bound to the results that these tasks are to get."""
+    after = sources(joins)
+
+    def encrypted(join: Join) -> Join:
+        if join.task is None:
+            return join
+        queue = keys.queue(join.queue)
+        return replace(join, task=encrypted_task(encryption, queue, join.task, after=after.get(join.id, b"")))
+
+    return [encrypted(join) for join in joins]
 
 
 def cancel(flow: Flow, keys: Keys) -> Operation[bool]:
@@ -158,7 +169,9 @@ def progress(flow: Flow, keys: Keys) -> Operation[FlowProgress]:
     return FlowProgress(found.total, found.succeeded, found.dead, found.cancelled)
 
 
-def wait_for_result(flow: Flow, keys: Keys, timeout: Duration | None) -> Operation[Any]:
+def wait_for_result(
+    flow: Flow, keys: Keys, encryption: PayloadEncryption | None, timeout: Duration | None
+) -> Operation[Any]:
     """Returns the result, or the results of a group. Raises TaskFailed, TaskCancelled, TaskTimeout, TaskGone,
     EncryptionError."""
     limit_s = None if timeout is None else seconds(timeout, option="timeout")
@@ -173,7 +186,7 @@ def wait_for_result(flow: Flow, keys: Keys, timeout: Duration | None) -> Operati
                 raise error
         missing = [number for number in missing if number not in noted]
         if not missing:
-            return _read(flow, keys, flow.shape, noted)
+            return _read(flow, keys, encryption, flow.shape, noted)
         left = _LONGEST_PAUSE_S if ends is None else min(_LONGEST_PAUSE_S, ends - monotonic())
         if left <= 0:
             raise TaskTimeout(
@@ -196,12 +209,12 @@ def _members(flow: Flow, keys: Keys, numbers: Sequence[int]) -> Operation[dict[i
     return {number: one for number, one in ended if one is not None}
 
 
-def _read(flow: Flow, keys: Keys, shape: Any, noted: Mapping[int, Noted]) -> Any:
+def _read(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, shape: Any, noted: Mapping[int, Noted]) -> Any:
     if isinstance(shape, list):
-        return [_read(flow, keys, one, noted) for one in shape]
+        return [_read(flow, keys, encryption, one, noted) for one in shape]
     step = flow.steps[shape]
-    bound = EncryptionContext(step.id, step.type, keys.queue(step.queue).tag, then=step.then or b"")
-    return decode(open_result(keys.seal, noted[shape][1], bound))
+    context = EncryptionContext(step.id, step.type, keys.queue(step.queue).tag, then=step.then or b"")
+    return decode(open_result(encryption, noted[shape][1], context))
 
 
 def _sliced(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:

@@ -2,6 +2,7 @@
 
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import check_id
+from jobrunner.client.encryption import decrypted_record, encrypted_task
 from jobrunner.client.item import ItemRecord, item_record, read_headers, write_headers
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Durable, Operation, ask
@@ -19,7 +20,7 @@ def history(line: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
     yield from ask(queues.counts(line.keys))  # trims what is too old
     found = yield from ask(queues.newest(line.keys, "done", count=limit))
     shown = yield [tasks.show(line.all_keys, task_id, queue=line.name) for task_id in found]
-    return [item_record(record) for record in shown if record is not None]
+    return [item_record(decrypted_record(line.encryption, record)) for record in shown if record is not None]
 
 
 def replay(line: QueueRef, task_id: str) -> Operation[str]:
@@ -31,11 +32,12 @@ def replay(line: QueueRef, task_id: str) -> Operation[str]:
     ]
     if record is None or score is None:
         raise TaskGone(f"no task {task_id} in the history of queue {line.name!r}: never was, or no longer kept")
+    record = decrypted_record(line.encryption, record)
     if record.unread is not None:
         raise record.unread
     new = _again(line, record)
     yield queues.register(line.all_keys, [line.name])
-    yield Durable([tasks.enqueue(line.keys, [new])])
+    yield Durable([tasks.enqueue(line.keys, [encrypted_task(line.encryption, line.keys, new)])])
     return new.id
 
 

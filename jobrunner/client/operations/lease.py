@@ -15,7 +15,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.call_ids import new_token
-from jobrunner.client.encryption import closed, unsealed
+from jobrunner.client.encryption import decrypted_payload, encrypted_payload
 from jobrunner.client.item import check_verdict, write_headers, write_payload
 from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
@@ -124,20 +124,21 @@ def _check_target(line: QueueRef, target: str) -> Operation[None]:
 def _payload(
     line: QueueRef, held: ReservedItem, to: QueueKeys, payload: Any, headers: bytes | str
 ) -> list[bytes | str]:
-    """The fields of a payload that moves. A seal is for one queue and its headers, so it is closed anew for them."""
+    """The fields of a payload that moves. Ciphertext is for one queue and its headers, so the payload is encrypted anew
+    for them."""
     after = b""
     if payload is not msgspec.UNSET:
         raw, encoding = write_payload(payload, line.payload_limit)
-        if line.keys.seal is not None and held.then:
-            after = unsealed(held.attempt, line.keys).after or b""
-    elif line.keys.seal is not None:
-        opened = unsealed(held.attempt, line.keys)
-        raw, encoding, after = opened.raw, opened.encoding.decode("utf-8", "replace"), opened.after or b""
+        if line.encryption is not None and held.then:
+            after = decrypted_payload(line.encryption, line.keys, held.attempt).after or b""
+    elif line.encryption is not None:
+        found = decrypted_payload(line.encryption, line.keys, held.attempt)
+        raw, encoding, after = found.raw, found.encoding.decode("utf-8", "replace"), found.after or b""
     else:
         return []
     said = headers.encode() if isinstance(headers, str) else headers
-    bound = EncryptionContext(held.id, held.attempt.type, to.tag, to.name, said, held.then)
-    raw, encoding = closed(line.keys, raw, encoding, bound, after=after)
+    context = EncryptionContext(held.id, held.attempt.type, to.tag, to.name, said, held.then)
+    raw, encoding = encrypted_payload(line.encryption, raw, encoding, context, after=after)
     return ["payload", raw, "encoding", encoding]
 
 

@@ -7,6 +7,7 @@ from jobrunner.broker.call import Call, whole
 from jobrunner.broker.calls import events, leases, queues, tasks
 from jobrunner.broker.calls import search as search_calls
 from jobrunner.broker.keys import check_id
+from jobrunner.client.encryption import decrypted_record, encrypted_task
 from jobrunner.client.item import Item, ItemRecord, Popped, check_verdict, item_record, read_headers, read_payload
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import QueueRef, is_new
@@ -39,7 +40,10 @@ def push_many(line: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: 
     if pushed:
         before = [] if line.is_registered else queues.register(line.all_keys, [line.name])
         clash = on_clash if isinstance(on_clash, str) else "existing"
-        call = tasks.enqueue(line.keys, pushed, clash=clash)
+        stored = pushed
+        if line.encryption is not None:
+            stored = [encrypted_task(line.encryption, line.keys, task) for task in pushed]
+        call = tasks.enqueue(line.keys, stored, clash=clash)
         said = (yield from capacity.write(before, [(line.keys, call)], wait))[-1]
         line.is_registered = True
         if callable(on_clash):
@@ -77,10 +81,10 @@ def _popped(
 ) -> Popped:
     found: Any
     try:
-        if line.keys.seal is not None or encoding:
+        if line.encryption is not None or encoding:
             of = (raw_id.decode("utf-8", "replace"), (type_ or b"").decode("utf-8", "replace"))
-            bound = EncryptionContext(*of, line.keys.tag, line.name, headers or b"", then or b"")
-            found = read_payload(*open_payload(line.keys.seal, raw or b"", encoding, bound)[:2])
+            context = EncryptionContext(*of, line.keys.tag, line.name, headers or b"", then or b"")
+            found = read_payload(*open_payload(line.encryption, raw or b"", encoding, context)[:2])
         else:
             found = read_payload(raw, encoding)
     except EncryptionError as error:
@@ -175,7 +179,7 @@ def list_tasks(line: QueueRef, state: str, limit: int, after: str | None) -> Ope
     while found:
         answers = yield [tasks.show(line.all_keys, task_id, queue=line.name) for task_id in found]
         if records := [record for record in answers if record is not None and _is_still(record, state)]:
-            return [item_record(record) for record in records]
+            return [item_record(decrypted_record(line.encryption, record)) for record in records]
         first += len(found)
         found = yield from ask(queues.ids(line.keys, state, start=first, count=limit))
     return []

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import leases
-from jobrunner.broker.keys import QueueKeys
-from jobrunner.client.encryption import closed_results, opened
+from jobrunner.client.encryption import encrypted_results, plain_payload
 from jobrunner.client.item import check_verdict, read_headers, read_payload
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.codec import write_result
@@ -19,9 +18,9 @@ from jobrunner.formatting import describe
 class ReservedItem:
     """The common part of Lease and AsyncLease: everything except the reports."""
 
-    def __init__(self, attempt: Attempt, keys: QueueKeys) -> None:
+    def __init__(self, attempt: Attempt, line: QueueRef) -> None:
         self.attempt = attempt
-        self._keys = keys
+        self._line = line
         self.id = attempt.id
         self.queue = attempt.queue
         self.token = attempt.token
@@ -38,8 +37,8 @@ class ReservedItem:
     @property
     def payload(self) -> Any:
         """The pushed payload: the same bytes, or the same JSON value. Raises ValueError for a damaged JSON payload,
-        EncryptionError for an encrypted or signed one that cannot be opened."""
-        return read_payload(*opened(self.attempt, self._keys))
+        EncryptionError for an encrypted or signed one that cannot be decrypted."""
+        return read_payload(*plain_payload(self._line.encryption, self._line.keys, self.attempt))
 
     @property
     def enqueue_time(self) -> datetime:
@@ -74,7 +73,8 @@ def slices(items: Sequence[T]) -> list[Sequence[T]]:
 def commit(line: QueueRef, held: Sequence[ReservedItem], results: Sequence[Any]) -> list[Call[Words]]:
     """Done, with what each returned: calls of up to AT_ONCE reports and a MiB of results."""
     stored: Iterable[bytes] = [write_result(result, line.result_limit) for result in results]
-    said = zip(held, closed_results(line.keys, stored, (one.attempt for one in held)), strict=True)
+    attempts = (one.attempt for one in held)
+    said = zip(held, encrypted_results(line.encryption, line.keys, stored, attempts), strict=True)
     reports = [
         (one.id, one.token, _KEPT_MS if one.attempt.type else 0, "succeeded", result, one.then) for one, result in said
     ]

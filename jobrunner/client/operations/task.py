@@ -7,11 +7,12 @@ import msgspec
 
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text, tag_of_id
+from jobrunner.client.encryption import decrypted_record
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, TaskEndHint, ask
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode
-from jobrunner.encryption.cipher import is_sealed_result
+from jobrunner.encryption.cipher import PayloadEncryption, is_sealed_result
 from jobrunner.errors import InvalidName, NotEncrypted, TaskCancelled, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
@@ -26,6 +27,7 @@ class TaskRef(msgspec.Struct, frozen=True):
     """Where a task is looked for: `queue` is needed for an id of the user's own."""
 
     keys: Keys
+    encryption: PayloadEncryption | None
     id: str
     queue: str | None
 
@@ -40,7 +42,8 @@ def check_place(task_id: str, queue: str | None) -> None:
 
 def find(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord | None]:
     """Returns the record, or None; `awaited` has the server tell of the end of the task."""
-    return (yield from ask(tasks.show(at.keys, at.id, queue=at.queue, awaited=awaited)))
+    record = yield from ask(tasks.show(at.keys, at.id, queue=at.queue, awaited=awaited))
+    return None if record is None else decrypted_record(at.encryption, record)
 
 
 def read(at: TaskRef, *, awaited: bool = False) -> Operation[TaskRecord]:

@@ -1,7 +1,7 @@
 """Periodic jobs: schedule, last and next tick, and whether a worker has loaded them; run now, enable, disable."""
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.periodic import published
 from jobrunner.task import new_id
@@ -15,7 +15,7 @@ def _periodic(context: Context) -> tuple[str, Values]:
 def _run(context: Context) -> Done:
     client = context.client
     job = run_operation(broker_of(client), published(keys_of(client), context.path("name")))
-    sent = client.enqueue(job.task(new_id(split_queue(job.queue)[0]), keys_of(client).seal))
+    sent = client.enqueue(job.task(new_id(split_queue(job.queue)[0]), encryption_of(client)))
     there = context.url("task", task=sent.id)
     return Done(text=f"{job.name} was enqueued as {sent.id}", to=there, values={"id": sent.id})
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.broker.keys import check_id, tag_of_id
-from jobrunner.client.flow_results import opened_results, whole_results
-from jobrunner.client.internals import keys_of
+from jobrunner.client.flow_results import decrypted_results, whole_results
+from jobrunner.client.internals import encryption_of
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.cipher import encoding_when_open
@@ -85,7 +85,7 @@ def _results(context: Context, record: TaskRecord) -> str:
     """Results of previous steps that a flow passed to the task; '' for none."""
     raw = whole_results(record.fields)
     try:
-        found = opened_results(keys_of(context.client).seal, raw, b"", None)
+        found = decrypted_results(encryption_of(context.client), raw, b"", None)
     except EncryptionError:
         return ENCRYPTED
     except (JobrunnerError, ValueError, RecursionError):

@@ -20,7 +20,7 @@ from jobrunner.outcome import Acknowledged, Failed, Outcome, Released, Unknown
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
-from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, sealed
+from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
 from jobrunner.worker.report.reports import Report, ReportCall, ended, log_verdicts, report_calls, too_many_hops
 from jobrunner.worker.report.stats import COUNTED, TOO_LATE, StatsRecorder
 
@@ -131,6 +131,7 @@ class Reporting:
     def __init__(self, parts: TaskParts, events: AttemptEvents, unknown: UnknownJobs) -> None:
         self._parts = parts
         self._keys = parts.keys
+        self._encryption = parts.encryption
         self._keeper = parts.keeper
         self._unknown = unknown
         self._backoffs = QueueBackoffs(parts.broker, parts.keys)
@@ -173,8 +174,11 @@ class Reporting:
                 (attempt, self._backoffs.reported(attempt, outcome) if isinstance(outcome, Failed) else outcome)
                 for attempt, outcome in reports
             ]
-        if self._keys.seal is not None:
-            reports = [(attempt, sealed(attempt, outcome, self._keys)) for attempt, outcome in reports]
+        if self._encryption is not None:
+            reports = [
+                (attempt, encrypted_outcome(self._encryption, self._keys, attempt, outcome))
+                for attempt, outcome in reports
+            ]
         self.pending += reports
         self._parts.prefetch.gave(count - released, released)
         self.finished_total += count - released

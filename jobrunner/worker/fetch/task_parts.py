@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.worker.fetch.notifier import Notifier
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
@@ -17,6 +18,7 @@ class TaskParts:
 
     broker: Broker
     keys: Keys
+    encryption: PayloadEncryption | None
     worker_id: str
     rotation: QueueRotation
     prefetch: Prefetch

@@ -6,17 +6,16 @@ its queue, and contents are encrypted before they become calls: results, payload
 
 import math
 import random
-from copy import copy
 from dataclasses import replace
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys, QueueKeys
-from jobrunner.client.encryption import bound_result, closed, unsealed
+from jobrunner.client.encryption import decrypted_payload, result_context
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
-from jobrunner.encryption.cipher import EncryptionContext
+from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption
 from jobrunner.errors import ServerError
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Deferred, Failed, FannedOut, Moved, Outcome, Succeeded, Unknown
@@ -106,45 +105,42 @@ class QueueBackoffs:
         return backoff
 
 
-def opened_attempt(attempt: Attempt, keys: Keys) -> tuple[Attempt, bytes | None]:
-    """A copy of the attempt with its payload opened, and the results that it receives (see client/flow_results.py).
-    Raises EncryptionError."""
-    opened = unsealed(attempt, keys.queue(attempt.queue))
-    made = copy(attempt)
-    made.payload, made.encoding = opened.raw, opened.encoding
-    return made, opened.after
-
-
-def sealed(attempt: Attempt, outcome: Outcome, keys: Keys) -> Outcome:
-    """The outcome as it is reported. Raises EncryptionError for items made of a payload that cannot be opened."""
+def encrypted_outcome(encryption: PayloadEncryption, keys: Keys, attempt: Attempt, outcome: Outcome) -> Outcome:
+    """The outcome as it is reported. Raises EncryptionError for items made of a payload that cannot be decrypted."""
     queue = keys.queue(attempt.queue)
-    if queue.seal is None:
-        return outcome
     if isinstance(outcome, Succeeded):
-        return Succeeded(queue.seal.close_result(outcome.result, bound_result(attempt, queue)))
+        return Succeeded(encryption.close_result(outcome.result, result_context(attempt, queue)))
     if isinstance(outcome, Moved):
-        return _moved(attempt, outcome, queue, keys.queue(outcome.queue), attempt.id, attempt.then or b"")
+        to = keys.queue(outcome.queue)
+        return _encrypted_move(encryption, attempt, outcome, (queue, to), attempt.id, attempt.then or b"")
     if isinstance(outcome, FannedOut):
         return FannedOut(
             children=tuple(
-                _moved(attempt, one, queue, keys.queue(one.queue), derived_id(attempt.id, place, queue.tag), b"")
-                for place, one in enumerate(outcome.children)
+                _encrypted_move(
+                    encryption, attempt, child, (queue, keys.queue(child.queue)),
+                    derived_id(attempt.id, place, queue.tag), b"",
+                )
+                for place, child in enumerate(outcome.children)
             )
-        )
+        )  # fmt: skip
     return outcome
 
 
-def _moved(attempt: Attempt, outcome: Moved, queue: QueueKeys, to: QueueKeys, task_id: str, then: bytes) -> Moved:
-    """Encrypts the payload for the target queue. A move without a payload of its own takes the payload of the
-    attempt."""
+def _encrypted_move(
+    encryption: PayloadEncryption, attempt: Attempt, outcome: Moved, queues: tuple[QueueKeys, QueueKeys],
+    task_id: str, then: bytes,
+) -> Moved:  # fmt: skip
+    """Encrypts the payload for the second of two queues, its target. A move without a payload of its own takes the
+    payload of the attempt, which is in the first."""
+    queue, to = queues
     payload, encoding, after = outcome.payload, outcome.encoding, b""
     if payload is None or then:
-        opened = unsealed(attempt, queue)
+        found = decrypted_payload(encryption, queue, attempt)
         if payload is None:
-            payload, encoding = opened.raw, opened.encoding.decode("utf-8", "replace")
+            payload, encoding = found.raw, found.encoding.decode("utf-8", "replace")
         if then:
-            after = opened.after or b""
+            after = found.after or b""
     headers = attempt.headers if outcome.headers is None else outcome.headers
-    bound = EncryptionContext(task_id, attempt.type, to.tag, to.name, headers or b"", then)
-    stored, stored_as = closed(to, payload, encoding, bound, after=after)
+    context = EncryptionContext(task_id, attempt.type, to.tag, to.name, headers or b"", then)
+    stored, stored_as = encryption.close(payload, encoding, context, after=after)
     return replace(outcome, payload=stored, encoding=stored_as)

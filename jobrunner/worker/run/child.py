@@ -16,7 +16,6 @@ from contextlib import ExitStack
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import configure
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import AttemptCrashed, JobrunnerError
 from jobrunner.jobs.registry import definition_for, load_modules
 from jobrunner.log_setup import log_to_stderr
@@ -77,8 +76,7 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
         return None
     channel.sendall(frame(b""))
     hide_in_errors(Redaction(client.settings.redact))
-    limit = client.settings.result_limit
-    return Runner(broker_of(client), keys_of(client), stopped.__contains__, limit, middleware=middleware)
+    return Runner(client, stopped.__contains__, middleware=middleware)
 
 
 def _run_traced(runner: Runner, attempt: Attempt, traceparent: str) -> Outcome:

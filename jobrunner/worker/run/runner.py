@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
-from jobrunner.broker.keys import Keys
+from jobrunner.client.client import Client
+from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.codec import write_result
 from jobrunner.errors import EncryptionError, EncryptionMissing, ParameterError, ResultTooLarge, ServerError, UsageError
@@ -18,9 +18,7 @@ from jobrunner.jobs.running_task import JobRun
 from jobrunner.logs import RUNNING, SafeLogger
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.outcome import OUTCOMES, Fail, Failed, Outcome, Released, Steer, Succeeded, Unknown
-from jobrunner.settings import DEFAULT_RESULT_LIMIT
 from jobrunner.worker import process_guard
-from jobrunner.worker.report.reported_outcome import opened_attempt
 from jobrunner.worker.run.error_outcome import (
     OnCancel,
     after_error,
@@ -53,18 +51,17 @@ class Runner:
 
     def __init__(
         self,
-        broker: Broker,
-        keys: Keys,
+        client: Client,
         is_stopped: Callable[[str], bool],
-        result_limit: int = DEFAULT_RESULT_LIMIT,
         begin: Begin = nothing,
         middleware: MiddlewareStack | None = None,
     ) -> None:
-        self._broker = broker
-        self._keys = keys
+        self._broker = broker_of(client)
+        self._keys = keys_of(client)
+        self._encryption = encryption_of(client)
         self._is_stopped = is_stopped
         self._pid = process_guard.PID
-        self._result_limit = result_limit
+        self._result_limit = client.settings.result_limit
         self._begin = begin
         self._middleware = middleware
 
@@ -140,10 +137,9 @@ class Runner:
         run = JobRun(attempt, definition.name, self._broker, self._keys, self._is_stopped, ends)
         RUNNING.set(run)
         held = attempt
-        if attempt.encoding or self._keys.seal is not None:
+        if attempt.encoding or self._encryption is not None:
             try:
-                attempt, run.after = opened_attempt(attempt, self._keys)
-                run.attempt = attempt
+                attempt = run.decrypt(self._encryption)
             except (EncryptionError, EncryptionMissing) as error:
                 return Failed(sendable(f"{type(error).__name__}: {error}"), retry=False)
         try:

@@ -10,7 +10,7 @@ from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_name, split_q
 from jobrunner.errors import InvalidName
 from jobrunner.task import new_id
 
-_NO_KEYS = ("name", "tag", "seal")
+_NO_KEYS = ("name", "tag")
 HOSTILE = ["", "a b", "a/b", "a{b}", "a\n", "a\0", "é", "a" * 129, "*", "a?", "[a]", None, 7, b"a", "x" * 10_000]
 
 
@@ -81,7 +81,7 @@ def test_queues_of_a_pipeline_share_tasks_and_nothing_else():
     raw, clean = keys.queue("orders/raw"), keys.queue("orders/clean")
     shared = {field.name for field in fields(QueueKeys) if getattr(raw, field.name) == getattr(clean, field.name)}
 
-    assert shared == {"tag", "seal", "base", "tasks", "finished", "waiters", "outbox", "batch"}
+    assert shared == {"tag", "base", "tasks", "finished", "waiters", "outbox", "batch"}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
+from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.scan import ScanBudget
 from jobrunner.errors import InvalidName, QueueNotEmpty, UsageError
 from jobrunner.jobs.build import published
@@ -212,7 +213,9 @@ def test_the_leader_forgets_what_was_unused_for_a_week(
     client.queue("full").push("x")
 
     def lead() -> None:
-        leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0, WEEK_MS / 1000), served=[])
+        leader = Coordinator(
+            broker, keys, "a", LeaderTimes(60, 0.0, WEEK_MS / 1000), served=[], cron=PeriodicTicks(broker, keys, None)
+        )
         leader.step()
         leader.step()
         wait_for(lambda: leader.step() and not leader._unused_queues.is_busy)
@@ -241,7 +244,7 @@ def test_a_queue_that_was_about_to_leave_is_looked_after(
     raw.srem(keys.queues, "mail")
 
     clock.advance(61_000)
-    leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0), served=[])
+    leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0), served=[], cron=PeriodicTicks(broker, keys, None))
     leader.step()
     assert client.queues() == ["mail"]
     assert raw.zcard(keys.queues_leaving) == 0

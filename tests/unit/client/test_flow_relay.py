@@ -18,6 +18,7 @@ from jobrunner.client.flow_results import receive
 from jobrunner.client.internals import broker_of
 from jobrunner.client.operations.flow_relay import relay, relaying
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
+from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.coordinator.scan import LeaderScan
 from jobrunner.join import Arrival, Ended, Join, write_onward
@@ -404,7 +405,10 @@ def test_the_leader_looks_also_at_queues_that_it_serves(flow: Flow, client: Clie
     flow.join("j", "c", total=1)
     flow.end("y", "b", to(("c", "j", 0)))
     client.queue("b").push("z")
-    leader = Coordinator(broker_of(client), keys, "w", LeaderTimes(10, 5), served=["a", "b"])
+    leader = Coordinator(
+        broker_of(client), keys, "w", LeaderTimes(10, 5), served=["a", "b"],
+        cron=PeriodicTicks(broker_of(client), keys, None),
+    )  # fmt: skip
     leader.step()
     assert flow.waiting("c") == ["task-j"]
 

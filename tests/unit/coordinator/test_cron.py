@@ -27,7 +27,7 @@ def start(clock: Clock) -> datetime:
 
 @pytest.fixture
 def fire(broker: Broker, keys: Keys) -> PeriodicTicks:
-    return PeriodicTicks(broker, keys)
+    return PeriodicTicks(broker, keys, None)
 
 
 class Town:
@@ -151,7 +151,7 @@ def test_a_removed_job_that_somebody_disabled_stays_so(
 
 def test_three_leaders_fire_each_tick_once(broker: Broker, keys: Keys, town: Town) -> None:
     """MOSQ-28: all three believe that they lead."""
-    leaders = [PeriodicTicks(broker, keys) for _ in range(3)]
+    leaders = [PeriodicTicks(broker, keys, None) for _ in range(3)]
     town.publish()
     for half in range(20):
         now = town.at(half / 2)
@@ -230,14 +230,14 @@ def test_a_cron_job_waits_for_its_time(fire: PeriodicTicks, town: Town, start: d
 
 def test_the_start_of_a_cron_job_is_remembered_over_a_change_of_leaders(broker: Broker, keys: Keys, town: Town) -> None:
     town.publish(schedule=Cron("* * * * *").spec())
-    PeriodicTicks(broker, keys).step(1, town.at(0))
-    PeriodicTicks(broker, keys).step(2, town.at(60))
+    PeriodicTicks(broker, keys, None).step(1, town.at(0))
+    PeriodicTicks(broker, keys, None).step(2, town.at(60))
     assert len(town.waiting()) == 1
 
 
 def test_an_older_leader_is_fenced_off(broker: Broker, keys: Keys, town: Town) -> None:
     """It was suspended, another one led meanwhile, and it goes on as if nothing had happened."""
-    old, new = PeriodicTicks(broker, keys), PeriodicTicks(broker, keys)
+    old, new = PeriodicTicks(broker, keys, None), PeriodicTicks(broker, keys, None)
     town.publish()
     old.step(1, town.at(0))
     new.step(2, town.at(1))
@@ -397,7 +397,7 @@ def test_another_leader_goes_on_too(fire: PeriodicTicks, town: Town, broker: Bro
     ahead = town.at(86_400)
     town.publish()
     fire.step(1, ahead)
-    later = PeriodicTicks(broker, keys)
+    later = PeriodicTicks(broker, keys, None)
     for second in (0.5, 0.7, 1.5, 2.5):
         later.step(2, town.at(second))
     assert sorted(town.ticks())[:2] == [1, 2]

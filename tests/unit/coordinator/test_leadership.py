@@ -12,6 +12,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
 from jobrunner.coordinator import coordinator
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
+from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.scan import LeaderScan
 from tests.support.stopped_clock import FakeClock, stopped
 from tests.support.waiting import wait_for
@@ -28,7 +29,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 @pytest.fixture
 def elect(broker: Broker, keys: Keys) -> Callable[[str], Coordinator]:
     """A candidate with that name."""
-    return lambda name: Coordinator(broker, keys, name, LeaderTimes(TTL_S, 5.0), served=[])
+    return lambda name: Coordinator(
+        broker, keys, name, LeaderTimes(TTL_S, 5.0), served=[], cron=PeriodicTicks(broker, keys, None)
+    )
 
 
 def in_a_chore(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:

@@ -5,6 +5,7 @@ import pytest
 from jobrunner.client.batches import Batches
 from jobrunner.coordinator import recovery
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
+from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.recovery import OrphanedItems
 from jobrunner.errors import ServerRefused
 
@@ -26,7 +27,7 @@ def strand(broker, keys, client, raw):
 
 
 def lead(broker, keys):
-    leader = Coordinator(broker, keys, "a", LeaderTimes(30, 5.0), served=[])
+    leader = Coordinator(broker, keys, "a", LeaderTimes(30, 5.0), served=[], cron=PeriodicTicks(broker, keys, None))
     for _ in range(30):
         leader.step()
 

@@ -20,7 +20,7 @@ def test_a_tick_makes_a_task_with_every_option_of_its_job() -> None:
 
     registry.forget("definitions.all")  # others publish every job of the process
     assert All.definition is not None
-    task = define(All.definition).task("id-of-the-tick")
+    task = define(All.definition).task("id-of-the-tick", None)
 
     assert (task.id, task.queue, task.type) == ("id-of-the-tick", "q", "definitions.all")
     assert task.payload == b'{"tenant":"acme"}'

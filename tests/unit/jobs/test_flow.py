@@ -244,7 +244,7 @@ def test_every_join_expires(current: Client, raw: redis.Redis) -> None:
 def test_a_flow_enqueued_half_way_fires_nothing(stop: int, client: Client) -> None:
     """The process dies after N round trips; then the part of two tasks in two queues that was sent is purged."""
     flow = laid(group(add.bind(1), other.bind(), on_success=Thing(), on_complete=Thing()))
-    steps: Any = send(flow, keys_of(client), 1000)
+    steps: Any = send(flow, keys_of(client), None, 1000)
     replies: list[Any] | None = None
     with suppress(StopIteration):
         for _ in range(stop):
@@ -258,7 +258,7 @@ def test_a_flow_enqueued_half_way_fires_nothing(stop: int, client: Client) -> No
 def test_a_flow_sent_twice_is_there_once(client: Client) -> None:
     flow = laid(chain(add.bind(1), add.bind(2)))
     for _ in range(2):
-        run_operation(broker_of(client), send(flow, keys_of(client), 1000))
+        run_operation(broker_of(client), send(flow, keys_of(client), None, 1000))
     assert client.queue("maths").counts()["waiting"] == 1
 
 

@@ -1,9 +1,12 @@
-"""Attempts made by hand, for tests that need no server."""
+"""Attempts and a client made by hand, for tests that need no server."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.keys import Keys
+from jobrunner.settings import ClientSettings
 
 _numbers = itertools.count(1)
 
@@ -24,3 +27,9 @@ def attempt_at(job: str, payload: bytes = b"{}", **fields: Any) -> Attempt:
         "headers": None,
     }
     return Attempt(**{**known, "type": job, "payload": payload, **fields})
+
+
+def client_of(server: Any, **options: Any) -> Any:
+    """What a Runner needs of a client that talks to `server`, with prefix `t` and these settings."""
+    settings = ClientSettings(url="", prefix="t", **options)
+    return SimpleNamespace(_broker=server, _keys=Keys("t"), _encryption=None, settings=settings)

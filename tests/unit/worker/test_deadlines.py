@@ -10,7 +10,6 @@ import pytest
 
 from jobrunner import job
 from jobrunner.attempt import Attempt
-from jobrunner.broker.keys import Keys
 from jobrunner.outcome import Failed, Outcome, Succeeded
 from jobrunner.worker.run import threads, watchdog
 from jobrunner.worker.run.runner import Runner
@@ -18,7 +17,7 @@ from jobrunner.worker.run.threads import Deadlines
 from jobrunner.worker.run.watchdog import Watchdog
 from tests.support.stopped_clock import stopped
 from tests.support.waiting import wait_for
-from tests.unit.worker.attempts import attempt_at
+from tests.unit.worker.attempts import attempt_at, client_of
 
 
 @job(name="deadlines.brief", timeout=0.05, max_attempts=1)
@@ -61,7 +60,7 @@ def unlimited() -> str:
 
 @pytest.fixture
 def deadlines() -> Iterator[Deadlines]:
-    made = Deadlines(Runner(None, Keys("t"), lambda token: False), Watchdog())  # type: ignore[arg-type]
+    made = Deadlines(Runner(client_of(None), lambda token: False), Watchdog())
     yield made
     made.close()
 

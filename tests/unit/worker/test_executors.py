@@ -15,7 +15,7 @@ import pytest
 
 from jobrunner import Client, job
 from jobrunner.attempt import Attempt
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.internals import keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
 from jobrunner.worker.run import threads as threads_module
 from jobrunner.worker.run.coroutines import CoroutineExecutor
@@ -301,7 +301,7 @@ def children(server: Server, client: Client) -> Iterator[Callable[..., ProcessSl
         *modules: str, is_stopped: Callable[[str], bool] = lambda token: False, max_memory: int = 0
     ) -> ProcessSlots:
         greeting = write_greeting(server.url, keys_of(client).prefix, modules, options={"result_limit": 4_000_000})
-        runner = Runner(broker_of(client), keys_of(client), is_stopped)
+        runner = Runner(client, is_stopped)
         made.append(ProcessSlots(greeting, runner, is_stopped, max_memory))
         return made[-1]
 

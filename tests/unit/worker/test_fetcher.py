@@ -105,7 +105,7 @@ class Bench:
         self.stock = Prefetch(slots, prefetch_s, 500)
         self.figures = StatsRecorder(broker, keys, "w")
         parts = TaskParts(
-            broker, keys, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
+            broker, keys, None, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
             self.held, self.ear, self.figures,  # type: ignore[arg-type]
         )  # fmt: skip
         events = AttemptEvents(broker, keys, "w", writes=False)

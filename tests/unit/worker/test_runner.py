@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from jobrunner import Backoff, Cancel, Fail, Job, PeriodicJob, Retry, Snooze, job
-from jobrunner.broker.keys import Keys
 from jobrunner.outcome import Acknowledged, Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, Unknown
 from jobrunner.worker.run.runner import Runner
-from tests.unit.worker.attempts import attempt_at
+from tests.unit.worker.attempts import attempt_at, client_of
 
 Act = Callable[[Job], Any]
 acts: dict[str, Act] = {}
@@ -161,7 +160,7 @@ def server() -> NoServer:
 
 @pytest.fixture
 def runner(server: NoServer) -> Runner:
-    return Runner(server, Keys("t"), lambda token: False)  # type: ignore[arg-type]
+    return Runner(client_of(server), lambda token: False)
 
 
 def outcome_of(runner: Runner, act: Act, job: str = "runner.plain", **fields: Any) -> Outcome:
@@ -229,7 +228,7 @@ def test_a_number_that_json_does_not_have_is_not_lost_in_silence(runner: Runner,
 
 
 def test_a_result_has_a_limit_and_work_that_is_done_is_not_done_again(server: NoServer) -> None:
-    runner = Runner(server, Keys("t"), lambda token: False, result_limit=100)  # type: ignore[arg-type]
+    runner = Runner(client_of(server, result_limit=100), lambda token: False)
 
     assert outcome_of(runner, lambda _: "x" * 98) == Succeeded(b'"' + b"x" * 98 + b'"')
     outcome = outcome_of(runner, lambda _: "x" * 99)

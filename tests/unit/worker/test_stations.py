@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.keys import Keys
 from jobrunner.errors import AttemptTimeout, ParameterError
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, forget_station, register_station
@@ -18,7 +17,7 @@ from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.slots import DispatchingExecutor
 from jobrunner.worker.run.wire import write_greeting
-from tests.unit.worker.attempts import attempt_at
+from tests.unit.worker.attempts import attempt_at, client_of
 from tests.unit.worker.child_jobs import CHILD_STATION
 
 QUEUE = "runner/raw"
@@ -37,7 +36,7 @@ class Item:
 
 @pytest.fixture
 def runner() -> Runner:
-    return Runner(None, Keys("t"), lambda token: False)  # type: ignore[arg-type]
+    return Runner(client_of(None), lambda token: False)
 
 
 @pytest.fixture
