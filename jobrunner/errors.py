@@ -32,7 +32,7 @@
     │   ├── NewerFormat                 a newer version wrote what this one cannot read
     │   ├── OlderFormat                 an older version wrote what this one cannot read
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
-    ├── EncryptionError                 a payload or result that cannot be opened; it stays as it is
+    ├── EncryptionError                 a payload or result that cannot be decrypted; it stays as it is
     │   ├── EncryptionKeyMissing        its key is not among those of this client
     │   ├── DecryptionFailed            it was changed, or is that of another task
     │   └── NotEncrypted                it is plain, and this client requires otherwise
@@ -182,15 +182,15 @@ class EmbeddedServerError(ServerUnavailable):
 
 
 class EncryptionError(JobrunnerError):
-    """A payload or result is encrypted or signed and cannot be opened; nothing was changed or lost."""
+    """A payload or result is encrypted or signed and cannot be decrypted or verified; nothing was changed or lost."""
 
 
 class EncryptionKeyMissing(EncryptionError):
-    """The key that it was sealed with is not among the `payload_keys` of this client."""
+    """The key that it was encrypted or signed with is not among the `payload_keys` of this client."""
 
 
 class DecryptionFailed(EncryptionError):
-    """A payload or result was changed, is that of another task, or was sealed with another key of the same name."""
+    """A payload or result was changed, is that of another task, or has another key of the same name."""
 
 
 class NotEncrypted(EncryptionError):

@@ -37,7 +37,8 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
     expires_in_ms: int | None = None
     key: str | None = None
     signature: str = ""
-    """Proves that a process with the keys published these parameters; empty without keys."""
+    """Proves that a process with the keys published these parameters; empty without keys. Stored as `seal`, as part of
+    the format."""
 
     @property
     def signed_context(self) -> EncryptionContext:

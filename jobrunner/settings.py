@@ -19,7 +19,7 @@ from jobrunner.retry import seconds
 Duration = timedelta | int | float
 DURABILITIES = ("none", "fsync", "replicated")
 EVENTS = ("lifecycle", "all")
-SEALS = ("encrypt", "sign")
+PROTECTIONS = ("encrypt", "sign")
 _LONGEST_WAIT_S = 4.0
 """Shorter than a read may take before its connection counts as broken."""
 DEFAULT_RESULT_LIMIT = 1024 * 1024
@@ -59,8 +59,9 @@ class ClientSettings:
     buffer_flush: float = 5.0
     """How long the exit of the process waits to send buffered tasks; those left then are lost."""
     payload_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that payloads and results are sealed with, each 32 bytes as base64: the first seals, all of them open.
-    As arguments or in JOBRUNNER_PAYLOAD_KEYS, with commas between them; never in a file of the project."""
+    """Keys that payloads and results are encrypted or signed with, each 32 bytes as base64. The first is used for new
+    ones, all of them for what is stored. As arguments or in JOBRUNNER_PAYLOAD_KEYS, with commas between them; never in
+    a file of the project."""
     payload_encryption: str = "encrypt"
     """The protection: "encrypt" (needs the extra `encryption`), or "sign" and leave payloads readable."""
     require_encryption: bool = False
@@ -162,7 +163,7 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
             options.setdefault(name, limit)
         if name in options:
             check_whole(options[name], name, minimum=1)
-    _settle_seal(options, stored)
+    _settle_encryption(options, stored)
     options["redact"] = _names_to_hide(options.get("redact", ()), stored)
     options["middleware"] = _middleware(options.get("middleware"), stored)
     _check_buffer(options)
@@ -200,7 +201,7 @@ def _middleware(given: object, stored: FileSettings) -> tuple[Any, ...]:
     return tuple(given)
 
 
-def _settle_seal(options: dict[str, Any], stored: FileSettings) -> None:
+def _settle_encryption(options: dict[str, Any], stored: FileSettings) -> None:
     keys = options.get("payload_keys")
     if keys is None:
         keys = [key for key in os.environ.get("JOBRUNNER_PAYLOAD_KEYS", "").split(",") if key.strip()]
@@ -210,9 +211,9 @@ def _settle_seal(options: dict[str, Any], stored: FileSettings) -> None:
     for name in ("payload_encryption", "require_encryption"):
         if getattr(stored, name) is not None:
             options.setdefault(name, getattr(stored, name))
-    if options.get("payload_encryption", "encrypt") not in SEALS:
+    if options.get("payload_encryption", "encrypt") not in PROTECTIONS:
         raise InvalidOption(
-            f"payload_encryption={describe(options['payload_encryption'])}: choose one of {', '.join(SEALS)}"
+            f"payload_encryption={describe(options['payload_encryption'])}: choose one of {', '.join(PROTECTIONS)}"
         )
     if not isinstance(options.get("require_encryption", False), bool):
         raise InvalidOption(f"require_encryption={describe(options['require_encryption'])}: give true or false")

@@ -6,8 +6,8 @@ The hash of a task has these fields (absent ones are defaults):
 field               content
 =================== ==========================================================================================
 id, type, queue     its id; the job's name, empty for a bare queue's item; the full name of the queue it is in
-payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes), and of
-                    sealed ones by what they are sealed (see encryption/cipher.py)
+payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes), or
+                    the envelope of encrypted or signed ones (see encryption/envelope.py)
 headers             JSON object of strings that travels with it
 enqueue_time        when it was first enqueued, Unix ms; retries, promotion and moves leave it alone
 retry_count         failures plus leases that ended without a report, since it entered its queue; the attempt that

@@ -15,12 +15,12 @@ from jobrunner.encryption.cipher import (
     DecryptedPayload,
     EncryptionContext,
     PayloadEncryption,
+    decrypt_payload,
+    decrypt_result,
     is_encrypted,
     is_encrypted_result,
-    is_sealed,
-    is_sealed_result,
-    open_payload,
-    open_result,
+    is_protected,
+    is_protected_result,
 )
 from jobrunner.errors import EncryptionError
 from jobrunner.settings import ClientSettings
@@ -62,7 +62,7 @@ def encrypted_task(
         task.headers or b"",
         task.then or b"",
     )
-    payload, encoding = encryption.close(task.payload, task.encoding, context, after=after)
+    payload, encoding = encryption.encrypt(task.payload, task.encoding, context, after=after)
     return structs.replace(task, payload=payload, encoding=encoding)
 
 
@@ -70,7 +70,7 @@ def encrypted_payload(
     encryption: PayloadEncryption | None, raw: bytes, encoding: str, context: EncryptionContext, *, after: bytes = b""
 ) -> tuple[bytes, str]:
     """(payload, encoding) as they are stored."""
-    return (raw, encoding) if encryption is None else encryption.close(raw, encoding, context, after=after)
+    return (raw, encoding) if encryption is None else encryption.encrypt(raw, encoding, context, after=after)
 
 
 def result_context(attempt: Attempt, keys: QueueKeys) -> EncryptionContext:
@@ -85,7 +85,7 @@ def encrypted_results(
     if encryption is None:
         return results
     pairs = zip(results, attempts, strict=True)
-    return (encryption.close_result(raw, result_context(one, keys)) for raw, one in pairs)
+    return (encryption.encrypt_result(raw, result_context(one, keys)) for raw, one in pairs)
 
 
 def decrypted_payload(encryption: PayloadEncryption | None, keys: QueueKeys, attempt: Attempt) -> DecryptedPayload:
@@ -93,7 +93,7 @@ def decrypted_payload(encryption: PayloadEncryption | None, keys: QueueKeys, att
     context = EncryptionContext(
         attempt.id, attempt.type, keys.tag, keys.name, attempt.headers or b"", attempt.then or b""
     )
-    return open_payload(encryption, attempt.payload or b"", attempt.encoding, context)
+    return decrypt_payload(encryption, attempt.payload or b"", attempt.encoding, context)
 
 
 def plain_payload(
@@ -112,18 +112,18 @@ def decrypted_record(encryption: PayloadEncryption | None, record: TaskRecord) -
     It is for reading and not for running, so a payload may be in any queue of its pipeline (`anywhere`).
     """
     result = record.result or b""
-    if encryption is None and not is_sealed(record.fields.get("encoding")) and not is_sealed_result(result):
+    if encryption is None and not is_protected(record.fields.get("encoding")) and not is_protected_result(result):
         return record
     found, unread, after = dict(record.fields), None, b""
     then = found.get("then", b"")
     context = EncryptionContext(record.id, record.type, record.tag, record.queue, found.get("headers", b""), then)
     try:
-        payload = open_payload(encryption, record.payload, found.get("encoding"), context, anywhere=True)
+        payload = decrypt_payload(encryption, record.payload, found.get("encoding"), context, anywhere=True)
         found |= {"payload": payload.raw} | ({"encoding": payload.encoding} if "encoding" in found else {})
         after = payload.after or b""
         if result:
             result_of = EncryptionContext(record.id, record.type, record.tag, then=then)
-            found["result"] = open_result(encryption, result, result_of)
+            found["result"] = decrypt_result(encryption, result, result_of)
     except EncryptionError as error:
         unread = error
     return replace(

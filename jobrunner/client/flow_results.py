@@ -15,7 +15,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import flows
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.codec import decode
-from jobrunner.encryption.cipher import PayloadEncryption, is_sealed_result, no_keys
+from jobrunner.encryption.cipher import PayloadEncryption, is_protected_result, no_keys
 from jobrunner.encryption.envelope import damaged
 from jobrunner.join import AS_BROUGHT, NO_RESULTS, Join, Rule, read_onward
 
@@ -113,7 +113,7 @@ def _proved(encryption: PayloadEncryption, raw: bytes, source: ResultSource, exc
         elif number in source.groups:
             values.append(_proved(encryption, part, source.groups[number], []))
         else:
-            value, then = encryption.open_handed_on(part)
+            value, then = encryption.decrypt_handed_on(part)
             if not any((one.join, one.member) == (source.join, number) for one in read_onward(then)):
                 raise damaged()
             values.append(decode(value))
@@ -132,8 +132,8 @@ def _unproved(encryption: PayloadEncryption | None, raw: msgspec.Raw) -> Any:
     text = bytes(raw)
     if text.startswith(b"["):
         return [_unproved(encryption, one) for one in msgspec.json.decode(text, type=list[msgspec.Raw])]
-    if is_sealed_result(text):
+    if is_protected_result(text):
         if encryption is None:
             raise no_keys("result")
-        return decode(encryption.open_handed_on(text)[0])
+        return decode(encryption.decrypt_handed_on(text)[0])
     return msgspec.json.decode(text)

@@ -74,7 +74,7 @@ class Popped:
 
     @property
     def payload(self) -> Any:
-        """The pushed payload. Raises EncryptionError for an encrypted or signed one that cannot be opened."""
+        """The pushed payload. Raises EncryptionError for an encrypted or signed one that cannot be decrypted."""
         if isinstance(self._found, EncryptionError):
             raise self._found
         return self._found
@@ -169,7 +169,7 @@ class ItemRecord(TaskRecord):
     """An item as it stood when it was read. `payload` and `result` are what was pushed and what it was committed with;
     of a task of a job, as with a lease, `payload` is the JSON of its parameters.
 
-    What cannot be opened or read stands there as it is stored, and `unread` says why.
+    What cannot be decrypted or read stands there as it is stored, and `unread` says why.
     """
 
     payload: Any = field(repr=False)

@@ -1,8 +1,9 @@
-"""Sealed payloads: encrypted or signed with keys that the server never sees.
+"""Encrypts or signs payloads and results with keys that the server never sees.
 
-A seal is bound to one task: the prefix, its id, type, queue, headers, and whom it tells of its end, and to what is
-sealed, a payload or a result (see envelope.py). The seal of a payload stands in its field `encoding`; a sealed
-result is a JSON object with a name that no other has.
+Ciphertext or signature ("protected" means that there is either) is bound to one task, by the prefix, its id, type,
+queue, headers, and the joins that it reports its end to, and to a purpose, a payload or a result (see envelope.py). The
+envelope of a payload is in the task's field `encoding`; a protected result is a JSON object with a name that no other
+result has.
 """
 
 import base64
@@ -24,11 +25,11 @@ from jobrunner.encryption.envelope import (
     Header,
     aes_gcm,
     as_encoding,
-    as_word,
-    covered,
+    as_result_envelope,
+    associated_data,
     damaged,
     of_encoding,
-    of_word,
+    of_result_envelope,
     write_header,
 )
 from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, NotEncrypted
@@ -41,12 +42,12 @@ _forwards: dict[str, set[str]] = {}
 
 
 def allow_forward(queue: str, to: str) -> None:
-    """Lets payloads that were sealed for `queue` open in `to`, its `dead_letter_queue`."""
+    """Lets payloads that were encrypted or signed for `queue` be decrypted in `to`, its `dead_letter_queue`."""
     _forwards.setdefault(queue, set()).add(to)
 
 
 class DecryptedPayload(NamedTuple):
-    """A payload as it was. `after` says which results its task is given; None when the payload was not sealed."""
+    """A payload as it was. `after` says which results its task is given; None when the payload was not protected."""
 
     raw: bytes
     encoding: bytes
@@ -61,22 +62,23 @@ class _ResultOwner(NamedTuple):
     tag: str
     then: str
 
-    def bound(self) -> EncryptionContext:
+    def context(self) -> EncryptionContext:
         return EncryptionContext(self.id, self.type, self.tag, then=self.then.encode())
 
 
-class _EncryptedResult(msgspec.Struct, rename={"seal": "jobrunner:sealed"}):
-    """A sealed result. `of` is whose it is; `value` base64 of ciphertext, or the result itself as JSON."""
+class _ProtectedResult(msgspec.Struct, rename={"envelope": "jobrunner:sealed"}):
+    """A result as it is stored. `of` is the task that it belongs to; `value` is base64 of ciphertext, or the result
+    itself as JSON."""
 
-    seal: str
+    envelope: str
     of: _ResultOwner
     value: msgspec.Raw
 
 
 class PayloadEncryption:
-    """Seals with the first of its keys and opens with any of them, so that keys can be changed one after the other.
+    """Encrypts or signs with the first of its keys and accepts any of them, so that keys can be rotated one by one.
 
-    `kind` is what it seals with: "encrypt" or "sign"; it opens both. With `required` it opens nothing that is plain.
+    `kind` is "encrypt" or "sign"; both are read. With `required` it reads nothing that is plain.
     """
 
     def __init__(
@@ -91,129 +93,138 @@ class PayloadEncryption:
         if self._encrypts:
             aes_gcm()
 
-    def close(self, raw: bytes, encoding: str, bound: EncryptionContext, *, after: bytes = b"") -> tuple[bytes, str]:
+    def encrypt(
+        self, raw: bytes, encoding: str, context: EncryptionContext, *, after: bytes = b""
+    ) -> tuple[bytes, str]:
         """(payload, encoding) as they are stored. `after`: which results the task is given, for a step of a flow."""
-        header = self._header(PAYLOAD, encoding=encoding, place=bound.queue, after=after)
-        stored, signature = self._closed(raw, header, bound)
+        header = self._header(PAYLOAD, encoding=encoding, queue=context.queue, after=after)
+        stored, signature = self._protect(raw, header, context)
         return stored, as_encoding(header, signature)
 
-    def open(
-        self, raw: bytes, encoding: bytes, bound: EncryptionContext, *, anywhere: bool = False
+    def decrypt(
+        self, raw: bytes, encoding: bytes, context: EncryptionContext, *, anywhere: bool = False
     ) -> DecryptedPayload:
         """The payload as it was. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted.
 
-        What was sealed for another queue is refused, but where this program allows it (`allow_forward`); to look at it,
-        and not to run it, `anywhere` opens it in every queue of its pipeline.
+        A payload that was encrypted or signed for another queue is refused unless this program allows it
+        (`allow_forward`). `anywhere` is for showing a payload, not for running it: it may be in any queue of its
+        pipeline.
         """
         if b" " not in encoding:
             if self.required:
                 raise _plain("payload")
             return DecryptedPayload(raw, encoding, None)
         header, signature = of_encoding(encoding)
-        opened = self._opened(header, signature, raw, PAYLOAD, bound)
-        if header.place != bound.queue and not anywhere and not _is_forwarded(header.place, bound.queue):
+        plain = self._unprotect(header, signature, raw, PAYLOAD, context)
+        if header.queue != context.queue and not anywhere and not _is_forwarded(header.queue, context.queue):
             raise DecryptionFailed(
-                f"the payload was sealed for queue {header.place!r} and is in {bound.queue!r}: it was moved "
-                "without the key; if this is that queue's dead_letter_queue, declare it in this program, too"
+                f"the payload was encrypted or signed for queue {header.queue!r} and is in {context.queue!r}: "
+                "it was moved without the key; if this is that queue's dead_letter_queue, declare that in this program"
             )
-        return DecryptedPayload(opened, header.encoding.encode(), header.after)
+        return DecryptedPayload(plain, header.encoding.encode(), header.after)
 
-    def close_result(self, raw: bytes, bound: EncryptionContext) -> bytes:
+    def encrypt_result(self, raw: bytes, context: EncryptionContext) -> bytes:
         """A result as it is stored. None stays none, but in a flow, where the next step asks for a proof of it."""
-        if not raw and not bound.then:
+        if not raw and not context.then:
             return raw
         header = self._header(RESULT)
-        of = _of(bound)
-        value, signature = self._closed(raw or b"null", header, of.bound())
+        of = _owner(context)
+        value, signature = self._protect(raw or b"null", header, of.context())
         if self._encrypts:
             value = b'"' + base64.b64encode(value) + b'"'
-        return msgspec.json.encode(_EncryptedResult(as_word(header, signature), of, msgspec.Raw(value)))
+        return msgspec.json.encode(_ProtectedResult(as_result_envelope(header, signature), of, msgspec.Raw(value)))
 
-    def open_result(self, raw: bytes, bound: EncryptionContext) -> bytes:
+    def decrypt_result(self, raw: bytes, context: EncryptionContext) -> bytes:
         """A result as it was. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted."""
-        if not is_sealed_result(raw):
-            if self.required and (raw or bound.then):
+        if not is_protected_result(raw):
+            if self.required and (raw or context.then):
                 raise _plain("result")
             return raw
         found = _read_result(raw)
-        if found.of != _of(bound):
+        if found.of != _owner(context):
             raise damaged()
-        return self._opened_result(found)
+        return self._unprotect_result(found)
 
-    def open_handed_on(self, raw: bytes) -> tuple[bytes, bytes]:
-        """A sealed result of any task, and the join that its task reports to. Raises EncryptionKeyMissing,
+    def decrypt_handed_on(self, raw: bytes) -> tuple[bytes, bytes]:
+        """A protected result of any task, and the joins that its task reports to. Raises EncryptionKeyMissing,
         DecryptionFailed."""
         found = _read_result(raw)
-        return self._opened_result(found), found.of.then.encode()
+        return self._unprotect_result(found), found.of.then.encode()
 
-    def sign_parameters(self, raw: bytes, bound: EncryptionContext) -> str:
-        """The seal of the parameters that a periodic job is published with. They stay readable, and the same parameters
-        have the same seal, so that workers which publish the same do not take it for a change."""
-        header = write_header(HMAC, PERIODIC, self._first.name, place=bound.queue)
-        return as_encoding(header, self._first.sign(raw, covered(header, bound, prefix=self._prefix)))
+    def sign_parameters(self, raw: bytes, context: EncryptionContext) -> str:
+        """The signature of the parameters that a periodic job is published with, also with `kind` "encrypt". They stay
+        readable, and the same parameters have the same signature, so that workers which publish the same do not take it
+        for a change."""
+        header = write_header(HMAC, PERIODIC, self._first.name, queue=context.queue)
+        return as_encoding(header, self._first.sign(raw, associated_data(header, context, prefix=self._prefix)))
 
-    def check_parameters(self, raw: bytes, seal: str, bound: EncryptionContext) -> None:
+    def check_parameters(self, raw: bytes, signature: str, context: EncryptionContext) -> None:
         """Raises EncryptionKeyMissing, DecryptionFailed or NotEncrypted unless a holder of the keys published them."""
-        if not seal:
+        if not signature:
             if self.required:
                 raise _plain("definition of a periodic job")
             return
-        header, signature = of_encoding(seal.encode("utf-8", "replace"))
-        if header.place != bound.queue:
+        header, digest = of_encoding(signature.encode("utf-8", "replace"))
+        if header.queue != context.queue:
             raise damaged()
-        self._opened(header, signature, raw, PERIODIC, bound)
+        self._unprotect(header, digest, raw, PERIODIC, context)
 
-    def _header(self, purpose: int, *, encoding: str = "", place: str = "", after: bytes = b"") -> bytes:
+    def _header(self, purpose: int, *, encoding: str = "", queue: str = "", after: bytes = b"") -> bytes:
         algorithm = AES if self._encrypts else HMAC
-        return write_header(algorithm, purpose, self._first.name, encoding=encoding, place=place, after=after)
+        return write_header(algorithm, purpose, self._first.name, encoding=encoding, queue=queue, after=after)
 
-    def _closed(self, raw: bytes, header: bytes, bound: EncryptionContext) -> tuple[bytes, bytes]:
-        said = covered(header, bound, prefix=self._prefix)
-        return (self._first.encrypt(raw, said), b"") if self._encrypts else (raw, self._first.sign(raw, said))
+    def _protect(self, raw: bytes, header: bytes, context: EncryptionContext) -> tuple[bytes, bytes]:
+        associated = associated_data(header, context, prefix=self._prefix)
+        return (
+            (self._first.encrypt(raw, associated), b"") if self._encrypts else (raw, self._first.sign(raw, associated))
+        )
 
-    def _opened(self, header: Header, signature: bytes, raw: bytes, purpose: int, bound: EncryptionContext) -> bytes:
+    def _unprotect(
+        self, header: Header, signature: bytes, raw: bytes, purpose: int, context: EncryptionContext
+    ) -> bytes:
         key = self._by_name.get(header.key)
         if key is None:
             raise EncryptionKeyMissing(
-                f"sealed with key {header.key.hex()!r}, which is not among payload_keys; add it, then try again"
+                f"encrypted or signed with key {header.key.hex()!r}, which is not among payload_keys; add it, "
+                "then try again"
             )
         if header.purpose != purpose:
             raise damaged()
-        said = covered(header.raw, bound, prefix=self._prefix)
+        associated = associated_data(header.raw, context, prefix=self._prefix)
         if header.algorithm == AES and not signature:
-            return key.decrypt(raw, said)
-        if header.algorithm != HMAC or not hmac.compare_digest(signature, key.sign(raw, said)):
+            return key.decrypt(raw, associated)
+        if header.algorithm != HMAC or not hmac.compare_digest(signature, key.sign(raw, associated)):
             raise damaged()
         return raw
 
-    def _opened_result(self, found: _EncryptedResult) -> bytes:
-        header, signature = of_word(found.seal)
+    def _unprotect_result(self, found: _ProtectedResult) -> bytes:
+        header, signature = of_result_envelope(found.envelope)
         value = bytes(found.value)
         if header.algorithm == AES:
             try:
                 value = base64.b64decode(value.strip(b'"'), validate=True)
             except binascii.Error as error:
                 raise damaged() from error
-        return self._opened(header, signature, value, RESULT, found.of.bound())
+        return self._unprotect(header, signature, value, RESULT, found.of.context())
 
 
-_results = msgspec.json.Decoder(_EncryptedResult)
+_results = msgspec.json.Decoder(_ProtectedResult)
 
 
-def _read_result(raw: bytes) -> _EncryptedResult:
+def _read_result(raw: bytes) -> _ProtectedResult:
     try:
         return _results.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise damaged() from error
 
 
-def _of(bound: EncryptionContext) -> _ResultOwner:
-    return _ResultOwner(bound.id, bound.type, bound.tag, bound.then.decode("utf-8", "replace"))
+def _owner(context: EncryptionContext) -> _ResultOwner:
+    return _ResultOwner(context.id, context.type, context.tag, context.then.decode("utf-8", "replace"))
 
 
-def _is_forwarded(place: str, queue: str) -> bool:
-    """Whether this program says that what dies in `place` may come to `queue`, over others too."""
-    reached, left = {place}, [place]
+def _is_forwarded(origin: str, queue: str) -> bool:
+    """Whether this program says that what dies in `origin` may come to `queue`, over others too."""
+    reached, left = {origin}, [origin]
     while left:
         for to in _forwards.get(left.pop(), ()):
             if to not in reached:
@@ -222,8 +233,8 @@ def _is_forwarded(place: str, queue: str) -> bool:
     return queue in reached
 
 
-def is_sealed(encoding: bytes | None) -> bool:
-    """Whether that is the encoding of a sealed payload."""
+def is_protected(encoding: bytes | None) -> bool:
+    """Whether that is the encoding of an encrypted or signed payload."""
     return encoding is not None and b" " in encoding
 
 
@@ -232,18 +243,22 @@ def is_encrypted(encoding: bytes | None) -> bool:
     return encoding is not None and b" " in encoding and _algorithm(of_encoding, encoding) != HMAC
 
 
-def is_sealed_result(raw: bytes) -> bool:
-    """Whether a result is sealed."""
+def is_protected_result(raw: bytes) -> bool:
+    """Whether a result is encrypted or signed."""
     return raw.startswith(_MARK)
 
 
 def is_encrypted_result(raw: bytes) -> bool:
     """Whether a result cannot be read without its key."""
-    return raw.startswith(_MARK) and _algorithm(lambda found: of_word(_read_result(found).seal), raw) != HMAC
+    return raw.startswith(_MARK) and _algorithm(_result_header, raw) != HMAC
 
 
-def encoding_when_open(encoding: bytes | None) -> bytes:
-    """How a payload reads that was not opened, as its header says: to show it, not to trust it."""
+def _result_header(raw: bytes) -> tuple[Header, bytes]:
+    return of_result_envelope(_read_result(raw).envelope)
+
+
+def claimed_encoding(encoding: bytes | None) -> bytes:
+    """The encoding of a payload that was not decrypted, as its header says: to show it, not to trust it."""
     if encoding is None or b" " not in encoding:
         return encoding or b""
     try:
@@ -259,37 +274,37 @@ def _algorithm(read: Callable[[bytes], tuple[Header, bytes]], raw: bytes) -> int
         return 0
 
 
-def open_payload(
-    seal: PayloadEncryption | None,
+def decrypt_payload(
+    encryption: PayloadEncryption | None,
     raw: bytes,
     encoding: bytes | None,
-    bound: EncryptionContext,
+    context: EncryptionContext,
     *,
     anywhere: bool = False,
 ) -> DecryptedPayload:
     """The plain payload, also where no keys are configured. Raises EncryptionKeyMissing, DecryptionFailed,
     NotEncrypted."""
-    if seal is not None:
-        return seal.open(raw, encoding or b"", bound, anywhere=anywhere)
-    if is_sealed(encoding):
+    if encryption is not None:
+        return encryption.decrypt(raw, encoding or b"", context, anywhere=anywhere)
+    if is_protected(encoding):
         raise no_keys("payload")
     return DecryptedPayload(raw, encoding or b"", None)
 
 
-def open_result(seal: PayloadEncryption | None, raw: bytes, bound: EncryptionContext) -> bytes:
+def decrypt_result(encryption: PayloadEncryption | None, raw: bytes, context: EncryptionContext) -> bytes:
     """The plain result, also where no keys are configured. Raises EncryptionKeyMissing, DecryptionFailed,
     NotEncrypted."""
-    if seal is not None:
-        return seal.open_result(raw, bound)
-    if is_sealed_result(raw):
+    if encryption is not None:
+        return encryption.decrypt_result(raw, context)
+    if is_protected_result(raw):
         raise no_keys("result")
     return raw
 
 
 def no_keys(what: str) -> EncryptionKeyMissing:
-    """The error for something sealed where no keys are configured."""
+    """The error for something protected where no keys are configured."""
     return EncryptionKeyMissing(
-        f"the {what} is sealed and no payload_keys are configured; set JOBRUNNER_PAYLOAD_KEYS, try again"
+        f"the {what} is encrypted or signed and no payload_keys are configured; set JOBRUNNER_PAYLOAD_KEYS, try again"
     )
 
 

@@ -11,14 +11,14 @@ bytes    name       content
 4        purpose    1: a payload, 2: a result, 3: the parameters of a periodic job
 5        reserved   0
 6-9      key        the beginning of the SHA-256 digest of the key
-10-11    encoding   length; how the opened content reads (`json` or nothing)
-12-13    place      length; the queue that a payload was sealed for
+10-11    encoding   length; how the plain content reads (`json` or nothing)
+12-13    queue      length; the queue that a payload was encrypted or signed for
 14-17    after      length; which results a step of a flow is given (see client/flow_results.py)
 ======== ========== ==============================================================================
 
-Whoever can write to the server can write any header. So the whole header is covered by the seal: with one byte changed
-nothing opens. What else the seal covers comes from the reader, which knows what task it has in hand, and never from the
-header (`covered`): no stored byte chooses what is compared.
+An attacker who can write to the server can write any header. So the whole header is authenticated: with one byte
+changed, nothing can be decrypted. The other associated data come from the reader, which knows the task that it reads,
+and never from the header (`associated_data`): no stored byte chooses what is compared.
 
 Each message has a key of its own, made of a key of `payload_keys` and 12 random bytes, beside its 12 byte nonce: random
 nonces alone would be good for 4 billion messages with one key (the idea of XAES-256-GCM,
@@ -42,8 +42,8 @@ _VERSION = 2
 _MAGIC = b"JR"
 _FIXED = Struct(">2sBBBB4sHHI")
 _WORD = "sealed"
-"""Stands in the field `encoding` before the header, with a blank behind it: version 1 had a blank there as well, so its
-readers refuse what they cannot open."""
+"""The first word of the field `encoding`, then a blank and the header: version 1 had a blank there as well, so its
+readers refuse what they cannot decrypt."""
 
 
 class EncryptionContext(NamedTuple):
@@ -60,22 +60,22 @@ class EncryptionContext(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A header as it is read. Nothing in it is true before the seal was checked."""
+    """A header as it is read. Nothing in it is true before it was authenticated."""
 
     algorithm: int
     purpose: int
     key: bytes
     encoding: str
-    place: str
+    queue: str
     after: bytes
     raw: bytes
 
 
 def write_header(
-    algorithm: int, purpose: int, key: bytes, *, encoding: str = "", place: str = "", after: bytes = b""
+    algorithm: int, purpose: int, key: bytes, *, encoding: str = "", queue: str = "", after: bytes = b""
 ) -> bytes:
     """A header as bytes."""
-    parts = (encoding.encode(), place.encode(), after)
+    parts = (encoding.encode(), queue.encode(), after)
     fixed = _FIXED.pack(_MAGIC, _VERSION, algorithm, purpose, 0, key, *map(len, parts))
     return fixed + b"".join(parts)
 
@@ -87,7 +87,7 @@ def read_header(raw: bytes) -> Header:
     _, version, algorithm, purpose, reserved, key, *lengths = _FIXED.unpack_from(raw)
     if version != _VERSION:
         raise DecryptionFailed(
-            f"sealed by version {version} of the format, this one reads {_VERSION}; enqueue it again"
+            f"written by version {version} of the format, this one reads {_VERSION}; enqueue it again"
         )
     if reserved or len(raw) != _FIXED.size + sum(lengths):
         raise damaged()
@@ -101,15 +101,15 @@ def read_header(raw: bytes) -> Header:
         raise damaged() from error
 
 
-def covered(header: bytes, bound: EncryptionContext, *, prefix: str) -> bytes:
+def associated_data(header: bytes, context: EncryptionContext, *, prefix: str) -> bytes:
     """The associated data: the header and the task, each part with its length in front."""
-    place = (prefix, bound.tag, bound.id, bound.type)
-    parts = (header, *(part.encode() for part in place), bound.headers, bound.then)
+    texts = (prefix, context.tag, context.id, context.type)
+    parts = (header, *(text.encode() for text in texts), context.headers, context.then)
     return b"".join(len(part).to_bytes(4) + part for part in parts)
 
 
 def as_encoding(header: bytes, signature: bytes = b"") -> str:
-    """The field `encoding` of a sealed payload."""
+    """The field `encoding` of an encrypted or signed payload."""
     return " ".join([_WORD, _text(header), *([_text(signature)] if signature else [])])
 
 
@@ -118,8 +118,8 @@ def of_encoding(encoding: bytes) -> tuple[Header, bytes]:
     word, *parts = encoding.split(b" ")
     if b":" in encoding and word != _WORD.encode():
         raise DecryptionFailed(
-            "sealed in the first format of seals, which did not bind a payload to its task; enqueue it again, or open "
-            "it with the version that sealed it"
+            "encrypted or signed in the first format, which did not bind a payload to its task; enqueue it again, or "
+            "decrypt it with the version that wrote it"
         )
     if word != _WORD.encode() or not 1 <= len(parts) <= 2:
         raise damaged()
@@ -127,14 +127,14 @@ def of_encoding(encoding: bytes) -> tuple[Header, bytes]:
     return read_header(header), signature[0] if signature else b""
 
 
-def as_word(header: bytes, signature: bytes = b"") -> str:
-    """The seal in a sealed result."""
+def as_result_envelope(header: bytes, signature: bytes = b"") -> str:
+    """The envelope in an encrypted or signed result."""
     return ".".join([_text(header), *([_text(signature)] if signature else [])])
 
 
-def of_word(word: str) -> tuple[Header, bytes]:
-    """Header and signature in a sealed result. Raises DecryptionFailed."""
-    header, *signature = map(_bytes, word.encode("utf-8", "replace").split(b".", 1))
+def of_result_envelope(envelope: str) -> tuple[Header, bytes]:
+    """Header and signature in the envelope of a result. Raises DecryptionFailed."""
+    header, *signature = map(_bytes, envelope.encode("utf-8", "replace").split(b".", 1))
     return read_header(header), signature[0] if signature else b""
 
 
@@ -174,27 +174,27 @@ class EncryptionKey:
         self._encrypting = hmac.digest(secret, b"jobrunner encrypt 2", "sha256")
         self._signing = hmac.digest(secret, b"jobrunner sign 2", "sha256")
 
-    def encrypt(self, raw: bytes, said: bytes) -> bytes:
-        """Ciphertext of `raw`, bound to `said`: 40 bytes more."""
+    def encrypt(self, raw: bytes, associated: bytes) -> bytes:
+        """Ciphertext of `raw`, bound to `associated`: 40 bytes more."""
         fresh = os.urandom(2 * _HALF)
-        sealed: bytes = self._cipher(fresh).encrypt(fresh[_HALF:], raw, said)
-        return fresh + sealed
+        ciphertext: bytes = self._cipher(fresh).encrypt(fresh[_HALF:], raw, associated)
+        return fresh + ciphertext
 
-    def decrypt(self, sealed: bytes, said: bytes) -> bytes:
+    def decrypt(self, ciphertext: bytes, associated: bytes) -> bytes:
         """The plain content. Raises DecryptionFailed."""
-        fresh = sealed[: 2 * _HALF]
-        if len(sealed) < _LONGER:
+        fresh = ciphertext[: 2 * _HALF]
+        if len(ciphertext) < _LONGER:
             raise damaged()
         cipher = self._cipher(fresh)
         try:
-            opened: bytes = cipher.decrypt(fresh[_HALF:], sealed[2 * _HALF :], said)
+            plain: bytes = cipher.decrypt(fresh[_HALF:], ciphertext[2 * _HALF :], associated)
         except Exception as error:  # InvalidTag of a package that may not be there to be named
             raise damaged() from error
-        return opened
+        return plain
 
-    def sign(self, raw: bytes, said: bytes) -> bytes:
-        """The signature of `raw`, bound to `said`."""
-        return hmac.digest(self._signing, len(said).to_bytes(4) + said + raw, "sha256")
+    def sign(self, raw: bytes, associated: bytes) -> bytes:
+        """The signature of `raw`, bound to `associated`."""
+        return hmac.digest(self._signing, len(associated).to_bytes(4) + associated + raw, "sha256")
 
     def _cipher(self, fresh: bytes) -> Any:
         return aes_gcm()(hmac.digest(self._encrypting, fresh[:_HALF], "sha256"))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
-from jobrunner.encryption.cipher import is_sealed
+from jobrunner.encryption.cipher import is_protected
 from jobrunner.errors import EncryptionError, InvalidOption
 from jobrunner.settings import ClientSettings
 
@@ -230,7 +230,7 @@ def check_plain(settings: ClientSettings, what: str) -> None:
 
 def check_stored(encoding: str | None, task_id: str) -> None:
     """Raises EncryptionError for an encrypted or signed payload, as it is bound to its task's id."""
-    if encoding is not None and is_sealed(encoding.encode()):
+    if encoding is not None and is_protected(encoding.encode()):
         raise EncryptionError(
             f"the payload of task {task_id} is encrypted or signed for this id, and Spark cannot give it another; "
             "replay it with Queue.replay, where keys are configured"

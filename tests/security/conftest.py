@@ -16,7 +16,7 @@ Connect = Callable[..., Client]
 
 @pytest.fixture(params=["encrypt", "sign"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Both ways of sealing."""
+    """Encrypting, and only signing."""
     return str(request.param)
 
 
@@ -37,6 +37,6 @@ def connect(server: Server, keys: Any, clock: Any) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def sealing(connect: Connect, kind: str) -> Client:
+def encrypting(connect: Connect, kind: str) -> Client:
     """A client with keys that runs nothing plain."""
     return connect(payload_keys=[KEY], payload_encryption=kind, require_encryption=True)

@@ -4,8 +4,8 @@ An entry fits the sentences that begin with it. `NOTHING_TO_ATTACK` lists those 
 and statements of what jobrunner does not do.
 """
 
-_SEALS = "security/test_encryption.py::"
-_SEALED = "worker/test_encryption.py::"
+_ATTACKED = "security/test_encryption.py::"
+_ENCRYPTED = "worker/test_encryption.py::"
 _ROLES = "acceptance/test_roles.py::"
 
 TESTS: dict[str, list[str]] = {
@@ -18,9 +18,7 @@ TESTS: dict[str, list[str]] = {
         "security/test_payloads.py::test_bytes_that_are_a_pickle_are_no_parameters",
         "security/test_payloads.py::test_a_type_that_names_code_imports_and_runs_nothing",
     ],
-    "Every client that can reach": [
-        _SEALED + "test_a_task_runs_and_the_server_never_saw_what_it_was_about"
-    ],
+    "Every client that can reach": [_ENCRYPTED + "test_a_task_runs_and_the_server_never_saw_what_it_was_about"],
     "The embedded server listens on a socket": [
         "unit/broker/test_server.py::test_the_first_use_starts_a_server_that_is_private_durable_and_never_evicts"
     ],
@@ -38,9 +36,7 @@ TESTS: dict[str, list[str]] = {
         "unit/broker/test_connect.py::test_a_password_is_never_shown",
     ],
     "It is not passed on in the arguments": ["security/test_payloads.py::test_no_child_has_the_url_in_its_arguments"],
-    "Before a login the": [
-        "security/test_urls.py::test_strangers_learn_nothing_of_a_server_that_is_away"
-    ],
+    "Before a login the": ["security/test_urls.py::test_strangers_learn_nothing_of_a_server_that_is_away"],
     "The server stores the": [
         "security/test_redacted_pages.py::test_names_that_a_worker_publishes_hold_everywhere",
         "security/test_redacted_pages.py::test_names_come_from_the_environment_the_program_and_the_server_together",
@@ -85,9 +81,7 @@ TESTS: dict[str, list[str]] = {
     "Payloads are at most 1 MiB": ["security/test_payloads.py::test_limits_of_size_names_and_errors_hold"],
     "`max_size` keeps a queue": ["security/test_payloads.py::test_a_queue_with_a_size_takes_no_more"],
     # Roles
-    "Access control lists of": [
-        _ROLES + "test_producer_and_worker_do_all_their_work_and_nothing_is_refused"
-    ],
+    "Access control lists of": [_ROLES + "test_producer_and_worker_do_all_their_work_and_nothing_is_refused"],
     "| producer |": [
         _ROLES + "test_a_producer_neither_sees_nor_orders_workers",
         _ROLES + "test_a_producer_touches_nothing_of_workers_periodics_events_and_metadata",
@@ -108,72 +102,72 @@ TESTS: dict[str, list[str]] = {
     "The number of the format": [_ROLES + "test_a_producer_reads_the_format_and_sets_it_only_where_there_is_none"],
     "| viewer |": [_ROLES + "test_a_viewer_sees_all_pages_and_changes_nothing"],
     "Scripts run with the rights": [_ROLES + "test_a_viewer_sees_all_pages_and_changes_nothing"],
-    # Seals
+    # Encryption
     "With keys, payloads and results are encrypted": [
-        _SEALED + "test_a_task_runs_and_the_server_never_saw_what_it_was_about"
+        _ENCRYPTED + "test_a_task_runs_and_the_server_never_saw_what_it_was_about"
     ],
     "Keys are 32 random bytes": [
-        _SEALED + "test_keys_come_from_the_environment_and_never_from_the_file_of_the_project",
-        _SEALED + "test_wrong_settings_are_refused_without_showing_a_key",
+        _ENCRYPTED + "test_keys_come_from_the_environment_and_never_from_the_file_of_the_project",
+        _ENCRYPTED + "test_wrong_settings_are_refused_without_showing_a_key",
     ],
     "`payload_encryption` and `require_encryption` may": [
-        _SEALED + "test_keys_come_from_the_environment_and_never_from_the_file_of_the_project"
+        _ENCRYPTED + "test_keys_come_from_the_environment_and_never_from_the_file_of_the_project"
     ],
-    "To begin: configure the": [_SEALED + "test_without_that_plain_tasks_go_on_beside_sealed_ones"],
+    "To begin: configure the": [_ENCRYPTED + "test_without_that_plain_tasks_go_on_beside_encrypted_ones"],
     "To rotate keys: add": ["unit/test_cipher.py::test_keys_change_one_after_the_other"],
     "| parameters of jobs, payloads": [
-        _SEALED + "test_a_task_runs_and_the_server_never_saw_what_it_was_about",
-        _SEALED + "test_items_of_a_bare_queue_are_sealed_over_moves_requeueing_and_replay",
-        _SEALED + "test_stations_fork_fan_out_and_keep_their_payloads",
+        _ENCRYPTED + "test_a_task_runs_and_the_server_never_saw_what_it_was_about",
+        _ENCRYPTED + "test_items_of_a_bare_queue_are_encrypted_over_moves_requeueing_and_replay",
+        _ENCRYPTED + "test_stations_fork_fan_out_and_keep_their_payloads",
     ],
     "| results, also those that a flow": [
-        _SEALED + "test_flows_bring_results_that_only_their_steps_read",
-        _SEALS + "test_results_are_those_of_the_task_that_was_asked_for",
+        _ENCRYPTED + "test_flows_bring_results_that_only_their_steps_read",
+        _ATTACKED + "test_results_are_those_of_the_task_that_was_asked_for",
     ],
     "| defaults of parameters of periodic": [
-        _SEALS + "test_a_leader_seals_no_parameters_that_nobody_with_the_keys_published",
-        _SEALED + "test_tasks_of_periodic_jobs_are_sealed_by_the_leader",
+        _ATTACKED + "test_a_leader_encrypts_no_parameters_that_nobody_with_the_keys_published",
+        _ENCRYPTED + "test_tasks_of_periodic_jobs_are_encrypted_by_the_leader",
     ],
     "An envelope is valid": [
-        _SEALS + "test_no_field_of_a_task_can_be_edited_so_that_something_else_runs",
-        "unit/test_cipher.py::test_a_seal_does_not_fit_another_task",
+        _ATTACKED + "test_no_field_of_a_task_can_be_edited_so_that_something_else_runs",
+        "unit/test_cipher.py::test_ciphertext_does_not_fit_another_task",
         "unit/test_cipher.py::test_a_payload_does_not_open_with_other_headers_or_below_another_prefix",
     ],
     "A payload that was changed, moved, multiplied": [
-        _SEALS + "test_the_attack_that_worked_before_a_third_word_in_encoding",
-        _SEALS + "test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued",
-        _SEALS + "test_who_puts_the_last_state_of_a_replaced_task_under_new_ids_runs_nothing",
-        _SEALS + "test_items_do_not_open_in_another_queue_of_their_pipeline",
-        _SEALS + "test_a_job_does_not_run_as_the_item_of_a_station_nor_an_item_as_a_job",
-        _SEALS + "test_another_key_and_none_are_no_way_round",
-        _SEALS + "test_signed_text_cannot_take_the_place_of_ciphertext_nor_the_other_way_round",
-        _SEALS + "test_every_byte_counts_of_what_runs",
+        _ATTACKED + "test_the_attack_that_worked_before_a_third_word_in_encoding",
+        _ATTACKED + "test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued",
+        _ATTACKED + "test_who_puts_the_last_state_of_a_replaced_task_under_new_ids_runs_nothing",
+        _ATTACKED + "test_items_do_not_open_in_another_queue_of_their_pipeline",
+        _ATTACKED + "test_a_job_does_not_run_as_the_item_of_a_station_nor_an_item_as_a_job",
+        _ATTACKED + "test_another_key_and_none_are_no_way_round",
+        _ATTACKED + "test_signed_text_cannot_take_the_place_of_ciphertext_nor_the_other_way_round",
+        _ATTACKED + "test_every_byte_counts_of_what_runs",
     ],
     "A step of a flow runs only with": [
-        _SEALS + "test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run",
-        _SEALS + "test_a_step_does_not_run_before_those_before_it_also_when_it_never_looks_at_their_results",
-        _SEALS + "test_flows_of_every_shape_run_with_seals",
+        _ATTACKED + "test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run",
+        _ATTACKED + "test_a_step_does_not_run_before_those_before_it_also_when_it_never_looks_at_their_results",
+        _ATTACKED + "test_flows_of_every_shape_run_encrypted",
     ],
     "A task that cannot": [
-        _SEALED + "test_a_worker_without_the_key_makes_the_task_dead_and_it_runs_once_the_key_is_there"
+        _ENCRYPTED + "test_a_worker_without_the_key_makes_the_task_dead_and_it_runs_once_the_key_is_there"
     ],
     "| `EncryptionKeyMissing` |": [
-        _SEALED + "test_a_worker_without_the_key_makes_the_task_dead_and_it_runs_once_the_key_is_there"
+        _ENCRYPTED + "test_a_worker_without_the_key_makes_the_task_dead_and_it_runs_once_the_key_is_there"
     ],
-    "| `DecryptionFailed` |": [_SEALS + "test_items_do_not_open_in_another_queue_of_their_pipeline"],
-    "| `NotEncrypted` |": [_SEALS + "test_require_sealed_is_what_refuses_the_plain"],
+    "| `DecryptionFailed` |": [_ATTACKED + "test_items_do_not_open_in_another_queue_of_their_pipeline"],
+    "| `NotEncrypted` |": [_ATTACKED + "test_require_encryption_is_what_refuses_the_plain"],
     "`task.result()`, `lease.payload`": [
-        _SEALED + "test_a_lease_whose_key_lacks_says_so_and_can_be_given_back",
-        _SEALED + "test_what_was_popped_without_its_key_is_not_lost",
-        _SEALS + "test_replays_and_corrected_payloads_are_made_only_of_payloads_that_open",
+        _ENCRYPTED + "test_a_lease_whose_key_lacks_says_so_and_can_be_given_back",
+        _ENCRYPTED + "test_what_was_popped_without_its_key_is_not_lost",
+        _ATTACKED + "test_replays_and_corrected_payloads_are_made_only_of_payloads_that_open",
     ],
     "Pages and commands show `(encrypted)`": [
-        _SEALED + "test_pages_and_commands_show_that_it_is_encrypted_and_with_keys_what_it_is"
+        _ENCRYPTED + "test_pages_and_commands_show_that_it_is_encrypted_and_with_keys_what_it_is"
     ],
     "The server moves dead": [
-        _SEALS + "test_the_dead_of_a_queue_open_where_this_program_says_they_go_and_not_where_the_server_says"
+        _ATTACKED + "test_the_dead_of_a_queue_open_where_this_program_says_they_go_and_not_where_the_server_says"
     ],
-    "Payloads in the first": [_SEALS + "test_what_the_first_format_sealed_is_dead_and_says_what_to_do"],
+    "Payloads in the first": [_ATTACKED + "test_what_the_first_format_encrypted_is_dead_and_says_what_to_do"],
 }
 
 NOTHING_TO_ATTACK: tuple[str, ...] = (

@@ -140,19 +140,19 @@ def multiply(client: Client, raw: redis.Redis, of: str, new: str, **changed: byt
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_no_field_of_a_task_can_be_edited_so_that_something_else_runs(
-    sealing: Client, raw: redis.Redis, field: str
+    encrypting: Client, raw: redis.Redis, field: str
 ) -> None:
     honest = {("pay", "ann", 1, ()), ("pay", "bob", 1_000_000, ())}
     mine, yours = Pay(to="ann").enqueue(), Pay(to="bob", amount=1_000_000).enqueue()
-    keys = keys_of(sealing).queue("vault")
+    keys = keys_of(encrypting).queue("vault")
     of_mine, of_yours = (raw.hgetall(keys.task(one.id)) for one in (mine, yours))
     values = [*NASTY, of_yours.get(field.encode(), b""), of_mine[b"payload"], of_mine[b"encoding"]]
     for number, value in enumerate(values):
-        multiply(sealing, raw, mine.id, f"copied-{number}", **{field: value})
+        multiply(encrypting, raw, mine.id, f"copied-{number}", **{field: value})
         one = Pay(to="ann").enqueue()
         raw.hset(keys.task(one.id), field, value)
 
-    work(sealing)
+    work(encrypting)
 
     assert {(what, to, amount, tuple(headers)) for what, to, amount, headers in ran} == honest
     found = Counter(one[1] for one in ran)
@@ -166,12 +166,12 @@ def test_no_field_of_a_task_can_be_edited_so_that_something_else_runs(
 )  # fmt: skip
 @given(data=st.data())
 def test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued(
-    sealing: Client, raw: redis.Redis, data: st.DataObject
+    encrypting: Client, raw: redis.Redis, data: st.DataObject
 ) -> None:
     raw.flushdb()
     ran.clear()
-    sealing._registered.clear()
-    keys = keys_of(sealing).queue("vault")
+    encrypting._registered.clear()
+    keys = keys_of(encrypting).queue("vault")
     given_ids = [Pay(to="ann").enqueue().id, Refund(to="bob", amount=5).enqueue().id, Balance(to="cid").enqueue().id]
     stored = [raw.hgetall(keys.task(one)) for one in given_ids]
     names = sorted({name for one in stored for name in one} | {b"headers", b"then", b"results"})
@@ -187,44 +187,44 @@ def test_no_mixture_of_the_fields_of_several_tasks_runs_as_what_nobody_enqueued(
         )
         raw.hset(keys.task(into), name, drawn)
 
-    work(sealing)
+    work(encrypting)
 
     left = Counter([("pay", "ann", 1, ()), ("refund", "bob", 5), ("balance", "cid", 1)])
     assert not Counter((*one[:3], ()) if one[0] == "pay" else one for one in ran) - left
     assert all(not one[3] for one in ran if one[0] == "pay")
 
 
-def test_the_attack_that_worked_before_a_third_word_in_encoding(sealing: Client, raw: redis.Redis) -> None:
+def test_the_attack_that_worked_before_a_third_word_in_encoding(encrypting: Client, raw: redis.Redis) -> None:
     mine, yours = Pay(to="ann").enqueue(), Pay(to="bob", amount=1_000_000).enqueue()
-    keys = keys_of(sealing).queue("vault")
+    keys = keys_of(encrypting).queue("vault")
     theirs = raw.hgetall(keys.task(yours.id))
     for number in range(3):
         encoding = theirs[b"encoding"] + b" " + yours.id.encode()
-        multiply(sealing, raw, yours.id, f"forged-{number}", encoding=encoding)
+        multiply(encrypting, raw, yours.id, f"forged-{number}", encoding=encoding)
     raw.hset(
         keys.task(mine.id),
         mapping={"payload": theirs[b"payload"], "encoding": theirs[b"encoding"] + b" " + yours.id.encode()},
     )
 
-    work(sealing)
+    work(encrypting)
 
     assert ran == [("pay", "bob", 1_000_000, {})]
     assert mine.error.startswith("DecryptionFailed: ")
 
 
 def test_who_puts_the_last_state_of_a_replaced_task_under_new_ids_runs_nothing(
-    sealing: Client, raw: redis.Redis
+    encrypting: Client, raw: redis.Redis
 ) -> None:
     first = Balance(to="ann", amount=1).enqueue()
-    before = raw.hgetall(keys_of(sealing).queue("vault").task(first.id))
+    before = raw.hgetall(keys_of(encrypting).queue("vault").task(first.id))
     second = Balance(to="ann", amount=2).enqueue()
     assert second.id == first.id
-    keys = keys_of(sealing).queue("vault")
+    keys = keys_of(encrypting).queue("vault")
     for number, fields in enumerate((before, raw.hgetall(keys.task(first.id)))):
         raw.hset(keys.task(f"again-{number}"), mapping=fields | {b"id": b"again"})
         raw.zadd(keys.waiting, {f"again-{number}": 1})
 
-    work(sealing)
+    work(encrypting)
 
     assert ran == [("balance", "ann", 2)]
 
@@ -254,18 +254,18 @@ def test_replacing_works_for_many_locks_at_once_and_for_asyncio_and_after_a_plai
     assert sorted(ran) == sorted(wanted)
 
 
-def test_a_payload_that_replaces_is_sealed_for_the_queue_that_its_task_was_moved_to(sealing: Client) -> None:
-    one, two = sealing.queue("line/one"), sealing.queue("line/two")
+def test_a_payload_that_replaces_is_encrypted_for_the_queue_that_its_task_was_moved_to(encrypting: Client) -> None:
+    one, two = encrypting.queue("line/one"), encrypting.queue("line/two")
 
     def task(amount: int) -> Any:
         return build_task(definition_of(Balance), Balance(to="ann", amount=amount), EnqueueOptions(queue="line/one"))
 
-    held_id = sealing.enqueue(task(1)).id
+    held_id = encrypting.enqueue(task(1)).id
     (lease,) = one.reserve()
     assert lease.move("two")
-    assert sealing.enqueue(task(2)).id == held_id
+    assert encrypting.enqueue(task(2)).id == held_id
 
-    work(sealing, "line/one", "line/two")
+    work(encrypting, "line/one", "line/two")
 
     assert ran == [("balance", "ann", 2)]
     assert two.counts()["dead"] == 0
@@ -312,10 +312,10 @@ def test_signed_text_cannot_take_the_place_of_ciphertext_nor_the_other_way_round
     assert sorted(one[1] for one in ran) == ["ann", "bob"]
 
 
-def test_results_are_those_of_the_task_that_was_asked_for(sealing: Client, raw: redis.Redis) -> None:
+def test_results_are_those_of_the_task_that_was_asked_for(encrypting: Client, raw: redis.Redis) -> None:
     mine, yours = Pay(to="ann").enqueue(), Pay(to="bob").enqueue()
-    work(sealing)
-    keys = keys_of(sealing).queue("vault")
+    work(encrypting)
+    keys = keys_of(encrypting).queue("vault")
     theirs = raw.hget(keys.task(yours.id), "result")
     for forged in (theirs, b'"forged"', theirs.replace(yours.id.encode(), mine.id.encode()), b"{}", b"\xff"):
         raw.hset(keys.task(mine.id), "result", forged)
@@ -331,24 +331,24 @@ def members_of(raw: redis.Redis) -> dict[bytes, dict[bytes, bytes]]:
 @pytest.mark.parametrize("step", [Tell, TellAsync])
 @pytest.mark.parametrize("forgery", ["plain", "another member's", "swapped", "cut", "longer", "none", "another flow's"])
 def test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run(
-    sealing: Client, raw: redis.Redis, forgery: str, step: type[Job]
+    encrypting: Client, raw: redis.Redis, forgery: str, step: type[Job]
 ) -> None:
     other = chain(group(Pay(to="other-1"), Pay(to="other-2")), Tell()).enqueue()
     chain(group(Pay(to="ann"), Pay(to="bob")), step()).enqueue()
-    keys = keys_of(sealing).queue("vault")
-    for lease in sealing.queue("vault").reserve(4):
+    keys = keys_of(encrypting).queue("vault")
+    for lease in encrypting.queue("vault").reserve(4):
         lease.commit(result=lease.payload.decode())
-    relay(broker_of(sealing), keys_of(sealing), tags=["vault"])
+    relay(broker_of(encrypting), keys_of(encrypting), tags=["vault"])
     waiting = [one.decode() for one in raw.zrange(keys.waiting, 0, -1)]
-    of_other, mine = sorted(waiting, key=lambda one: b"other" not in opened(sealing, one))
+    of_other, mine = sorted(waiting, key=lambda one: b"other" not in opened(encrypting, one))
     results = raw.hget(keys.task(mine), "results")
     forged = forge(forgery, results, raw.hget(keys.task(of_other), "results"))
     raw.hset(keys.task(mine), "results", forged)
 
-    work(sealing)
+    work(encrypting)
 
-    assert sealing.task(mine).state == "dead"
-    assert sealing.task(mine).error.startswith(("DecryptionFailed: ", "NotEncrypted: "))
+    assert encrypting.task(mine).state == "dead"
+    assert encrypting.task(mine).error.startswith(("DecryptionFailed: ", "NotEncrypted: "))
     assert [one[0] for one in ran] == ["tell"]
     assert "other-1" in str(other.result(timeout=30)[0])
 
@@ -376,12 +376,12 @@ def forge(how: str, results: bytes, others: bytes) -> bytes:
 
 
 def test_a_step_does_not_run_before_those_before_it_also_when_it_never_looks_at_their_results(
-    sealing: Client, raw: redis.Redis
+    encrypting: Client, raw: redis.Redis
 ) -> None:
     """The attacker enqueues the step that a join prepared, with and without forged results."""
     chain(Pay(to="ann"), Ship(what="gold")).enqueue()
     chain(Silent(), Ship(what="silver")).enqueue()
-    keys = keys_of(sealing).queue("vault")
+    keys = keys_of(encrypting).queue("vault")
     for join in members_of(raw).values():
         if b"f:payload" in join:
             task_id = join[b"id"]
@@ -392,13 +392,13 @@ def test_a_step_does_not_run_before_those_before_it_also_when_it_never_looks_at_
                 raw.zadd(keys.waiting, {task_id: 1})
                 raw.zrem(keys.dead, task_id)
                 raw.zremrangebyscore(keys.waiting, 2, "+inf")  # those before it are held back
-                work(sealing)
+                work(encrypting)
                 assert ran == []
 
 
-def test_flows_of_every_shape_run_with_seals(sealing: Client) -> None:
+def test_flows_of_every_shape_run_encrypted(encrypting: Client) -> None:
     def result_of(flow: Any) -> Any:
-        work(sealing)
+        work(encrypting)
         return flow.result(timeout=30)
 
     paid = ["paid a", "paid b"]
@@ -414,36 +414,36 @@ def test_flows_of_every_shape_run_with_seals(sealing: Client) -> None:
     assert result_of(chain(Silent(), Silent()).enqueue()) is None
     ran.clear()
     group(Pay(to="a"), chain(two, Tell()), on_complete=Tell(), on_success=Tell(), on_dead=Tell()).enqueue()
-    work(sealing)
+    work(encrypting)
     assert [one for one in ran if one[0] == "tell"] == [
         ("tell", *paid), ("tell", "paid a", paid), ("tell", "paid a", paid),
     ]  # fmt: skip
 
 
-def test_a_callback_gets_what_there_is_and_nothing_forged(sealing: Client, raw: redis.Redis) -> None:
-    sealing.queue("vault").configure(max_attempts=1)
+def test_a_callback_gets_what_there_is_and_nothing_forged(encrypting: Client, raw: redis.Redis) -> None:
+    encrypting.queue("vault").configure(max_attempts=1)
     group(Pay(to="a"), Pay(to="b"), on_complete=Tell()).enqueue()
-    keys = keys_of(sealing).queue("vault")
-    bad, good = sealing.queue("vault").reserve(2)
+    keys = keys_of(encrypting).queue("vault")
+    bad, good = encrypting.queue("vault").reserve(2)
     bad.rollback(error="no")
     good.commit(result="b")
-    relay(broker_of(sealing), keys_of(sealing), tags=["vault"])
+    relay(broker_of(encrypting), keys_of(encrypting), tags=["vault"])
     (callback,) = [one.decode() for one in raw.zrange(keys.waiting, 0, -1)]
-    work(sealing)
+    work(encrypting)
     assert ran[-1] == ("tell", None, "b")
     raw.zadd(keys.waiting, {callback: 1})
     raw.persist(keys.task(callback))
     raw.hset(keys.task(callback), "outcomes", b'["succeeded","succeeded"]')
     ran.clear()
-    work(sealing)
+    work(encrypting)
     assert ran == []
 
 
-def test_items_do_not_open_in_another_queue_of_their_pipeline(sealing: Client, raw: redis.Redis) -> None:
-    first, second = sealing.queue("line/raw"), sealing.queue("line/checked")
+def test_items_do_not_open_in_another_queue_of_their_pipeline(encrypting: Client, raw: redis.Redis) -> None:
+    first, second = encrypting.queue("line/raw"), encrypting.queue("line/checked")
     item = first.push({"n": 1}, id="mine")
     other = second.push({"n": 2}, id="yours")
-    keys = keys_of(sealing).queue("line/checked")
+    keys = keys_of(encrypting).queue("line/checked")
     raw.zrem(keys_of(first).waiting, item)
     raw.zadd(keys.waiting, {item: 1})
     raw.hset(keys.task(item), "queue", "line/checked")
@@ -451,12 +451,12 @@ def test_items_do_not_open_in_another_queue_of_their_pipeline(sealing: Client, r
     moved, own = second.reserve(2)
 
     assert (own.id, own.payload) == (other, {"n": 2})
-    with pytest.raises(DecryptionFailed, match="sealed for queue 'line/raw' and is in 'line/checked'"):
+    with pytest.raises(DecryptionFailed, match="encrypted or signed for queue 'line/raw' and is in 'line/checked'"):
         _ = moved.payload
 
 
-def test_a_job_does_not_run_as_the_item_of_a_station_nor_an_item_as_a_job(sealing: Client, raw: redis.Redis) -> None:
-    line = Pipeline("vault-line", client=sealing)
+def test_a_job_does_not_run_as_the_item_of_a_station_nor_an_item_as_a_job(encrypting: Client, raw: redis.Redis) -> None:
+    line = Pipeline("vault-line", client=encrypting)
 
     @line.sink("end")
     def end(item: Any) -> None:
@@ -464,20 +464,20 @@ def test_a_job_does_not_run_as_the_item_of_a_station_nor_an_item_as_a_job(sealin
 
     task = Quote(to="ann").enqueue()
     item = line.push("end", {"to": "eve"})
-    keys, ends = keys_of(sealing).queue("vault/quotes"), keys_of(sealing).queue("vault-line/end")
+    keys, ends = keys_of(encrypting).queue("vault/quotes"), keys_of(encrypting).queue("vault-line/end")
     raw.zadd(ends.waiting, {task.id: 1})
     raw.hset(ends.task(task.id), mapping=raw.hgetall(keys.task(task.id)) | {b"queue": b"vault-line/end"})
     raw.hset(ends.task(str(item)), "type", "vault.quote")
 
-    work(sealing, "vault/quotes", "vault-line/end")
+    work(encrypting, "vault/quotes", "vault-line/end")
 
     assert ran == [("quote", "ann")]
 
 
 def test_the_dead_of_a_queue_open_where_this_program_says_they_go_and_not_where_the_server_says(
-    sealing: Client, raw: redis.Redis
+    encrypting: Client, raw: redis.Redis
 ) -> None:
-    first, dead, other = (sealing.queue(f"deadline/{name}") for name in ("first", "dead", "other"))
+    first, dead, other = (encrypting.queue(f"deadline/{name}") for name in ("first", "dead", "other"))
     first.configure(max_attempts=1, dead_letter_queue="deadline/dead")
     first.push_many([Item("a", id="a"), Item("b", id="b")])
     first.reserve(1)[0].rollback(error="no")
@@ -490,8 +490,10 @@ def test_the_dead_of_a_queue_open_where_this_program_says_they_go_and_not_where_
         _ = moved.payload
 
 
-def test_replays_and_corrected_payloads_are_made_only_of_payloads_that_open(sealing: Client, raw: redis.Redis) -> None:
-    queue = sealing.queue("corrected")
+def test_replays_and_corrected_payloads_are_made_only_of_payloads_that_open(
+    encrypting: Client, raw: redis.Redis
+) -> None:
+    queue = encrypting.queue("corrected")
     queue.configure(max_attempts=1, history=60)
     first, second = queue.push_many([Item("a", id="first"), Item("b", id="second")])
     for lease in queue.reserve(2):
@@ -505,51 +507,51 @@ def test_replays_and_corrected_payloads_are_made_only_of_payloads_that_open(seal
         queue.replay(second)
 
 
-def test_a_leader_seals_no_parameters_that_nobody_with_the_keys_published(
-    sealing: Client, raw: redis.Redis, connect: Connect, clock: Any, kind: str
+def test_a_leader_encrypts_no_parameters_that_nobody_with_the_keys_published(
+    encrypting: Client, raw: redis.Redis, connect: Connect, clock: Any, kind: str
 ) -> None:
     now = clock.set()
     definition = find("vault.tick")
     assert definition is not None
-    mine = published([definition], encryption_of(sealing))
-    assert published([definition], encryption_of(sealing)) == mine
+    mine = published([definition], encryption_of(encrypting))
+    assert published([definition], encryption_of(encrypting)) == mine
     edited = msgspec.json.decode(mine["vault.tick"])
     edited["payload"] = base64.b64encode(b'{"to":"eve"}').decode()
     for forged in (published([definition]), {"vault.tick": msgspec.json.encode(edited)}):
-        broker_of(sealing).run(leader_calls.define_periodics(keys_of(sealing), forged))
-        fire = PeriodicTicks(broker_of(sealing), keys_of(sealing), encryption_of(sealing))
+        broker_of(encrypting).run(leader_calls.define_periodics(keys_of(encrypting), forged))
+        fire = PeriodicTicks(broker_of(encrypting), keys_of(encrypting), encryption_of(encrypting))
         fire.step(1, from_ms(now))
         clock.advance(1000)
         fire.step(1, from_ms(now + 1000))
-        assert sealing.queue("ticks").counts()["waiting"] == 0
+        assert encrypting.queue("ticks").counts()["waiting"] == 0
         read = read_definition(forged["vault.tick"])
         if read is not None:
             with pytest.raises(EncryptionError):
-                read.task("id", encryption_of(sealing))
+                read.task("id", encryption_of(encrypting))
 
-    broker_of(sealing).run(leader_calls.define_periodics(keys_of(sealing), mine))
+    broker_of(encrypting).run(leader_calls.define_periodics(keys_of(encrypting), mine))
     fire.reread()
     now = clock.set(now + 2000)
     fire.step(1, from_ms(now))
     clock.advance(1000)
     fire.step(1, from_ms(now + 1000))
-    work(sealing, "ticks")
+    work(encrypting, "ticks")
     assert set(ran) == {("tick", "ann")}
 
 
-def test_what_the_first_format_sealed_is_dead_and_says_what_to_do(sealing: Client, raw: redis.Redis) -> None:
+def test_what_the_first_format_encrypted_is_dead_and_says_what_to_do(encrypting: Client, raw: redis.Redis) -> None:
     task = Pay(to="ann").enqueue()
     neighbour = Pay(to="bob").enqueue()
-    raw.hset(keys_of(sealing).queue("vault").task(task.id), "encoding", " aes:34750f98")
+    raw.hset(keys_of(encrypting).queue("vault").task(task.id), "encoding", " aes:34750f98")
 
-    work(sealing)
+    work(encrypting)
 
     assert "first format" in task.error
     assert neighbour.result(timeout=0) == "paid bob"
 
 
-def test_every_byte_counts_of_what_runs(sealing: Client, raw: redis.Redis) -> None:
-    keys = keys_of(sealing).queue("vault")
+def test_every_byte_counts_of_what_runs(encrypting: Client, raw: redis.Redis) -> None:
+    keys = keys_of(encrypting).queue("vault")
     task = Pay(to="ann").enqueue()
     stored = raw.hgetall(keys.task(task.id))
     raw.delete(keys.task(task.id), keys.waiting)
@@ -561,7 +563,7 @@ def test_every_byte_counts_of_what_runs(sealing: Client, raw: redis.Redis) -> No
         raw.hset(keys.task(task.id), mapping=stored | {name: bytes(changed)})
         raw.zadd(keys.waiting, {task.id: 1})
         raw.zrem(keys.dead, task.id)
-        for lease in sealing.queue("vault").reserve(9):
+        for lease in encrypting.queue("vault").reserve(9):
             with pytest.raises(EncryptionError):
                 _ = lease.payload
             lease.commit()
@@ -569,16 +571,15 @@ def test_every_byte_counts_of_what_runs(sealing: Client, raw: redis.Redis) -> No
     assert flips > 80
 
 
-def test_require_sealed_is_what_refuses_the_plain(sealing: Client, raw: redis.Redis) -> None:
+def test_require_encryption_is_what_refuses_the_plain(encrypting: Client, raw: redis.Redis) -> None:
     task = Pay(to="ann").enqueue()
-    raw.hset(
-        keys_of(sealing).queue("vault").task(task.id), mapping={"payload": b'{"to":"eve","amount":9}', "encoding": b""}
-    )
+    key = keys_of(encrypting).queue("vault").task(task.id)
+    raw.hset(key, mapping={"payload": b'{"to":"eve","amount":9}', "encoding": b""})
 
-    work(sealing)
+    work(encrypting)
 
     assert ran == []
     assert task.error.startswith("NotEncrypted: ")
     with pytest.raises(NotEncrypted):
-        sealing.queue("vault").requeue_dead([task.id], payload={"to": "eve"})
+        encrypting.queue("vault").requeue_dead([task.id], payload={"to": "eve"})
     assert base64.b64decode(KEY) != base64.b64decode(OTHER)

@@ -194,23 +194,23 @@ def test_a_payload_that_was_swapped_or_changed_does_not_run(
     assert one.record().state == "dead"
 
 
-def test_who_requires_a_seal_runs_nothing_plain(connect: Callable[..., Client], raw: redis.Redis) -> None:
+def test_who_requires_encryption_runs_nothing_plain(connect: Callable[..., Client], raw: redis.Redis) -> None:
     connect()
     plain = Note(text="plain").enqueue().id
     client = connect(OLD, require_encryption=True)
-    sealed = Note(text="sealed").enqueue()
-    raw.hset(keys_of(client).queue("sealed").task(sealed.id), "shade", "blue")
+    protected = Note(text="sealed").enqueue()
+    raw.hset(keys_of(client).queue("sealed").task(protected.id), "shade", "blue")
 
     work(client)
 
     assert seen == ["sealed"]
     assert client.task(plain).error.startswith("NotEncrypted: ")
-    raw.hset(keys_of(client).queue("sealed").task(sealed.id), "result", b'"forged"')
+    raw.hset(keys_of(client).queue("sealed").task(protected.id), "result", b'"forged"')
     with pytest.raises(NotEncrypted):
-        sealed.result(timeout=0)
+        protected.result(timeout=0)
 
 
-def test_without_that_plain_tasks_go_on_beside_sealed_ones(connect: Callable[..., Client]) -> None:
+def test_without_that_plain_tasks_go_on_beside_encrypted_ones(connect: Callable[..., Client]) -> None:
     connect()
     Note(text="plain").enqueue()
     client = connect(OLD)
@@ -237,7 +237,7 @@ def test_a_result_of_another_task_is_not_given_to_who_waits(
         without.task(two.id).result(timeout=0)
 
 
-def test_items_of_a_bare_queue_are_sealed_over_moves_requeueing_and_replay(
+def test_items_of_a_bare_queue_are_encrypted_over_moves_requeueing_and_replay(
     connect: Callable[..., Client], raw: redis.Redis, kind: str
 ) -> None:
     client = connect(OLD, payload_encryption=kind, require_encryption=True)
@@ -262,7 +262,9 @@ def test_items_of_a_bare_queue_are_sealed_over_moves_requeueing_and_replay(
     assert (raw.hget(keys_of(second).task(ids[1]), "payload") == b"\x00\xff") is (kind == "sign")
 
 
-def test_a_dead_item_is_mended_with_a_payload_that_is_sealed_for_it(connect: Callable[..., Client], kind: str) -> None:
+def test_a_dead_item_is_mended_with_a_payload_that_is_encrypted_for_it(
+    connect: Callable[..., Client], kind: str
+) -> None:
     client = connect(OLD, payload_encryption=kind, require_encryption=True)
     queue = client.queue("corrected")
     queue.configure(max_attempts=1)
@@ -294,7 +296,7 @@ def test_a_lease_whose_key_lacks_says_so_and_can_be_given_back(connect: Callable
     assert [lease.payload for lease in connect(OLD).queue("mail").reserve()] == ["x"]
 
 
-def test_an_asyncio_client_seals_and_opens_too(connect: Callable[..., Client], kind: str) -> None:
+def test_an_asyncio_client_encrypts_and_decrypts_too(connect: Callable[..., Client], kind: str) -> None:
     client = connect(OLD, payload_encryption=kind)
 
     async def push() -> Any:
@@ -313,7 +315,7 @@ def test_an_asyncio_client_seals_and_opens_too(connect: Callable[..., Client], k
     assert client.task(task_id).result(timeout=0) == f"{SECRET} noted"
 
 
-def test_many_are_sealed_one_by_one(connect: Callable[..., Client], raw: redis.Redis) -> None:
+def test_many_are_encrypted_one_by_one(connect: Callable[..., Client], raw: redis.Redis) -> None:
     client = connect(OLD, require_encryption=True)
     tasks = Note.enqueue_many([Note(text=str(n)) for n in range(1500)])
 
@@ -374,7 +376,7 @@ def test_the_payload_that_takes_the_place_of_another_opens_in_its_place(
     assert seen == ["second"]
 
 
-def test_tasks_of_periodic_jobs_are_sealed_by_the_leader(connect: Callable[..., Client], clock: Any) -> None:
+def test_tasks_of_periodic_jobs_are_encrypted_by_the_leader(connect: Callable[..., Client], clock: Any) -> None:
     client = connect(OLD, require_encryption=True)
     from jobrunner.broker.calls import leader as leader_calls
     from jobrunner.jobs.build import published

@@ -230,7 +230,7 @@ def test_a_periodic_tick_runs_within_it(using: Any, declare: Any) -> None:
     assert seen == ["a begins tick", "a ends tick"]
 
 
-def test_with_encrypted_payloads_headers_are_added_before_they_are_sealed(using: Any, declare: Any) -> None:
+def test_headers_are_added_before_payloads_are_encrypted(using: Any, declare: Any) -> None:
     using(Tenant(), payload_keys=["AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="], payload_encryption="sign")
     handle = declare("t")(lambda: tenant.get()).enqueue()
     work()

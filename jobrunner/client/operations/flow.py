@@ -23,7 +23,7 @@ from jobrunner.client.operations.operation import Durable, Operation, ask
 from jobrunner.client.operations.task import KEEP_CANCELLED_MS
 from jobrunner.clock import monotonic, sleep
 from jobrunner.codec import decode
-from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, open_result
+from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_result
 from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.join import Ended, Join, JoinRef
 from jobrunner.retry import seconds
@@ -214,7 +214,7 @@ def _read(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, shape: A
         return [_read(flow, keys, encryption, one, noted) for one in shape]
     step = flow.steps[shape]
     context = EncryptionContext(step.id, step.type, keys.queue(step.queue).tag, then=step.then or b"")
-    return decode(open_result(encryption, noted[shape][1], context))
+    return decode(decrypt_result(encryption, noted[shape][1], context))
 
 
 def _sliced(calls: list[Call[Any]]) -> Iterator[list[Call[Any]]]:

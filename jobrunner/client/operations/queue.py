@@ -14,7 +14,7 @@ from jobrunner.client.operations.enqueue import QueueRef, is_new
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.settings_hash import read_settings, write_settings
-from jobrunner.encryption.cipher import EncryptionContext, allow_forward, open_payload
+from jobrunner.encryption.cipher import EncryptionContext, allow_forward, decrypt_payload
 from jobrunner.errors import EncryptionError, InvalidOption, TaskGone, UsageError
 from jobrunner.formatting import describe
 from jobrunner.queue_settings import QueueSettings
@@ -84,7 +84,7 @@ def _popped(
         if line.encryption is not None or encoding:
             of = (raw_id.decode("utf-8", "replace"), (type_ or b"").decode("utf-8", "replace"))
             context = EncryptionContext(*of, line.keys.tag, line.name, headers or b"", then or b"")
-            found = read_payload(*open_payload(line.encryption, raw or b"", encoding, context)[:2])
+            found = read_payload(*decrypt_payload(line.encryption, raw or b"", encoding, context)[:2])
         else:
             found = read_payload(raw, encoding)
     except EncryptionError as error:

@@ -12,7 +12,7 @@ from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, TaskEndHint, ask
 from jobrunner.clock import monotonic
 from jobrunner.codec import decode
-from jobrunner.encryption.cipher import PayloadEncryption, is_sealed_result
+from jobrunner.encryption.cipher import PayloadEncryption, is_protected_result
 from jobrunner.errors import InvalidName, NotEncrypted, TaskCancelled, TaskFailed, TaskGone, TaskTimeout
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
@@ -120,7 +120,7 @@ def read_result(record: TaskRecord) -> Any:
     if record.state is TaskState.CANCELLED:
         raise TaskCancelled(f"task {record.id} ({record.type}) was cancelled")
     if record.unread is not None and (
-        is_sealed_result(record.result or b"") or isinstance(record.unread, NotEncrypted)
+        is_protected_result(record.result or b"") or isinstance(record.unread, NotEncrypted)
     ):
         raise record.unread
     return decode(record.result or b"")

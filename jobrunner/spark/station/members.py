@@ -22,7 +22,7 @@ from jobrunner.broker.calls.batches import ROWS_AT_ONCE, stage
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.adaptive_slices import AdaptiveSlice
-from jobrunner.encryption.cipher import is_sealed
+from jobrunner.encryption.cipher import is_protected
 from jobrunner.lease_number import number_from
 from jobrunner.spark.columns import UTC, instants, numbers, texts
 from jobrunner.spark.payloads import Check, misfit
@@ -31,7 +31,7 @@ CHUNK = 2_000
 """Items of one round trip and of one Arrow batch."""
 MISFITS = "misfits."
 _NO_JSON = "the payload is bytes, not JSON"
-_SEALED = "the payload is encrypted or signed, and Spark opens none"
+_PROTECTED = "the payload is encrypted or signed, and Spark reads none"
 _FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers", b"finished_at")
 COLUMNS = pa.schema(
     [
@@ -159,7 +159,7 @@ def _one_by_one(ids: list[bytes], rows: list[Any], check: Check) -> tuple[list[A
         elif payload is None:
             continue  # it was cancelled or deleted meanwhile: its hash is gone
         else:
-            reason = _SEALED if is_sealed(encoding) else _NO_JSON
+            reason = _PROTECTED if is_protected(encoding) else _NO_JSON
         misfits += (task_id, b"", f"PipelineError: {reason} (item {task_id.decode()})", b"")
     return list(zip(*kept, strict=True)) or [()] * (1 + len(_FIELDS)), misfits
 

@@ -10,7 +10,7 @@ from jobrunner.client.flow_results import decrypted_results, whole_results
 from jobrunner.client.internals import encryption_of
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
-from jobrunner.encryption.cipher import encoding_when_open
+from jobrunner.encryption.cipher import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
 from jobrunner.inspector.attempts import holder_of, timeline
 from jobrunner.redaction import TOO_DEEP
@@ -127,7 +127,7 @@ def _decoded(raw: bytes | None, record: TaskRecord) -> Any:
     if raw is None:
         return None
     try:
-        return read_payload(raw, encoding_when_open(record.fields.get("encoding")) or b"json")
+        return read_payload(raw, claimed_encoding(record.fields.get("encoding")) or b"json")
     except RecursionError:
         return TOO_DEEP
     except (JobrunnerError, ValueError):

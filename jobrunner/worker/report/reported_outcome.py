@@ -109,15 +109,15 @@ def encrypted_outcome(encryption: PayloadEncryption, keys: Keys, attempt: Attemp
     """The outcome as it is reported. Raises EncryptionError for items made of a payload that cannot be decrypted."""
     queue = keys.queue(attempt.queue)
     if isinstance(outcome, Succeeded):
-        return Succeeded(encryption.close_result(outcome.result, result_context(attempt, queue)))
+        return Succeeded(encryption.encrypt_result(outcome.result, result_context(attempt, queue)))
     if isinstance(outcome, Moved):
         to = keys.queue(outcome.queue)
-        return _encrypted_move(encryption, attempt, outcome, (queue, to), attempt.id, attempt.then or b"")
+        return _encrypted_move(encryption, attempt, outcome, queue, to, attempt.id, attempt.then or b"")
     if isinstance(outcome, FannedOut):
         return FannedOut(
             children=tuple(
                 _encrypted_move(
-                    encryption, attempt, child, (queue, keys.queue(child.queue)),
+                    encryption, attempt, child, queue, keys.queue(child.queue),
                     derived_id(attempt.id, place, queue.tag), b"",
                 )
                 for place, child in enumerate(outcome.children)
@@ -127,12 +127,11 @@ def encrypted_outcome(encryption: PayloadEncryption, keys: Keys, attempt: Attemp
 
 
 def _encrypted_move(
-    encryption: PayloadEncryption, attempt: Attempt, outcome: Moved, queues: tuple[QueueKeys, QueueKeys],
+    encryption: PayloadEncryption, attempt: Attempt, outcome: Moved, queue: QueueKeys, to: QueueKeys,
     task_id: str, then: bytes,
 ) -> Moved:  # fmt: skip
-    """Encrypts the payload for the second of two queues, its target. A move without a payload of its own takes the
-    payload of the attempt, which is in the first."""
-    queue, to = queues
+    """Encrypts the payload for queue `to`, and for the task with that id and `then`. A move without a payload of its
+    own takes the payload of the attempt."""
     payload, encoding, after = outcome.payload, outcome.encoding, b""
     if payload is None or then:
         found = decrypted_payload(encryption, queue, attempt)
@@ -142,5 +141,5 @@ def _encrypted_move(
             after = found.after or b""
     headers = attempt.headers if outcome.headers is None else outcome.headers
     context = EncryptionContext(task_id, attempt.type, to.tag, to.name, headers or b"", then)
-    stored, stored_as = encryption.close(payload, encoding, context, after=after)
+    stored, stored_as = encryption.encrypt(payload, encoding, context, after=after)
     return replace(outcome, payload=stored, encoding=stored_as)

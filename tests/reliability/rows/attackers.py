@@ -19,8 +19,8 @@ from tests.security.attacks import FIELDS, NASTY, Fields, line_up
 from tests.security.conftest import KEY, OTHER
 from tests.security.roles import PASSWORD, grant
 
-_SEALED: dict[str, Any] = {"payload_keys": [KEY], "require_encryption": True}
-_WORKERS = _SEALED
+_ENCRYPTED: dict[str, Any] = {"payload_keys": [KEY], "require_encryption": True}
+_WORKERS = _ENCRYPTED
 _SPARED = 3
 """Each third task is not attacked."""
 
@@ -82,7 +82,8 @@ class _Attacker:
         """Honest producers enqueue tasks, the attacker changes them while they wait, and workers run the rest."""
         queue = self._stage.client.queue(QUEUE)
         queue.pause()
-        ids = [*self._enqueue(tasks, **_SEALED), *self._enqueue(tasks // 10, **_SEALED, payload_encryption="sign")]
+        ids = self._enqueue(tasks, **_ENCRYPTED)
+        ids += self._enqueue(tasks // 10, **_ENCRYPTED, payload_encryption="sign")
         self._weaker = [*self._forge(), *(self._read(one) for one in ids[tasks : tasks + 2])]
         self._now = [(one, self._read(one)) for one in ids]
         for number, (task_id, fields) in enumerate(self._now):

@@ -30,6 +30,6 @@ def attempt_at(job: str, payload: bytes = b"{}", **fields: Any) -> Attempt:
 
 
 def client_of(server: Any, **options: Any) -> Any:
-    """What a Runner needs of a client that talks to `server`, with prefix `t` and these settings."""
+    """A stand-in for a client that talks to `server`, for a Runner; with prefix `t` and these settings."""
     settings = ClientSettings(url="", prefix="t", **options)
     return SimpleNamespace(_broker=server, _keys=Keys("t"), _encryption=None, settings=settings)
