@@ -1,9 +1,13 @@
 """The definitions of periodic jobs that workers publish."""
 
+import base64
 from datetime import timedelta
 
+import msgspec
+
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.jobs import registry
-from jobrunner.jobs.build import define
+from jobrunner.jobs.build import define, published
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.job import PeriodicJob
 
@@ -26,3 +30,17 @@ def test_a_tick_makes_a_task_with_every_option_of_its_job() -> None:
     assert task.payload == b'{"tenant":"acme"}'
     assert (task.priority, task.keepalive_ms, task.max_attempts, task.max_stalled) == (2, 9000, 3, 2)
     assert (task.expires_in_ms, task.key) == (60_000, "acme")
+
+
+def test_the_signature_of_a_definition_is_stored_as_before() -> None:
+    @job(name="definitions.signed", queue="q", every=timedelta(minutes=5))
+    class Signed(PeriodicJob):
+        def run(self) -> None: ...
+
+    registry.forget("definitions.signed")
+    assert Signed.definition is not None
+    encryption = PayloadEncryption([base64.b64encode(bytes(32)).decode()], kind="sign")
+    stored = msgspec.json.decode(published([Signed.definition], encryption)["definitions.signed"])
+
+    assert stored["seal"].startswith("sealed ")
+    assert "signature" not in stored
