@@ -5,29 +5,34 @@ rows, so no fixed size fits both. The time of an empty round trip is subtracted:
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Final, TypeVar
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.server import ping
-from jobrunner.clock import perf_counter
+from jobrunner.clock import monotonic, perf_counter
 
 T = TypeVar("T")
 _TARGET_S: Final = 0.003
 _LEAST: Final = 16
 _FIRST: Final = 64
 _PINGS: Final = 3
+_TRUSTED_S: Final = 60.0
+"""A round trip is measured again after so long: after a failover another server answers."""
 _BYTES_AT_ONCE: Final = 1 << 20
 _SHORTEST_S: Final = 1e-5
 
 
 class AdaptiveSlice:
-    """The size of the next slice of one piece of work, from the times that the last ones took; at most `most`."""
+    """The size of the next slice of one kind of work, from the times that the last ones took; at most `most`. Keep it
+    for the next piece of the same work, so that neither size nor round trip has to be learned anew."""
 
     def __init__(self, broker: Broker, most: int) -> None:
         self._broker = broker
         self._most = most
         self._round_trip_s: float | None = None
+        self._measure_again_at = inf
         self.size = min(_FIRST, most)
 
     def run(self, slice_of: Callable[[int], Call[T]], done: Callable[[T], int], *, most: int | None = None) -> T:
@@ -63,8 +68,9 @@ class AdaptiveSlice:
             self.size = min(max(min(fits, 2 * count), _LEAST), self._most)
 
     def _learn_round_trip(self) -> None:
-        if self._round_trip_s is None:
+        if self._round_trip_s is None or monotonic() > self._measure_again_at:
             self._round_trip_s = min(self._ping_s() for _ in range(_PINGS))
+            self._measure_again_at = monotonic() + _TRUSTED_S
 
     def _ping_s(self) -> float:
         began = perf_counter()

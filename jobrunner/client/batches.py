@@ -12,11 +12,9 @@ How: docs/how-batches-work.md. `stage` in broker/calls/batches.py is all that ex
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
@@ -24,11 +22,9 @@ from jobrunner.broker.calls import batches as calls
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.batches import Advance, Claimed
 from jobrunner.broker.calls.queues import register
-from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.client.adaptive_slices import AdaptiveSlice
-from jobrunner.client.orphaned_items import reclaim_items
-from jobrunner.clock import from_ms, unix_ms
+from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.task import new_id
@@ -39,16 +35,18 @@ ROWS_AT_ONCE: Final = calls.ROWS_AT_ONCE
 SHARED: Final = ("type", "priority", "max_attempts", "max_stalled", "keepalive_ms", "expires_in_ms", "key")
 """The fields that `open` may set on all new items, named as in a task's hash."""
 _LOOK_AT: Final = 10
-_SWEEP_MS: Final = 1_000
 _RESTS = ("succeeded", "dropped")
 
 
 class Batches:
-    """The batches of one queue. Cheap to make; safe to use from several threads."""
+    """The batches of one queue. Safe to use from several threads; keep it, as the sizes of slices are learned once."""
 
     def __init__(self, broker: Broker, keys: QueueKeys) -> None:
-        self._broker = broker
-        self._keys = keys
+        self.broker = broker
+        self.keys = keys
+        self.filling, self.advancing = (AdaptiveSlice(broker, calls.ADVANCED_AT_ONCE) for _ in range(2))
+        self.staging = AdaptiveSlice(broker, calls.ROWS_AT_ONCE)
+        self._announcements: dict[tuple[str, ...], list[Any]] = {}
 
     def take(self, n: int, *, lease_s: float) -> "BatchLease | None":
         """A batch that is due again, else a new one with up to `n` items; None when there is nothing.
@@ -56,12 +54,13 @@ class Batches:
         One that comes back with `state` "committed" is decided: it only has to be rolled forward (`advance`).
         """
         lease_ms = _milliseconds(lease_s)
-        while found := self._claim(("finishing", "batches"), lease_ms):
-            lease = BatchLease(self._broker, self._keys, found, lease_ms)
+        while found := self.claim(("finishing", "batches"), lease_ms):
+            lease = BatchLease(self, found, lease_ms)
             if found.size or found.state == "committed":
                 return lease
             lease.dissolve()  # a write that its writer abandoned
-        lease = BatchLease(self._broker, self._keys, _new(new_id(self._keys.tag)), lease_ms)
+        batch_id = new_id(self.keys.tag)
+        lease = BatchLease(self, Claimed(id=batch_id, root=batch_id), lease_ms)
         return lease if self.top_up(lease, n) else None
 
     def top_up(self, lease: "BatchLease", n: int) -> int:
@@ -88,38 +87,25 @@ class Batches:
         """
         if unknown := set(shared or {}) - set(SHARED):
             raise InvalidOption(f"shared fields {sorted(unknown)} are not known: choose of {', '.join(SHARED)}")
-        batch_id = new_id(self._keys.tag) if batch_id is None else _check_batch_id(batch_id)
+        batch_id = new_id(self.keys.tag) if batch_id is None else _check_batch_id(batch_id)
         lease_ms = _milliseconds(lease_s)
-        begun = calls.begin(self._keys, batch_id, lease_ms=lease_ms, shared=shared or {}, attempt=attempt)
-        return BatchLease(self._broker, self._keys, self._broker.run(begun), lease_ms)
+        begun = calls.begin(self.keys, batch_id, lease_ms=lease_ms, shared=shared or {}, attempt=attempt)
+        return BatchLease(self, self.broker.run(begun), lease_ms)
 
     def resume(self, batch_id: str, epoch: int, *, lease_s: float) -> "BatchLease":
         """The batch without members that another process opened and got this epoch for. Asks nothing of the server."""
-        return BatchLease(self._broker, self._keys, _new(batch_id, epoch), _milliseconds(lease_s))
+        return BatchLease(self, Claimed(id=batch_id, root=batch_id, epoch=epoch), _milliseconds(lease_s))
 
-    def roll_forward(self, *, slices: int) -> int:
-        """Carries on with decided batches whose holder is gone, for up to so many slices. Returns how many it did.
+    def announce(self, targets: tuple[str, ...]) -> None:
+        """Adds queues to the registry before their first item arrives, so that the leader maintains them. Before each
+        batch, as a queue may have been deleted meanwhile."""
+        if targets not in self._announcements:
+            names = [f"{self.keys.tag}/{to}" if "/" in self.keys.name else to for to in targets]
+            self._announcements[targets] = register(self.keys, names)
+        self.broker.run_many(self._announcements[targets])
 
-        Open batches are left alone, but for writes that were abandoned a day ago: they are removed.
-        """
-        used = 0
-        while used < slices and (found := self._claim(("finishing",), _SWEEP_MS)):
-            lease = BatchLease(self._broker, self._keys, found, _SWEEP_MS)
-            if found.state == "open":
-                lease._end("dissolved")  # noqa: SLF001
-            while used < slices:
-                used += 1
-                step = lease.advance()
-                if step.done or step.full:
-                    break
-        return used
-
-    def reclaim(self) -> int:
-        """Puts items that belong to no open batch back to their places in line; returns how many. Earlier versions left
-        such items; a driver that starts does this first (client/orphaned_items.py)."""
-        return reclaim_items(self._broker, self._keys)
-
-    def _claim(self, indexes: Sequence[str], lease_ms: int) -> Claimed | None:
+    def claim(self, indexes: Sequence[str], lease_ms: int) -> Claimed | None:
+        """The first batch that is due in one of these indexes of a queue, under a new epoch."""
         for index in indexes:
             if found := self._claim_first(index, lease_ms):
                 return found
@@ -129,9 +115,9 @@ class Batches:
         """Goes on while what it finds is gone: a batch that was halved leaves two that are due."""
         while True:
             some_gone = False
-            for batch_id in self._broker.run(calls.foremost(self._keys, index, _LOOK_AT)):
-                claim = calls.claim(self._keys, batch_id, lease_ms=lease_ms, name=token_hex(8))
-                found = self._broker.run(claim)
+            for batch_id in self.broker.run(calls.foremost(self.keys, index, _LOOK_AT)):
+                claim = calls.claim(self.keys, batch_id, lease_ms=lease_ms, name=token_hex(8))
+                found = self.broker.run(claim)
                 if isinstance(found, Claimed):
                     return found
                 some_gone = some_gone or found
@@ -142,33 +128,31 @@ class Batches:
 class BatchLease:
     """One batch in the hands of a driver. Every method that writes raises BatchLost when it is not its own any more."""
 
-    def __init__(self, broker: Broker, keys: QueueKeys, found: Claimed, lease_ms: int) -> None:
-        self._broker = broker
-        self._keys = keys
-        self._found = found
-        self._ends_ms = found.ends_ms  # apart, as a thread of its own may renew
+    def __init__(self, batches: Batches, found: Claimed, lease_ms: int) -> None:
+        self._batches = batches
+        self._broker, self._keys = batches.broker, batches.keys
+        self._claim = found.claim
+        self._ends_ms = found.ends_ms
         self._lease_ms = lease_ms
-        self.taken_ms = unix_ms()
-        """When this hand-out was taken, Unix ms, by the clock of this machine."""
-        self._is_known = False
-        self._filling = AdaptiveSlice(broker, calls.ADVANCED_AT_ONCE)
-        self._advancing = AdaptiveSlice(broker, calls.ADVANCED_AT_ONCE)
-        self._staging = AdaptiveSlice(broker, calls.ROWS_AT_ONCE)
-
-    @property
-    def id(self) -> str:
+        self._targets = found.targets
+        self._is_announced = False
+        self.id = found.id
         """The same for the same members, however often they are handed out; halves of a batch have ids of their own."""
-        return self._found.id
-
-    @property
-    def queue(self) -> str:
+        self.queue = batches.keys.name
         """Full name of the queue."""
-        return self._keys.name
-
-    @property
-    def epoch(self) -> int:
+        self.epoch = found.epoch
         """Counts the hand-outs of the batch; reports of an earlier holder are refused."""
-        return self._found.epoch
+        self.size = found.size
+        """How many members it has, with those that were deleted or cancelled since."""
+        self.root, self.first = found.root, found.first
+        """Id of the batch whose list the members are in: its own, unless it is the half of another. Position of its
+        first member in that list."""
+        self.failures, self.error = found.failures, found.error
+        """How often it failed before, as reported, and why it failed last; empty when it did not."""
+        self.state = found.state
+        """open, committed or done, as far as this lease knows."""
+        self.taken_s = monotonic()
+        """When this hand-out was taken, by the monotonic clock of this process."""
 
     @property
     def is_new(self) -> bool:
@@ -177,36 +161,6 @@ class BatchLease:
         A half is not, though its own first hand-out has epoch 1: its members failed together before.
         """
         return self.state == "open" and self.epoch == 1 and self.root == self.id
-
-    @property
-    def size(self) -> int:
-        """How many members it has, with those that were deleted or cancelled since."""
-        return self._found.size
-
-    @property
-    def root(self) -> str:
-        """Id of the batch whose list the members are in: its own, unless it is the half of another."""
-        return self._found.root
-
-    @property
-    def first(self) -> int:
-        """Position of its first member in that list."""
-        return self._found.first
-
-    @property
-    def failures(self) -> int:
-        """How often it failed before, as reported."""
-        return self._found.failures
-
-    @property
-    def error(self) -> str:
-        """Why it failed last; empty when it did not."""
-        return self._found.error
-
-    @property
-    def state(self) -> str:
-        """open, committed or done, as far as this lease knows."""
-        return self._found.state
 
     @property
     def deadline(self) -> datetime:
@@ -218,13 +172,12 @@ class BatchLease:
         return self._broker.run_many([tasks.headers(self._keys, one) for one in self.members(0, count)])
 
     def waits_ms(self, most: int) -> list[tuple[float, int]]:
-        """How long members have been due, of up to `most` that stand evenly in the line, and for how many each stands.
-        Two round trips, whatever the size."""
-        count = min(most, self.size)
-        places = [self._found.first + (2 * n + 1) * self.size // (2 * count) for n in range(count)]
-        taken = self._broker.run_many([calls.members(self._keys, self._found.root, at, 1) for at in places])
-        asked = [tasks.due_since(self._keys, one) for some in taken for one in some]
-        now_ms, *due_ms = self._broker.run_many([server_time(), *asked])
+        """How long members had been due when the lease began or was last renewed, of up to `most` that stand evenly in
+        the line, and for how many each stands. Two round trips, whatever the size."""
+        now_ms, count = self._ends_ms - self._lease_ms, min(most, self.size)
+        places = [self.first + (2 * n + 1) * self.size // (2 * count) for n in range(count)]
+        taken = self._broker.run_many([calls.members(self._keys, self.root, at, 1) for at in places])
+        due_ms = self._broker.run_many([calls.due_since(self._keys, one) for some in taken for one in some])
         each, more = divmod(self.size, max(count, 1))
         return [(now_ms - due, each + (n < more)) for n, due in enumerate(due_ms) if due]
 
@@ -236,7 +189,7 @@ class BatchLease:
         count = max(min(count, self.size - first), 0)
         if not count:
             return []
-        return self._broker.run(calls.members(self._keys, self._found.root, self._found.first + first, count))
+        return self._broker.run(calls.members(self._keys, self.root, self.first + first, count))
 
     def renew(self) -> None:
         """The lease ends as long from now as it was asked for."""
@@ -249,7 +202,7 @@ class BatchLease:
         members out under another id. Raises BatchLost also when a failover forgot that this lease was handed out and
         another holder got its epoch. After this call no other holder gets that epoch.
         """
-        renewal = calls.renew(self._keys, self.id, self.epoch, lease_ms=self._lease_ms, claim=self._found.claim)
+        renewal = calls.renew(self._keys, self.id, self.epoch, lease_ms=self._lease_ms, claim=self._claim)
         self._ends_ms = self._broker.write([renewal])[0]
 
     def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int | None = None) -> None:
@@ -266,11 +219,11 @@ class BatchLease:
         if not self.size:  # of a queue that may be new: the leader must know it should we die behind the decision
             self._broker.run_many(register(self._keys, [self.queue]))
         call = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
-        self._found = replace(self._found, state="committed", targets=self._broker.run(call))
+        self._targets, self.state = self._broker.run(call), "committed"
 
     def stage_all(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
         """Stages any number of rows, behind the `after` that are there, in calls that hold the server up shortly."""
-        for part in self._staging.portions(words):
+        for part in self._batches.staging.portions(words):
             self.stage(nonce, part, after=after)
             after += len(part) // 4
 
@@ -279,10 +232,14 @@ class BatchLease:
 
         Any number may do so at once; needs no lease, only the decision.
         """
-        self._announce()
-        step = self._advancing.run(partial(_advance, self._keys, self.id), _advanced, most=count)
+        if not self._is_announced and self._targets:
+            self._batches.announce(self._targets)
+        self._is_announced = True
+        step = self._batches.advancing.run(
+            lambda size: calls.advance(self._keys, self.id, count=size), lambda step: step.count, most=count
+        )
         if step.done:
-            self._found = replace(self._found, state="done")
+            self.state = "done"
         return step
 
     def fail(self, error: str, *, delay_s: float) -> str:
@@ -290,21 +247,21 @@ class BatchLease:
 
         A batch without members is taken back ('dead').
         """
-        fate = self._end("failed", delay_ms=round(delay_s * 1000), reason=error)
+        fate = self.end("failed", delay_ms=round(delay_s * 1000), reason=error)
         if fate == "dead":
             self._advance_to_the_end()
         return fate
 
     def release(self, *, delay_s: float = 0.0) -> None:
         """Returns the batch, due at once or after a delay; no failure is counted."""
-        self._end("released", delay_ms=round(delay_s * 1000))
+        self.end("released", delay_ms=round(delay_s * 1000))
 
     def dissolve(self) -> int:
         """Takes members back to their places in line, and what was staged away. Returns how many there were."""
-        self._end("dissolved")
+        self.end("dissolved")
         return self._advance_to_the_end()
 
-    def _end(self, fate: str, *, delay_ms: int = 0, reason: str = "") -> str:
+    def end(self, fate: str, *, delay_ms: int = 0, reason: str = "") -> str:
         call = calls.failed_attempt(self._keys, self.id, self.epoch, fate=fate, delay_ms=delay_ms, reason=reason)
         while (word := self._broker.run(call)) == "more":
             pass
@@ -316,57 +273,16 @@ class BatchLease:
             ended += step.ended
         return ended + step.ended
 
-    def _announce(self) -> None:
-        """Adds a queue to the registry before its first item arrives, so that the leader maintains it."""
-        if not self._is_known and self._found.targets:
-            self._broker.run_many(register(self._keys, [_full_name(self._keys, to) for to in self._found.targets]))
-        self._is_known = True
-
     def _fill(self, n: int) -> int:
-        before = self.size
-        while (wanted := min(before + n - self.size, self._filling.size)) > 0:
-            had = self.size
-            fill = partial(_fill, self._keys, self.id, self.epoch, had, self._lease_ms)
-            size, self._ends_ms = self._filling.run(fill, partial(_grown, had), most=wanted)
-            self._found = replace(self._found, size=size)
-            if size - had < wanted:
+        before, slices = self.size, self._batches.filling
+        while (wanted := min(before + n - (had := self.size), slices.size)) > 0:
+            self.size, self._ends_ms = slices.run(self._filled, lambda reply: reply[0] - self.size, most=wanted)
+            if self.size - had < wanted:
                 break
         return self.size - before
 
-
-def _fill(keys: QueueKeys, batch_id: str, epoch: int, had: int, lease_ms: int, count: int) -> Call[tuple[int, float]]:
-    return calls.fill(keys, batch_id, epoch, had=had, count=count, lease_ms=lease_ms)
-
-
-def _grown(had: int, reply: tuple[int, float]) -> int:
-    return reply[0] - had
-
-
-def _advance(keys: QueueKeys, batch_id: str, count: int) -> Call[Advance]:
-    return calls.advance(keys, batch_id, count=count)
-
-
-def _advanced(step: Advance) -> int:
-    return step.moved + step.new + step.dead + step.ended + step.skipped
-
-
-def _new(batch_id: str, epoch: int = 1) -> Claimed:
-    return Claimed(
-        id=batch_id,
-        epoch=epoch,
-        state="open",
-        ends_ms=0.0,
-        size=0,
-        failures=0,
-        root=batch_id,
-        first=0,
-        error="",
-        targets=(),
-    )
-
-
-def _full_name(keys: QueueKeys, to: str) -> str:
-    return f"{keys.tag}/{to}" if "/" in keys.name else to
+    def _filled(self, count: int) -> Call[tuple[int, float]]:
+        return calls.fill(self._keys, self.id, self.epoch, had=self.size, count=count, lease_ms=self._lease_ms)
 
 
 def _milliseconds(lease_s: float) -> int:

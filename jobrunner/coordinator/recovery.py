@@ -1,6 +1,6 @@
 """Finishes what killed workers and drivers left, also in queues without a worker.
 
-1. Items of no open batch go back in line (see client/orphaned_items.py).
+1. Items of no open batch go back in line (see client/batch_recovery.py).
 2. Ends of tasks are passed on to their flows, where a worker was killed between a report and the relay.
 3. Decided batches whose driver is gone are rolled forward: their decision does not wait for a driver to come back.
 """
@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Collection
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.calls import batches
+from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.keys import Keys
+from jobrunner.client.batch_recovery import MemberLists, reclaim_items, roll_forward
 from jobrunner.client.batches import Batches
 from jobrunner.client.operations.flow_relay import relay
-from jobrunner.client.orphaned_items import MemberLists, reclaim_items
 from jobrunner.coordinator.scan import Interval
 from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger
@@ -69,7 +69,7 @@ class OrphanedItems:
     def _look(self) -> None:
         names, self._left = self._left[:_QUEUES_AT_ONCE], self._left[_QUEUES_AT_ONCE:]
         queues = [self._keys.queue(name) for name in names]
-        replies = self._broker.run_each([batches.reclaim(one, count=1) for one in queues])
+        replies = self._broker.run_each([leases.reclaim(one, count=1) for one in queues])
         refused = None
         for queue, reply in zip(queues, replies, strict=True):
             try:
@@ -99,7 +99,6 @@ class OrphanedItems:
         return _SCAN_PAUSE_S
 
 
-
 class FlowRecovery:
     """A maintenance task of the leader: empties the outboxes in which its scan found anything, of all hash tags.
 
@@ -123,7 +122,6 @@ class FlowRecovery:
         return 0.0 if self._posted else math.inf
 
 
-
 class BatchRecovery:
     """A maintenance task of the leader: rolls decided batches forward, in the queues in which its scan found any.
 
@@ -144,7 +142,7 @@ class BatchRecovery:
         """Rolls forward what is left; returns 0.0 when there is more, else infinity."""
         slices = _SLICES
         while self._left and slices > 0:
-            done = Batches(self._broker, self._keys.queue(self._left[0])).roll_forward(slices=slices)
+            done = roll_forward(Batches(self._broker, self._keys.queue(self._left[0])), slices=slices)
             if done < slices:
                 self._left.pop(0)
             slices -= max(done, 1)

@@ -134,7 +134,7 @@ def test_a_half_passes_over_members_that_another_half_has_ended(flights, drive, 
         take("clean").lease.fail("no", delay_s=0)
     left, right = take("clean"), take("clean")
     raw.hset(keys.queue("flights/clean").batch + left.lease.id.encode(), mapping={"first": 0, "size": 4})
-    left.lease._found = replace(left.lease._found, first=0, size=4)
+    left.lease.first, left.lease.size = 0, 4
     left._place = replace(left._place, first=0, size=4)
     for half in (left, right):
         half.run()

@@ -1,4 +1,4 @@
-"""Calls about batches: fill, begin, claim, renew, stage, decide, advance, fail, reclaim.
+"""Calls about batches: fill, begin, claim, renew, stage, decide, advance, fail; `reclaim` is in leases.py.
 
 A batch is a set of items of a queue in `pending` under one lease, which a driver holds. Their outcomes are staged as
 rows, which stay invisible until the batch is decided, in one step whatever its size; then any process rolls it forward
@@ -16,18 +16,20 @@ more      '' or a JSON object with any of `new` (1), `parent` (member whose hops
 ========= =============================================================================================================
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from jobrunner.broker.call import Arg, Call, ScriptCommand, command, texts
+from jobrunner.attempt import due_ms
+from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 from jobrunner.lease_number import number_from
 
+T = TypeVar("T")
 ROWS_AT_ONCE = 500
 """The most rows one call stages, as a script blocks the server."""
 ADVANCED_AT_ONCE = 250
@@ -39,16 +41,16 @@ class Claimed:
     """A batch as it was handed out. `state`: open, or committed, when it is only to be rolled forward."""
 
     id: str
-    epoch: int
-    state: str
-    ends_ms: float
-    size: int
-    failures: int
     root: str
     """Id of the batch whose list its members are in: its own, unless it is the half of another."""
-    first: int
-    error: str
-    targets: tuple[str, ...]
+    epoch: int = 1
+    state: str = "open"
+    ends_ms: float = 0.0
+    size: int = 0
+    failures: int = 0
+    first: int = 0
+    error: str = ""
+    targets: tuple[str, ...] = ()
     """Short names of the queues that staged rows go to."""
     claim: str = ""
     """The name of the claim that handed it out; empty for a batch that its holder filled."""
@@ -69,66 +71,50 @@ class Advance:
     skipped: int
     full: str | None
 
-
-@dataclass(frozen=True, slots=True)
-class Reclaimed:
-    """The result of one slice of `reclaim`: how many items went back, the lease number to go on after ('' at the end),
-    and whether the list of members that it asked about is in use."""
-
-    items: int
-    after: str
-    list_in_use: bool
+    @property
+    def count(self) -> int:
+        """How many rows and members it was."""
+        return self.moved + self.new + self.dead + self.ended + self.skipped
 
 
 def _texts(words: Iterable[bytes]) -> tuple[str, ...]:
     return tuple(word.decode() for word in words)
 
 
-def _claimed(batch_id: str, claim: str, reply: list[Any]) -> Claimed | bool:
-    if len(reply) < 2:
-        return bool(reply)
-    epoch, state, ends, size, failures, root, first, error, *targets = reply
-    return Claimed(
-        id=batch_id,
-        epoch=epoch,
-        state=state.decode(),
-        ends_ms=float(ends),
-        size=size,
-        failures=failures,
-        root=root.decode(),
-        first=first,
-        error=error.decode("utf-8", "replace"),
-        targets=_texts(targets),
-        claim=claim,
-    )
-
-
-_fill = ScriptCommand("batch_fill", lambda reply: reply)
-_begin = ScriptCommand("batch_begin", lambda reply: reply)
-_claim = ScriptCommand("batch_claim", lambda reply: reply, repeatable=False)
-_renew = ScriptCommand("batch_renew", lambda reply: reply)
-_stage = ScriptCommand("batch_stage", lambda reply: reply)
-_decide = ScriptCommand("batch_decide", lambda reply: reply)
-_advance = ScriptCommand("batch_advance", lambda reply: reply)
-_failed_attempt = ScriptCommand("batch_fail", lambda reply: reply)
-_reclaim = ScriptCommand("batch_reclaim", lambda reply: Reclaimed(reply[0], reply[1].decode(), bool(reply[2])))
-
-
-def lost(batch_id: str) -> BatchLost:
-    """The error for a call that came too late."""
-    return BatchLost(
-        f"batch {batch_id} is held by another driver, its lease ended, or it is decided; this changed nothing"
-    )
-
-
-def _keys_of(keys: QueueKeys, batch_id: str, *names: str) -> tuple[bytes, ...]:
-    return tuple(keys.batch + batch_id.encode() if name == "batch" else getattr(keys, name) for name in names)
+_fill: ScriptCommand[tuple[int, float]] = ScriptCommand("batch_fill", lambda reply: (reply[0], float(reply[1] or 0)))
+_begin: ScriptCommand[Any] = ScriptCommand("batch_begin", lambda reply: reply)
+_claim: ScriptCommand[Any] = ScriptCommand("batch_claim", lambda reply: reply, repeatable=False)
+_renew = ScriptCommand("batch_renew", float)
+_stage: ScriptCommand[Any] = ScriptCommand("batch_stage", lambda reply: reply)
+_decide = ScriptCommand("batch_decide", lambda reply: _texts(reply[1:]))
+_failed_attempt = ScriptCommand("batch_fail", text)
+_advance = ScriptCommand(
+    "batch_advance", lambda reply: Advance(*[reply[0] == b"done", *reply[1:6], reply[6].decode() or None])
+)
 
 
 def _with_batch(
-    verb: ScriptCommand[Any], keys: QueueKeys, batch_id: str, /, *, rest: Iterable[Arg] = (), **args: Arg
-) -> Any:
-    return verb.with_keys(_keys_of(keys, batch_id, *verb.script.keys), rest=rest, id=batch_id, **args)
+    verb: ScriptCommand[T], keys: QueueKeys, batch_id: str, /, *, rest: Iterable[Arg] = (), **args: Arg
+) -> Call[T]:
+    """A call on one batch; its reader raises BatchLost."""
+    names = verb.script.keys
+    found = [keys.batch + batch_id.encode() if name == "batch" else getattr(keys, name) for name in names]
+    call = verb.with_keys(tuple(found), rest=rest, id=batch_id, **args)
+    return replace(call, read=partial(_unless_lost, batch_id, call.read))
+
+
+def _unless_lost(batch_id: str, read: Callable[[Any], T], reply: Any) -> T:
+    word = reply[0] if isinstance(reply, list) and reply else reply
+    if word == b"half":
+        raise BatchLost(
+            f"batch {batch_id} is a part of a batch that failed and was halved: it takes no more items; "
+            "run it with the members that it has"
+        )
+    if word == b"lost":
+        raise BatchLost(
+            f"batch {batch_id} is held by another driver, its lease ended, or it is decided; this changed nothing"
+        )
+    return read(reply)
 
 
 def fill(keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, lease_ms: int) -> Call[tuple[int, float]]:
@@ -137,30 +123,10 @@ def fill(keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, le
     Reply: how many it has, and the end of its lease, Unix ms; (0, 0.0) when no task waits and the batch does not
     exist. Sent again it changes nothing. Raises BatchLost, also for half of a batch: that never gets other members.
     """
-    call = _with_batch(
-        _fill,
-        keys,
-        batch_id,
-        tasks=keys.tasks,
-        queue=keys.name,
-        epoch=epoch,
-        had=had,
-        count=count,
-        lease=number_from(batch_id),
-        lease_ms=lease_ms,
-    )
-    return replace(call, read=partial(_filled, batch_id))
-
-
-def _filled(batch_id: str, reply: list[Any]) -> tuple[int, float]:
-    if reply[0] == b"half":
-        raise BatchLost(
-            f"batch {batch_id} is a part of a batch that failed and was halved: it takes no more items; "
-            "run it with the members that it has"
-        )
-    if reply[0] == b"lost":
-        raise lost(batch_id)
-    return reply[0], float(reply[1] or 0)
+    return _with_batch(
+        _fill, keys, batch_id, tasks=keys.tasks, queue=keys.name, epoch=epoch, had=had, count=count,
+        lease=number_from(batch_id), lease_ms=lease_ms,
+    )  # fmt: skip
 
 
 def begin(
@@ -178,16 +144,7 @@ def begin(
 def _begun(batch_id: str, reply: list[Any]) -> Claimed:
     epoch, state, ends, *targets = reply
     return Claimed(
-        id=batch_id,
-        epoch=epoch,
-        state=state.decode(),
-        ends_ms=float(ends),
-        size=0,
-        failures=0,
-        root=batch_id,
-        first=0,
-        error="",
-        targets=_texts(targets),
+        id=batch_id, root=batch_id, epoch=epoch, state=state.decode(), ends_ms=float(ends), targets=_texts(targets)
     )
 
 
@@ -205,19 +162,22 @@ def claim(keys: QueueKeys, batch_id: str, *, lease_ms: int, name: str = "") -> C
     return replace(call, read=partial(_claimed, batch_id, name))
 
 
+def _claimed(batch_id: str, claim: str, reply: list[Any]) -> Claimed | bool:
+    if len(reply) < 2:
+        return bool(reply)
+    epoch, state, ends, size, failures, root, first, error, *targets = reply
+    return Claimed(
+        id=batch_id, root=root.decode(), epoch=epoch, state=state.decode(), ends_ms=float(ends), size=size,
+        failures=failures, first=first, error=error.decode("utf-8", "replace"), targets=_texts(targets), claim=claim,
+    )  # fmt: skip
+
+
 def renew(keys: QueueKeys, batch_id: str, epoch: int, *, lease_ms: int, claim: str = "") -> Call[float]:
     """The lease ends `lease_ms` from now. Reply: its end, Unix ms. Raises BatchLost.
 
     With the name of a `claim` also when another claim has this epoch.
     """
-    call = _with_batch(_renew, keys, batch_id, epoch=epoch, lease_ms=lease_ms, claim=claim)
-    return replace(call, read=partial(_renewed, batch_id))
-
-
-def _renewed(batch_id: str, reply: bytes) -> float:
-    if reply == b"lost":
-        raise lost(batch_id)
-    return float(reply)
+    return _with_batch(_renew, keys, batch_id, epoch=epoch, lease_ms=lease_ms, claim=claim)
 
 
 def stage(
@@ -234,7 +194,8 @@ def stage(
     _check_targets(keys, {to if isinstance(to, str) else to.decode() for to in set(words[1::4])})
     given: Arg = "" if after is None else after
     call = _with_batch(_stage, keys, batch_id, rest=words, epoch=epoch, nonce=nonce, after=given)
-    return replace(call, read=partial(_staged, batch_id), repeatable=after is not None)
+    read = partial(_unless_lost, batch_id, partial(_staged, batch_id))
+    return replace(call, read=read, repeatable=after is not None)
 
 
 def _check_targets(keys: QueueKeys, targets: set[str]) -> None:
@@ -245,14 +206,11 @@ def _check_targets(keys: QueueKeys, targets: set[str]) -> None:
 
 
 def _staged(batch_id: str, reply: list[bytes]) -> None:
-    if not reply:
-        return
-    if reply[0] == b"lost":
-        raise lost(batch_id)
-    raise UnknownMember(
-        f"item {reply[1].decode('utf-8', 'replace')!r} is no member of batch {batch_id}: nothing was staged; mark rows "
-        "that are new items as new"
-    )
+    if reply:
+        raise UnknownMember(
+            f"item {reply[1].decode('utf-8', 'replace')!r} is no member of batch {batch_id}: nothing was staged; mark "
+            "rows that are new items as new"
+        )
 
 
 def decide(
@@ -265,27 +223,12 @@ def decide(
     `rest`: 'succeeded' or 'dropped', for members that no row names. An item that moves more than `max_hops` times in
     its life is dead (0: no limit).
     """
-    call = _with_batch(_decide, keys, batch_id, rest=nonces, epoch=epoch, max_hops=max_hops, remainder=rest)
-    return replace(call, read=partial(_decided, batch_id))
-
-
-def _decided(batch_id: str, reply: list[bytes]) -> tuple[str, ...]:
-    if reply[0] == b"lost":
-        raise lost(batch_id)
-    return _texts(reply[1:])
+    return _with_batch(_decide, keys, batch_id, rest=nonces, epoch=epoch, max_hops=max_hops, remainder=rest)
 
 
 def advance(keys: QueueKeys, batch_id: str, *, count: int = ADVANCED_AT_ONCE) -> Call[Advance]:
     """Rolls a decided batch forward by up to `count` rows and members. Raises BatchLost when it is not decided."""
-    call = _with_batch(_advance, keys, batch_id, tasks=keys.tasks, queue=keys.name, finished=keys.finished, count=count)
-    return replace(call, read=partial(_advanced, batch_id))
-
-
-def _advanced(batch_id: str, reply: list[Any]) -> Advance:
-    word, moved, new, dead, ended, skipped, full = reply
-    if word == b"lost":
-        raise lost(batch_id)
-    return Advance(word == b"done", moved, new, dead, ended, skipped, full.decode() or None)
+    return _with_batch(_advance, keys, batch_id, tasks=keys.tasks, queue=keys.name, finished=keys.finished, count=count)
 
 
 def failed_attempt(
@@ -296,35 +239,14 @@ def failed_attempt(
     Reply: 'again', 'split', 'dead' or 'dissolved' (both are to be rolled forward), 'more' (call again). Raises
     BatchLost.
     """
-    call = _with_batch(
+    return _with_batch(
         _failed_attempt, keys, batch_id, tasks=keys.tasks, epoch=epoch, fate=fate, delay_ms=delay_ms, reason=reason
     )
-    return replace(call, read=partial(_set_back, batch_id))
-
-
-def _set_back(batch_id: str, reply: bytes) -> str:
-    if reply == b"lost":
-        raise lost(batch_id)
-    return reply.decode()
 
 
 def members(keys: QueueKeys, root: str, first: int, count: int) -> Call[list[str]]:
     """Ids of members by their position in the list of batch `root`."""
     return command("LRANGE", member_list(keys, root), first, first + count - 1, read=texts)
-
-
-def reclaim(
-    keys: QueueKeys, *, batch_id: str = "", after: str = "-1", count: int = ADVANCED_AT_ONCE
-) -> Call[Reclaimed]:
-    """Returns items of batches that are not open to their queue, a slice of them; no attempt is spent.
-
-    Without a `batch_id` it reads all leases that no worker took, from the number `after` on; only a batch gives several
-    items one number. With one it finds the items of that batch.
-    """
-    known = number_from(batch_id) if batch_id else ""
-    return _with_batch(  # type: ignore[no-any-return]
-        _reclaim, keys, batch_id, tasks=keys.tasks, known=known, after=after, count=count
-    )
 
 
 def member_list(keys: QueueKeys, batch_id: str) -> bytes:
@@ -348,6 +270,18 @@ def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[l
     """The ids of the rows in one such list, in order."""
     rows = _key(keys, batch_id, f":rows:{epoch}.{nonce}")
     return command("LRANGE", rows, 0, -1, read=lambda reply: [raw.decode() for raw in reply[::4]])
+
+
+def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
+    """When a member was due, Unix ms; 0 when it is gone or damaged."""
+
+    def read(reply: list[bytes | None]) -> float:
+        enqueue_time, place, priority = reply
+        if place is not None:
+            return due_ms(place, priority)
+        return float(enqueue_time) if enqueue_time and enqueue_time.replace(b".", b"", 1).isdigit() else 0.0
+
+    return command("HMGET", keys.tasks + task_id.encode(), "enqueue_time", "place", "priority", read=read)
 
 
 def still_members(keys: QueueKeys, root: str, ids: Sequence[str]) -> Call[list[bool]]:

@@ -113,9 +113,7 @@ def _commit_verdicts(total: int, reply: list[Any]) -> list[str]:
     return verdicts
 
 
-def fail(
-    keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = ""
-) -> Call[list[str]]:
+def fail(keys: QueueKeys, reports: Iterable[tuple[str, str, int, str, str]], *, worker: str = "") -> Call[list[str]]:
     """Reports: id, token, delay_ms, 'retry' or 'dead', error. `worker`: id of the worker that ran them."""
     return _fail.on(
         keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name, finished=keys.finished,
@@ -228,3 +226,29 @@ def spread(
         onward=then,
         max_hops=max_hops,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """The result of one slice of `reclaim`: how many items went back, the lease number to go on after ('' at the end),
+    and whether the list of members that it asked about is in use."""
+
+    items: int
+    after: str
+    list_in_use: bool
+
+
+_reclaim = ScriptCommand("batch_reclaim", lambda reply: Reclaimed(reply[0], reply[1].decode(), bool(reply[2])))
+
+
+def reclaim(keys: QueueKeys, *, batch_id: str = "", after: str = "-1", count: int) -> Call[Reclaimed]:
+    """Returns items of batches that are not open to their queue, a slice of them; no attempt is spent.
+
+    Without a `batch_id` it reads all leases that no worker took, from the number `after` on; only a batch gives several
+    items one number. With one it finds the items of that batch.
+    """
+    script_keys = [
+        keys.batch + batch_id.encode() if name == "batch" else getattr(keys, name) for name in _reclaim.script.keys
+    ]
+    known = number_from(batch_id) if batch_id else ""
+    return _reclaim.with_keys(tuple(script_keys), tasks=keys.tasks, id=batch_id, known=known, after=after, count=count)

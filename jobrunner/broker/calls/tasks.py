@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from jobrunner.attempt import due_ms
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import Keys, QueueKeys, tag_of_id
 from jobrunner.errors import DuplicateTask, QueueFull
@@ -226,18 +225,6 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
 def headers(keys: QueueKeys, task_id: str) -> Call[bytes | None]:
     """The headers of a task as they are stored; None when it has none or is gone."""
     return command("HGET", keys.tasks + task_id.encode(), "headers", read=lambda reply: reply)
-
-
-def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
-    """When a task that is handed out was due, Unix ms; 0 when it is gone or damaged."""
-
-    def read(reply: list[bytes | None]) -> float:
-        enqueue_time, place, priority = reply
-        if place is not None:
-            return due_ms(place, priority)
-        return float(enqueue_time) if enqueue_time and enqueue_time.replace(b".", b"", 1).isdigit() else 0.0
-
-    return command("HMGET", keys.tasks + task_id.encode(), "enqueue_time", "place", "priority", read=read)
 
 
 def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int) -> Call[str]:

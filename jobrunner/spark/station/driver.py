@@ -15,13 +15,13 @@ from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.server import confirmation
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
+from jobrunner.client.batch_recovery import MemberLists, reclaim_items
 from jobrunner.client.batches import Advance, Batches, BatchLease
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.orphaned_items import MemberLists
 from jobrunner.client.queue_names import queue_names
-from jobrunner.clock import monotonic
+from jobrunner.clock import monotonic, unix_ms
 from jobrunner.errors import BatchLost, JobrunnerError, ServerError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.driver import BatchEnd, CurrentBatch, RunningBatch, Seen
@@ -113,8 +113,9 @@ class StationDriver:
     def running(self) -> tuple[CurrentBatch, ...]:
         """The current batch, and the one that is being rolled forward."""
         held = [lease for lease in (self._closing.lease, self._lease) if lease is not None]
+        ahead_ms = unix_ms() - monotonic() * 1000
         return tuple(
-            CurrentBatch(id=lease.id, attempt=lease.epoch, items=lease.size, began_ms=lease.taken_ms)
+            CurrentBatch(id=lease.id, attempt=lease.epoch, items=lease.size, began_ms=lease.taken_s * 1000 + ahead_ms)
             for lease in {lease.id: lease for lease in held}.values()
         )
 
@@ -165,7 +166,7 @@ class StationDriver:
             self._failures.give_up(error)
             return False
         self._spark = spark
-        _put_back_left_items(self._batches, self._broker, keys_of(self._client), self._keys)
+        _put_back_left_items(self._broker, keys_of(self._client), self._keys)
         return True
 
     def step(self, spark: SparkSession) -> bool:
@@ -250,10 +251,10 @@ class StationDriver:
         return 0.0
 
 
-def _put_back_left_items(batches: Batches, broker: Broker, keys: Keys, queue: QueueKeys) -> None:
+def _put_back_left_items(broker: Broker, keys: Keys, queue: QueueKeys) -> None:
     """Puts items back in line that an earlier version left behind. The leader does so, too, and to the end."""
     try:
-        items = batches.reclaim()
+        items = reclaim_items(broker, queue)
         lists = MemberLists(broker, keys, run_operation(broker, queue_names(keys)), queue.tag)
         lists.run(_RECLAIM_S)
     except JobrunnerError as error:  # a user who may not SCAN, say: no reason not to work

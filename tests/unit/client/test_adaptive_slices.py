@@ -65,3 +65,16 @@ def test_portions_are_whole_rows_few_enough_and_of_few_bytes(pace):
     parts = list(pace.portions(large))
     assert [word for part in parts for word in part] == large
     assert all(sum(map(len, part[2::4])) <= 1 << 20 for part in parts)
+
+
+def test_the_round_trip_is_measured_once_and_again_after_a_minute(broker, monkeypatch):
+    now, pings = [100.0], []
+    monkeypatch.setattr("jobrunner.client.adaptive_slices.monotonic", lambda: now[0])
+    pace = AdaptiveSlice(broker, 250)
+    pace._ping_s = lambda: pings.append(now[0]) or 0.0
+
+    for seconds in (0, 59, 2, 58):
+        now[0] += seconds
+        pace.run(lambda count: command("PING", read=lambda _: count), lambda done: done)
+
+    assert pings == [100.0] * 3 + [161.0] * 3

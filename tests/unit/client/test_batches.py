@@ -1,11 +1,11 @@
 """Batches of a driver: taken, staged, decided, rolled forward; and recovery after the death of a driver."""
 
 import itertools
-import time
 
 import pytest
 
 from jobrunner.broker.calls import batches
+from jobrunner.client.batch_recovery import roll_forward
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.internals import broker_of
 from jobrunner.client.item import Item
@@ -304,10 +304,10 @@ def test_an_aborted_or_abandoned_write_leaves_nothing(raw_orders, raw, keys, clo
     aborted.dissolve()
     abandoned = raw_orders.open(lease_s=30)
     abandoned.stage("a", to("raw", ["x"], more='{"new":1}'))
-    assert raw_orders.roll_forward(slices=9) == 0
+    assert roll_forward(raw_orders, slices=9) == 0
     clock.advance(86_430_000)
 
-    assert raw_orders.roll_forward(slices=9) == 1
+    assert roll_forward(raw_orders, slices=9) == 1
 
     assert leftovers(raw, keys) == set()
     assert not raw.exists(keys.queue(RAW).task("x"))
@@ -326,7 +326,7 @@ def test_a_write_that_was_taken_back_is_not_done_and_begins_anew(raw_orders, cli
         broker_of(client).run(batches.failed_attempt(keys.queue(RAW), first.id, first.epoch, fate="dissolved"))
     else:
         clock.advance(86_430_000)
-        assert raw_orders.roll_forward(slices=9) == 1
+        assert roll_forward(raw_orders, slices=9) == 1
 
     again = raw_orders.open(**name, attempt="b")
 
@@ -390,8 +390,7 @@ def test_how_long_members_waited_is_read_of_some_that_stand_for_all(raw_orders, 
 
     some, all_ = lease.waits_ms(10), lease.waits_ms(1000)
 
-    server_s = lease.deadline.timestamp() - 30
     assert [items for _, items in some] == [10] * 10
     assert sum(items for _, items in all_) == len(all_) == 100
-    assert {round(ms / 1000 - (time.time() - server_s)) for ms, _ in all_} == {6, 4, 1}
-    assert [round(ms / 1000 - (time.time() - server_s)) for ms, _ in some] == [6] * 6 + [4] * 2 + [1] * 2
+    assert {round(ms / 1000) for ms, _ in all_} == {6, 4, 1}
+    assert [round(ms / 1000) for ms, _ in some] == [6] * 6 + [4] * 2 + [1] * 2

@@ -5,8 +5,8 @@ import pytest
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import batches, leases
 from jobrunner.broker.scripts import load
+from jobrunner.client.batch_recovery import MemberLists, reclaim_items
 from jobrunner.client.batches import Batches
-from jobrunner.client.orphaned_items import MemberLists, reclaim_items
 from jobrunner.errors import BatchLost
 from jobrunner.lease_number import LeaseNumbers, number_from
 
@@ -222,11 +222,11 @@ def test_items_that_an_earlier_version_stranded_go_back_to_their_places(
     (held,) = client.queue(RAW).reserve(1, keepalive=8 * 86_400)
     assert client.queue(RAW).counts() == client.queue(RAW).counts() | {"waiting": 13, "pending": 17}
 
-    assert reclaim_items(raw_orders._broker, keys.queue(RAW)) == 5
+    assert reclaim_items(raw_orders.broker, keys.queue(RAW)) == 5
     assert client.queue(RAW).ids("waiting") == [*ids[10:15], *ids[17:]]
     assert lists() == 1
     assert client.queue(RAW).ids("waiting") == [*ids[10:16], *ids[17:]]
-    assert lists() == reclaim_items(raw_orders._broker, keys.queue(RAW)) == 0
+    assert lists() == reclaim_items(raw_orders.broker, keys.queue(RAW)) == 0
 
     left.release()
     right.release()
@@ -251,7 +251,7 @@ def test_ranges_that_an_earlier_version_let_grow_over_other_halves_are_mended(
         half = raw_orders.resume(half.id, half.epoch, lease_s=LEASE_S)
         assert half.fail("no such airport", delay_s=0) == "split"
 
-    reclaim_items(raw_orders._broker, keys.queue(RAW))
+    reclaim_items(raw_orders.broker, keys.queue(RAW))
     lists()
     decided = drive(raw_orders, 10, set())
 
@@ -267,7 +267,7 @@ def test_a_half_of_one_member_that_grew_and_was_split_ends_it_once(raw_orders, c
     grow(half, 3)
     raw_orders.resume(half.id, half.epoch, lease_s=LEASE_S).fail("no such airport", delay_s=0)
 
-    reclaim_items(raw_orders._broker, keys.queue(RAW))
+    reclaim_items(raw_orders.broker, keys.queue(RAW))
     lists()
     decided = drive(raw_orders, 2, set())
 
@@ -281,7 +281,7 @@ def test_items_of_a_batch_whose_hash_is_gone_go_back_in_line(raw_orders, client,
     lease = raw_orders.take(3, lease_s=LEASE_S)
     raw.delete(keys.queue(RAW).batch + lease.id.encode())
 
-    assert reclaim_items(raw_orders._broker, keys.queue(RAW)) == 3
+    assert reclaim_items(raw_orders.broker, keys.queue(RAW)) == 3
 
     assert client.queue(RAW).ids("waiting") == ids
     lists()
@@ -319,7 +319,7 @@ def test_slices_are_small_and_none_ends_with_one_item_of_many(raw_orders, client
 
     taken, after = [], "-1"
     while after:
-        step = broker.run(batches.reclaim(keys.queue(RAW), after=after, count=7))
+        step = broker.run(leases.reclaim(keys.queue(RAW), after=after, count=7))
         taken.append(step.items)
         after = step.after
 

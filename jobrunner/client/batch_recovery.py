@@ -1,8 +1,9 @@
-"""Puts items that stand in pending for a batch that no longer exists back to their places in line.
+"""What any process does for batches without a driver: rolls decided ones forward, and puts orphaned items back in line.
 
-Nothing that this version does leaves such items. Earlier versions topped up halves of a failed batch: the new items
-belonged to no batch, and stood in pending for the week that a batch holds its members. Their lists of members were
-never removed. A batch whose hash is deleted by hand leaves such items, too.
+An orphaned item is in pending for a batch that no longer exists. Nothing that this version does leaves such items.
+Earlier versions topped up halves of a failed batch: the new items belonged to no batch, and stayed in pending for the
+week that a batch holds its members. Their lists of members were never removed. A batch whose hash is deleted by hand
+leaves such items, too.
 """
 
 import re
@@ -11,12 +12,16 @@ from functools import partial
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls import batches as calls
-from jobrunner.broker.calls.batches import Reclaimed
+from jobrunner.broker.calls import leases as calls
+from jobrunner.broker.calls.batches import ADVANCED_AT_ONCE
+from jobrunner.broker.calls.leases import Reclaimed
 from jobrunner.broker.keys import Keys, QueueKeys, is_queue, split_queue
 from jobrunner.client.adaptive_slices import AdaptiveSlice
+from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.clock import monotonic
 
+_HELD_MS = 1_000
+"""Lease of a batch that is rolled forward here."""
 _FIRST = "-1"
 """Below every lease number."""
 _SCANNED = 1_000
@@ -25,10 +30,28 @@ _ENDING = b":members"
 _GOING_ON = (b"open", b"committed", b"split")
 
 
+def roll_forward(batches: Batches, *, slices: int) -> int:
+    """Carries on with decided batches whose holder is gone, for up to so many slices. Returns how many it did.
+
+    Open batches are left alone, but for writes that were abandoned a day ago: they are removed.
+    """
+    used = 0
+    while used < slices and (found := batches.claim(("finishing",), _HELD_MS)):
+        lease = BatchLease(batches, found, _HELD_MS)
+        if found.state == "open":
+            lease.end("dissolved")
+        while used < slices:
+            used += 1
+            step = lease.advance()
+            if step.done or step.full:
+                break
+    return used
+
+
 def reclaim_items(broker: Broker, keys: QueueKeys, batch_id: str = "") -> int:
     """Puts all items of a queue that belong to no open batch back in line; returns how many. With `batch_id` those of
     that batch, if it is not open. Runs in slices that block the server for about 3 ms each."""
-    pace, after, items = AdaptiveSlice(broker, calls.ADVANCED_AT_ONCE), _FIRST, 0
+    pace, after, items = AdaptiveSlice(broker, ADVANCED_AT_ONCE), _FIRST, 0
     while after:
         step = pace.run(partial(_slice, keys, batch_id, after), lambda reply: reply.items)
         items, after = items + step.items, step.after
