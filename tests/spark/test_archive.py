@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobrunner.broker.calls import archives
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, UsageError
@@ -169,7 +168,7 @@ def test_what_a_queue_deleted_before_it_was_archived_is_told(spark: Any, client:
 
 def test_one_at_a_time_writes_an_archive(spark: Any, client: Any, path: str) -> None:
     run = module._ArchiveRun(spark, client, path, lambda _: None, lambda _: nullcontext())
-    assert broker_of(client).run(archives.hold(keys_of(client), run._digest, "another", ttl_ms=60_000))
+    assert broker_of(client).run(archive_files.hold(keys_of(client), run._digest, "another", ttl_ms=60_000))
     with pytest.raises(UsageError, match="another process writes the archive"):
         archive(spark, client, path, lag_s=0)
 

@@ -11,8 +11,7 @@ import pytest
 
 from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
 from jobrunner.spark import java
-from jobrunner.spark.java import find_java, home_of
-from jobrunner.spark.session import spark_session
+from jobrunner.spark.session import find_java, home_of, spark_session
 
 
 def executable(path: Path, text: str) -> Path:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.broker.call import command
-from jobrunner.broker.calls import archives, queues
+from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
@@ -34,6 +34,7 @@ from jobrunner.client.queue_names import queue_names
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import register
+from jobrunner.spark.history import archive_files as archives
 from jobrunner.spark.history.archive_files import PARTITIONS, telling_rows
 from jobrunner.spark.source.readers import check_untrimmed
 
