@@ -148,6 +148,15 @@ class Broker:
         there is only one server. Sends nothing."""
         return None if self.endpoint.cluster is None else self.endpoint.cluster.last_known(key)
 
+    def lend(self) -> Any | None:
+        """A connection that rested, for a caller that sends and receives by itself; None when none rests. The caller
+        returns it with `take_back` after the last reply, or disconnects it."""
+        return self._take()
+
+    def take_back(self, connection: Any) -> None:
+        """Keeps a connection that was lent for the next call. Every reply on it was received."""
+        self._idle.rest(connection)
+
     def open_blocking(self, key: bytes) -> Any:
         """A connection for commands that wait in the server, on that key; the caller disconnects it."""
         return self.endpoint.open(blocking=True, key=key)

@@ -1,15 +1,18 @@
 """Reads fields of very many hashes: one write and one parser for hundreds of commands, and no object for each.
+`broker_at` is the driver of a process that Spark started, which knows only the address.
 
 Invariant: every reply to a sent command is received, in order; a failure ends the reader. Nothing is repeated here: the
 caller starts the part again that failed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Self
 
 from redis.exceptions import RedisError
 
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import BROKEN, pack, read_reply, server_error
 from jobrunner.broker.connect import Endpoint, ReconnectPolicy
 from jobrunner.errors import ServerUnavailable
@@ -21,15 +24,29 @@ _PARTIAL = object()
 """Returned by the parser while a reply is incomplete, as any Python value could be a reply."""
 
 
+@contextmanager
+def broker_at(url: str) -> Iterator[Broker]:
+    """A driver for as long as the block lasts: what travels between the processes of Spark holds no connection."""
+    endpoint = Endpoint(url, client_name="jobrunner-spark")
+    broker = Broker(endpoint, retry_timeout_s=_RETRY_TIMEOUT_S)
+    try:
+        yield broker
+    finally:
+        broker.close()
+        endpoint.release()
+
+
 class BulkReader:
-    """One connection for `send` and `receive` in turns. Its life: connects at once, ends with `close` or its block.
+    """One connection for `send` and `receive` in turns, that rested with a driver, or a new one. Its life: connected at
+    once, ends with `give_back`, `close` or its block.
 
     `received` counts the bytes of the replies so far. On a cluster all that is read must be of the slot of `key`.
     """
 
-    def __init__(self, endpoint: Endpoint, key: bytes = b"") -> None:
-        self._endpoint = endpoint
-        self._connection = _connected(endpoint, key)
+    def __init__(self, broker: Broker, key: bytes = b"") -> None:
+        self._broker = broker
+        self._endpoint = broker.endpoint
+        self._connection = broker.lend() or _connected(broker.endpoint, key)
         self._replies = _replies(self._connection)
         self.received = 0
 
@@ -62,6 +79,10 @@ class BulkReader:
             raise self._unavailable(error) from error
         self.received = self._replies.bytes
         return found
+
+    def give_back(self) -> None:
+        """Returns the connection to the driver, for its next call. Only after the reply to all that was sent."""
+        self._broker.take_back(self._connection)
 
     def close(self) -> None:
         """Disconnects."""

@@ -129,7 +129,7 @@ class BatchLease:
     """One batch in the hands of a driver. Every method that writes raises BatchLost when it is not its own any more."""
 
     def __init__(self, batches: Batches, found: Claimed, lease_ms: int) -> None:
-        self._batches = batches
+        self.batches = batches
         self._broker, self._keys = batches.broker, batches.keys
         self._claim = found.claim
         self._ends_ms = found.ends_ms
@@ -223,7 +223,7 @@ class BatchLease:
 
     def stage_all(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
         """Stages any number of rows, behind the `after` that are there, in calls that hold the server up shortly."""
-        for part in self._batches.staging.portions(words):
+        for part in self.batches.staging.portions(words):
             self.stage(nonce, part, after=after)
             after += len(part) // 4
 
@@ -233,9 +233,9 @@ class BatchLease:
         Any number may do so at once; needs no lease, only the decision.
         """
         if not self._is_announced and self._targets:
-            self._batches.announce(self._targets)
+            self.batches.announce(self._targets)
         self._is_announced = True
-        step = self._batches.advancing.run(
+        step = self.batches.advancing.run(
             lambda size: calls.advance(self._keys, self.id, count=size), lambda step: step.count, most=count
         )
         if step.done:
@@ -274,7 +274,7 @@ class BatchLease:
         return ended + step.ended
 
     def _fill(self, n: int) -> int:
-        before, slices = self.size, self._batches.filling
+        before, slices = self.size, self.batches.filling
         while (wanted := min(before + n - (had := self.size), slices.size)) > 0:
             self.size, self._ends_ms = slices.run(self._filled, lambda reply: reply[0] - self.size, most=wanted)
             if self.size - had < wanted:

@@ -1,16 +1,19 @@
 """The columns that every item has in addition to those of its payload: names, types, and their conversion to Arrow.
-
 A value that cannot be read (damage) is null; it never ends a read.
+
+Also the checks that a station's rows and those of a write have in common, of columns that steer an item.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types as spark
 
 UTC = pa.timestamp("us", "UTC")
 _BAND = 2.0**42
@@ -230,3 +233,32 @@ class Selection:
         if state == "done":
             wanted += [field for column in self.columns.values() for field in column.only_done]
         return tuple(dict.fromkeys(wanted))
+
+
+WHOLE = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+NUMBER = (*WHOLE, spark.FloatType, spark.DoubleType, spark.DecimalType)
+_HIGHEST_PRIORITY = 2
+
+
+def checked_priority(value: int) -> int:
+    """A priority of a row. Raises ValueError."""
+    if not 0 <= value <= _HIGHEST_PRIORITY:
+        raise ValueError(value)
+    return value
+
+
+def finite_s(seconds: Any) -> float:
+    """A delay of a row. Raises ValueError for infinity and what is no number."""
+    length_s = float(seconds)
+    if not isfinite(length_s):
+        raise ValueError(seconds)
+    return length_s
+
+
+def refuses(check: Callable[[Any], object], value: Any) -> bool:
+    """Whether a check raises for a value, to find the row that it raised for."""
+    try:
+        check(value)
+    except Exception:  # whatever a check says no with
+        return True
+    return False

@@ -23,7 +23,7 @@ from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.etl.spark_conf import NEEDED_CONF, silence_py4j
 from jobrunner.logs import SafeLogger
-from jobrunner.spark.errors import error_line
+from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.sink.writer import BatchWriter, StreamWriter
 from jobrunner.spark.source.options import batch_options, default_schema, shape_of, stream_options

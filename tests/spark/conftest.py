@@ -10,11 +10,10 @@ from pyspark.sql import SparkSession
 from jobrunner.client.batches import Batches
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Pipeline
-from jobrunner.spark.errors import error_line
+from jobrunner.spark.failures import error_line
 from jobrunner.spark.session import spark_session
-from jobrunner.spark.station.batch_run import BatchRun
+from jobrunner.spark.station.batch_run import BatchRun, plan_of
 from jobrunner.spark.station.driver import build_driver
-from jobrunner.spark.station.frame import shape_of
 
 HERE = Path(__file__).parent
 SMALL = {
@@ -89,7 +88,7 @@ def take(spark, client, flights):
     def taken(queue, n=10_000, lease_s=60.0):
         station = flights.spark_stations[f"flights/{queue}"]
         lease = Batches(broker_of(client), keys_of(client).queue(station.queue)).take(n, lease_s=lease_s)
-        return BatchRun(spark, client, station, shape_of(station.schema, station.queue), lease)
+        return BatchRun(spark, plan_of(station, client), lease)
 
     return taken
 

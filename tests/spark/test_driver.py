@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.client.item import Item
 from jobrunner.retry import Backoff
-from jobrunner.spark.station import frame
+from jobrunner.spark.station import members
 from jobrunner.spark.station.driver import build_driver
 from tests.support.waiting import wait_for
 
@@ -20,8 +20,8 @@ FALSY = [0, "", None, False, [], {}, 0.0]
 def way(request, monkeypatch):
     """Both ways in which a batch is read."""
     if request.param == "on the executors":
-        monkeypatch.setattr(frame, "THROUGH_DRIVER", 0)
-        monkeypatch.setattr(frame, "CHUNK", 2)
+        monkeypatch.setattr(members, "THROUGH_DRIVER", 0)
+        monkeypatch.setattr(members, "CHUNK", 2)
 
 
 def test_items_move_on_with_a_new_payload_under_their_ids(flights, drive, found, audit, way):

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.calls import queues, tasks
-from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.item import read_headers, write_headers
 from jobrunner.client.operations.enqueue import batches
@@ -86,10 +86,8 @@ def replay(selected: DataFrame, run: Replay) -> dict[str, Replayed]:
 
 
 def _add(run: Replay, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    endpoint = Endpoint(run.url, client_name="jobrunner-spark")
-    broker = Broker(endpoint, retry_timeout_s=5.0)
     keys, sending = Keys(run.prefix), os.urandom(8).hex()
-    try:
+    with broker_at(run.url) as broker:
         for batch in batches:
             by_queue: dict[str, list[Task]] = {}
             for row in batch.to_pylist():
@@ -97,9 +95,6 @@ def _add(run: Replay, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
             for queue, again in by_queue.items():
                 new = sum(_enqueue(broker, keys, queue, again))
                 yield pa.record_batch({"queue": [queue], "added": [new], "there": [len(again) - new]})
-    finally:
-        broker.close()
-        endpoint.release()
 
 
 def _enqueue(broker: Broker, keys: Keys, queue: str, again: list[Task]) -> Iterator[int]:

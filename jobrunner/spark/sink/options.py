@@ -13,19 +13,18 @@ from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
 from jobrunner.option_names import check_names, listed, settle_names
 from jobrunner.settings import client_settings, file_settings
+from jobrunner.spark.columns import NUMBER, WHOLE
 from jobrunner.spark.payloads import check_plain
 
 KNOWN = ("queue", "type", "modules", "id", "idFrom", "url", "prefix")
 _OF_A_STREAM = ("checkpointLocation", "path", "queryName")
 """Spark passes these on; they are not for the data source."""
 _TEXT = (spark.StringType,)
-_WHOLE = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
-_NUMBER = (*_WHOLE, spark.FloatType, spark.DoubleType, spark.DecimalType)
 _TIME = (spark.TimestampType,)
 STEERING: Mapping[str, tuple[tuple[type[spark.DataType], ...], str]] = {
     "_id": (_TEXT, "a string: the id of the task"),
-    "_priority": (_WHOLE, "a whole number: 0, 1 or 2"),
-    "_delay": (_NUMBER, "a number: seconds until it is due"),
+    "_priority": (WHOLE, "a whole number: 0, 1 or 2"),
+    "_delay": (NUMBER, "a number: seconds until it is due"),
     "_at": (_TIME, "a timestamp: when it is due"),
     "_headers": ((spark.MapType, spark.StringType), "a map of strings, or its JSON"),
     "_partition": (_TEXT, "a string: the key of limits"),

@@ -7,7 +7,6 @@ the column and the row, and nothing of the write happens.
 import hashlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from math import isfinite
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from jobrunner.client.item import LONGEST_KEY
 from jobrunner.errors import InvalidName, InvalidOption, ParameterError, PayloadTooLarge
 from jobrunner.jobs.build import key_of
 from jobrunner.jobs.registry import JobDefinition
+from jobrunner.spark.columns import checked_priority, finite_s, refuses
 from jobrunner.spark.sink.options import WriteOptions, WriteShape
 from jobrunner.task import derived_id
 
@@ -26,7 +26,6 @@ _is_json = msgspec.json.Decoder(msgspec.Raw).decode
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _NEW = b'{"new":1}'
 _LONGEST_SHOWN = 100
-_HIGHEST_PRIORITY = 2
 Columns = dict[str, list[Any]]
 
 
@@ -80,7 +79,7 @@ class RowPacker:
             for payload in payloads:
                 definition.parameters.read(payload)
         except Exception as error:  # also of a parameter's own __post_init__
-            at = next(n for n, payload in enumerate(payloads) if _refuses(definition.parameters.read, payload))
+            at = next(n for n, payload in enumerate(payloads) if refuses(definition.parameters.read, payload))
             cause = error.__cause__ or error
             raise ParameterError(
                 f"{self._row(at, payloads[at])}: {_column_of(cause)}does not fit job {definition.name!r}: {cause}"
@@ -91,13 +90,13 @@ class RowPacker:
             for payload in payloads:
                 check(payload)
         except ValueError as error:
-            at = next(n for n, payload in enumerate(payloads) if _refuses(check, payload))
+            at = next(n for n, payload in enumerate(payloads) if refuses(check, payload))
             raise InvalidOption(f"{self._row(at, payloads[at])}: {told} ({error})") from error
 
     def _unfit(self, values: list[list[Any]], error: Exception) -> InvalidOption:
         for name, column in zip(self._shape.payload, values, strict=True):
             for at, value in enumerate(column):
-                if _refuses(_encode, value):
+                if refuses(_encode, value):
                     return InvalidOption(f"{self._row(at, b'')}: column {name!r} has no JSON form: {error}")
         return InvalidOption(f"a row has no JSON form: {error}")
 
@@ -115,7 +114,7 @@ class RowPacker:
                 check_id(one if isinstance(one, str) else str(one) if one is not None else "") for one in columns[name]
             ]
         except InvalidName as error:
-            at = next(n for n, one in enumerate(columns[name]) if _refuses(check_id, "" if one is None else str(one)))
+            at = next(n for n, one in enumerate(columns[name]) if refuses(check_id, "" if one is None else str(one)))
             raise InvalidName(f"{self._row(at, payloads[at])}: column {name!r}: {error}") from error
 
     def _mores(self, columns: Columns, payloads: list[bytes]) -> list[bytes]:
@@ -174,20 +173,11 @@ def _ids_of(source: str, tag: str) -> Iterator[str]:
 
 
 def _delay_ms(seconds: Any) -> float:
-    length_s = float(seconds)
-    if not isfinite(length_s):
-        raise ValueError(seconds)
-    return max(length_s, 0.0) * 1000
+    return max(finite_s(seconds), 0.0) * 1000
 
 
 def _at_ms(instant: datetime) -> float:
     return instant.timestamp() * 1000
-
-
-def _priority(value: int) -> int:
-    if not 0 <= value <= _HIGHEST_PRIORITY:
-        raise ValueError(value)
-    return value
 
 
 def _given_headers(value: Any) -> dict[str, str]:
@@ -201,20 +191,12 @@ def _key(value: str) -> str:
 
 
 _STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
-    ("_priority", "priority", _priority, "0, 1 or 2; higher goes first"),
+    ("_priority", "priority", checked_priority, "0, 1 or 2; higher goes first"),
     ("_delay", "delay_ms", _delay_ms, "seconds until it is due"),
     ("_at", "at_ms", _at_ms, "the instant at which it is due"),
     ("_headers", "headers", _given_headers, "a map of strings"),
     ("_partition", "key", _key, f"a text of 1 to {LONGEST_KEY} characters"),
 )
-
-
-def _refuses(check: Callable[[Any], object], value: Any) -> bool:
-    try:
-        check(value)
-    except Exception:  # whatever a check says no with
-        return True
-    return False
 
 
 def _column_of(error: BaseException) -> str:

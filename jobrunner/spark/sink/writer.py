@@ -22,8 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jobrunner.broker.broker import Broker
-from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.keys import Keys, split_queue
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.clock import monotonic, sleep
@@ -168,13 +167,8 @@ def _roll_forward(lease: BatchLease) -> None:
 
 @contextmanager
 def _batches(options: WriteOptions) -> Iterator[Batches]:
-    endpoint = Endpoint(options.url, client_name="jobrunner-spark")
-    broker = Broker(endpoint, retry_timeout_s=5.0)
-    try:
+    with broker_at(options.url) as broker:
         yield Batches(broker, Keys(options.prefix).queue(options.queue))
-    finally:
-        broker.close()
-        endpoint.release()
 
 
 def _shared(options: WriteOptions) -> dict[str, str | int]:

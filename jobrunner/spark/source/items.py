@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType
 
-from jobrunner.broker.bulk_reader import BulkReader, pack_hash_reads
-from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.bulk_reader import BulkReader, broker_at, pack_hash_reads
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import HistoryTrimmed, ParameterError
 from jobrunner.spark.columns import ItemChunk, Selection, texts
@@ -40,16 +39,13 @@ class ItemRead:
 
     def batches(self, piece: QueueSlice) -> Iterator[pa.RecordBatch]:
         """The items of a slice."""
-        endpoint = Endpoint(self.options.url, client_name="jobrunner-spark")
-        try:
-            with (
-                _without_collection(),
-                BulkReader(endpoint, Keys(self.options.prefix).queue(piece.queue).base) as reader,
-                closing(_SliceReader(self, piece, reader).batches()) as batches,
-            ):
-                yield from batches
-        finally:
-            endpoint.release()
+        with (
+            _without_collection(),
+            broker_at(self.options.url) as broker,
+            BulkReader(broker, Keys(self.options.prefix).queue(piece.queue).base) as reader,
+            closing(_SliceReader(self, piece, reader).batches()) as batches,
+        ):
+            yield from batches
 
 
 @contextmanager

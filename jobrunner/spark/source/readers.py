@@ -10,7 +10,6 @@ deleted before they were read are an error, not a gap.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -33,9 +32,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.call import command
 from jobrunner.broker.calls.server import server_time
-from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.queue_names import queue_names
@@ -48,18 +47,6 @@ _NEVER_NULL = ("_queue", "_state", "_type")
 _TIMES = {"_when": ("scheduled", "pending", "dead", "done"), "_finished_at": ("done",)}
 _FROM = (EqualTo, GreaterThan, GreaterThanOrEqual)
 _TO = (EqualTo, LessThan, LessThanOrEqual)
-
-
-@contextmanager
-def _connected(options: ReadOptions) -> Iterator[Broker]:
-    """A broker for as long as the block lasts: readers travel between processes and hold no connection."""
-    endpoint = Endpoint(options.url, client_name="jobrunner-spark")
-    broker = Broker(endpoint, retry_timeout_s=5.0)
-    try:
-        yield broker
-    finally:
-        broker.close()
-        endpoint.release()
 
 
 class BatchReader(DataSourceReader):
@@ -80,7 +67,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Slices as the sets stand now, without reading them."""
-        with _connected(self._read.options) as broker:
+        with broker_at(self._read.options.url) as broker:
             return self._slices(broker) or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -168,7 +155,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
         """The server's time, or the earlier instant by which `limit` rows finished; `start` when there are none."""
         begins = _instant(start)
-        with _connected(self._options) as broker:
+        with broker_at(self._options.url) as broker:
             now = broker.run(server_time())
             end = now if self._target is None else min(now, self._target)
             history = _History(broker, self._keys(broker), begins)
@@ -185,7 +172,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Slices of the tasks that finished from `start` on and before `end`. Raises HistoryTrimmed."""
         span = ScoreSpan(first=_instant(start), end=_instant(end))
         found: list[InputPartition] = []
-        with _connected(self._options) as broker:
+        with broker_at(self._options.url) as broker:
             for keys in self._keys(broker):
                 check_untrimmed(broker, keys, span.first)
                 found += slices_of(broker, keys, "done", span, self._options.rows_per_partition)
@@ -200,7 +187,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         whole = partition.begins > _EARLIEST
         yield from ItemRead(options=self._options, shape=self._shape, whole=whole).batches(partition)
-        with _connected(self._options) as broker:
+        with broker_at(self._options.url) as broker:
             check_untrimmed(broker, Keys(self._options.prefix).queue(partition.queue), partition.begins)
 
     def _keys(self, broker: Broker) -> list[QueueKeys]:
@@ -208,7 +195,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [keys.queue(name) for name in self._options.select(run_operation(broker, queue_names(keys)))]
 
     def _now(self) -> float:
-        with _connected(self._options) as broker:
+        with broker_at(self._options.url) as broker:
             return broker.run(server_time())
 
 

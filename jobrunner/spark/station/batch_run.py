@@ -1,27 +1,40 @@
 """One batch at a Spark station, from its members to the decision. Each step can be called by itself.
 
 Invariants: no row is visible before the decision; a batch that is decided was checked as a whole, so each of its
-members is accounted for once.
+members is accounted for once. In the DataFrame that the function returns, columns that begin with `_` steer the item or
+are its own; all others are its payload. Errors that the columns alone reveal are raised here.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql import types as spark_types
 
 from jobrunner.broker.calls.batches import nonces, staged_ids, still_members
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.internals import endpoint_of, keys_of
 from jobrunner.errors import PipelineError, StationError
+from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.outcome import Steer
-from jobrunner.spark.station.frame import PayloadShape, members_frame, rows_of
-from jobrunner.spark.station.members import MISFITS, BatchRef
-from jobrunner.spark.station.staging import STAGED, StagedRows, digests_of, rules_of, stage_rows
+from jobrunner.spark.columns import NUMBER, WHOLE
+from jobrunner.spark.station.members import (
+    MISFITS,
+    OWN,
+    PAYLOAD,
+    BatchConnections,
+    BatchRef,
+    PayloadShape,
+    members_frame,
+    shape_of,
+)
+from jobrunner.spark.station.staging import STAGED, RowRules, StagedRows, digests_of, rules_of, stage_rows
 
 _NAMED = 3
 """Items that an error about many names."""
@@ -52,6 +65,31 @@ class SinkBatch:
         return self.epoch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StationPlan:
+    """What is the same for all batches of a station."""
+
+    station: SparkStation
+    shape: PayloadShape
+    rules: RowRules
+    rest: str
+    """The outcome of items that no row names."""
+    url: str = field(repr=False)
+    prefix: str
+
+
+def plan_of(station: SparkStation, client: Client) -> StationPlan:
+    """Needs a session. Raises InvalidOption that names the column of the schema."""
+    return StationPlan(
+        station=station,
+        shape=shape_of(station.schema, station.queue),
+        rules=rules_of(station, payload_limit=client.settings.payload_limit),
+        rest=station.rest,
+        url=endpoint_of(client).shared_url(),
+        prefix=keys_of(client).prefix,
+    )
+
+
 class BatchRun:
     """One attempt at one batch. Its steps:
 
@@ -60,16 +98,12 @@ class BatchRun:
     3. `decide` makes it happen.
     """
 
-    def __init__(
-        self, spark: SparkSession, client: Client, station: SparkStation, shape: PayloadShape, lease: BatchLease
-    ) -> None:
+    def __init__(self, spark: SparkSession, plan: StationPlan, lease: BatchLease) -> None:
         self.lease = lease
         self.staged: list[StagedRows] = []
         self._spark = spark
-        self._client = client
-        self._station = station
-        self._shape = shape
-        self._place = _place_of(client, lease)
+        self._plan = plan
+        self._broker, self._keys = lease.batches.broker, lease.batches.keys
 
     def run(self) -> int:
         """All steps; returns how many rows were staged. Raises what the function raised, and what Spark did."""
@@ -80,43 +114,41 @@ class BatchRun:
 
     def stage(self) -> None:
         """The function, and the rows it makes. Raises PipelineError that names column and item."""
-        station = self._station
-        df = members_frame(self._spark, self._place, self._shape)
-        if station.is_sink:
+        station, lease = self._plan.station, self.lease
+        place = BatchRef(
+            url=self._plan.url, prefix=self._plan.prefix, queue=lease.queue, batch=lease.id, epoch=lease.epoch,
+            root=lease.root, first=lease.first, size=lease.size, failures=lease.failures,
+        )  # fmt: skip
+        df = members_frame(self._spark, BatchConnections(place, self._broker, self._keys), self._plan.shape)
+        if station.link.is_sink:
             batch = SinkBatch(
-                id=self.lease.id,
-                supersedes=_larger_ones(self.lease),
-                epoch=self.lease.epoch,
-                size=self.lease.size,
-                renew=self.lease.renew,
+                id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew
             )
             _check_sink(station, _steered(station.function(df, self._spark, batch)))
             return
-        rows = rows_of(_steered(station.function(df, self._spark)), station, self._shape)
-        limit = self._client.settings.payload_limit
-        rules = rules_of(station, checks_payload=rows.checks_payload, payload_limit=limit)
-        staging = rows.frame.mapInArrow(partial(stage_rows, self._place, rules), STAGED)
+        rows = rows_of(_steered(station.function(df, self._spark)), self._plan.rules, self._plan.shape)
+        rules = replace(self._plan.rules, checks_payload=rows.checks_payload)
+        staging = rows.frame.mapInArrow(partial(stage_rows, place, rules), STAGED)
         self.staged = [StagedRows(row["nonce"], row["rows"], bytes(row["digests"])) for row in staging.collect()]
 
     def check(self) -> None:
         """Raises PipelineError for an item with several rows, or one without when none may be missing."""
-        station = self._station
         named = np.frombuffer(b"".join(one.digests for one in self.staged), np.uint64)
         found, counts = np.unique(named, return_counts=True)
-        if not station.fan_out and len(found) < len(named):
+        if not self._plan.rules.fan_out and len(found) < len(named):
             self._check_single(dict(zip(found[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True)))
-        if station.missing == "fail" and len(found) < self.lease.size:
+        if self._plan.station.missing == "fail" and len(found) < self.lease.size:
             self._check_none_missing(found)
 
     def decide(self) -> None:
         """Decides the batch: from here on its rows are applied. Raises BatchLost."""
         nonces = [*(one.nonce for one in self.staged), *self._misfits()]
-        self.lease.decide(nonces, rest=self._station.rest, max_hops=self._station.link.max_hops)
+        self.lease.decide(nonces, rest=self._plan.rest, max_hops=self._plan.station.link.max_hops)
 
     def _misfits(self) -> list[str]:
         """Staging keys of payloads that do not fit, of any attempt: whether a payload fits does not depend on the
         attempt."""
-        return broker_of(self._client).run(nonces(self._keys, self.lease.id, self.lease.epoch, prefix=MISFITS))
+        return self._broker.run(nonces(self._keys, self.lease.id, self.lease.epoch, prefix=MISFITS))
 
     def _check_single(self, counts: dict[int, int]) -> None:
         members = self._members()
@@ -125,7 +157,7 @@ class BatchRun:
             twice = [one for one, other in zip(members, digests, strict=True) if other == digest]
             if count > len(twice):  # else two ids have one digest
                 raise PipelineError(
-                    f"station {self._station.queue!r} returned {count} rows for item {twice[0] if twice else '?'} "
+                    f"station {self.lease.queue!r} returned {count} rows for item {twice[0] if twice else '?'} "
                     f"({len(counts)} such items): declare fan_out=True to make items of them, or drop what is double"
                 )
 
@@ -133,37 +165,19 @@ class BatchRun:
         members = self._members()
         present = np.isin(digests_of(one.encode() for one in members), found)
         missing = [one for one, is_there in zip(members, present.tolist(), strict=True) if not is_there]
-        broker, keys = broker_of(self._client), self._keys
+        broker, keys = self._broker, self._keys
         for nonce in self._misfits():
             missing = _without(missing, broker.run(staged_ids(keys, self.lease.id, self.lease.epoch, nonce)))
         are_there = broker.run(still_members(keys, self.lease.root, missing)) if missing else []
         missing = [one for one, is_there in zip(missing, are_there, strict=True) if is_there]
         if missing:
             raise PipelineError(
-                f"station {self._station.queue!r} returned no row for {len(missing)} of {self.lease.size} items, "
+                f"station {self.lease.queue!r} returned no row for {len(missing)} of {self.lease.size} items, "
                 f"such as {', '.join(missing[:_NAMED])}: return a row for each, or declare missing='drop'"
             )
 
     def _members(self) -> list[str]:
         return self.lease.members(0, self.lease.size)
-
-    @property
-    def _keys(self) -> Any:
-        return keys_of(self._client).queue(self.lease.queue)
-
-
-def _place_of(client: Client, lease: BatchLease) -> BatchRef:
-    return BatchRef(
-        url=endpoint_of(client).shared_url(),
-        prefix=keys_of(client).prefix,
-        queue=lease.queue,
-        batch=lease.id,
-        epoch=lease.epoch,
-        root=lease.root,
-        first=lease.first,
-        size=lease.size,
-        failures=lease.failures,
-    )
 
 
 def _larger_ones(lease: BatchLease) -> tuple[str, ...]:
@@ -192,3 +206,90 @@ def _check_sink(station: SparkStation, returned: Any) -> None:
 def _without(ids: Sequence[str], others: Sequence[str]) -> list[str]:
     gone = set(others)
     return [one for one in ids if one not in gone]
+
+
+ID, TO, DELAY, PRIORITY, HEADERS = "_id", "_to", "_delay", "_priority", "_headers"
+_STEERING = (TO, DELAY, PRIORITY, HEADERS)
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_HEADERS_TYPE = spark_types.MapType(spark_types.StringType(), spark_types.StringType())
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRows:
+    """Rows to stage: `frame` has _id, payload and those of _to, _delay, _priority, _headers that were there."""
+
+    frame: DataFrame
+    checks_payload: bool
+    """Whether the payload is text of the user's own, which may be no JSON."""
+
+
+def rows_of(returned: Any, rules: RowRules, shape: PayloadShape) -> OutputRows:
+    """The rows of what the function returned for payloads of that shape. Raises StationError that names the column."""
+    who = f"station {rules.station!r}"
+    if not isinstance(returned, DataFrame):
+        said = "nothing" if returned is None else f"{type(returned).__name__} {returned!r}"[:80]
+        raise StationError(f"{who} returned {said}: return a DataFrame")
+    if returned.isStreaming:
+        raise StationError(f"{who} returned a streaming DataFrame: return one made from df")
+    columns = {field.name: field.dataType for field in returned.schema.fields}
+    _check_names(who, returned.columns, rules)
+    _check_types(who, columns)
+    payload = {name: kind for name, kind in columns.items() if not name.startswith("_")}
+    if not payload:
+        raise StationError(f"{who} returned no column for the payload: keep those that are to go on, next to _id")
+    text, checked = _payload(payload, shape)
+    kept = [_steering(name) for name in columns if name in _STEERING]
+    task_id = F.col(ID) if ID in columns else F.lit(None).cast("string").alias(ID)
+    return OutputRows(returned.select(task_id, text.alias(PAYLOAD), *kept), checked)
+
+
+def _check_names(who: str, names: list[str], rules: RowRules) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise StationError(f"{who} returned column {twice[0]!r} twice: drop or rename one of them (join by name)")
+    if ID not in names and not rules.emits_new:
+        raise StationError(
+            f"{who} lost the column _id: keep it in select and groupBy, or declare emits_new=True for new items"
+        )
+    targets = dict.fromkeys(rules.targets.values())
+    if TO not in names and len(targets) != 1:
+        short = ", ".join(map(repr, targets))
+        raise StationError(f"{who} returned no column _to but leads to {short}: name one of them for each row")
+    for name in names:
+        if name.startswith("_") and name not in _STEERING + OWN:
+            hint = nearest(name, _STEERING)
+            raise StationError(f"{who} returned column {name!r}: names that begin with _ steer the item; {hint}")
+
+
+def _check_types(who: str, columns: dict[str, spark_types.DataType]) -> None:
+    wanted: dict[str, tuple[tuple[type[spark_types.DataType], ...], str]] = {
+        ID: ((spark_types.StringType,), "a string, as it was in df"),
+        TO: ((spark_types.StringType,), "a string, the name of a queue"),
+        DELAY: (NUMBER, "a number of seconds"),
+        PRIORITY: (WHOLE, "a whole number: 0, 1 or 2"),
+        HEADERS: ((spark_types.MapType,), "a map of strings"),
+    }
+    for name, (kinds, should) in wanted.items():
+        kind = columns.get(name)
+        if kind is None or isinstance(kind, (*kinds, spark_types.NullType)):
+            continue
+        raise StationError(f"{who} returned column {name!r} of type {kind.simpleString()}: make it {should}")
+
+
+def _payload(columns: dict[str, spark_types.DataType], shape: PayloadShape) -> tuple[Column, bool]:
+    if list(columns) == [PAYLOAD] and shape.columns is None:
+        if isinstance(columns[PAYLOAD], spark_types.StringType):
+            return F.col(PAYLOAD), True
+        if isinstance(columns[PAYLOAD], spark_types.VariantType):
+            return F.to_json(F.col(PAYLOAD)), False
+    return F.to_json(F.struct(*[F.col(f"`{name}`") for name in columns]), _JSON), False
+
+
+def _steering(name: str) -> Column:
+    if name == HEADERS:
+        return F.to_json(F.col(name).cast(_HEADERS_TYPE)).alias(name)
+    return F.col(name).cast({TO: "string", DELAY: "double", PRIORITY: "int"}[name]).alias(name)

@@ -27,13 +27,12 @@ from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.driver import BatchEnd, CurrentBatch, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Loop
-from jobrunner.middleware import observed_batch
+from jobrunner.middleware import OBSERVERS, MiddlewareStack, observed_batch
+from jobrunner.spark.failures import BatchFailures
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.session import ship_package, spark_session
 from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
-from jobrunner.spark.station.batch_run import BatchRun
-from jobrunner.spark.station.failures import BatchFailures
-from jobrunner.spark.station.frame import PayloadShape, shape_of
+from jobrunner.spark.station.batch_run import BatchRun, StationPlan, plan_of
 
 _IDLE_S = 1.0
 """Longest pause between two polls of an idle queue; a wake-up ends it."""
@@ -96,7 +95,9 @@ class StationDriver:
         self._jobs: SparkJobs | None = None
         self._loop = Loop(f"spark-{station.queue}", self._turn)
         self._spark: SparkSession | None = None
-        self._shape: PayloadShape | None = None
+        self._plan: StationPlan | None = None
+        self._middleware = middleware_of(client)
+        self._rest = station.rest
 
     @property
     def failure(self) -> BaseException | None:
@@ -161,7 +162,7 @@ class StationDriver:
             with _STARTING:
                 spark = spark_session(self._station.pipeline)
                 ship_package(spark)
-                self._shape = shape_of(self._station.schema, self._station.queue)
+                self._plan = plan_of(self._station, self._client)
         except Exception as error:  # a JVM that does not start, or is gone, fails in many ways
             self._failures.give_up(error)
             return False
@@ -171,15 +172,15 @@ class StationDriver:
 
     def step(self, spark: SparkSession) -> bool:
         """Runs one batch, if there is one. Raises ServerError when the server cannot be asked for one."""
-        if self._shape is None:
-            self._shape = shape_of(self._station.schema, self._station.queue)
+        if self._plan is None:
+            self._plan = plan_of(self._station, self._client)
         lease = self._batches.take(self._station.batch, lease_s=self._station.lease)
         if lease is None:
             return False
         self._lease = lease
         self._idle_now.clear()
         try:
-            self._handle(spark, lease)
+            self._handle(spark, self._plan, lease)
         except BatchLost as error:
             _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
         finally:
@@ -187,7 +188,7 @@ class StationDriver:
             self._idle_now.set()
         return True
 
-    def _handle(self, spark: SparkSession, lease: BatchLease) -> None:
+    def _handle(self, spark: SparkSession, plan: StationPlan, lease: BatchLease) -> None:
         began = filled = monotonic()
         rows = 0
         if lease.state == "open":
@@ -198,21 +199,22 @@ class StationDriver:
             filled, waits_ms = monotonic(), _waits_ms(lease)
             jobs = self._jobs = SparkJobs(spark, f"jobrunner-{lease.id}-{lease.epoch}")
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
-                made = self._attempt(spark, lease, jobs)
+                made = self._attempt(BatchRun(spark, plan, lease), jobs)
             self._jobs = None
             if isinstance(made, BaseException):
                 if not keeping.lost:
                     self._failures.set_back(spark, lease, made, monotonic() - filled)
                 return
             rows = made
-            self._failures.worked()
+            self._failures.has_worked = True
             self._seen(BatchEnd(items=lease.size, run_s=monotonic() - filled, waits_ms=waits_ms))
-        self._failures.succeeded()
+        if self._failures.in_a_row:
+            self._failures.succeeded()
         self._closing.hand(lease, partial(_log_done, lease, rows, began, filled, monotonic()), self._count)
 
     def _count(self, step: Advance) -> None:
         """Counts what a slice of rolling forward did, also for a batch whose driver is dead."""
-        counts = {"moved": step.moved, self._station.rest: step.ended, "failed": step.dead, "dead": step.dead}
+        counts = {"moved": step.moved, self._rest: step.ended, "failed": step.dead, "dead": step.dead}
         self._seen(BatchEnd(counts=counts))
 
     def _fill(self, lease: BatchLease) -> None:
@@ -230,15 +232,14 @@ class StationDriver:
             except ServerError:  # the attempt meets the outage, too, and releases the batch
                 return
 
-    def _attempt(self, spark: SparkSession, lease: BatchLease, jobs: SparkJobs) -> int | BaseException:
+    def _attempt(self, run: BatchRun, jobs: SparkJobs) -> int | BaseException:
         """Runs a batch to its decision. Returns the number of rows, or what went wrong."""
+        lease = run.lease
         try:
             if self._client.settings.durability != "none":
                 lease.confirm()  # before a sink writes under an id that a failover could forget
             with jobs:  # the first thing that an engine which died meanwhile refuses
-                run = BatchRun(spark, self._client, self._station, self._shape or PayloadShape(), lease)
-                work = _within_middleware(self._client, self._station.name, lease, run.run)
-                return observed_batch(lease.queue, lease.id, lease.size, partial(lease.headers, _LINKED), work)
+                return _observed(run, self._station.name, self._middleware)()
         except (Exception, SystemExit) as error:
             return error
 
@@ -264,12 +265,15 @@ def _put_back_left_items(broker: Broker, keys: Keys, queue: QueueKeys) -> None:
         _log.warning("items of no open batch put back in line", queue=queue.name, items=items + lists.items)
 
 
-def _within_middleware(client: Client, name: str, lease: BatchLease, work: Callable[[], int]) -> Callable[[], int]:
-    """Runs a batch within the middleware of the client."""
-    if (middleware := middleware_of(client)) is None:
-        return work
-    batch = RunningBatch(id=lease.id, queue=lease.queue, job=name, attempt=lease.epoch, items=lease.size)
-    return partial(middleware.around, f"station {name!r}", batch, work)
+def _observed(run: BatchRun, name: str, middleware: MiddlewareStack | None) -> Callable[[], int]:
+    """The run of a batch within the middleware of the client and what observes this process, where there are any."""
+    lease, work = run.lease, run.run
+    if middleware is not None:
+        batch = RunningBatch(id=lease.id, queue=lease.queue, job=name, attempt=lease.epoch, items=lease.size)
+        work = partial(middleware.around, f"station {name!r}", batch, work)
+    if OBSERVERS:
+        work = partial(observed_batch, lease.queue, lease.id, lease.size, partial(lease.headers, _LINKED), work)
+    return work
 
 
 def _waits_ms(lease: BatchLease) -> list[tuple[float, int]]:

@@ -1,4 +1,7 @@
-"""The members of a batch as Arrow tables, read in chunks wherever Spark runs.
+"""The input of a station: the members of a batch as a DataFrame, read in chunks wherever Spark runs.
+
+Small batches go through the driver, which saves Spark a stage of Python; larger batches are read where Spark runs, and
+never pass the driver.
 
 Items whose payload does not fit are not in the table: they are staged as dead, each with its reason, under a staging
 key that begins with `misfits`. Whether a payload fits depends on nothing but the payload, so it does no harm that a
@@ -6,26 +9,30 @@ chunk may be read several times, or by a Spark task that does not count in the e
 """
 
 import secrets
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Self
+from functools import cached_property, partial
+from typing import Any, Self, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.types import StructType
 
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.bulk_reader import BulkReader, pack_hash_reads
+from jobrunner.broker.bulk_reader import BulkReader, broker_at, pack_hash_reads
 from jobrunner.broker.calls.batches import ROWS_AT_ONCE, stage
-from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.adaptive_slices import AdaptiveSlice
 from jobrunner.encryption.cipher import is_protected
+from jobrunner.errors import InvalidOption
 from jobrunner.lease_number import number_from
 from jobrunner.spark.columns import UTC, instants, numbers, texts
-from jobrunner.spark.payloads import Check, misfit
+from jobrunner.spark.payloads import Check, misfit, payload_check
 
 CHUNK = 2_000
 """Items of one round trip and of one Arrow batch."""
@@ -61,33 +68,36 @@ class BatchRef:
     size: int
     failures: int = 0
 
-    def open(self) -> "BatchConnections":
-        """Connections to the batch, to be closed."""
-        return BatchConnections(self)
+    @contextmanager
+    def open(self) -> Iterator["BatchConnections"]:
+        """Connections to the batch, for a process that Spark started."""
+        with (
+            broker_at(self.url) as broker,
+            BatchConnections(self, broker, Keys(self.prefix).queue(self.queue)) as access,
+        ):
+            yield access
 
 
 class BatchConnections:
-    """Connections to the server of one batch, opened when needed. Ends with its `with` block."""
+    """Connections to the server of one batch. The reader's is taken when needed, and given back with the end of the
+    `with` block."""
 
-    def __init__(self, place: BatchRef) -> None:
+    def __init__(self, place: BatchRef, broker: Broker, keys: QueueKeys) -> None:
         self.place = place
-        self._endpoint = Endpoint(place.url, client_name="jobrunner-spark")
-        self._broker = Broker(self._endpoint, retry_timeout_s=5.0)
-        self.keys: QueueKeys = Keys(place.prefix).queue(place.queue)
+        self.keys = keys
+        self._broker = broker
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if "reader" in self.__dict__:
-            self.reader.close()
-        self._broker.close()
-        self._endpoint.release()
+            self.reader.give_back() if error is None else self.reader.close()
 
     @cached_property
     def reader(self) -> BulkReader:
         """The connection for bulk reads."""
-        return BulkReader(self._endpoint, self.keys.base)
+        return BulkReader(self._broker, self.keys.base)
 
     @cached_property
     def _pace(self) -> AdaptiveSlice:
@@ -175,3 +185,72 @@ def _table(kept: list[Any], failures: int) -> pa.RecordBatch:
         texts(headers),
     ]
     return pa.record_batch(columns, schema=COLUMNS)
+
+
+THROUGH_DRIVER = 10_000
+"""Largest batch, in items, that is read by the driver."""
+VARIANT = "variant"
+PAYLOAD = "payload"
+OWN = ("_id", "_type", "_attempts", "_enqueue_time", "_headers")
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadShape:
+    """How a station sees payloads: by columns, or as one column of JSON text or of variants."""
+
+    columns: StructType | None = None
+    is_variant: bool = False
+    check: Check = field(default=payload_check(None), repr=False, compare=False)
+    """Raises for a payload that does not fit."""
+
+
+def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
+    """The shape that a schema declares. Needs a session. Raises InvalidOption that names the column."""
+    if schema is None or (isinstance(schema, str) and schema.strip().lower() == VARIANT):
+        return PayloadShape(is_variant=schema is not None)
+    try:
+        columns = schema if isinstance(schema, StructType) else cast(StructType, StructType.fromDDL(schema))
+    except PySparkException as error:
+        said = str(error).split("\n")[0]
+        raise InvalidOption(f"schema={schema!r} of queue {queue!r}: {said}; write 'id int, name string'") from error
+    for name in columns.fieldNames():
+        if name.startswith("_"):
+            raise InvalidOption(
+                f"column {name!r} in the schema of queue {queue!r}: names that begin with _ are the item's own; "
+                "leave the schema out and read it from the column payload"
+            )
+    return PayloadShape(columns, check=payload_check(columns))
+
+
+def members_frame(spark: SparkSession, access: BatchConnections, shape: PayloadShape) -> DataFrame:
+    """The items of a batch whose payloads fit; the others are staged as dead when the frame is evaluated, or now."""
+    place = access.place
+    if place.size <= THROUGH_DRIVER:
+        with access:
+            read = [read_members(access, start, CHUNK, shape.check) for start in range(0, place.size, CHUNK)]
+        return _dress(spark.createDataFrame(pa.Table.from_batches(read, COLUMNS)), shape)
+    chunks = spark.range(0, place.size, CHUNK)
+    return _dress(chunks.mapInArrow(partial(_read_task, place, shape.columns, CHUNK), DDL), shape)
+
+
+def _read_task(
+    place: BatchRef, columns: StructType | None, size: int, rows: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """One Spark task: each row says where a chunk begins."""
+    check = payload_check(columns)
+    with place.open() as access:
+        for batch in rows:
+            for start in batch.column(0).to_pylist():
+                yield read_members(access, start, size, check)
+
+
+def _dress(read: DataFrame, shape: PayloadShape) -> DataFrame:
+    headers = F.from_json("_headers", "map<string,string>").alias("_headers")
+    own: list[Column] = [F.col("_id"), F.col("_type"), F.col("_attempts"), F.col("_enqueue_time"), headers]
+    if shape.columns is not None:
+        # Misfits were sorted out before; the mode makes sure that no value turns into null silently.
+        parsed = F.from_json(PAYLOAD, shape.columns, {"mode": "FAILFAST"}).alias(PAYLOAD)
+        named: list[Column] = [F.col(f"`{PAYLOAD}`.`{name}`") for name in shape.columns.fieldNames()]
+        return read.select(parsed, *own).select(*named, *map(F.col, OWN))
+    payload = F.parse_json(PAYLOAD).alias(PAYLOAD) if shape.is_variant else F.col(PAYLOAD)
+    return read.select(payload, *own)

@@ -7,7 +7,6 @@ column that no row uses costs nothing. An error names the column and the item.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import msgspec
@@ -20,10 +19,10 @@ from pyspark import TaskContext
 from jobrunner.errors import PayloadTooLarge, PipelineError
 from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.spark.columns import checked_priority, finite_s, refuses
 from jobrunner.spark.station.members import BatchConnections, BatchRef, new_nonce
 from jobrunner.task import derived_id
 
-_HIGHEST_PRIORITY = 2
 _is_json = msgspec.json.Decoder(msgspec.Raw).decode
 _headers = msgspec.json.Decoder(dict[str, str | None]).decode
 _encode = msgspec.json.Encoder().encode
@@ -41,11 +40,12 @@ class RowRules:
     """Short names of targets that take an item even when they are full."""
     fan_out: bool
     emits_new: bool
-    checks_payload: bool
     payload_limit: int
+    checks_payload: bool = False
+    """Whether the payload is text of the user's own, which may be no JSON."""
 
 
-def rules_of(station: SparkStation, *, checks_payload: bool, payload_limit: int) -> RowRules:
+def rules_of(station: SparkStation, *, payload_limit: int) -> RowRules:
     """The rules of a declared station."""
     short = {name: name.partition("/")[2] for name in station.targets}
     return RowRules(
@@ -54,7 +54,6 @@ def rules_of(station: SparkStation, *, checks_payload: bool, payload_limit: int)
         never_full=frozenset(short[name] for name in station.targets if not station.link.waits(name)),
         fan_out=station.fan_out,
         emits_new=station.emits_new,
-        checks_payload=checks_payload,
         payload_limit=payload_limit,
     )
 
@@ -133,7 +132,7 @@ def _steering(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> dict[int, dic
         try:
             _say(more, word, [None if value is None else read(value) for value in values])
         except ValueError:
-            at = next(n for n, value in enumerate(values) if value is not None and _refuses(read, value))
+            at = next(n for n, value in enumerate(values) if value is not None and refuses(read, value))
             raise _wrong(rules, column, values[at], ids[at], should) from None
     return more
 
@@ -145,15 +144,9 @@ def _say(more: dict[int, dict[str, Any]], word: str, values: list[Any]) -> None:
 
 
 def _delay_ms(seconds: float) -> int | None:
-    if not (isfinite(seconds) and seconds >= 0):
+    if finite_s(seconds) < 0:
         raise ValueError(seconds)
     return round(seconds * 1000) or None
-
-
-def _priority(value: int) -> int:
-    if not 0 <= value <= _HIGHEST_PRIORITY:
-        raise ValueError(value)
-    return value
 
 
 def _given_headers(text: str) -> dict[str, str] | None:
@@ -162,17 +155,9 @@ def _given_headers(text: str) -> dict[str, str] | None:
 
 _STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("_delay", "delay_ms", _delay_ms, "give seconds, 0 or more"),
-    ("_priority", "priority", _priority, "give 0, 1 or 2; higher goes first"),
+    ("_priority", "priority", checked_priority, "give 0, 1 or 2; higher goes first"),
     ("_headers", "headers", _given_headers, "give a map of strings"),
 )
-
-
-def _refuses(read: Callable[[Any], Any], value: Any) -> bool:
-    try:
-        read(value)
-    except ValueError:
-        return True
-    return False
 
 
 def _make_new(

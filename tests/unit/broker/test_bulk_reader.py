@@ -2,15 +2,17 @@
 
 import pytest
 
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import BulkReader, _FromRedis, pack_hash_reads
 from jobrunner.broker.call import pack
+from jobrunner.broker.calls.server import ping
 from jobrunner.broker.connect import Endpoint
 from jobrunner.errors import ServerRefused, ServerUnavailable
 
 
 @pytest.fixture(params=["hiredis", "without hiredis"])
 def reader(server, raw, request):
-    with BulkReader(Endpoint(server.url), b"{t}:") as made:
+    with BulkReader(Broker(Endpoint(server.url)), b"{t}:") as made:
         if request.param != "hiredis":
             made._replies = _FromRedis(made._connection)
         yield made
@@ -46,16 +48,31 @@ def test_a_refused_command_is_an_error_among_the_replies_and_the_others_go_on(re
 
 
 def test_a_connection_that_breaks_ends_the_reader(server, fault_proxy):
-    with BulkReader(Endpoint(fault_proxy.url)) as reader:
+    with BulkReader(Broker(Endpoint(fault_proxy.url))) as reader:
         fault_proxy.drop()
         with pytest.raises(ServerUnavailable, match=r"cannot be read from"):
             reader.ask(b"PING")
 
 
 def test_the_password_is_in_no_message(fault_proxy):
-    with BulkReader(Endpoint(fault_proxy.url)) as reader:
+    with BulkReader(Broker(Endpoint(fault_proxy.url))) as reader:
         reader._at = str(Endpoint(fault_proxy.url.replace("redis://", "redis://:hidden@")))
         fault_proxy.drop()
         with pytest.raises(ServerUnavailable) as told:
             reader.ask(b"PING")
     assert "hidden" not in str(told.value)
+
+
+def test_a_connection_that_rested_is_lent_and_given_back(broker, raw):
+    raw.hset("{t}:a", "f", "1")
+    broker.connect()
+    before = raw.info("stats")["total_connections_received"]
+
+    for _ in range(3):
+        reader = BulkReader(broker)
+        reader.send(pack_hash_reads(b"{t}:", [b"a"], [b"f"]))
+        assert reader.receive(1) == [[b"1"]]
+        reader.give_back()
+        assert broker.run(ping())
+
+    assert raw.info("stats")["total_connections_received"] == before

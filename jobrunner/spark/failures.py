@@ -1,14 +1,27 @@
-"""Failed batches of a station: the cause of an error, and its cost for the items, the station and the process.
+"""What a failure on Spark is: an error in one line that a person can use, its cause, and its cost for a batch.
+
+Spark wraps what happened in a Python worker into a page of two languages. What counts is the last line of the
+innermost Python traceback, or the first sentence of the engine's own error.
 
 Invariant: an error of the function, or of a row, counts against the items of the batch; an outage, a lost lease or a
 dead engine never does.
 """
 
+import re
 import threading
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
+from pyspark.errors import (
+    AnalysisException,
+    PySparkAttributeError,
+    PySparkException,
+    PySparkImportError,
+    PySparkNotImplementedError,
+    PySparkTypeError,
+)
 from pyspark.sql import SparkSession
 
 from jobrunner.broker.broker import Broker
@@ -17,12 +30,93 @@ from jobrunner.broker.keys import QueueKeys
 from jobrunner.client.batches import BatchLease
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
-from jobrunner.errors import ServerError
+from jobrunner.errors import BatchLost, OutcomeUnknown, ServerError, ServerFull, ServerUnavailable, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.driver import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
-from jobrunner.spark.errors import Cause, cause_of, error_line, is_without_session
+
+_LONGEST = 1000
+_TRACEBACK = "Traceback (most recent call last):"
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
+_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
+_JAVA_CALL = re.compile(r"^An error occurred while calling \S+$")
+_BEFORE_ANY_ROW = (
+    AnalysisException, ImportError, NameError, PySparkAttributeError, PySparkImportError, PySparkNotImplementedError,
+    PySparkTypeError, StationError,
+)  # fmt: skip
+"""Raised while a plan is made: a column that is misspelt, a name that is not defined, a frame without the columns that
+steer. Errors of rows come out of tasks and have other classes."""
+_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION", "SESSION_NOT_SAME")
+_OUTAGE = tuple(kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull))
+
+
+class Cause(StrEnum):
+    """Which side caused an error."""
+
+    ITEMS = "items"
+    """The items in the batch, as far as it can be determined: counted as a failure."""
+    CODE = "code"
+    """The function or the session, before any row was read: the items are not to blame."""
+    OUTAGE = "outage"
+    """The connection to the server: says nothing about the items."""
+    LOST = "lost"
+    """The lease ended: another driver may hold the batch."""
+    ENGINE = "engine"
+    """Spark itself is gone: this process must end, too."""
+
+
+def cause_of(error: BaseException, spark: SparkSession) -> Cause:
+    """Which side caused an error of a batch. Runs a small query to see whether the engine is alive."""
+    name = error_line(error).partition(":")[0]
+    if isinstance(error, BatchLost) or name == BatchLost.__name__:
+        return Cause.LOST
+    if isinstance(error, ServerError) or name in _OUTAGE:
+        return Cause.OUTAGE
+    if not is_alive(spark):
+        return Cause.ENGINE
+    return Cause.CODE if isinstance(error, _BEFORE_ANY_ROW) or is_without_session(error) else Cause.ITEMS
+
+
+def is_without_session(error: BaseException) -> bool:
+    """Whether Spark found no session where one is needed: never the fault of an item."""
+    return isinstance(error, PySparkException) and error.getCondition() in _SESSION
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether the session can still run something."""
+    try:
+        return spark.range(1).count() == 1
+    except Exception:  # a dead JVM shows itself by errors of many libraries
+        return False
+
+
+def error_line(error: BaseException) -> str:
+    """`Name: what happened`, at most 1 000 characters."""
+    text = str(error)
+    if _TRACEBACK in text:
+        return _shortened(_last_of_traceback(text[text.rindex(_TRACEBACK) :]))
+    lost = _LOST_TASK.search(text)
+    if lost:
+        return _shortened(f"SparkError: {lost['why']}")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _JAVA_CALL.match(line.strip())]
+    first = _SQLSTATE.sub("", lines[0]) if lines else "no reason given"
+    return _shortened(f"{type(error).__name__}: {first}")
+
+
+def _last_of_traceback(text: str) -> str:
+    """`module.Name: words` without the module, with the lines that belong to the words."""
+    lines = text.splitlines()[1:]
+    ends = next((place for place, line in enumerate(lines) if line and not line[0].isspace()), None)
+    if ends is None:
+        return "PythonError: no reason given"
+    name, colon, words = _SQLSTATE.sub("", lines[ends]).partition(":")
+    return f"{name.rpartition('.')[2]}{colon}{words}"
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+
 
 _PATIENT_WITH = 5
 """Failures in a row that a few bad items make among many good ones, as halves that succeed come between."""
@@ -78,14 +172,14 @@ class BatchFailures:
         self._over = over
         self._breaker = CircuitBreaker()
         self._code_breaker = CircuitBreaker(patient_with=0)
-        self._has_worked = False
-
-    def worked(self) -> None:
-        """The function has made rows of a batch: later errors of planning are not the code's alone."""
-        self._has_worked = True
+        self.has_worked = False
+        """Whether the function ever made rows of a batch: later errors of planning are not the code's alone."""
+        self.in_a_row = False
+        """Whether the last batch failed."""
 
     def succeeded(self) -> None:
         """A batch was decided: failures are no longer in a row."""
+        self.in_a_row = False
         self._breaker.succeeded()
         self._code_breaker.succeeded()
 
@@ -130,19 +224,19 @@ class BatchFailures:
         _log.warning("batch failed", batch=lease.id, queue=lease.queue, items=lease.size, fate=fate, error=line)
         counts = {"failed": lease.size, "dead": lease.size if fate == "dead" else 0}
         self._seen(BatchEnd(items=lease.size, counts=counts, run_s=run_s))
-        pause_s = self._breaker.failed()
+        self.in_a_row, pause_s = True, self._breaker.failed()
         if pause_s:
             _log.warning("station pauses", queue=lease.queue, seconds=pause_s, failed_in_a_row=self._breaker.in_a_row)
             self._stopping.wait(pause_s)
 
     def _blames_code(self, error: BaseException) -> bool:
         """Once the function has worked, an error of planning may come from values that it collected from its items."""
-        return not self._has_worked or is_without_session(error)
+        return not self.has_worked or is_without_session(error)
 
     def _wait_for_code(self, lease: BatchLease, line: str) -> None:
         """Hands a batch back whose items are not to blame, and pauses. It is due again after the pause, so another one
         runs in between: when that succeeds the function works, and later errors count against their items."""
-        pause_s = self._code_breaker.failed()
+        self.in_a_row, pause_s = True, self._code_breaker.failed()
         _log.error("station fails before it reads an item", queue=lease.queue, batch=lease.id, items=lease.size,
                    error=line, pauses_s=pause_s)  # fmt: skip
         self.report(partial(lease.release, delay_s=_BEHIND_PAUSE * pause_s))
