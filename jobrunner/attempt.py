@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from math import isfinite
-from typing import Any
 
 import msgspec
 
@@ -58,34 +57,7 @@ class Attempt(msgspec.Struct, gc=False):
         return from_ms(self.enqueue_time_ms)
 
 
-def read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
-    """The attempts in a reply of lua/reserve.lua, whose first lease has the number `lease`.
-
-    Damaged numbers read as what a task has that says nothing itself, never as an error.
-    """
-    now_ms, usual_end_ms, usual_keepalive_ms = float(reply[0]), float(reply[2]), float(reply[3])
-    usual_limit = int(reply[4])
-    attempts, types = [], {b"": "", None: ""}
-    tasks = zip(reply[5::5], reply[6::5], reply[7::5], reply[8::5], reply[9::5], strict=True)
-    for token, (raw_id, raw_type, payload, enqueue_time, more) in enumerate(tasks, lease):
-        try:
-            task_id = raw_id.decode()
-        except UnicodeDecodeError:
-            task_id = raw_id.decode("utf-8", "replace")
-        type_ = types.get(raw_type)
-        if type_ is None:
-            type_ = types[raw_type] = raw_type.decode("utf-8", "replace")
-        attempt = Attempt(
-            queue, task_id, str(token), usual_end_ms, usual_keepalive_ms, type_, payload, 1, 0,
-            _decimal(enqueue_time, 0.0), usual_limit, None,
-        )  # fmt: skip
-        if more is not None:
-            _add_more(attempt, now_ms, *more)
-        attempts.append(attempt)
-    return attempts
-
-
-def _add_more(
+def add_rare(
     attempt: Attempt,
     now_ms: float,
     retry_count: bytes | None,
@@ -100,6 +72,10 @@ def _add_more(
     unknown_since: bytes | None = None,
     suspect: bytes | None = None,
 ) -> None:
+    """Adds the fields that few tasks have, as lua/reserve.lua replies them.
+
+    Damaged numbers read as what a task has that says nothing itself, never as an error.
+    """
     attempt.retry_count = _whole(retry_count, 0)
     attempt.number = attempt.retry_count + 1
     attempt.max_attempts = _whole(max_attempts, attempt.max_attempts)

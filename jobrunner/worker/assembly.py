@@ -32,10 +32,9 @@ from jobrunner.worker.queues import longest_poll_s
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.coroutines import CoroutineExecutor
+from jobrunner.worker.run.executor import Deadlines, DispatchingExecutor, Executor, FinishedAttempts, ThreadExecutor
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
-from jobrunner.worker.run.slots import DispatchingExecutor, Executor, FinishedAttempts
-from jobrunner.worker.run.threads import Deadlines, ThreadExecutor
 from jobrunner.worker.run.watchdog import Watchdog
 from jobrunner.worker.run.wire import write_greeting
 

@@ -11,8 +11,7 @@ from jobrunner.log_setup import log_to_stderr
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
-from jobrunner.worker.run.slots import FinishedAttempts, RunAttempt
-from jobrunner.worker.run.threads import ThreadExecutor
+from jobrunner.worker.run.executor import FinishedAttempts, RunAttempt, ThreadExecutor
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
+from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from jobrunner.attempt import Attempt, read_attempts
+from jobrunner.attempt import Attempt, add_rare
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.lease_number import number_from
@@ -43,7 +44,38 @@ _spread = ScriptCommand("fan_out", lambda reply: [text(reply)])
 
 def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
     next_event_ms = float(reply[1]) if reply[1] else None
-    return Reservation(float(reply[0]), next_event_ms, float(reply[3]), read_attempts(queue, lease, reply))
+    return Reservation(float(reply[0]), next_event_ms, float(reply[3]), _read_attempts(queue, lease, reply))
+
+
+def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
+    """The attempts in a reply of lua/reserve.lua, whose first lease has the number `lease`.
+
+    A damaged number reads as that of a task without one, never as an error.
+    """
+    now_ms, usual_end_ms, usual_keepalive_ms = float(reply[0]), float(reply[2]), float(reply[3])
+    usual_limit = int(reply[4])
+    attempts, types = [], {b"": "", None: ""}
+    tasks = zip(reply[5::5], reply[6::5], reply[7::5], reply[8::5], reply[9::5], strict=True)
+    for token, (raw_id, raw_type, payload, enqueue_time, more) in enumerate(tasks, lease):
+        try:
+            task_id = raw_id.decode()
+        except UnicodeDecodeError:
+            task_id = raw_id.decode("utf-8", "replace")
+        type_ = types.get(raw_type)
+        if type_ is None:
+            type_ = types[raw_type] = raw_type.decode("utf-8", "replace")
+        try:
+            enqueue_ms = float(enqueue_time or 0.0)
+        except ValueError:
+            enqueue_ms = 0.0
+        attempt = Attempt(
+            queue, task_id, str(token), usual_end_ms, usual_keepalive_ms, type_, payload, 1, 0,
+            enqueue_ms if isfinite(enqueue_ms) else 0.0, usual_limit, None,
+        )  # fmt: skip
+        if more is not None:
+            add_rare(attempt, now_ms, *more)
+        attempts.append(attempt)
+    return attempts
 
 
 REPLY_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from jobrunner.worker.fetch.notifier import Notifier
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.slots import Executor, FinishedAttempts
+from jobrunner.worker.run.executor import Executor, FinishedAttempts
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from jobrunner.clock import monotonic
 from jobrunner.outcome import Failed, Outcome
 from jobrunner.worker.run.error_outcome import OnCancel, error_text
 from jobrunner.worker.run.event_loop import EventLoop
-from jobrunner.worker.run.slots import FinishedAttempts, emptied
+from jobrunner.worker.run.executor import FinishedAttempts, emptied
 from jobrunner.worker.run.watchdog import Watchdog
 
 _FAREWELL_S = 1.0

@@ -11,9 +11,9 @@ import pytest
 from jobrunner import job
 from jobrunner.attempt import Attempt
 from jobrunner.outcome import Failed, Outcome, Succeeded
-from jobrunner.worker.run import threads, watchdog
+from jobrunner.worker.run import executor, watchdog
+from jobrunner.worker.run.executor import Deadlines
 from jobrunner.worker.run.runner import Runner
-from jobrunner.worker.run.threads import Deadlines
 from jobrunner.worker.run.watchdog import Watchdog
 from tests.support.stopped_clock import stopped
 from tests.support.waiting import wait_for
@@ -79,7 +79,7 @@ def test_an_attempt_that_runs_too_long_is_ended(deadlines: Deadlines) -> None:
 
 def test_one_in_time_is_left_alone(deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that is stopped while the job runs, and is moved far beyond the deadline after it."""
-    watch = stopped(monkeypatch, threads, watchdog)
+    watch = stopped(monkeypatch, executor, watchdog)
     assert run(deadlines, attempt_at("deadlines.timely")) == Succeeded(b'"done"')
     watch.now += 3600
     assert deadlines._watch._fire_due() == math.inf, "a guard is still armed"

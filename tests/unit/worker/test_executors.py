@@ -17,12 +17,11 @@ from jobrunner import Client, job
 from jobrunner.attempt import Attempt
 from jobrunner.client.internals import keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
-from jobrunner.worker.run import threads as threads_module
+from jobrunner.worker.run import executor as executor_module
 from jobrunner.worker.run.coroutines import CoroutineExecutor
+from jobrunner.worker.run.executor import DispatchingExecutor, Executor, FinishedAttempts, RunAttempt, ThreadExecutor
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
-from jobrunner.worker.run.slots import DispatchingExecutor, Executor, FinishedAttempts, RunAttempt
-from jobrunner.worker.run.threads import ThreadExecutor
 from jobrunner.worker.run.wire import read_outcome, write_greeting, write_outcome
 from tests.acceptance.fleet import is_alive
 from tests.support.server import Server
@@ -150,7 +149,7 @@ def test_a_long_task_among_short_ones_is_left_behind_by_a_nudge(threads: Any, fi
     def known_as_short() -> bool:
         executor.submit([attempt_at("short") for _ in range(20)])
         drain(finished, 20)
-        return executor._typical_s < threads_module._SHORT_S
+        return executor._typical_s < executor_module._SHORT_S
 
     wait_for(known_as_short)
     wait_for(lambda: len(executor._parked) == 2)

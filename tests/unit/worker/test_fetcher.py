@@ -25,7 +25,7 @@ from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
-from jobrunner.worker.run.slots import FinishedAttempts
+from jobrunner.worker.run.executor import FinishedAttempts
 
 
 class Shelf:
