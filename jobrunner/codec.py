@@ -8,9 +8,12 @@ import msgspec
 
 from jobrunner.errors import ResultTooLarge, UsageError
 
-_NULL = b"null"
+NULL = b"null"
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: _refuse(value))
 _decoder = msgspec.json.Decoder()
+to_json = _encoder.encode
+"""JSON of a value, with null for numbers that are not finite. Raises TypeError, ValueError or RecursionError when the
+value has no JSON form; `encode` says what is wrong with it."""
 
 
 def _refuse(value: object) -> Any:
@@ -20,10 +23,10 @@ def _refuse(value: object) -> Any:
 def encode(value: Any, *, what: str) -> bytes:
     """JSON of a value. Raises UsageError that names `what` when the value has no JSON form, as nan and infinity."""
     try:
-        raw = _encoder.encode(value)
+        raw = to_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{what} cannot be stored as JSON: {error}; return or pass plain data") from error
-    if _NULL in raw and (found := _not_finite(msgspec.to_builtins(value), "$")):  # msgspec writes null for these
+    if NULL in raw and (found := _not_finite(msgspec.to_builtins(value), "$")):  # msgspec writes null for these
         raise UsageError(f"{what} cannot be stored as JSON: {found}, which JSON does not have; give None or a text")
     return raw
 

@@ -11,7 +11,7 @@ from jobrunner.broker.calls import leases
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import utc_now
-from jobrunner.codec import write_result
+from jobrunner.codec import NULL, to_json, write_result
 from jobrunner.errors import EncryptionError, EncryptionMissing, ParameterError, ResultTooLarge, ServerError, UsageError
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.jobs.running_task import JobRun
@@ -234,6 +234,12 @@ def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome
         raise returned
     if type(returned) in OUTCOMES:
         return returned  # type: ignore[no-any-return]
+    try:
+        raw = to_json(returned)
+    except (TypeError, ValueError, RecursionError):
+        raw = NULL
+    if len(raw) <= limit and NULL not in raw:  # else something may be wrong with it: write_result says what
+        return Succeeded(raw)
     try:
         return Succeeded(write_result(returned, limit, what=f"the result of {definition.kind} {definition.name!r}"))
     except UsageError as error:  # it has done its work, and once more it would return the same
