@@ -7,36 +7,15 @@ which encode nothing.
 
 import hashlib
 import secrets
-import threading
-from collections.abc import Callable
 
 _COUNTED = 1 << 27
 _FIRST = 1 << 51
 
 
-class LeaseNumbers:
-    """The numbers of a worker's leases. Two leases of one task never share one, unless more than 2^27 lie between.
-
-    `note` hears from which number to which there may be leases, before there are any.
-    """
-
-    def __init__(self, worker_id: str, note: Callable[[int, int], object] = lambda _first, _last: None) -> None:
-        self._base = _FIRST + int(mark_in(worker_id), 16) * _COUNTED
-        self._lowest = self._next = secrets.randbelow(_COUNTED)
-        self._highest = 0
-        self._note = note
-        self._lock = threading.Lock()
-
-    def first_of(self, count: int) -> int:
-        """The first of so many that follow one another."""
-        with self._lock:
-            if self._next + count > _COUNTED:
-                self._next = self._lowest = 0
-            first = self._base + self._next
-            self._next += count
-            self._highest = max(self._highest, self._next)
-            self._note(self._base + self._lowest, self._base + self._highest)
-        return first
+def numbers_of(worker_id: str) -> range:
+    """The numbers that the leases of a worker may have."""
+    first = _FIRST + int(mark_in(worker_id), 16) * _COUNTED
+    return range(first, first + _COUNTED)
 
 
 def number_from(word: str) -> int:

@@ -1,36 +1,115 @@
 """Waiting in the server for a hint that there may be work: a blocking pop on wake keys, on a connection of its own.
 
 A hint may be lost with the listener that took it, so a listener also polls after a while. The server passes each hint
-to the listener that has waited longest.
+to the listener that has waited longest. A worker listens only while it has free slots and knows of no work
+(`Notifier`), and hands a hint on that it cannot use; a lost hint costs at most one poll interval.
+
+Calls are pipelined behind the wait (BZPOPMIN), so that an idle worker gets the hint and its first tasks in one reply.
 """
 
-import asyncio
 import selectors
 import socket
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import AskError, ClusterDownError, ReadOnlyError, RedisError, TryAgainError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from jobrunner.broker.async_broker import AsyncBroker
-from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, pack, pack_calls, read_reply, server_error
+from jobrunner.broker.broker import Broker, server_clock
+from jobrunner.broker.call import BROKEN, Call, attempt_to_interpret, pack, pack_calls, read_reply, server_error
 from jobrunner.broker.calls.queues import wake
 from jobrunner.broker.cluster import slot_of
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.keys import QueueKeys
-from jobrunner.clock import sleep
+from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.errors import JobrunnerError, ServerUnavailable
+from jobrunner.loop import Complaints, Loop, Signal
 
-_LATE_S = 5.0
-_SHORTEST_S = 0.01
-_RESUBSCRIBE_S = 0.2
-_BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
+LATE_S = 5.0
+SHORTEST_S = 0.01
 _NOT_HERE = (AskError, ClusterDownError, ReadOnlyError, TryAgainError)
 """Replies of a server that does not serve these queues any more, or not at the moment."""
+_LISTEN_S = 60.0
+_LONGEST_WAIT_S = 3600.0
+_FAREWELL_S = 0.5
+_CLOSE_TRIES = 20
+_CLOSE_PAUSE_S = 0.05
+
+OnWake = Callable[[str | None, list[Any]], None]
+"""Called with the queue that woke a worker ('' for none, None for: all may have, as hints were lost with the
+connection), and the values of the calls that were to follow, or their errors."""
+Plan = Callable[[], Sequence[Call[Any]]]
+
+
+class Notifier:
+    """A thread that blocks on the server while it is armed, and calls `on_wake` with what came."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        keys: Keys,
+        queues: Iterable[str],
+        on_wake: OnWake = lambda _queue, _brought: None,
+        complaints: Complaints | None = None,
+    ) -> None:
+        self._listener = WakeListener(broker, [keys.queue(name) for name in queues])
+        # With an injected clock the age of a reply is unknown.
+        self.can_bring = self._listener.can_bring and broker.now_ms is server_clock
+        self._plan: Plan = tuple
+        self.on_wake = on_wake
+        self._armed = Signal()
+        self.is_armed = False
+        self._closing = False
+        self._loop = Loop("wakeup", self.step, complaints)
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._loop.start()
+
+    def arm(self, plan: Plan = tuple) -> None:
+        """Listens until a hint comes, across polls, which need no command of their own. Arming twice is arming once.
+
+        The calls of `plan`, which the thread asks for when it begins to wait, are carried out when the wait ends, where
+        that `can_bring` their values along.
+        """
+        with self._lock:
+            if self.is_armed:
+                return
+            self.is_armed = True
+            self._plan = plan
+        self._armed.set()
+
+    def close(self) -> None:
+        """Ends the thread and its connection."""
+        self._closing = True
+        self._loop.stop(0)
+        self._armed.set()
+        self._listener.leave()
+        if self._loop.stop(_FAREWELL_S):
+            self._listener.close()
+            return
+        for _ in range(_CLOSE_TRIES):  # the thread may be opening its connection just now
+            self._listener.close()
+            if self._loop.stop(_CLOSE_PAUSE_S):
+                return
+
+    def step(self) -> float:
+        """One wait in the server."""
+        if not self._armed.wait(_LONGEST_WAIT_S) or self._closing:
+            return 0.0
+        plan, self._plan = self._plan, tuple  # once: without the replies, the effects of the calls are unknown
+        try:
+            calls = plan()
+            queue, replies = self._listener.wait_with(_LISTEN_S, calls)
+        except Exception:
+            self._armed.set()
+            self.on_wake(None, [])
+            raise
+        with self._lock:
+            self.is_armed = False
+        self.on_wake(queue, [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)])
+        return 0.0
 
 
 class WakeListener:
@@ -44,7 +123,7 @@ class WakeListener:
         self._broker = broker
         self._queues = {queue.name: queue for queue in queues}
         lines = _by_slot(broker.endpoint, self._queues.values())
-        self._ears = [_ListeningConnection(broker, _names(some, of)) for some in lines]
+        self._ears = [_ListeningConnection(broker, names_of(some, of)) for some in lines]
 
     @property
     def can_bring(self) -> bool:
@@ -60,12 +139,12 @@ class WakeListener:
 
         Returns the name and the replies, errors as values. Calls are sent once, and applied even when a reply is lost.
         """
-        at_most_s = max(at_most_s, _SHORTEST_S)
+        at_most_s = max(at_most_s, SHORTEST_S)
         try:
             return self._ears[0].wait(at_most_s, calls) if self.can_bring else (self._wait_for_any(at_most_s), [])
-        except (*_BROKEN, RedisError) as error:
+        except (*BROKEN, RedisError) as error:
             self.close()
-            raise _failure(error, self._broker.endpoint) from error
+            raise listening_error(error, self._broker.endpoint) from error
         except BaseException:
             self.close()
             raise
@@ -87,7 +166,7 @@ class WakeListener:
         with selectors.DefaultSelector() as selector:
             for ear in self._ears:
                 selector.register(ear.ask(at_most_s), selectors.EVENT_READ, ear)
-            ready: list[_ListeningConnection] = [key.data for key, _ in selector.select(at_most_s + _LATE_S)]
+            ready: list[_ListeningConnection] = [key.data for key, _ in selector.select(at_most_s + LATE_S)]
         if not ready:
             raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
         heard = [ear.answer() for ear in ready] + self._silence([ear for ear in self._ears if ear not in ready])
@@ -114,19 +193,19 @@ class _ListeningConnection:
         self._in_use: Any = None
 
     def wait(self, at_most_s: float, calls: Sequence[Call[Any]]) -> tuple[str, list[Any]]:
-        connection = self._in_use = self._send(_question(self._names, at_most_s) + pack_calls(calls, b""))
-        if not connection.can_read(timeout=at_most_s + _LATE_S):  # the way to the server is cut, silently
+        connection = self._in_use = self._send(pop_hint(self._names, at_most_s) + pack_calls(calls, b""))
+        if not connection.can_read(timeout=at_most_s + LATE_S):  # the way to the server is cut, silently
             raise TimeoutError(f"no answer to a wait of {at_most_s:g} s")
         return self.answer(), [read_reply(connection) for _ in calls]
 
     def ask(self, at_most_s: float) -> socket.socket:
         """Asks and does not wait; returns what becomes readable with the answer."""
-        connection = self._in_use = self._send(_question(self._names, at_most_s), with_id=True)
+        connection = self._in_use = self._send(pop_hint(self._names, at_most_s), with_id=True)
         asked: socket.socket = connection._sock  # noqa: SLF001  redis-py waits for one connection at a time
         return asked
 
     def answer(self) -> str:
-        return _answer(self._names, self._in_use.read_response())
+        return queue_in(self._names, self._in_use.read_response())
 
     def unblocking(self) -> Call[int]:
         """A command that the server answers at once."""
@@ -134,7 +213,7 @@ class _ListeningConnection:
 
     def end(self, *, is_told: bool) -> str:
         """Interrupts the wait of a connection and returns its reply; closes a connection that cannot be interrupted."""
-        if is_told and self._in_use.can_read(timeout=_LATE_S):
+        if is_told and self._in_use.can_read(timeout=LATE_S):
             return self.answer()
         self.close()
         return ""
@@ -152,7 +231,7 @@ class _ListeningConnection:
 
     def _send(self, command: bytes, *, with_id: bool = False) -> Any:
         if self._connection is not None:
-            with suppress(*_BROKEN):  # it rested, and the server may have been restarted since
+            with suppress(*BROKEN):  # it rested, and the server may have been restarted since
                 self._connection.send_packed_command([command], check_health=False)
                 return self._connection
             self.close()
@@ -165,89 +244,6 @@ class _ListeningConnection:
         return connection
 
 
-class ChannelListener:
-    """Waits for a message on one channel, on a connection of its own."""
-
-    def __init__(self, broker: Broker, channel: bytes) -> None:
-        self._broker = broker
-        self._channel = channel
-        self._connection: Any = None
-
-    def wait(self, at_most_s: float) -> None:
-        """Returns when a message came, or after so many seconds.
-
-        Subscribes at the first wait, and after the connection broke, and comes back at once then: a message may have
-        been missed.
-        """
-        try:
-            if self._connection is None:
-                self._subscribe()
-            elif self._connection.can_read(timeout=at_most_s):
-                self._connection.read_response()
-        except _BROKEN:
-            self.close()
-            sleep(min(at_most_s, _RESUBSCRIBE_S))  # who waits looks for itself then, and hears what is wrong
-
-    def close(self) -> None:
-        """Ends the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
-
-    def _subscribe(self) -> None:
-        connection = self._broker.open_blocking(self._channel)
-        connection.connect()
-        self._connection = connection
-        connection.send_command("SUBSCRIBE", self._channel)
-        connection.read_response()
-
-
-class AsyncWakeListener:
-    """The same for asyncio, on a cluster for queues of one slot.
-
-    A wait that is cancelled ends its connection, and the hint it had taken is lost.
-    """
-
-    def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
-        self._broker = broker
-        self._names = _names(queues, of)
-        self._connection: Any = None
-
-    async def wait(self, at_most_s: float) -> str:
-        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
-        try:
-            return await self._wait(max(at_most_s, _SHORTEST_S))
-        except (*_BROKEN, RedisError) as error:
-            await self.close()
-            raise _failure(error, self._broker.endpoint) from error
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        """Ends the connection without waiting for anything, so that it may be called while being cancelled."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.disconnect(nowait=True)
-
-    async def _wait(self, at_most_s: float) -> str:
-        question = _question(self._names, at_most_s)
-        async with asyncio.timeout(at_most_s + _LATE_S):  # the way to the server is cut, silently
-            connection = await self._send(question)
-            return _answer(self._names, await connection.read_response())
-
-    async def _send(self, command: bytes) -> Any:
-        if self._connection is not None:
-            with suppress(*_BROKEN):
-                await self._connection.send_packed_command([command], check_health=False)
-                return self._connection
-            await self.close()
-        connection = self._connection = await self._broker.open_blocking(next(iter(self._names), b""))
-        await connection.connect()
-        await connection.send_packed_command([command], check_health=False)
-        return connection
-
-
 def _by_slot(endpoint: Endpoint, queues: Iterable[QueueKeys]) -> list[list[QueueKeys]]:
     found: dict[int, list[QueueKeys]] = {}
     for queue in queues:
@@ -255,21 +251,25 @@ def _by_slot(endpoint: Endpoint, queues: Iterable[QueueKeys]) -> list[list[Queue
     return list(found.values()) or [[]]
 
 
-def _names(queues: Iterable[QueueKeys], of: str) -> dict[bytes, str]:
+def names_of(queues: Iterable[QueueKeys], of: str) -> dict[bytes, str]:
+    """The names of queues by their wake keys."""
     return {getattr(queue, of): queue.name for queue in queues}
 
 
-def _question(names: dict[bytes, str], at_most_s: float) -> bytes:
+def pop_hint(names: dict[bytes, str], at_most_s: float) -> bytes:
+    """The command that waits for a hint."""
     return pack(["BZPOPMIN", *names, f"{at_most_s:.3f}"])
 
 
-def _answer(names: dict[bytes, str], reply: Any) -> str:
+def queue_in(names: dict[bytes, str], reply: Any) -> str:
+    """The queue of the hint in its reply; '' when none came in time."""
     return names[reply[0]] if reply else ""
 
 
-def _failure(error: Exception, endpoint: Endpoint) -> JobrunnerError:
+def listening_error(error: Exception, endpoint: Endpoint) -> JobrunnerError:
+    """The error of this package for one that ended a wait."""
     if endpoint.cluster is not None:
         endpoint.cluster.is_stale = True
-    if isinstance(error, (*_BROKEN, *_NOT_HERE)) or "UNBLOCKED" in str(error):
+    if isinstance(error, (*BROKEN, *_NOT_HERE)) or "UNBLOCKED" in str(error):
         return ServerUnavailable(f"no server at {endpoint}: {error}")
     return server_error(error)

@@ -9,6 +9,7 @@ from typing import Any
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import server as server_calls
+from jobrunner.broker.notifier import Notifier
 from jobrunner.client.client import Client
 from jobrunner.client.current import within
 from jobrunner.client.internals import broker_of, encryption_of, endpoint_of, keys_of, middleware_of
@@ -21,12 +22,12 @@ from jobrunner.loop import Complaints, Loop
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
-from jobrunner.worker.fetch.notifier import Notifier
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.process_guard import Canary, lost_descriptors
 from jobrunner.worker.queues import longest_poll_s
 from jobrunner.worker.report.reported_outcome import UnknownJobs
@@ -124,7 +125,7 @@ class Assembly:
         settings, queues = self._settings, list(weights)
         drivers = BatchDrivers(self._client, weights, self._stats.batch)
         fetched = {queue: weight for queue, weight in weights.items() if queue not in drivers.queues}
-        tasks = self._task_parts(fetched, guard.keeper)
+        tasks = self._task_parts(fetched, guard.keeper.leases)
         fetcher = Fetcher(
             tasks,
             AttemptEvents(self._broker, self._keys, self._worker_id, writes=settings.events == "all"),
@@ -140,7 +141,7 @@ class Assembly:
             cron=PeriodicTicks(self._broker, self._keys, self._encryption, self._stats.late),
         )  # fmt: skip
         identity = self._identity(queues)
-        commands = Commands(self._state, tasks.keeper, fetcher, drivers, lambda: coordinator.leads, identity)
+        commands = Commands(self._state, tasks.leases, fetcher, drivers, lambda: coordinator.leads, identity)
         registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact)
         heartbeat = Heartbeat(self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat)
         loops = (
@@ -152,7 +153,7 @@ class Assembly:
         )
         return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, loops)
 
-    def _task_parts(self, fetched: dict[str, int], keeper: KeeperClient) -> TaskParts:
+    def _task_parts(self, fetched: dict[str, int], leases: HeldLeases) -> TaskParts:
         settings, finished = self._settings, FinishedAttempts()
         return TaskParts(
             broker=self._broker,
@@ -161,9 +162,9 @@ class Assembly:
             worker_id=self._worker_id,
             rotation=QueueRotation(fetched, longest_poll_s(settings.poll)),
             prefetch=Prefetch(settings.concurrency, settings.prefetch_time, settings.batch_max),
-            executor=_build_executor(settings, self._client, self._modules, keeper, finished),
+            executor=_build_executor(settings, self._client, self._modules, leases, finished),
             finished=finished,
-            keeper=keeper,
+            leases=leases,
             notifier=Notifier(self._broker, self._keys, fetched, complaints=self._complaints),
             stats=self._stats,
         )
@@ -189,15 +190,14 @@ def _beat(heartbeat: Heartbeat, state: WorkerState) -> float:
 
 
 def _build_executor(
-    settings: WorkerSettings, client: Client, modules: Sequence[str], keeper: KeeperClient, finished: FinishedAttempts
+    settings: WorkerSettings, client: Client, modules: Sequence[str], leases: HeldLeases, finished: FinishedAttempts
 ) -> Executor:
     """Threads or processes for plain jobs, and an event loop for coroutine jobs.
 
     `async` and `threads` come to the same, as each job tells its kind; with `processes` coroutine jobs run there too.
     """
     middleware = middleware_of(client)
-    is_stopped, begin = keeper.is_stopped, keeper.begin
-    runner = Runner(client, is_stopped, begin, middleware)
+    runner = Runner(client, leases.is_stopped, leases.begin, middleware)
     if settings.executor == "processes":
         greeting = write_greeting(
             endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker, IDENTITY.log_format,

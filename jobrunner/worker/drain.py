@@ -105,7 +105,7 @@ class Shutdown:
             if fetcher.quiet and not fetcher.in_hand:
                 return
             self._state.wait(_RUNNING_PAUSE_S)
-        self._tasks.keeper.stop_all()
+        self._tasks.leases.stop_all()
 
     def _report_last(self) -> None:
         """Reports attempts that ended after the fetch loop: they must not be handed back as if they had not ended."""
@@ -118,8 +118,8 @@ class Shutdown:
     def _release_rest(self) -> None:
         tasks = self._tasks
         unreported = self._parts.fetcher.reporting.tokens
-        rest = [attempt for attempt in tasks.keeper.attempts() if attempt.token not in unreported]
-        tasks.keeper.drop(rest)
+        rest = [attempt for attempt in tasks.leases.attempts() if attempt.token not in unreported]
+        tasks.leases.drop(rest)
         try:
             for report in report_calls(tasks.keys, [(attempt, self._last_outcome(attempt)) for attempt in rest]):
                 self.released += tasks.broker.run(report.call).count("waiting")

@@ -31,7 +31,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
 from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
-from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.recycling import resident_bytes
 
 _STOP_NOW = 2
@@ -102,11 +102,11 @@ class Commands:
     """
 
     def __init__(
-        self, state: WorkerState, keeper: KeeperClient, fetcher: Fetcher, drivers: BatchDrivers,
+        self, state: WorkerState, leases: HeldLeases, fetcher: Fetcher, drivers: BatchDrivers,
         leads: Callable[[], bool], identity: Mapping[str, Arg],
     ) -> None:  # fmt: skip
         self._state = state
-        self._keeper = keeper
+        self._leases = leases
         self._fetcher = fetcher
         self._drivers = drivers
         self._leads = leads
@@ -122,7 +122,7 @@ class Commands:
             "quiet": int(self._state.is_quiet),
             "stopping": int(self._state.stops_asked > 0),
             "memory": resident_bytes(),
-            "running": _running(self._keeper.attempts(), self._drivers.running),
+            "running": _running(self._leases.attempts(), self._drivers.running),
             "types": _known_types(),
         }
 

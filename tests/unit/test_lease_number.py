@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobrunner.lease_number import LeaseNumbers, mark_in, mark_of
+from jobrunner.lease_number import mark_in, mark_of
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 MARKS = st.integers(0, 2**24 - 1).map(lambda number: f"{number:06x}")
 
@@ -24,7 +25,7 @@ def test_every_number_tells_the_mark_is_exact_and_comes_once(mark: str, counts: 
 
 def test_a_number_stays_with_its_worker_when_the_count_begins_anew() -> None:
     numbers = LeaseNumbers("h.1.00c0de")
-    numbers._next = 2**27 - 5
+    numbers._next = numbers._numbers.stop - 5
 
     assert mark_of(numbers.first_of(5) + 4) == "00c0de"
     assert mark_of(numbers.first_of(5)) == "00c0de"

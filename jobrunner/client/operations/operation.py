@@ -19,7 +19,8 @@ from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.broker.notifier import AsyncWakeListener, ChannelListener, WakeListener
+from jobrunner.broker.listeners import AsyncWakeListener, ChannelListener
+from jobrunner.broker.notifier import WakeListener
 from jobrunner.errors import JobrunnerError, QueueFull
 
 T = TypeVar("T")

@@ -11,12 +11,10 @@ from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import probe, wake
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
-from jobrunner.lease_number import LeaseNumbers
 from jobrunner.loop import Complaints, Loop
-from jobrunner.worker.fetch.intake import Intake
-from jobrunner.worker.fetch.notifier import ReserveAhead
+from jobrunner.worker.fetch.intake import Intake, ReserveAhead
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
-from jobrunner.worker.fetch.reserve_plan import ReservePlan
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.reports import ReportCall
@@ -62,7 +60,7 @@ class Fetcher:
         self.reporting = Reporting(parts, events, unknown)
         self._intake = Intake(parts, self.reporting.backpressure, isolates=isolates)
         self._quarantine = self._intake.quarantine
-        self._numbers = LeaseNumbers(parts.worker_id, parts.keeper.took)
+        self._numbers = LeaseNumbers(parts.worker_id, parts.leases.took)
         self._ahead = ReserveAhead(parts.keys, self._numbers)
         self._max_tasks = max_tasks
         self._woken: set[str] = set()

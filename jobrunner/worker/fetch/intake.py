@@ -4,20 +4,30 @@ Tasks that were running when a worker crashed run alone the next time, so the on
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from jobrunner.attempt import ALONE, SUSPECT, Attempt
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import Probe
+from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.outcome import Released
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure
 
 QUARANTINE_S = 5.0
 _REST = 4
 _LULL_S = 2.0
+_MOST = 2
+"""Two tasks of a queue: the second shows whether the queue has more. A worker that loses its connection strands at most
+this many tasks until their leases expire."""
+_QUEUES = 4
+"""Workers that serve more queues than this poll instead."""
 
 
 class Quarantine:
@@ -123,12 +133,12 @@ class Intake:
         self._rotation = parts.rotation
         self._backpressure = backpressure
         self._leases_are_short = False
-        self.quarantine = Quarantine(parts.keeper.clear, isolates=isolates)
+        self.quarantine = Quarantine(parts.leases.clear, isolates=isolates)
 
     @property
     def lacks_keeper(self) -> bool:
         """Whether leases would end before a keeper that is still starting renews them: then nothing is reserved."""
-        return self._leases_are_short and not self._parts.keeper.is_ready
+        return self._leases_are_short and not self._parts.leases.is_ready
 
     def take_probe(self, queue: str, reply: Probe | JobrunnerError) -> JobrunnerError | None:
         """Takes in the answer to a probe; returns the error, if it was one."""
@@ -164,8 +174,8 @@ class Intake:
         if self._backpressure.is_on:
             self._backpressure.made_room(queue)
         self._parts.prefetch.took(len(attempts))
-        self._parts.keeper.hold(attempts, asked_at)
-        if self._parts.keeper.can_keep(attempts):
+        self._parts.leases.hold(attempts, asked_at)
+        if self._parts.leases.can_keep(attempts):
             return attempts
         self._leases_are_short = True
         self._rotation.wake(queue)
@@ -210,6 +220,52 @@ class Intake:
         """The same of that and of a suspect that waits to run alone."""
         self.give_back_backlog()
         self.give_back(self.quarantine.take_back())
+
+
+class ReserveAhead:
+    """The reserve commands behind the wait. Its length is how many answers came that were not taken in. The wake-up
+    thread calls `plan` and `take_replies`, the fetch loop everything else.
+
+    Invariant: they reserve no more than the worker could take when it began to block, and it hands back what it cannot
+    take any more; a task counts as held since the server handed it out.
+    """
+
+    def __init__(self, keys: Keys, numbers: LeaseNumbers) -> None:
+        self._keys = keys
+        self._numbers = numbers
+        self._planned: list[tuple[str, int]] = []
+        self._brought: deque[tuple[str, int, Reservation]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._brought)
+
+    def plan(self, queues: Sequence[str], wanted: int) -> list[Call[Reservation]]:
+        """Reserves from these queues, together at most `wanted`; nothing where they are too many."""
+        count = min(wanted // max(len(queues), 1), _MOST)
+        self._planned = [(queue, count) for queue in queues] if count > 0 and len(queues) <= _QUEUES else []
+        return [
+            leases.reserve(
+                self._keys.queue(queue), count, token=self._numbers.first_of(count), most_bytes=leases.REPLY_BYTES
+            )
+            for queue, count in self._planned
+        ]
+
+    def take_replies(self, brought: Sequence[Reservation | JobrunnerError]) -> set[str]:
+        """Takes in the replies to the calls; returns the queues that need no poll now."""
+        polled = set()
+        for (queue, count), one in zip(self._planned, brought, strict=False):
+            if isinstance(one, Reservation):
+                self._brought.append((queue, count, one))
+                polled.add(queue)
+        return polled
+
+    def first(self) -> tuple[str, int, Reservation]:
+        """The oldest answer: the queue, how many were asked for, and what came. It counts until it is `done`."""
+        return self._brought[0]
+
+    def done(self) -> None:
+        """The oldest answer is taken in."""
+        self._brought.popleft()
 
 
 def _until_s(reply: Reservation | Probe) -> float | None:

@@ -19,7 +19,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Acknowledged, Failed, Outcome, Released, Unknown
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
-from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
 from jobrunner.worker.report.reports import Report, ReportCall, ended, log_verdicts, report_calls, too_many_hops
 from jobrunner.worker.report.stats import COUNTED, TOO_LATE, StatsRecorder
@@ -76,11 +76,11 @@ class AfterReport:
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, keeper: KeeperClient, stats: StatsRecorder, events: AttemptEvents
+        self, broker: Broker, keys: Keys, leases: HeldLeases, stats: StatsRecorder, events: AttemptEvents
     ) -> None:
         self._broker = broker
         self._keys = keys
-        self._keeper = keeper
+        self._leases = leases
         self._stats = stats
         self._events = events
         self._taken: list[tuple[ReportCall, list[str]]] = []
@@ -100,7 +100,7 @@ class AfterReport:
         try:
             for call, verdicts in self._taken:
                 if not call.targets:  # of moves, some may still have to be made in another way
-                    self._keeper.drop(attempt for attempt, _ in call.reports)
+                    self._leases.drop(attempt for attempt, _ in call.reports)
                 self._stats.observe(call.reports, verdicts)
                 self._events.observe(call.reports, verdicts)
                 log_verdicts(call, verdicts)
@@ -132,10 +132,10 @@ class Reporting:
         self._parts = parts
         self._keys = parts.keys
         self._encryption = parts.encryption
-        self._keeper = parts.keeper
+        self._leases = parts.leases
         self._unknown = unknown
         self._backoffs = QueueBackoffs(parts.broker, parts.keys)
-        self.after_report = AfterReport(parts.broker, parts.keys, parts.keeper, parts.stats, events)
+        self.after_report = AfterReport(parts.broker, parts.keys, parts.leases, parts.stats, events)
         self._undelivered = UndeliveredReports()
         self._refusals = 0
         self.backpressure = Backpressure(parts.rotation)
@@ -161,7 +161,7 @@ class Reporting:
         released, count = kinds.count(Released) + kinds.count(Unknown), len(kinds)
         if Acknowledged in kinds:
             over = [report for report in reports if type(report[1]) is Acknowledged]
-            self._keeper.drop(attempt for attempt, _ in over)
+            self._leases.drop(attempt for attempt, _ in over)
             self._parts.stats.observe(over, ["ok"] * len(over))
             reports = [report for report in reports if type(report[1]) is not Acknowledged]
         if Unknown in kinds:
@@ -217,7 +217,7 @@ class Reporting:
         self._refusals = self._refusals + 1 if kept else 0
         if self._refusals >= _REFUSALS:
             _log.error("reports given up; their leases will end", reports=len(kept), error=str(refused))
-            self._keeper.drop(attempt for attempt, _ in kept)
+            self._leases.drop(attempt for attempt, _ in kept)
             kept, self._refusals = [], 0
         self.pending = kept + changed
         if self.backpressure.is_on:
@@ -245,7 +245,7 @@ class Reporting:
                 over.append(report[0])
         if over:
             self._wake(call.targets)
-        self._keeper.drop(over)
+        self._leases.drop(over)
         self.after_report.take(call, verdicts)
         return changed
 

@@ -1,10 +1,14 @@
-"""What the fetch loop reserves next: how many tasks (`Prefetch`), and from which queues (`QueueRotation`)."""
+"""What the fetch loop reserves next: how many tasks (`Prefetch`), from which queues (`QueueRotation`), and under which
+numbers of leases (`LeaseNumbers`)."""
 
 import math
-from collections.abc import Mapping
+import secrets
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from jobrunner.clock import monotonic
+from jobrunner.lease_number import numbers_of
 
 _LONGEST_S = 3600.0
 _REFUSED_PAUSE_S = 1.0
@@ -257,3 +261,28 @@ class Prefetch:
     def forget_rate(self) -> None:
         """Starts small again, after the work turned out to be long."""
         self._rate = 0.0
+
+
+class LeaseNumbers:
+    """The numbers of a worker's leases. Two leases of one task never share one, unless more than 2^27 lie between.
+
+    `note` hears from which number to which there may be leases, before there are any.
+    """
+
+    def __init__(self, worker_id: str, note: Callable[[int, int], object] = lambda _first, _last: None) -> None:
+        self._numbers = numbers_of(worker_id)
+        self._lowest = self._next = self._numbers[secrets.randbelow(len(self._numbers))]
+        self._highest = 0
+        self._note = note
+        self._lock = threading.Lock()
+
+    def first_of(self, count: int) -> int:
+        """The first of so many that follow one another."""
+        with self._lock:
+            if self._next + count > self._numbers.stop:
+                self._next = self._lowest = self._numbers.start
+            first = self._next
+            self._next += count
+            self._highest = max(self._highest, self._next)
+            self._note(self._lowest, self._highest)
+        return first

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.notifier import Notifier
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.worker.fetch.notifier import Notifier
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
-from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
+from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import Executor, FinishedAttempts
 
@@ -24,6 +24,6 @@ class TaskParts:
     prefetch: Prefetch
     executor: Executor
     finished: FinishedAttempts
-    keeper: KeeperClient
+    leases: HeldLeases
     notifier: Notifier
     stats: StatsRecorder

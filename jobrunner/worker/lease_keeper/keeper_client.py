@@ -9,6 +9,10 @@ worker writes that byte for leases below fifteen seconds, and when the pipe is f
 
 A keeper that is stopped or hangs no longer updates the shared memory (keeper_link.py): the worker kills it and starts
 another within two seconds, and never waits for it longer than one.
+
+Signals that jobs send to their own worker are noted in the shared memory, too. The kernel does not say who sent a
+signal: a worker that was killed from outside is no fault of what it ran, one that a job killed is. A hook of the
+interpreter sees what Python code sends to its own process, and nothing else.
 """
 
 import os
@@ -16,34 +20,32 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+import weakref
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from jobrunner.attempt import Attempt
-from jobrunner.clock import sleep
+from jobrunner.clock import monotonic, sleep
 from jobrunner.jobs.registry import waiting_on_crash
 from jobrunner.logs import SafeLogger
-from jobrunner.worker.child_processes import claims_children, environment_of_others, name_of_this
-from jobrunner.worker.lease_keeper.keeper_link import (
-    POLL_MS,
-    HeldWork,
-    KeeperHealth,
-    SharedMemory,
-    WakePipe,
-    drop_line,
-    has_space,
-    hold_lines,
-    serve_line,
-    watch_own_kills,
-)
+from jobrunner.worker.child_processes import claims_children, environment_of_others, is_suspended, name_of_this
+from jobrunner.worker.lease_keeper.keeper_link import HeldLeases, HeldWork, SharedMemory, serve_line
 
-_LONG_AGO = 0.0
-_SHORT_MS = 15_000.0
+_POLL_MS = 250
+_LONGEST_START_S = 30.0
+_LONGEST_WAIT_MS = 1000
+"""For space in the pipe. A keeper reads within milliseconds of a byte in the wake pipe."""
+_MISSED = 6
+"""Polls without a heartbeat after which a keeper counts as hanging; it sends one every 0.2 s."""
+_MISSED_STOPPED = 2
+"""The same of a keeper that the system reports as stopped."""
 _FAREWELL_S = 0.2
 _BETWEEN_STARTS_S = 0.5
 _CHUNK = 1 << 16
+_noted: "weakref.WeakSet[SharedMemory]" = weakref.WeakSet()
+_installed: list[bool] = []
 _log = SafeLogger("jobrunner.leases")
 
 
@@ -51,30 +53,17 @@ class KeeperClient:
     """The keeper process as seen by the worker. Its duties:
 
     1. starts the keeper, and starts another when it died or gives no signs of life;
-    2. sends it all held leases when it is ready, and from then on every reservation and every end;
-    3. receives which attempts were asked to stop or lost their lease (`is_stopped`);
-    4. marks which attempts have begun, where the keeper can read it (`begin`), and leaves it what it needs to hand
-       everything back when this process is killed (`leave`).
-
-    Nothing is sent to a keeper that is still starting: it does not read yet, and a full pipe would block the worker.
+    2. connects it to the leases of the worker (`leases`) when it is ready, and passes on its answers;
+    3. leaves it what it needs to hand everything back when this process is killed (`leave`).
     """
 
     def __init__(self, url: str, prefix: str) -> None:
         self._first_line = serve_line(url, prefix)
-        self._held: dict[str, Attempt] = {}
-        self._stopped: set[str] = set()
         self._lock = threading.Lock()
-        self._ready = threading.Event()
         self._closing = False
         self._keeper: subprocess.Popen[bytes] | None = None
         self._wake_pipe = WakePipe()
-        self._shared = SharedMemory()
-        self.begin = self._shared.begin
-        """Called with each attempt before it begins, by the thread that runs it."""
-        self.clear = self._shared.clear
-        """Called with an attempt that outlived its quarantine."""
-        self.took = self._shared.took
-        """Called with the lowest and the highest lease number of this worker."""
+        self.leases = HeldLeases(lambda: self._wake_pipe.ring())
         self._watcher = threading.Thread(target=self._watch, name="jobrunner-leases", daemon=True)
 
     def start(self) -> None:
@@ -84,63 +73,21 @@ class KeeperClient:
     def leave(self, queues: list[str], *, has_children: bool) -> None:
         """Leaves the keeper the facts it needs when this process is killed. Call it before anything is reserved."""
         name = name_of_this() if has_children or claims_children() else ""
-        self._shared.waits = waiting_on_crash()
-        self._shared.write(msgspec.json.encode(HeldWork(queues, name, claims_children())))
-        watch_own_kills(self._shared)
+        self.leases.memory.waits = waiting_on_crash()
+        self.leases.memory.write(msgspec.json.encode(HeldWork(queues, name, claims_children())))
+        watch_own_kills(self.leases.memory)
 
     @property
     def is_watched(self) -> bool:
         """Whether the keeper is replaced when it dies."""
         return self._watcher.is_alive()
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether the keeper runs."""
-        return self._ready.is_set()
-
-    def can_keep(self, attempts: list[Attempt]) -> bool:
-        """Whether the keeper renews each of these leases before it ends; a short one may end while the keeper is still
-        starting."""
-        return self.is_ready or not _is_one_short(attempts)
-
-    def hold(self, attempts: list[Attempt], since_s: float) -> None:
-        """Attempts of one reservation, before any of them is begun; they are held since then (monotonic clock)."""
-        with self._lock:
-            self._held.update((attempt.token, attempt) for attempt in attempts)
-            self._send(hold_lines(since_s, attempts))
-            if self.is_ready and _is_one_short(attempts):
-                self._wake_pipe.ring()
-
-    def drop(self, attempts: Iterable[Attempt]) -> None:
-        """Attempts that are over."""
-        with self._lock:
-            over = [attempt for attempt in attempts if self._held.pop(attempt.token, None) is not None]
-            tokens = [attempt.token for attempt in over]
-            self._shared.end(over)
-            if self._stopped:
-                self._stopped.difference_update(tokens)
-            if tokens:
-                self._send(drop_line(tokens))
-
-    def attempts(self) -> list[Attempt]:
-        """Everything that is held."""
-        with self._lock:
-            return list(self._held.values())
-
-    def is_stopped(self, token: str) -> bool:
-        """Whether the attempt should stop: cancelled, or its lease is lost."""
-        return token in self._stopped
-
-    def stop_all(self) -> None:
-        """Asks every running attempt to stop."""
-        with self._lock:
-            self._stopped.update(self._held)
-
     def close(self) -> None:
         """Ends the keeper, which hands nothing back; leases end by themselves from now on."""
         with self._lock:
             self._closing = True
-            self._shared.end_well()
+            self.leases.disconnect()
+            self.leases.memory.end_well()
             keeper = self._keeper
             self._wake_pipe.close()
         if keeper is not None and keeper.stdin is not None:
@@ -151,7 +98,7 @@ class KeeperClient:
             except subprocess.TimeoutExpired:
                 keeper.kill()  # it may be starting still; it has nothing to lose
         self._watcher.join(1)
-        self._shared.close()
+        self.leases.memory.close()
 
     def _watch(self) -> None:
         while True:
@@ -160,14 +107,14 @@ class KeeperClient:
             was_ready = keeper is not None and self._listen(keeper)
             if self._closing:
                 return
-            self._ready.clear()
-            _log.warning("the lease keeper died; starting another", held=len(self._held))
+            self.leases.disconnect()
+            _log.warning("the lease keeper died; starting another", held=len(self.leases))
             if not was_ready:  # it never got so far: do not burn the processor on it
                 sleep(_BETWEEN_STARTS_S)
 
     def _open(self) -> subprocess.Popen[bytes] | None:
         read_end = self._wake_pipe.open()
-        inherited = read_end, self._shared.descriptor
+        inherited = read_end, self.leases.memory.descriptor
         module = "jobrunner.worker.lease_keeper.keeper_process"
         words = [sys.executable, "-m", module, *map(str, inherited), str(os.getpid())]
         try:
@@ -182,70 +129,137 @@ class KeeperClient:
             os.close(read_end)
         assert self._keeper.stdin is not None
         os.set_blocking(self._keeper.stdin.fileno(), False)
-        self._write(self._first_line)
+        with suppress(OSError):
+            self._keeper.stdin.write(self._first_line)
         return self._keeper
 
-    def _send_all(self) -> None:
-        self._write(hold_lines(_LONG_AGO, self._held.values()))
-        self._wake_pipe.ring()
-
-    def _send(self, line: bytes) -> None:
-        if self._ready.is_set():
-            self._write(line)
-
-    def _write(self, line: bytes) -> None:
-        """Writes to the keeper. The watcher finds a dead keeper, and the next one receives all held leases. A keeper
-        that does not read is killed, as the caller must not block."""
-        if self._keeper is None or self._keeper.stdin is None or self._closing:
-            return
-        pipe = self._keeper.stdin
+    def _write_rest(self, keeper: subprocess.Popen[bytes], line: bytes) -> bool:
+        """Writes to a keeper whose pipe is full; returns whether it still reads. One that does not is killed, as the
+        caller must not block."""
+        assert keeper.stdin is not None
         with suppress(OSError):
-            while line := line[pipe.write(line) or 0 :]:
+            while line:
                 self._wake_pipe.ring()
-                if not has_space(pipe.fileno()):
+                if not _has_space(keeper.stdin.fileno()):
                     _log.warning("the lease keeper does not read; it is killed")
-                    self._ready.clear()
-                    self._keeper.kill()
-                    return
+                    keeper.kill()
+                    return False
+                line = line[keeper.stdin.write(line) or 0 :]
+        return True
 
     def _listen(self, keeper: subprocess.Popen[bytes]) -> bool:
         """Reads from a keeper until its end, or kills one that gives no signs of life. Returns whether it was ever
         ready."""
         assert keeper.stdout is not None
-        health, was_ready, begun = KeeperHealth(self._shared, keeper.pid), False, b""
+        health, was_ready, begun = KeeperHealth(self.leases.memory, keeper.pid), False, b""
         output = keeper.stdout.fileno()
         written = select.poll()
         written.register(output, select.POLLIN)
         with suppress(OSError):  # a job may have closed what it does not know
             while True:
-                if written.poll(POLL_MS):
+                if written.poll(_POLL_MS):
                     if not (piece := os.read(output, _CHUNK)):
                         break
                     *lines, begun = (begun + piece).split(b"\n")
-                    was_ready = self._take_lines(lines) or was_ready
+                    was_ready = self._take_lines(keeper, lines) or was_ready
                 if health.is_lost(was_ready) and not self._closing:
-                    _log.warning("the lease keeper gives no signs of life; it is killed", held=len(self._held))
+                    _log.warning("the lease keeper gives no signs of life; it is killed", held=len(self.leases))
                     break
         keeper.kill()
         keeper.wait()
         return was_ready
 
-    def _take_lines(self, lines: list[bytes]) -> bool:
+    def _take_lines(self, keeper: subprocess.Popen[bytes], lines: list[bytes]) -> bool:
         """Handles lines of the keeper; returns whether one of them reported that it is ready."""
         is_ready = False
         for line in lines:
             word, _, token = line.decode().strip().partition(" ")
             if word == "R":
                 with self._lock:
-                    self._ready.set()
-                    self._send_all()
+                    if keeper.stdin is not None and not self._closing:
+                        self.leases.connect(keeper.stdin, partial(self._write_rest, keeper))
                 is_ready = True
-            elif token in self._held:
-                self._stopped.add(token)
-                if word == "L":
-                    _log.warning("a lease was lost while its task ran", token=token)
+            elif self.leases.stop(token) and word == "L":
+                _log.warning("a lease was lost while its task ran", token=token)
         return is_ready
 
 
-def _is_one_short(attempts: Iterable[Attempt]) -> bool:
-    return min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS
+class WakePipe:
+    """A byte in it makes the keeper read its messages at once. Errors are ignored: a job may have closed the
+    descriptor, and a keeper that is not woken reads within a second."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    def open(self) -> int:
+        """Opens a new one; returns the end of the keeper, which the caller closes when it is inherited."""
+        self.close()
+        read_end, self._descriptor = os.pipe()
+        os.set_blocking(self._descriptor, False)
+        return read_end
+
+    def close(self) -> None:
+        """Closes the end of the worker."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    def ring(self) -> None:
+        """Wakes the keeper. A pipe that is full has woken it already."""
+        with suppress(OSError):
+            os.write(self._descriptor, b"!")
+
+
+class KeeperHealth:
+    """Whether a keeper gives signs of life. Polls are counted, not time: after a machine or this process was suspended,
+    the keeper had no time to give any, and gets it."""
+
+    def __init__(self, marks: SharedMemory, pid: int) -> None:
+        self._marks = marks
+        self._pid = pid
+        self._beats = marks.beats
+        self._missed = 0
+        self._looked_at = self._began = monotonic()
+
+    def is_lost(self, is_ready: bool) -> bool:
+        """Whether it is stopped or hangs, or does not come to be ready."""
+        now = monotonic()
+        if now - self._looked_at < _POLL_MS / 1000:
+            return False
+        self._looked_at = now
+        if not is_ready:  # one that starts gives no signs of life yet
+            self._missed = self._missed + 1 if is_suspended(self._pid) else 0
+            return self._missed >= _MISSED_STOPPED or now - self._began > _LONGEST_START_S
+        beats = self._marks.beats
+        if beats != self._beats:
+            self._beats, self._missed = beats, 0
+            return False
+        self._missed += 1
+        return self._missed >= _MISSED or (self._missed >= _MISSED_STOPPED and is_suspended(self._pid))
+
+
+def _has_space(pipe: int) -> bool:
+    """Waits until a pipe takes more, or its reader is dead; returns whether that was so before the time was up."""
+    space = select.poll()
+    space.register(pipe, select.POLLOUT)
+    return bool(space.poll(_LONGEST_WAIT_MS))
+
+
+def watch_own_kills(marks: SharedMemory) -> None:
+    """Notes there from now on what this process sends to itself. A hook, which some fifty kinds of rare events call and
+    which cannot be taken away again, so there is one for all workers of a process."""
+    _noted.add(marks)
+    if not _installed:
+        _installed.append(True)
+        sys.addaudithook(_note_own_kill)
+
+
+def _note_own_kill(event: str, args: tuple[Any, ...]) -> None:
+    if event not in ("os.kill", "os.killpg"):
+        return
+    target, number = args
+    own = os.getpgrp() if event == "os.killpg" else os.getpid()
+    if target in (own, 0, -1):
+        for marks in list(_noted):
+            marks.sends_itself(number)

@@ -1,33 +1,26 @@
-"""The link between a worker and its lease keeper: shared memory, the lines of the pipe, the wake pipe, signs of life.
+"""What a worker and its lease keeper share: the leases that the worker holds, the lines of the pipe, shared memory.
 
-To write a word of the shared memory takes some 50 ns and neither a call of the system nor a lock, and what is written
+The worker reports every reservation and every end with a line (`HeldLeases`), and marks in shared memory which attempts
+have begun. To write a word of that takes some 50 ns and neither a call of the system nor a lock, and what is written
 stays when the process that wrote it is killed. Layout, in words of 8 bytes: a few of the keeper's and the worker's own,
 then one for each attempt that has begun and is not yet reported: the number of its lease; 0 where a word is free.
 
 Invariant: an attempt that has begun is marked, or `lacks_marks` is true. So the keeper of a dead worker knows which
 tasks cannot have had any effect.
-
-Signals that jobs send to their own worker are noted there, too. The kernel does not say who sent a signal: a worker
-that was killed from outside is no fault of what it ran, one that a job killed is. A hook of the interpreter sees what
-Python code sends to its own process, and nothing else.
 """
 
 import mmap
 import os
-import select
-import sys
 import tempfile
-import weakref
+import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import IO
 
 import msgspec
 
 from jobrunner.attempt import ALONE, Attempt
-from jobrunner.clock import monotonic
-from jobrunner.worker.child_processes import is_suspended, name_of_this
+from jobrunner.worker.child_processes import name_of_this
 
 _BEATS, _LACKS, _LOWEST, _HIGHEST, _ENDED, _TEXT, _SIGNAL = range(7)
 _WAITS, _ALONE = 1 << 63, 1 << 62
@@ -35,16 +28,8 @@ _NUMBER = (1 << 53) - 1
 _FIRST = 16
 _WORDS = 1 << 16
 _SIZE = _WORDS * 8
-POLL_MS = 250
-_LONGEST_START_S = 30.0
-_LONGEST_WAIT_MS = 1000
-"""For space in the pipe. A keeper reads within milliseconds of a byte in the wake pipe."""
-_MISSED = 6
-"""Polls without a heartbeat after which a keeper counts as hanging; it sends one every 0.2 s."""
-_MISSED_STOPPED = 2
-"""The same of a keeper that the system reports as stopped."""
-_noted: "weakref.WeakSet[SharedMemory]" = weakref.WeakSet()
-_installed: list[bool] = []
+_LONG_AGO = 0.0
+_SHORT_MS = 15_000.0
 
 
 class HeldWork(msgspec.Struct, frozen=True):
@@ -187,66 +172,107 @@ def _new_file() -> int:
     return descriptor
 
 
-class WakePipe:
-    """A byte in it makes the keeper read its messages at once. Errors are ignored: a job may have closed the
-    descriptor, and a keeper that is not woken reads within a second."""
+class HeldLeases:
+    """The leases that a worker holds. Its keeper is sent each reservation and each end, and answers which attempts were
+    asked to stop or lost their lease (`is_stopped`).
 
-    def __init__(self) -> None:
-        self._descriptor = -1
+    Nothing is sent to a keeper that is still starting: it does not read yet, and a full pipe would block the worker.
+    One that is ready is sent everything that is held. `wake` makes it read at once; it is called with the lock, and not
+    any more when `disconnect` has returned.
+    """
 
-    def open(self) -> int:
-        """Opens a new one; returns the end of the keeper, which the caller closes when it is inherited."""
-        self.close()
-        read_end, self._descriptor = os.pipe()
-        os.set_blocking(self._descriptor, False)
-        return read_end
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.memory = SharedMemory()
+        self._held: dict[str, Attempt] = {}
+        self._stopped: set[str] = set()
+        self._lock = threading.Lock()
+        self._wake = wake
+        self._pipe: IO[bytes] | None = None
+        self._write_rest: Callable[[bytes], bool] = lambda _: False
+        self.begin = self.memory.begin
+        """Called with each attempt before it begins, by the thread that runs it."""
+        self.clear = self.memory.clear
+        """Called with an attempt that outlived its quarantine."""
+        self.took = self.memory.took
+        """Called with the lowest and the highest lease number of this worker."""
 
-    def close(self) -> None:
-        """Closes the end of the worker."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with suppress(OSError):
-                os.close(descriptor)
+    def __len__(self) -> int:
+        return len(self._held)
 
-    def ring(self) -> None:
-        """Wakes the keeper. A pipe that is full has woken it already."""
-        with suppress(OSError):
-            os.write(self._descriptor, b"!")
+    def connect(self, pipe: IO[bytes], write_rest: Callable[[bytes], bool]) -> None:
+        """A keeper is ready, and reads from this pipe. `write_rest` is called with what a full pipe did not take, and
+        returns whether the keeper still reads."""
+        with self._lock:
+            self._pipe, self._write_rest = pipe, write_rest
+            self._send(hold_lines(_LONG_AGO, self._held.values()))
+            self._wake()
 
+    def disconnect(self) -> None:
+        """The keeper is gone."""
+        with self._lock:
+            self._pipe = None
 
-class KeeperHealth:
-    """Whether a keeper gives signs of life. Polls are counted, not time: after a machine or this process was suspended,
-    the keeper had no time to give any, and gets it."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether the keeper runs."""
+        return self._pipe is not None
 
-    def __init__(self, marks: SharedMemory, pid: int) -> None:
-        self._marks = marks
-        self._pid = pid
-        self._beats = marks.beats
-        self._missed = 0
-        self._looked_at = self._began = monotonic()
+    def can_keep(self, attempts: list[Attempt]) -> bool:
+        """Whether the keeper renews each of these leases before it ends; a short one may end while the keeper is still
+        starting."""
+        return self._pipe is not None or not _is_one_short(attempts)
 
-    def is_lost(self, is_ready: bool) -> bool:
-        """Whether it is stopped or hangs, or does not come to be ready."""
-        now = monotonic()
-        if now - self._looked_at < POLL_MS / 1000:
-            return False
-        self._looked_at = now
-        if not is_ready:  # one that starts gives no signs of life yet
-            self._missed = self._missed + 1 if is_suspended(self._pid) else 0
-            return self._missed >= _MISSED_STOPPED or now - self._began > _LONGEST_START_S
-        beats = self._marks.beats
-        if beats != self._beats:
-            self._beats, self._missed = beats, 0
-            return False
-        self._missed += 1
-        return self._missed >= _MISSED or (self._missed >= _MISSED_STOPPED and is_suspended(self._pid))
+    def hold(self, attempts: list[Attempt], since_s: float) -> None:
+        """Attempts of one reservation, before any of them is begun, held since then (monotonic clock)."""
+        with self._lock:
+            self._held.update((attempt.token, attempt) for attempt in attempts)
+            self._send(hold_lines(since_s, attempts))
+            if self._pipe is not None and _is_one_short(attempts):
+                self._wake()
 
+    def drop(self, attempts: Iterable[Attempt]) -> None:
+        """Attempts that are over."""
+        with self._lock:
+            over = [attempt for attempt in attempts if self._held.pop(attempt.token, None) is not None]
+            tokens = [attempt.token for attempt in over]
+            self.memory.end(over)
+            if self._stopped:
+                self._stopped.difference_update(tokens)
+            if tokens:
+                self._send(drop_line(tokens))
 
-def has_space(pipe: int) -> bool:
-    """Waits until a pipe takes more, or its reader is dead; returns whether that was so before the time was up."""
-    space = select.poll()
-    space.register(pipe, select.POLLOUT)
-    return bool(space.poll(_LONGEST_WAIT_MS))
+    def _send(self, line: bytes) -> None:
+        """Writes to the keeper. Called with the lock. The watcher finds a dead keeper, and the next one is sent all."""
+        if self._pipe is None:
+            return
+        try:
+            rest = line[self._pipe.write(line) or 0 :]
+        except OSError:
+            return
+        if rest and not self._write_rest(rest):
+            self._pipe = None
+
+    def attempts(self) -> list[Attempt]:
+        """Everything that is held."""
+        with self._lock:
+            return list(self._held.values())
+
+    def is_stopped(self, token: str) -> bool:
+        """Whether the attempt should stop: cancelled, or its lease is lost."""
+        return token in self._stopped
+
+    def stop(self, token: str) -> bool:
+        """Asks an attempt to stop; returns whether it is held."""
+        with self._lock:
+            if token not in self._held:
+                return False
+            self._stopped.add(token)
+            return True
+
+    def stop_all(self) -> None:
+        """Asks every running attempt to stop."""
+        with self._lock:
+            self._stopped.update(self._held)
 
 
 def serve_line(url: str, prefix: str) -> bytes:
@@ -271,20 +297,5 @@ def drop_line(tokens: list[str]) -> bytes:
     return msgspec.json.encode(["drop", tokens]) + b"\n"
 
 
-def watch_own_kills(marks: SharedMemory) -> None:
-    """Notes there from now on what this process sends to itself. A hook, which some fifty kinds of rare events call and
-    which cannot be taken away again, so there is one for all workers of a process."""
-    _noted.add(marks)
-    if not _installed:
-        _installed.append(True)
-        sys.addaudithook(_note_own_kill)
-
-
-def _note_own_kill(event: str, args: tuple[Any, ...]) -> None:
-    if event not in ("os.kill", "os.killpg"):
-        return
-    target, number = args
-    own = os.getpgrp() if event == "os.killpg" else os.getpid()
-    if target in (own, 0, -1):
-        for marks in list(_noted):
-            marks.sends_itself(number)
+def _is_one_short(attempts: Iterable[Attempt]) -> bool:
+    return min(attempt.keepalive_ms for attempt in attempts) < _SHORT_MS

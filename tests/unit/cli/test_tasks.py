@@ -10,9 +10,9 @@ from jobrunner.broker.calls.leader import announce
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.lease_number import LeaseNumbers
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import TaskState
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 
 @pytest.fixture

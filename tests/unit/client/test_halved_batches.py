@@ -8,7 +8,8 @@ from jobrunner.broker.scripts import load
 from jobrunner.client.batch_recovery import MemberLists, reclaim_items
 from jobrunner.client.batches import Batches
 from jobrunner.errors import BatchLost
-from jobrunner.lease_number import LeaseNumbers, number_from
+from jobrunner.lease_number import number_from
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 RAW, CLEAN, OTHER = "orders/raw", "orders/clean", "orders/other"
 LEASE_S = 30.0

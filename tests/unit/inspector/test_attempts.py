@@ -12,8 +12,8 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.inspector.attempts import at_work, holder_of, timeline
 from jobrunner.inspector.task_rows import first_lines
-from jobrunner.lease_number import LeaseNumbers
 from jobrunner.task import Task
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 ONE, OTHER = "host.11.00c0de", "elsewhere.12.00beef"
 

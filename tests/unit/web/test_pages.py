@@ -10,9 +10,9 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.lease_number import LeaseNumbers
 from jobrunner.web.pages import all_pages
 from jobrunner.web.rendering import limit
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 PLAIN = [page.path for page in all_pages() if "{" not in page.path]
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'

@@ -17,8 +17,8 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
-from jobrunner.lease_number import LeaseNumbers
 from jobrunner.worker.child_processes import VARIABLE, _find, end_all_of
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 from jobrunner.worker.lease_keeper import crash_recovery as module
 from jobrunner.worker.lease_keeper.crash_recovery import CrashRecovery, ProcessExit, WatchedProcess
 from jobrunner.worker.lease_keeper.keeper_link import _FIRST, _WORDS, HeldWork, SharedMemory

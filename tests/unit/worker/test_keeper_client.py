@@ -15,7 +15,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.worker.lease_keeper import keeper_link
+from jobrunner.worker.lease_keeper import keeper_client
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -26,7 +26,7 @@ from tests.unit.worker.attempts import attempt_at
 def held(server: Server, keys: Keys) -> Iterator[KeeperClient]:
     made = KeeperClient(server.url, keys.prefix)
     made.start()
-    wait_for(made._ready.is_set)
+    wait_for(lambda: made.leases.is_ready)
     yield made
     made.close()
 
@@ -54,35 +54,35 @@ def test_what_is_held_is_kept_and_what_is_dropped_is_not(
 ) -> None:
     """MOAB-27"""
     kept, dropped = reserve(client, broker, keys, 2, keepalive_s=2)
-    held.hold([kept, dropped], monotonic())
-    held.drop([dropped])
-    assert held.attempts() == [kept]
+    held.leases.hold([kept, dropped], monotonic())
+    held.leases.drop([dropped])
+    assert held.leases.attempts() == [kept]
     wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
     assert ends(raw, keys, dropped) == dropped.deadline_ms
 
 
 def test_it_hears_who_should_stop(held: KeeperClient, client: Client, broker: Broker, keys: Keys) -> None:
     asked, other = reserve(client, broker, keys, 2, keepalive_s=0.6)
-    held.hold([asked, other], monotonic())
+    held.leases.hold([asked, other], monotonic())
     client.task(asked.id).cancel()
-    wait_for(lambda: held.is_stopped(asked.token))
-    assert not held.is_stopped(other.token)
-    held.drop([asked])
-    assert not held.is_stopped(asked.token), "nothing is remembered of what is over"
+    wait_for(lambda: held.leases.is_stopped(asked.token))
+    assert not held.leases.is_stopped(other.token)
+    held.leases.drop([asked])
+    assert not held.leases.is_stopped(asked.token), "nothing is remembered of what is over"
 
 
 def test_all_can_be_asked_to_stop(held: KeeperClient, client: Client, broker: Broker, keys: Keys) -> None:
     attempts = reserve(client, broker, keys, 2, keepalive_s=30)
-    held.hold(attempts, monotonic())
-    held.stop_all()
-    assert all(held.is_stopped(attempt.token) for attempt in attempts)
+    held.leases.hold(attempts, monotonic())
+    held.leases.stop_all()
+    assert all(held.leases.is_stopped(attempt.token) for attempt in attempts)
 
 
 def test_a_killed_keeper_is_replaced_and_told_everything(
     held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis
 ) -> None:
     attempts = reserve(client, broker, keys, 3, keepalive_s=20)
-    held.hold(attempts, monotonic())
+    held.leases.hold(attempts, monotonic())
     os.kill(pid_of(held), signal.SIGKILL)
     wait_for(lambda: all(ends(raw, keys, attempt) > attempt.deadline_ms for attempt in attempts))
 
@@ -94,8 +94,8 @@ def test_telling_a_dead_keeper_is_no_error(
     dropped, kept = reserve(client, broker, keys, 2, keepalive_s=20)
     os.kill(pid_of(held), signal.SIGKILL)
     for attempt in (dropped, kept):
-        held.hold([attempt], monotonic())
-    held.drop([dropped])
+        held.leases.hold([attempt], monotonic())
+    held.leases.drop([dropped])
     wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
     assert ends(raw, keys, dropped) == dropped.deadline_ms
 
@@ -110,12 +110,12 @@ def test_close_ends_the_process_and_starts_no_other(held: KeeperClient) -> None:
 
 def test_short_leases_wait_for_a_keeper_that_is_still_starting(server: Server, keys: Keys) -> None:
     held = KeeperClient(server.url, keys.prefix)
-    assert not held.can_keep([attempt_at("x"), attempt_at("x", keepalive_ms=2000.0)])
-    assert held.can_keep([attempt_at("x", keepalive_ms=30_000.0)])
+    assert not held.leases.can_keep([attempt_at("x"), attempt_at("x", keepalive_ms=2000.0)])
+    assert held.leases.can_keep([attempt_at("x", keepalive_ms=30_000.0)])
     held.start()
-    wait_for(lambda: held.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
+    wait_for(lambda: held.leases.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
     os.kill(pid_of(held), signal.SIGKILL)
-    wait_for(lambda: not held.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
+    wait_for(lambda: not held.leases.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
     held.close()
 
 
@@ -132,10 +132,10 @@ def test_a_keeper_that_is_still_starting_does_not_stop_its_worker(
     wait_for(lambda: held._keeper)
     for number in range(3000):
         attempt = attempt_at("x" * 100, token=str(number))
-        held.hold([attempt], monotonic())
-        held.drop([attempt])
-    assert not held.is_ready
-    assert held.attempts() == []
+        held.leases.hold([attempt], monotonic())
+        held.leases.drop([attempt])
+    assert not held.leases.is_ready
+    assert held.leases.attempts() == []
     held.close()
 
 
@@ -145,8 +145,8 @@ def test_a_keeper_is_told_what_was_held_before_it_was_ready(
     """MOAB-27"""
     kept, dropped = reserve(client, broker, keys, 2, keepalive_s=20)
     held = KeeperClient(server.url, keys.prefix)
-    held.hold([kept, dropped], monotonic())
-    held.drop([dropped])
+    held.leases.hold([kept, dropped], monotonic())
+    held.leases.drop([dropped])
     held.start()
     wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
     assert ends(raw, keys, dropped) == dropped.deadline_ms
@@ -159,15 +159,15 @@ def test_only_short_leases_and_a_full_pipe_ring(held: KeeperClient, monkeypatch:
     real = held._wake_pipe.ring
     monkeypatch.setattr(held._wake_pipe, "ring", lambda: (rings.append(1), real()))
     attempt = attempt_at("x", keepalive_ms=30_000.0)
-    held.hold([attempt], monotonic())
-    held.drop([attempt])
+    held.leases.hold([attempt], monotonic())
+    held.leases.drop([attempt])
     assert not rings
-    held.hold([attempt_at("x", keepalive_ms=2000.0)], monotonic())
+    held.leases.hold([attempt_at("x", keepalive_ms=2000.0)], monotonic())
     assert len(rings) == 1
     for number in range(3000):
         attempt = attempt_at("x" * 100, token=str(number), keepalive_ms=30_000.0)
-        held.hold([attempt], monotonic())
-        held.drop([attempt])
+        held.leases.hold([attempt], monotonic())
+        held.leases.drop([attempt])
     assert 1 < len(rings) < 500
 
 
@@ -176,10 +176,10 @@ def test_a_stopped_keeper_is_replaced_before_a_short_lease_ends(
 ) -> None:
     """C13, R36"""
     attempts = reserve(client, broker, keys, 3, keepalive_s=5)
-    held.hold(attempts, monotonic())
+    held.leases.hold(attempts, monotonic())
     before = pid_of(held)
     os.kill(before, signal.SIGSTOP)
-    wait_for(lambda: pid_of(held) != before and held.is_ready)
+    wait_for(lambda: pid_of(held) != before and held.leases.is_ready)
     wait_for(lambda: all(ends(raw, keys, attempt) > attempt.deadline_ms for attempt in attempts))
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
@@ -191,24 +191,24 @@ def test_a_keeper_that_is_stopped_while_it_starts_is_replaced(held: KeeperClient
     os.kill(before, signal.SIGKILL)
     starting = wait_for(lambda: pid_of(held) != before and pid_of(held))
     os.kill(starting, signal.SIGSTOP)
-    wait_for(lambda: pid_of(held) != starting and held.is_ready)
+    wait_for(lambda: pid_of(held) != starting and held.leases.is_ready)
 
 
 def test_a_keeper_that_does_not_read_holds_nobody_up(
     held: KeeperClient, client: Client, broker: Broker, keys: Keys, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C13: more messages than the pipe holds, while nothing checks that the keeper lives."""
-    monkeypatch.setattr(keeper_link.KeeperHealth, "is_lost", lambda *_: False)
+    monkeypatch.setattr(keeper_client.KeeperHealth, "is_lost", lambda *_: False)
     (kept,) = reserve(client, broker, keys, 1, keepalive_s=20)
-    held.hold([kept], monotonic())
+    held.leases.hold([kept], monotonic())
     before = pid_of(held)
     os.kill(before, signal.SIGSTOP)
     for number in range(3000):
         attempt = attempt_at("x" * 100, token=str(number))
-        held.hold([attempt], monotonic())
-        held.drop([attempt])
-    held.stop_all()
-    wait_for(lambda: pid_of(held) != before and held.is_ready)
+        held.leases.hold([attempt], monotonic())
+        held.leases.drop([attempt])
+    held.leases.stop_all()
+    wait_for(lambda: pid_of(held) != before and held.leases.is_ready)
     wait_for(lambda: ends(raw, keys, kept) > kept.deadline_ms)
 
 
@@ -223,6 +223,6 @@ def test_closing_does_not_wait_for_a_stopped_keeper(held: KeeperClient) -> None:
 def test_a_keeper_that_gives_no_sign_of_life_is_replaced(held: KeeperClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """It hangs, though the system says that it runs."""
     before = pid_of(held)
-    monkeypatch.setattr(keeper_link, "is_suspended", lambda _: False)
+    monkeypatch.setattr(keeper_client, "is_suspended", lambda _: False)
     os.kill(before, signal.SIGSTOP)
-    wait_for(lambda: pid_of(held) != before and held.is_ready)
+    wait_for(lambda: pid_of(held) != before and held.leases.is_ready)

@@ -14,10 +14,10 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.notifier import Notifier
 from jobrunner.client.client import Client
 from jobrunner.errors import ServerRefused
 from jobrunner.soak.fault_proxy import FaultProxy
-from jobrunner.worker.fetch.notifier import Notifier
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
