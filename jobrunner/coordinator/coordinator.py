@@ -106,7 +106,8 @@ class Coordinator:
 
     def renew(self) -> float:
         """Renews leadership when that is due, however long the tasks take; returns the seconds to the next renewal."""
-        if self._leadership.epoch and monotonic() - self._progressed_at < _HANGS_S:
+        progressed_at = max(self._progressed_at, self._cron.progressed_at)
+        if self._leadership.epoch and monotonic() - progressed_at < _HANGS_S:
             self._lead_if_due()
         return max(self._asked_at + self._renew_after_s() - monotonic(), 0.05)
 

@@ -5,6 +5,7 @@ this leader computed from; so a tick is fired once even by two processes that bo
 """
 
 import hashlib
+import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -30,18 +31,20 @@ _STATE_KEPT_MS = 400 * 86_400_000
 """Of a job that is forgotten: a yearly one that is back in time goes on from its last tick."""
 _SETTLED = ("fired", "skipped", "disabled")
 """Results of a tick after which it is final."""
+LateTick = tuple[str, str, float]
+"""The queue and the name of a job, and how many milliseconds after its tick it was fired."""
 _log = SafeLogger("jobrunner.periodic")
 
 
 class PeriodicTicks:
     """A task of the leader. Reads the published definitions when they change, and sleeps until the next tick.
 
-    `late(queue, job, ms)` is called with how long after its tick a job was fired.
+    `late` is called with how late each tick was fired.
     """
 
     def __init__(
         self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None,
-        late: Callable[[str, str, float], object] = lambda *_: None,
+        late: Callable[[LateTick], object] = lambda _: None,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
@@ -51,6 +54,8 @@ class PeriodicTicks:
         self._last: dict[str, str] = {}
         self._read_at = -_READ_EVERY_S
         self._complained: set[str] = set()
+        self.progressed_at = -math.inf
+        """When a job was last looked after (monotonic clock): a turn with many jobs does not hang while they go on."""
 
     @property
     def queues(self) -> frozenset[str]:
@@ -75,7 +80,7 @@ class PeriodicTicks:
         pause = _READ_EVERY_S - (monotonic() - self._read_at)
         for definition in self._definitions.values():
             pause = min(pause, self._look_after(definition, epoch, now))
-            progress()
+            self.progressed_at = monotonic()
         return max(pause, 0.0)
 
     def _look_after(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> float:
@@ -150,7 +155,7 @@ class PeriodicTicks:
         for tick in due.ticks:
             word = self._fire(definition, self._last[definition.name], tick, epoch, overlap)
             if word == "fired":
-                self._late(definition.queue, definition.name, (now - tick).total_seconds() * 1000)
+                self._late((definition.queue, definition.name, (now - tick).total_seconds() * 1000))
             if word not in _SETTLED:
                 return now + _AFTER_DISPUTE
             if word == "fired":  # ticks that are caught up together must not block each other

@@ -138,7 +138,7 @@ class Assembly:
             self._broker, self._keys, self._worker_id,
             LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
             served=tasks.rotation.queues,
-            cron=PeriodicTicks(self._broker, self._keys, self._encryption, self._stats.late),
+            cron=PeriodicTicks(self._broker, self._keys, self._encryption, self._stats.late_ticks.append),
         )  # fmt: skip
         identity = self._identity(queues)
         commands = Commands(self._state, tasks.leases, fetcher, drivers, lambda: coordinator.leads, identity)
@@ -204,7 +204,7 @@ def _build_executor(
             {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction().names},
             b"" if middleware is None else middleware.pickled(),
         )  # fmt: skip
-        children = ProcessSlots(greeting, runner, is_stopped, settings.max_memory, begin)
+        children = ProcessSlots(greeting, runner, leases.is_stopped, settings.max_memory, leases.begin)
         return ThreadExecutor(settings.concurrency, children, finished)
     with within(client):
         plain = ThreadExecutor(settings.concurrency, Deadlines(runner, Watchdog()), finished)

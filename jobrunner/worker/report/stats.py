@@ -7,6 +7,7 @@ counted since its last flush with it; totals that must be exact are counted by t
 """
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 from jobrunner.attempt import Attempt
@@ -35,6 +36,7 @@ LONE_EVERY_S = 60.0
 UNKNOWN = "unknown"
 """The type of tasks whose job this process does not know: a producer may give them any, and figures stay."""
 _MOST_LINES = 1000
+_MOST_LATE = 10_000
 _LONGEST_NAME = 128
 COUNTED: dict[tuple[type, str], tuple[str, ...]] = {
     (Succeeded, "ok"): ("succeeded",), (Acknowledged, "ok"): ("succeeded",), (FannedOut, "ok"): ("succeeded",),
@@ -61,6 +63,8 @@ class StatsRecorder:
         self._reports = 0
         self._server_ahead_ms: float | None = None
         self._sent_at = -LONE_EVERY_S
+        self.late_ticks: deque[tuple[str, str, float]] = deque(maxlen=_MOST_LATE)
+        """Queue, job and lateness in ms of the ticks of periodic jobs; the leader appends to it."""
 
     def synchronize(self, server_ms: float) -> None:
         """Notes the server's clock, as read from a reply that just came."""
@@ -102,11 +106,6 @@ class StatsRecorder:
             line = self._line(*_ROUND_TRIP)
             line.round_trip.note(seconds * 1_000_000)
 
-    def late(self, queue: str, job: str, ms: float) -> None:
-        """Notes how long after its tick a periodic job was fired."""
-        with self._lock:
-            self._line(queue, job).late.note(ms)
-
     def batch(self, queue: str, end: BatchEnd) -> None:
         """Counts the items of a batch. Each took its share of the time that the whole ran."""
         with self._lock:
@@ -134,7 +133,8 @@ class StatsRecorder:
 
     def _can_wait(self) -> bool:
         with self._lock:
-            return self._lines.keys() <= {_ROUND_TRIP} and monotonic() - self._sent_at < LONE_EVERY_S
+            has_nothing_else = not self.late_ticks and self._lines.keys() <= {_ROUND_TRIP}
+            return has_nothing_else and monotonic() - self._sent_at < LONE_EVERY_S
 
     def _send(self) -> None:
         while self._unsent:
@@ -143,6 +143,9 @@ class StatsRecorder:
 
     def _take(self) -> list[Call[int]]:
         with self._lock:
+            while self.late_ticks:
+                queue, job, ms = self.late_ticks.popleft()
+                self._line(queue, job).late.note(ms)
             lines, self._lines = self._lines, {}
         if not lines:
             return []
