@@ -1,9 +1,9 @@
 """How an attempt ends, and how a job says so.
 
 A job steers by returning or raising `Retry`, `Snooze`, `Fail` or `Cancel`; anything else it returns is its result,
-anything else it raises is a failure. The runner turns both into one of the outcomes, and `worker/report/reports.py`
-turns an outcome into a call. An outcome that is returned, as stations of a pipeline do, is passed on as it is. (The
-idea of steering by return value is Oban's.)
+anything else it raises is a failure. The runner turns both into one of the outcomes, and
+`worker/report/report_calls.py` turns an outcome into a call. An outcome that is returned, as stations of a pipeline do,
+is passed on as it is. (The idea of steering by return value is Oban's.)
 """
 
 from dataclasses import dataclass

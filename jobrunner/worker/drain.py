@@ -8,7 +8,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Failed, Outcome, Released
 from jobrunner.worker.assembly import WorkerParts
 from jobrunner.worker.heartbeat import RunUntil, WorkerState
-from jobrunner.worker.report.reports import report_calls
+from jobrunner.worker.report.report_calls import report_calls
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5

@@ -9,7 +9,7 @@ from jobrunner.client.current import within
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Drop, Pipeline, To
 from jobrunner.log_setup import log_to_stderr
-from jobrunner.worker.report.reports import report_calls
+from jobrunner.worker.report.report_calls import report_calls
 from jobrunner.worker.run.runner import Runner
 
 SAFE: Any = {"max_attempts": 0, "keepalive": 1}

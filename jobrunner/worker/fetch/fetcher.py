@@ -16,8 +16,8 @@ from jobrunner.worker.fetch.intake import Intake, ReserveAhead
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
 from jobrunner.worker.fetch.task_parts import TaskParts
+from jobrunner.worker.report.report_calls import ReportCall
 from jobrunner.worker.report.reported_outcome import UnknownJobs
-from jobrunner.worker.report.reports import ReportCall
 
 _NO_KEEPER_PAUSE_S = 0.05
 _LONG_S = 3600.0

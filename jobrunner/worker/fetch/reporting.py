@@ -16,19 +16,23 @@ from jobrunner.client.operations.flow_relay import relay
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.join import Ended
 from jobrunner.logs import SafeLogger
-from jobrunner.outcome import Acknowledged, Failed, Outcome, Released, Unknown
+from jobrunner.outcome import Acknowledged, Cancelled, Dropped, Failed, FannedOut, Outcome, Released, Succeeded, Unknown
 from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
+from jobrunner.worker.report.report_calls import Report, ReportCall, report_calls, too_many_hops
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
-from jobrunner.worker.report.reports import Report, ReportCall, ended, log_verdicts, report_calls, too_many_hops
 from jobrunner.worker.report.stats import COUNTED, TOO_LATE, StatsRecorder
 
 _REFUSALS = 50
 """Turns after which a report is dropped when the server answers each with an error."""
 _AWAY = (ServerUnavailable, OutcomeUnknown)
 """Errors in the replies of a cluster with one server away; when no server answers, they are raised."""
+_ENDINGS: dict[type, str] = {
+    Succeeded: "succeeded", FannedOut: "succeeded", Cancelled: "cancelled", Dropped: "cancelled", Failed: "dead",
+}  # fmt: skip
 _log = SafeLogger("jobrunner.fetcher")
+_verdicts_log = SafeLogger("jobrunner.settle")
 
 
 class AttemptEvents:
@@ -103,8 +107,8 @@ class AfterReport:
                     self._leases.drop(attempt for attempt, _ in call.reports)
                 self._stats.observe(call.reports, verdicts)
                 self._events.observe(call.reports, verdicts)
-                log_verdicts(call, verdicts)
-                self._ends += ended(self._keys, call, verdicts)
+                _log_verdicts(call, verdicts)
+                self._ends += _ended_in_flows(self._keys, call, verdicts)
         finally:
             self._taken = []  # last: no moment may look as if nothing were to be done
 
@@ -260,3 +264,29 @@ def _ended(outcome: Outcome, verdict: str) -> str:
         return "too_late"
     counted = COUNTED.get((type(outcome), verdict))
     return counted[-1] if counted else ""
+
+
+def _ended_in_flows(keys: Keys, call: ReportCall, verdicts: list[str]) -> list[Ended]:
+    """The ends of tasks of flows that these reports left in the outbox of their queue."""
+    return [
+        Ended(keys.queue(attempt.queue).tag, _ENDINGS[type(outcome)], attempt.then, getattr(outcome, "result", b""))
+        for (attempt, outcome), verdict in zip(call.reports, verdicts, strict=True)
+        if attempt.then is not None and (verdict == "dead" or (verdict == "ok" and type(outcome) in _ENDINGS))
+    ]
+
+
+def _log_verdicts(call: ReportCall, verdicts: list[str]) -> None:
+    """Logs failures, deaths, and reports that came too late."""
+    for (attempt, outcome), verdict in zip(call.reports, verdicts, strict=True):
+        if verdict in ("ok", "waiting"):
+            continue
+        if isinstance(outcome, Failed) and verdict in ("dead", "scheduled"):
+            level = _verdicts_log.error if verdict == "dead" else _verdicts_log.warning
+            level(
+                "task died" if verdict == "dead" else "attempt failed",
+                **({"job": attempt.type} if attempt.type else {}), task=attempt.id, queue=attempt.queue,
+                attempt=attempt.number,
+                error=outcome.error.partition("\n")[0],
+            )  # fmt: skip
+        elif verdict in ("not_reserved", "lost"):
+            _verdicts_log.warning("report came too late", task=attempt.id, queue=attempt.queue, attempt=attempt.number)

@@ -10,7 +10,7 @@ from jobrunner.clock import monotonic
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import back_off
 from jobrunner.worker.fetch.reserve_plan import QueueRotation
-from jobrunner.worker.report.reports import Report, targets_of
+from jobrunner.worker.report.report_calls import Report, targets_of
 
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.2

@@ -19,7 +19,7 @@ from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed
 from jobrunner.outcome import Failed, Outcome
-from jobrunner.worker.report.reports import Report
+from jobrunner.worker.report.report_calls import Report
 from jobrunner.worker.run.error_outcome import error_text, out_of_time
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Guard, Watchdog

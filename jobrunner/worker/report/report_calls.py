@@ -10,8 +10,6 @@ from jobrunner.broker.call import Arg, Call, sliced
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
 from jobrunner.jobs.registry import definition_for
-from jobrunner.join import Ended
-from jobrunner.logs import SafeLogger
 from jobrunner.outcome import (
     Cancelled,
     Deferred,
@@ -29,10 +27,6 @@ from jobrunner.task import derived_id
 
 AT_ONCE = 500
 Report = tuple[Attempt, Outcome]
-_ENDINGS: dict[type, str] = {
-    Succeeded: "succeeded", FannedOut: "succeeded", Cancelled: "cancelled", Dropped: "cancelled", Failed: "dead",
-}  # fmt: skip
-_log = SafeLogger("jobrunner.settle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +172,6 @@ _COMMITTED: dict[type, str] = {
 }  # fmt: skip
 
 
-def ended(keys: Keys, call: ReportCall, verdicts: list[str]) -> list[Ended]:
-    """The ends of tasks of flows that these reports left in the outbox of their queue."""
-    return [
-        Ended(keys.queue(attempt.queue).tag, _ENDINGS[type(outcome)], attempt.then, getattr(outcome, "result", b""))
-        for (attempt, outcome), verdict in zip(call.reports, verdicts, strict=True)
-        if attempt.then is not None and (verdict == "dead" or (verdict == "ok" and type(outcome) in _ENDINGS))
-    ]
-
-
 def keep_ms(attempt: Attempt) -> int:
     """How long the finished task stays readable."""
     definition = definition_for(attempt)
@@ -206,20 +191,3 @@ def too_many_hops(attempt: Attempt, outcome: Outcome) -> Report:
     limit = max((move.max_hops for move in moves if isinstance(move, Moved)), default=0)
     reason = f"TooManyHops: it moved {limit} times, the most its pipeline allows; look for a loop without an end"
     return attempt, Failed(reason, retry=False)
-
-
-def log_verdicts(call: ReportCall, verdicts: list[str]) -> None:
-    """Logs failures, deaths, and reports that came too late."""
-    for (attempt, outcome), verdict in zip(call.reports, verdicts, strict=True):
-        if verdict in ("ok", "waiting"):
-            continue
-        if isinstance(outcome, Failed) and verdict in ("dead", "scheduled"):
-            level = _log.error if verdict == "dead" else _log.warning
-            level(
-                "task died" if verdict == "dead" else "attempt failed",
-                **({"job": attempt.type} if attempt.type else {}), task=attempt.id, queue=attempt.queue,
-                attempt=attempt.number,
-                error=outcome.error.partition("\n")[0],
-            )  # fmt: skip
-        elif verdict in ("not_reserved", "lost"):
-            _log.warning("report came too late", task=attempt.id, queue=attempt.queue, attempt=attempt.number)
