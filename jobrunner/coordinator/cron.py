@@ -72,9 +72,8 @@ class PeriodicTicks:
         """Called when a definition was changed or added."""
         self._read_at = -_READ_EVERY_S
 
-    def step(self, epoch: int, now: datetime, progress: Callable[[], object] = lambda: None) -> float:
-        """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading.
-        `progress` is called after each job."""
+    def step(self, epoch: int, now: datetime) -> float:
+        """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading."""
         if monotonic() - self._read_at >= _READ_EVERY_S:
             self._read_definitions(_ms(now))
         pause = _READ_EVERY_S - (monotonic() - self._read_at)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from jobrunner.attempt import mark_in, mark_of, number_from
 from jobrunner.broker.call import command
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
@@ -13,7 +14,6 @@ from jobrunner.client.operations.history import REPLAYED_FROM
 from jobrunner.client.records import RunningAttempt, WorkerRecord
 from jobrunner.clock import from_ms
 from jobrunner.inspector.task_rows import TaskRow
-from jobrunner.lease_number import mark_in, mark_of, number_from
 from jobrunner.task import Failure, TaskRecord, TaskState
 
 Kind = Literal[

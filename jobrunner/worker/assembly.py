@@ -20,7 +20,6 @@ from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.settings import WorkerSettings
-from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
@@ -29,7 +28,7 @@ from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUnt
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.process_guard import Canary, lost_descriptors
-from jobrunner.worker.queues import longest_poll_s
+from jobrunner.worker.queues import BatchDrivers, longest_poll_s
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.coroutines import CoroutineExecutor

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.attempt import Attempt
+from jobrunner.attempt import Attempt, new_mark
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Arg, Call
 from jobrunner.broker.calls import events
@@ -26,12 +26,11 @@ from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.jobs.build import published
 from jobrunner.jobs.driver import CurrentBatch
 from jobrunner.jobs.registry import all_jobs
-from jobrunner.lease_number import new_mark
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
-from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
+from jobrunner.worker.queues import BatchDrivers
 from jobrunner.worker.recycling import resident_bytes
 
 _STOP_NOW = 2

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobrunner.lease_number import mark_in, mark_of
+from jobrunner.attempt import mark_in, mark_of
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 MARKS = st.integers(0, 2**24 - 1).map(lambda number: f"{number:06x}")

@@ -18,7 +18,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.queue import Queue
-from jobrunner.coordinator.death_events import DeathEvents
+from jobrunner.coordinator.records import DeathEvents
 from jobrunner.coordinator.scan import LeaderScan
 from jobrunner.errors import InvalidOption
 from jobrunner.events import KINDS

@@ -13,7 +13,7 @@ from jobrunner.broker.calls import stats as calls
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.keys import Keys
-from jobrunner.coordinator.queue_stats import StatsSampler
+from jobrunner.coordinator.records import StatsSampler
 from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.inspector.stats import by_job, by_queue, series
 from jobrunner.inspector.stats_types import Timings

@@ -23,11 +23,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from jobrunner.attempt import due_ms
+from jobrunner.attempt import due_ms, number_from
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
-from jobrunner.lease_number import number_from
 
 T = TypeVar("T")
 ROWS_AT_ONCE = 500

@@ -13,10 +13,9 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from jobrunner.attempt import Attempt, add_rare
+from jobrunner.attempt import Attempt, add_rare, number_from
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.lease_number import number_from
 
 
 @dataclass(frozen=True, slots=True)

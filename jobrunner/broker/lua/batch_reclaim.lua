@@ -14,7 +14,7 @@ local now_ms, tasks, id, known, after, count = unpack(ARGV)
 -- include numbers commands queue_position waiting_set task_end task_leases batch
 -- rarely add_to_partitions
 
-local FIRST_OF_WORKERS = '2251799813685248'  -- numbers from here on are those of workers' leases, see lease_number.py
+local FIRST_OF_WORKERS = '2251799813685248'  -- numbers from here on are those of workers' leases, see attempt.py
 local LOOKED_AT = 200
 local MOST_OPEN = 5000  -- hashes of batches to read, about a microsecond each
 

@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.types import StructType
 
+from jobrunner.attempt import number_from
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.bulk_reader import BulkReader, broker_at, pack_hash_reads
 from jobrunner.broker.calls.batches import ROWS_AT_ONCE, stage
@@ -30,7 +31,6 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.adaptive_slices import AdaptiveSlice
 from jobrunner.encryption.cipher import is_protected
 from jobrunner.errors import InvalidOption
-from jobrunner.lease_number import number_from
 from jobrunner.spark.columns import UTC, instants, numbers, texts
 from jobrunner.spark.payloads import Check, misfit, payload_check
 

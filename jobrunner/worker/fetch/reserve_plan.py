@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from jobrunner.attempt import numbers_of
 from jobrunner.clock import monotonic
-from jobrunner.lease_number import numbers_of
 
 _LONGEST_S = 3600.0
 _REFUSED_PAUSE_S = 1.0

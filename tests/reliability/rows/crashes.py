@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from jobrunner.attempt import mark_of
 from jobrunner.client.internals import keys_of
-from jobrunner.lease_number import mark_of
 from tests.acceptance.fleet import JOBS, WorkerProcess
 from tests.acceptance.jobs_for_tests import Once
 from tests.acceptance.ledger import Entry

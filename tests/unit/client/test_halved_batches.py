@@ -2,13 +2,13 @@
 
 import pytest
 
+from jobrunner.attempt import number_from
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import batches, leases
 from jobrunner.broker.scripts import load
 from jobrunner.client.batch_recovery import MemberLists, reclaim_items
 from jobrunner.client.batches import Batches
 from jobrunner.errors import BatchLost
-from jobrunner.lease_number import number_from
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 RAW, CLEAN, OTHER = "orders/raw", "orders/clean", "orders/other"

@@ -11,7 +11,7 @@ from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.coordinator import scan
-from jobrunner.coordinator.queue_stats import StatsCleanup
+from jobrunner.coordinator.records import StatsCleanup
 from jobrunner.coordinator.scan import ScanBudget
 from jobrunner.errors import ServerRefused
 from tests.support.stopped_clock import FakeClock, stopped

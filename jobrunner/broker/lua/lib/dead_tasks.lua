@@ -2,7 +2,7 @@ local FAILURES_KEPT = 10
 local LONGEST_REASON = 200
 local LEASES_PER_WORKER = 134217728
 
--- The id of the worker whose lease has this number, '' for a lease that no worker took. See lease_number.py.
+-- The id of the worker whose lease has this number, '' for a lease that no worker took. See attempt.py.
 local function worker_of_lease(number)
   local mark = math.floor((tonumber(number) or 0) / LEASES_PER_WORKER) - 16777216
   return mark >= 0 and string.format('%06x', mark) or ''
