@@ -67,7 +67,7 @@ def dashboard(shared: CommonOptions, open_it: bool, link: bool, hash_it: bool, l
     line: JOBRUNNER_DASHBOARD_TOKEN, _USER_TOKEN, _BASIC and _SECRET.
     """
     if hash_it:
-        click.echo(_module("jobrunner.web.password_hash").hashed(_secret_read()))
+        click.echo(_module("jobrunner.web.credentials").hashed(_secret_read()))
         return
     if link:
         _print_link(shared, options["port"] or _module("jobrunner.web.settings").configured_port() or _PORT)
@@ -81,7 +81,7 @@ def dashboard(shared: CommonOptions, open_it: bool, link: bool, hash_it: bool, l
     log_to_stderr(log_format)
     with Client(shared.url, shared.prefix) as client:
         url = serving.url_of(listener, settings.prefix_path)
-        if isinstance(settings.auth, _module("jobrunner.web.login_links").LoginLinks):
+        if isinstance(settings.auth, _module("jobrunner.web.login").LoginLinks):
             _serve_with_links(shared, serving, client, settings, listener, url, open_it)
             return
         answer_json({"url": url}) if shared.as_json else talk(f"dashboard at {url} (Ctrl-C stops it)")
@@ -95,7 +95,7 @@ def _serve_with_links(
 ) -> None:
     link = f"{url}login?token={settings.auth.new_token()}"
     port = listener.getsockname()[1]
-    left = _module("jobrunner.web.login_links").left_for_owner(port, url, settings.auth.owner, link)
+    left = _module("jobrunner.web.login").left_for_owner(port, url, settings.auth.owner, link)
     with left as page:
         # On stdout, as an answer: stderr is the log, and logs are kept and read by others.
         if shared.as_json:
@@ -111,7 +111,7 @@ def _serve_with_links(
 
 
 def _print_link(shared: CommonOptions, port: int) -> None:
-    found = _module("jobrunner.web.login_links").running_on(port)
+    found = _module("jobrunner.web.login").running_on(port)
     request = urllib.request.Request(  # noqa: S310 - the address is what our own dashboard wrote
         f"{found.url}login/links", method="POST", headers={"authorization": f"Bearer {found.owner}"}
     )

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jobrunner.web.app import asgi_under as asgi_under
     from jobrunner.web.app import create_app as create_app
-    from jobrunner.web.auth import Basic as Basic
     from jobrunner.web.auth import Identity as Identity
     from jobrunner.web.auth import Loopback as Loopback
-    from jobrunner.web.auth import Token as Token
+    from jobrunner.web.auth import Role as Role
     from jobrunner.web.auth import TrustedProxy as TrustedProxy
-    from jobrunner.web.login_links import LoginLinks as LoginLinks
-    from jobrunner.web.roles import Role as Role
+    from jobrunner.web.credentials import Basic as Basic
+    from jobrunner.web.credentials import Token as Token
+    from jobrunner.web.login import LoginLinks as LoginLinks
 
 __all__ = ["Basic", "Identity", "LoginLinks", "Loopback", "Role", "Token", "TrustedProxy", "asgi_under", "create_app"]
 
-_AT = {"create_app": "app", "asgi_under": "app", "Role": "roles", "LoginLinks": "login_links"}
+_AT = {
+    "create_app": "app", "asgi_under": "app", "Basic": "credentials", "Token": "credentials", "LoginLinks": "login",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,124 +1,52 @@
-"""Access control: identifies requests, checks their role, keeps sessions, and writes the audit log.
+"""The guards of every request: security headers, identity, role, form token; and its entries in the audit log.
 
-Sessions of the login page are in Redis with user, time and address until they end. The browser has a random word, the
-server a record under the word's digest, so a reader of the server's data cannot log in. The record is signed with the
-key of the login, so a program that writes to the server cannot make a session either. Several dashboards with the same
-secret share the sessions; another secret ends them all.
+A request that changes something must come from a page of this dashboard. Two things prove it, and both are needed: the
+browser says so (Sec-Fetch-Site; for browsers or plain HTTP that do not send it, Origin), and the form has a token that
+is bound to this browser (a random cookie that scripts cannot read) and to who asks. (OWASP, "Cross-Site Request Forgery
+Prevention": signed double submit, bound to the session, with the origin check in depth.) A bearer token in a header is
+itself a proof, as no browser sends one unasked.
 """
 
 import hashlib
 import hmac
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobrunner.broker.call import command, text_fields
 from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.clock import from_ms, unix_ms
 from jobrunner.inspector import audit
-from jobrunner.web import security
-from jobrunner.web.addresses import Network, address_of, site_of
-from jobrunner.web.auth import Auth, Basic, Identity, LoginAuth
+from jobrunner.web.auth import Auth, Identity, Network, Role, address_of, is_secure, read_cookie, set_cookie, site_of
+from jobrunner.web.credentials import Basic, LoginAuth
 from jobrunner.web.errors import NOTED, NotAllowed, NotIdentified
-from jobrunner.web.login_throttle import LoginThrottle
-from jobrunner.web.roles import Role
+from jobrunner.web.sessions import LASTS_S, LoginThrottle, Session, Sessions
 
-LASTS_S = 12 * 3600
-_MOST = 1000
-_WORD = 43
+BROWSER_COOKIE = "jobrunner_browser"
+TOKEN_FIELD = "csrf"  # noqa: S105
+TOKEN_HEADER = "x-csrf-token"  # noqa: S105
+_NONCE = "jobrunner.nonce"
+_BROWSER_LENGTH = 43
+_POLICY = (
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+# Not no-referrer: browsers then send `Origin: null` with forms, and the proof of origin is lost.
+_REFERRER = "same-origin"
+_LONGEST_HEAD = 64 * 1024
+_MOST_HEADERS = 100
 _IDENTITY = "jobrunner.identity"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """One browser that logged in. `id` names it, and is of no use for coming in."""
-
-    id: str
-    name: str
-    began: datetime
-    until: datetime
-    address: str
-
-
-class Sessions:
-    """Begins, finds, lists and ends the sessions of dashboards that sign with one key."""
-
-    def __init__(self, client: Client, key: bytes) -> None:
-        self._client, self._key = client, key
-        self.cookie = f"jobrunner_session_{self._digest('cookie')[:8]}"
-
-    def begin(self, name: str, address: str) -> str:
-        """Begins one; returns the word for the browser's cookie. Raises ServerError."""
-        word = secrets.token_urlsafe(32)
-        digest, now = self._digest("session", word), unix_ms()
-        value = {"name": name, "address": address[:60], "began": now, "until": now + LASTS_S * 1000}
-        signed_value = security.signed(value, self._key, purpose=_purpose(digest))
-        place = keys_of(self._client).sessions
-        self._tidy()
-        broker_of(self._client).run_many(
-            [command("HSET", place, digest, signed_value, read=int), command("EXPIRE", place, LASTS_S, read=int)]
-        )
-        return word
-
-    def find(self, word: str) -> Session | None:
-        """The session of a browser; None when it ended or never was. Raises ServerError."""
-        return self.with_id(self._digest("session", word)) if len(word) == _WORD else None
-
-    def of(self, request: HTTPConnection) -> Session | None:
-        """The session that the browser's cookie stands for. Raises ServerError."""
-        return self.find(security.read_cookie(request, self.cookie))
-
-    def with_id(self, digest: str) -> Session | None:
-        """The session of that id, while it lasts. Raises ServerError."""
-        call = command("HGET", keys_of(self._client).sessions, digest, read=lambda found: found)
-        raw = broker_of(self._client).run(call)
-        return self._read(digest, (raw or b"").decode("ascii", "replace"))
-
-    def all(self) -> list[Session]:
-        """Those that last and were signed with this key, the latest first. Raises ServerError."""
-        found = (self._read(digest, text) for digest, text in self._stored().items())
-        return sorted((one for one in found if one), key=lambda one: one.began, reverse=True)
-
-    def end(self, *ids: str) -> None:
-        """Ends sessions; their cookies, and copies of those, become invalid. Raises ServerError."""
-        if ids:
-            broker_of(self._client).run(command("HDEL", keys_of(self._client).sessions, *ids, read=int))
-
-    def _tidy(self) -> None:
-        """Removes expired sessions before one is added. An entry that cannot be verified may be of another dashboard,
-        so it is removed only when there are many."""
-        stored = self._stored()
-        if len(stored) >= _MOST:
-            lasting = [one.id for one in self.all()][: _MOST // 2]
-            self.end(*(set(stored) - set(lasting)))
-
-    def _stored(self) -> dict[str, str]:
-        return broker_of(self._client).run(command("HGETALL", keys_of(self._client).sessions, read=text_fields))
-
-    def _read(self, digest: str, text: str) -> Session | None:
-        value = security.verified(text, self._key, purpose=_purpose(digest))
-        if value is None:
-            return None
-        return Session(
-            id=digest,
-            name=str(value["name"]),
-            began=from_ms(value["began"]),
-            until=from_ms(value["until"]),
-            address=str(value["address"]),
-        )
-
-    def _digest(self, *words: str) -> str:
-        return hmac.new(self._key, "\0".join(words).encode(), hashlib.sha256).hexdigest()[:32]
-
-
-def _purpose(digest: str) -> str:
-    return f"session {digest}"  # a record that is copied to another session's key fits it not
 
 
 class Access:
@@ -139,7 +67,7 @@ class Access:
         return isinstance(self.auth, LoginAuth)
 
     def address_of(self, request: HTTPConnection) -> str:
-        """The address of a request's client, as far as it is trusted (see addresses.py)."""
+        """The address of a request's client, as far as it is trusted (see `auth.address_of`)."""
         return address_of(request, self._trusted)
 
     def is_identified(self, request: HTTPConnection) -> bool:
@@ -182,7 +110,7 @@ class Access:
     def log_in(self, request: Request, response: Response, identity: Identity) -> None:
         """Gives a browser a session. Raises ServerError."""
         word = self.sessions.begin(identity.name, self.address_of(request))
-        security.set_cookie(request, response, self.sessions.cookie, word, LASTS_S)
+        set_cookie(request, response, self.sessions.cookie, word, LASTS_S)
         self.noted(request, identity, "login", "logged in")
 
     def noted(self, request: HTTPConnection, identity: Identity, action: str, outcome: str, what: str = "") -> None:
@@ -213,3 +141,78 @@ class Access:
             address=address,
             site=site_of(address),
         )
+
+
+class SecurityHeaders:
+    """Gives each request a nonce of its own, and each answer the headers that go with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on, with the headers added to its answer; refuses a head that is too large."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        nonce = scope[_NONCE] = secrets.token_urlsafe(16)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["content-security-policy"] = _POLICY.format(nonce=nonce)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("referrer-policy", _REFERRER)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        given = scope["headers"]
+        size = sum(len(name) + len(value) for name, value in given) + len(scope.get("raw_path") or b"")
+        if len(given) > _MOST_HEADERS or size + len(scope["query_string"]) > _LONGEST_HEAD:
+            text = f"the head of a request has at most {_MOST_HEADERS} headers and {_LONGEST_HEAD // 1024} KiB\n"
+            await PlainTextResponse(text, 431)(scope, receive, send_with_headers)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+
+def nonce_of(request: HTTPConnection) -> str:
+    """The CSP nonce of this answer's scripts and styles."""
+    nonce: str = request.scope[_NONCE]
+    return nonce
+
+
+def browser_of(request: HTTPConnection) -> str | None:
+    """The random id in this browser's cookie; None without one."""
+    found = read_cookie(request, BROWSER_COOKIE)
+    return found if len(found) == _BROWSER_LENGTH else None
+
+
+def new_browser() -> str:
+    """A random id for a browser."""
+    return secrets.token_urlsafe(32)
+
+
+def form_token(key: bytes, browser: str, name: str) -> str:
+    """The CSRF token for the forms of one browser and one user."""
+    return hmac.new(key + browser.encode(), f"form\0{name}".encode(), hashlib.sha256).hexdigest()
+
+
+def check_meant(request: HTTPConnection, identity: Identity, key: bytes, given: str | None) -> None:
+    """Raises NotAllowed unless the request comes from a page of this dashboard. `given`: its token."""
+    if not identity.by_browser and request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+        return
+    if not is_same_origin(request):
+        raise NotAllowed("this did not come from a page of this dashboard: open the page and try again there")
+    browser = browser_of(request)
+    expected = form_token(key, browser, identity.name) if browser else secrets.token_hex()
+    if not hmac.compare_digest((given or "").encode(), expected.encode()):
+        raise NotAllowed("the form is out of date: reload the page and try again")
+
+
+def is_same_origin(request: HTTPConnection) -> bool:
+    """Whether the browser states that a page of this origin made the request. No statement counts as no."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    here = f"{'https' if is_secure(request) else 'http'}://{request.headers.get('host', '')}"
+    return request.headers.get("origin", "") == here

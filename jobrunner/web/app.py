@@ -23,15 +23,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.inspector.snapshot import latency_ms
-from jobrunner.web.addresses import networks
-from jobrunner.web.auth import AskedOf, Auth, Identity, LoginAuth, TrustedProxy
+from jobrunner.web.access import SecurityHeaders
+from jobrunner.web.auth import AskedOf, Auth, Identity, Role, TrustedProxy, networks
+from jobrunner.web.credentials import LoginAuth
 from jobrunner.web.dashboard import Dashboard, Handler
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.login import Login
 from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.rendering import STATIC
-from jobrunner.web.roles import Role
-from jobrunner.web.security import SecurityHeaders
 from jobrunner.web.settings import checked_prefix
 
 PUBLIC = ("/health", "/static", "/login")

@@ -1,28 +1,44 @@
-"""Authentication. An `auth` maps a request to an `Identity`, or to None when it does not recognise the user.
+"""Identities of requests: the address of the client, its cookies, and the user and role by authentication method.
 
-`LoginLinks` (links that work once, the default of `jobrunner dashboard`; see login_links.py), `Token` (secrets, for a
-person through the login page or for a program as a bearer), `Basic` (users with passwords), `TrustedProxy` (a proxy in
-front says who it is), or a function of the application that mounts the dashboard. `Loopback` (`--no-login`) lets
-everybody on this machine in as an admin. Secrets are compared in constant time, and may be configured as hashes (see
-password_hash.py).
+An `auth` maps a request to an `Identity`, or to None when it does not recognise the user: `Token` and `Basic`
+(credentials.py), `LoginLinks` (links that work once, the default of `jobrunner dashboard`; login.py), and those of this
+module, which need no secret. `TrustedProxy`: a proxy in front says who it is; `Loopback` (`--no-login`) lets everybody
+on this machine in as an admin; `AskedOf` is a function of the application that mounts the dashboard.
+
+Any client can write headers, so only those of a trusted proxy count.
 """
 
-import base64
-import binascii
-import hashlib
-import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import ipaddress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
 
 from jobrunner.errors import InvalidOption
-from jobrunner.web.addresses import is_among, is_loopback, networks
-from jobrunner.web.password_hash import Secret, hashed
-from jobrunner.web.roles import Role
 
-_LONGEST_NAME = 200
+LONGEST_NAME = 200
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_ONE_CUSTOMER = 64
+"""Bits of an IPv6 address that differ between sites; the others are one machine's to choose."""
+
+
+class Role(IntEnum):
+    """A viewer reads; an operator also retries and pauses; an admin also changes limits, deletes and stops workers."""
+
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+
+def role_named(name: str) -> Role:
+    """The role `viewer`, `operator` or `admin`. Raises InvalidOption."""
+    try:
+        return Role[name.upper()]
+    except KeyError as error:
+        raise InvalidOption(f"role {name!r}: choose viewer, operator or admin") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,138 +85,6 @@ class Loopback:
         return b""
 
 
-class LoginAuth:
-    """Methods with the login page: a secret is entered there once, and exchanged for a session (access.py)."""
-
-    challenge = ""
-    by_link = False
-    """Whether a link may carry the secret. A lasting secret must not be in a URL: histories and logs keep URLs."""
-
-    def accept(self, given: str) -> Identity | None:
-        """The identity with that secret, or None."""
-        raise NotImplementedError
-
-    def session_of(self, name: str) -> Identity | None:
-        """The present identity of a user who logged in as `name`; None if there is no such user any more."""
-        raise NotImplementedError
-
-    def offered(self, _: HTTPConnection) -> str | None:
-        """The user name that a header claims; None without such a header."""
-        return None
-
-    def knows(self, _: str) -> bool:
-        """Whether a user with that name exists."""
-        return False
-
-    def identify(self, _: HTTPConnection) -> Identity | None:
-        """None: the dashboard checks sessions before."""
-        return None
-
-    def signing_key(self) -> bytes:
-        """A secret that processes with the same configuration share."""
-        raise NotImplementedError
-
-
-class Token(LoginAuth):
-    """Secrets: as `Authorization: Bearer …`, or typed once into the login page.
-
-    `Token("one for all")`, or a name and role for each, which the audit log then has:
-    `Token(named={"ann": ("a long secret", Role.OPERATOR)})`.
-    """
-
-    challenge = 'Bearer realm="jobrunner"'
-
-    def __init__(
-        self,
-        token: str = "",
-        *,
-        role: Role = Role.ADMIN,
-        name: str = "token",
-        named: Mapping[str, tuple[str, Role]] | None = None,
-    ) -> None:
-        tokens = {**({name: (token, role)} if token or not named else {}), **(named or {})}
-        for one, (given, _) in tokens.items():
-            _check_user(one)
-            if len(given) < 8:
-                whose = "the token" if one == "token" else f"the token of {one}"
-                raise InvalidOption(f"{whose} is shorter than 8 characters; make one: openssl rand -hex 16")
-        self._secrets = {one: Secret(given) for one, (given, _) in tokens.items()}
-        self._who = {one: Identity(name=one, role=role) for one, (_, role) in tokens.items()}
-        self._key = _derived("\0".join(given for given, _ in tokens.values()))
-
-    def __repr__(self) -> str:
-        return f"Token({', '.join(f'{one.name}: {one.role.name.lower()}' for one in self._who.values())})"
-
-    def identify(self, request: HTTPConnection) -> Identity | None:
-        """The identity of the token in the header, or None."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        who = self.accept(given.strip()) if scheme.lower() == "bearer" else None
-        return replace(who, by_browser=False) if who else None
-
-    def offered(self, request: HTTPConnection) -> str | None:
-        """The user name that a header claims; None without such a header."""
-        return "bearer" if request.headers.get("authorization", "").lower().startswith("bearer ") else None
-
-    def knows(self, name: str) -> bool:
-        """Whether a user with that name exists."""
-        return name == "bearer"
-
-    def accept(self, given: str) -> Identity | None:
-        """The identity of that token, or None."""
-        fitting = [name for name, secret in self._secrets.items() if secret.fits(given)]
-        return self._who[fitting[0]] if fitting else None
-
-    def session_of(self, name: str) -> Identity | None:
-        """The present identity of a user who logged in as `name`; None if there is no such user any more."""
-        return self._who.get(name)
-
-    def signing_key(self) -> bytes:
-        """Made from the tokens: other tokens end all sessions."""
-        return self._key
-
-
-class Basic:
-    """Users with passwords, asked for by the browser itself: {"ann": ("her password", Role.OPERATOR)}."""
-
-    challenge = 'Basic realm="jobrunner", charset="UTF-8"'
-
-    def __init__(self, users: Mapping[str, tuple[str, Role]]) -> None:
-        for name, (password, _) in users.items():
-            _check_user(name)
-            if not password:
-                raise InvalidOption(f"user {name!r}: give a password that is not empty")
-        if not users:
-            raise InvalidOption("no user is given: give at least one, as name and password")
-        self._users = {name: (Secret(password), role) for name, (password, role) in users.items()}
-        # For unknown names: that takes as long as a wrong password, so the time says nothing of which names there are.
-        is_hashed = any(secret.is_hashed for secret, _ in self._users.values())
-        nobody = secrets.token_urlsafe()
-        self._nobody = Secret(hashed(nobody) if is_hashed else nobody), Role.VIEWER
-        self._key = _derived("\0".join(f"{name}\0{password}" for name, (password, _) in sorted(users.items())))
-
-    def __repr__(self) -> str:
-        return f"Basic({', '.join(sorted(self._users))})"
-
-    def identify(self, request: HTTPConnection) -> Identity | None:
-        """The identity of name and password in the header, or None."""
-        name, given = _credentials(request) or ("", "")
-        secret, role = self._users.get(name, self._nobody)
-        return Identity(name=name, role=role) if secret.fits(given) else None
-
-    def offered(self, request: HTTPConnection) -> str | None:
-        """The user name that a header claims; None without such a header."""
-        found = _credentials(request)
-        return None if found is None else found[0]
-
-    def knows(self, name: str) -> bool:
-        """Whether a user with that name exists."""
-        return name in self._users
-
-    def signing_key(self) -> bytes:
-        """Made from all names and passwords."""
-        return self._key
-
-
 class TrustedProxy:
     """A proxy in front identifies people and puts their name into a header.
 
@@ -230,7 +114,7 @@ class TrustedProxy:
             return None
         name = given[0].strip()
         role = self._roles.get(name, self._default)
-        if role is None or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        if role is None or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             return None
         return Identity(name=name, role=role)
 
@@ -256,6 +140,101 @@ class AskedOf:
         return b""
 
 
+def networks(given: Iterable[str]) -> tuple[Network, ...]:
+    """Addresses and networks (10.0.0.0/8) of trusted proxies. Raises InvalidOption."""
+    try:
+        return tuple(ipaddress.ip_network(address, strict=False) for address in given)
+    except ValueError as error:
+        raise InvalidOption(f"trusted proxy: {error}; give IP addresses or networks") from error
+
+
+def is_among(host: str, trusted: Collection[Network]) -> bool:
+    """Whether the address is in one of the networks."""
+    address = _address(host)
+    return address is not None and any(address in network for network in trusted)
+
+
+def address_of(request: HTTPConnection, trusted: Collection[Network]) -> str:
+    """The peer's address, or, if the peer is a trusted proxy, the last untrusted address in X-Forwarded-For."""
+    peer = request.client.host if request.client else ""
+    if not is_among(peer, trusted):
+        return peer
+    said = [part for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
+    for part in reversed(said):
+        host = part.strip()
+        if _address(host) is None:
+            return peer
+        if not is_among(host, trusted):
+            return host
+    return peer
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is a loopback address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def site_of(host: str) -> str:
+    """The unit that limits count by: the /64 of an IPv6 address, and one for all loopback addresses, because a client
+    that has one of them has all."""
+    address = _address(host)
+    if address is not None and address.is_loopback:
+        return "loopback"
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, _ONE_CUSTOMER), strict=False))
+    return host if address is None else str(address)
+
+
+def is_secure(request: HTTPConnection) -> bool:
+    """Whether the browser uses https, with this server or with a proxy that says so."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+
+
+def read_cookie(request: HTTPConnection, name: str) -> str:
+    """The value that the browser sent; empty without one."""
+    return request.cookies.get(_full_name(request, name), "")
+
+
+def set_cookie(
+    request: HTTPConnection, response: Response, name: str, value: str, lasts_s: int | None, *, strict: bool = False
+) -> None:
+    """Sets a cookie that scripts cannot read."""
+    response.set_cookie(
+        _full_name(request, name),
+        value,
+        max_age=lasts_s,
+        path=_path(request),
+        httponly=True,
+        samesite="strict" if strict else "lax",
+        secure=is_secure(request),
+    )
+
+
+def delete_cookie(request: HTTPConnection, response: Response, name: str) -> None:
+    """Deletes a cookie in the browser."""
+    response.delete_cookie(
+        _full_name(request, name), path=_path(request), secure=is_secure(request), httponly=True, samesite="lax"
+    )
+
+
+def _full_name(request: HTTPConnection, name: str) -> str:
+    # Over https a name begins with __Host- (or __Secure- below a path). A browser takes such a cookie only over https,
+    # and __Host- only from this very host, so a neighbouring subdomain or a plain http page cannot plant one. (RFC
+    # 6265bis, section 4.1.3.)
+    if not is_secure(request):
+        return name
+    return f"__Host-{name}" if _path(request) == "/" else f"__Secure-{name}"
+
+
+def _path(request: HTTPConnection) -> str:
+    return request.scope.get("root_path", "") or "/"
+
+
 def _host_name(request: HTTPConnection) -> str:
     host = request.headers.get("host", "")
     if host.startswith("["):
@@ -263,23 +242,10 @@ def _host_name(request: HTTPConnection) -> str:
     return host.partition(":")[0]
 
 
-def _credentials(request: HTTPConnection) -> tuple[str, str] | None:
-    """Name and password of a Basic header (RFC 7617); None without a readable one."""
-    scheme, _, packed = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "basic":
-        return None
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        name, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")
-    except (binascii.Error, ValueError):
+        address = ipaddress.ip_address(host)
+    except ValueError:
         return None
-    return (name, password) if colon else None
-
-
-def _check_user(name: str) -> None:
-    if not name or ":" in name or not name.isprintable() or len(name) > _LONGEST_NAME:
-        raise InvalidOption(f"user {name[:60]!r}: give a name without a colon or control characters")
-
-
-def _derived(secret: str) -> bytes:
-    # Slow on purpose: a cookie signed with it must not be a quick way to try passwords.
-    return hashlib.scrypt(secret.encode(), salt=b"jobrunner dashboard", n=2**14, r=8, p=1, dklen=32)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address

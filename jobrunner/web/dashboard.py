@@ -16,20 +16,29 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from jobrunner.client.client import Client
-from jobrunner.web import security
-from jobrunner.web.access import Access
-from jobrunner.web.addresses import Network
-from jobrunner.web.auth import Auth, Identity
+from jobrunner.clock import unix_ms
+from jobrunner.web.access import (
+    BROWSER_COOKIE,
+    TOKEN_FIELD,
+    TOKEN_HEADER,
+    Access,
+    browser_of,
+    check_meant,
+    form_token,
+    new_browser,
+    nonce_of,
+)
+from jobrunner.web.auth import Auth, Identity, Network, Role, delete_cookie, read_cookie, set_cookie
 from jobrunner.web.errors import NOTED, NotAllowed, Refused, TooMany, explained
 from jobrunner.web.live import LiveUpdates
-from jobrunner.web.login_throttle import RECOGNISED
 from jobrunner.web.operations import Operations
-from jobrunner.web.parameters import RequestParameters, parse_pairs, read_form, wants_json
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
-from jobrunner.web.roles import Role
-from jobrunner.web.routing import Action, Context, Done, Page
+from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters, parse_pairs, read_form, wants_json
+from jobrunner.web.sessions import RECOGNISED, signed, verified
 
 _REFUSING = "jobrunner.refusing"
+_FLASH_COOKIE = "jobrunner_flash"
+_FLASH_LASTS_S = 20
 _log = logging.getLogger("jobrunner.web")
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -51,7 +60,7 @@ class Dashboard:
         # Without any secret a random key of this process: with an empty key, any client could forge a form's token.
         key = auth.signing_key() + secret.encode() or secrets.token_bytes(32)
         self.access = Access(client, auth, key=key, trusted=trusted)
-        self.flash = security.Flash()
+        self.flash = Flash()
         self.live = LiveUpdates(client)
         self.app: Starlette  # set once the routes exist
         self._operations = Operations(client)
@@ -107,12 +116,12 @@ class Dashboard:
 
     def context(self, request: Request, identity: Identity, form: RequestParameters) -> Context:
         """The request context of an endpoint."""
-        browser = security.browser_of(request) or request.scope.setdefault("jobrunner.browser", security.new_browser())
+        browser = browser_of(request) or request.scope.setdefault("jobrunner.browser", new_browser())
         return Context(
             client=self.client,
             identity=identity,
-            nonce=security.nonce_of(request),
-            csrf_token=security.form_token(self.access.key, browser, identity.name),
+            nonce=nonce_of(request),
+            csrf_token=form_token(self.access.key, browser, identity.name),
             request=request,
             query=_query(request),
             form=form,
@@ -151,7 +160,7 @@ class Dashboard:
         """Sets the cookie with a browser's random id, if the request has none."""
         browser = request.scope.get("jobrunner.browser")
         if browser:
-            security.set_cookie(request, response, security.BROWSER_COOKIE, browser, None)
+            set_cookie(request, response, BROWSER_COOKIE, browser, None)
         return response
 
     def refusal(self, request: Request, error: Exception) -> Response:
@@ -197,14 +206,14 @@ class Dashboard:
         if wants_json(context.request):
             values = {"done": done.text, "to": done.to, **(done.values or {})}
             return JSONResponse(values)
-        back = security.local_path(context.form.text("back", longest=2000), done.to)
+        back = local_path(context.form.text("back", longest=2000), done.to)
         response = RedirectResponse(done.to if done.leads else back, 303)
         self.flash.put(context.request, response, done.text, "done")
         return response
 
     def _check_meant(self, request: Request, identity: Identity, form: RequestParameters) -> None:
-        given = request.headers.get(security.TOKEN_HEADER) or form.text(security.TOKEN_FIELD)
-        security.check_meant(request, identity, self.access.key, given)
+        given = request.headers.get(TOKEN_HEADER) or form.text(TOKEN_FIELD)
+        check_meant(request, identity, self.access.key, given)
 
 
 def _query(request: Request) -> RequestParameters:
@@ -215,3 +224,33 @@ def _query(request: Request) -> RequestParameters:
         if request.scope.get(_REFUSING):
             return RequestParameters(())
         raise
+
+
+def local_path(path: str, default: str) -> str:
+    """The path of a redirect if it stays on this site, else `default`."""
+    plain = path.isprintable() and path.startswith("/") and not path.startswith("//") and "\\" not in path
+    return path if plain else default
+
+
+class Flash:
+    """One line about what was just done, carried over a redirect in a short-lived signed cookie, and shown once.
+
+    Signed with a key of this process: the line is only worth something for some seconds.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def put(self, request: Request, response: Response, text: str, kind: str) -> None:
+        """Leaves a line for the next page. `kind` is done or refused."""
+        value = {"text": text[:500], "kind": kind, "until": unix_ms() + _FLASH_LASTS_S * 1000}
+        word = signed(value, self._key, purpose="flash")
+        set_cookie(request, response, _FLASH_COOKIE, word, _FLASH_LASTS_S, strict=True)
+
+    def take(self, request: Request) -> dict[str, str] | None:
+        """The line for this page, if there is one: {"text": …, "kind": …}."""
+        return verified(read_cookie(request, _FLASH_COOKIE), self._key, purpose="flash")
+
+    def forget(self, request: Request, response: Response) -> None:
+        """Deletes the line in the browser after it was rendered."""
+        delete_cookie(request, response, _FLASH_COOKIE)

@@ -1,21 +1,84 @@
-"""The login page of `LoginAuth`: exchanges a secret, typed or in a link, for a session."""
+"""The login page of `LoginAuth`, which exchanges a secret, typed or in a link, for a session; and login links.
+
+A link lets in one browser. The user who started a dashboard gets more of them by two files, in a folder that nobody
+else can read. `dashboard-PORT.json` has the address and a secret with which `jobrunner dashboard --link` asks for one
+more link. `open-PORT.html` leads a browser to the first one, as `ps` shows the arguments of a browser to all users.
+Both are removed when the dashboard ends.
+"""
+
+import hmac
+import json
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from jobrunner.web import security
-from jobrunner.web.auth import Identity, LoginAuth
-from jobrunner.web.dashboard import Dashboard
+from jobrunner.errors import InvalidOption
+from jobrunner.web.access import TOKEN_FIELD, TOKEN_HEADER, check_meant
+from jobrunner.web.auth import Identity, Role, delete_cookie
+from jobrunner.web.credentials import LoginAuth
+from jobrunner.web.dashboard import Dashboard, local_path
 from jobrunner.web.errors import NotAllowed, NotThere, TooMany
-from jobrunner.web.login_links import LoginLinks
-from jobrunner.web.parameters import RequestParameters, parse_pairs, read_form, wants_json
-from jobrunner.web.roles import Role
+from jobrunner.web.routing import RequestParameters, parse_pairs, read_form, wants_json
 
 _NOBODY = Identity(name="", role=Role.VIEWER)
 _OWNER = Identity(name="local", role=Role.ADMIN)
 _WRONG = "that is not the token"
 _USED = "this link is of no use: it was used before, or is of a dashboard that has ended"
+
+
+class LoginLinks(LoginAuth):
+    """Login links: each logs in one browser as an admin. A user who can read this process's output can use one."""
+
+    by_link = True
+    _MOST = 20
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self.owner = secrets.token_urlsafe(32)
+        """The secret of the user who started the dashboard, for requests of more links (see `left_for_owner`)."""
+        self._unused: dict[bytes, None] = {}
+        self._lock = threading.Lock()
+
+    def new_token(self) -> str:
+        """A token for one more link. It is good until it is used; of many unused ones the oldest end."""
+        token = secrets.token_urlsafe(32)
+        with self._lock:
+            self._unused[self._digest(token)] = None
+            while len(self._unused) > self._MOST:
+                del self._unused[next(iter(self._unused))]
+        return token
+
+    def is_owner(self, given: str) -> bool:
+        """Whether that is the owner's secret."""
+        return hmac.compare_digest(given.encode(), self.owner.encode())
+
+    def accept(self, given: str) -> Identity | None:
+        """The admin "local", once for each token."""
+        with self._lock:
+            # Found by its digest, so the time that takes says nothing of the token.
+            is_new = self._unused.pop(self._digest(given), False) is None
+        return self.session_of("local") if is_new else None
+
+    def session_of(self, name: str) -> Identity | None:
+        """The admin "local"."""
+        return Identity(name="local", role=Role.ADMIN) if name == "local" else None
+
+    def signing_key(self) -> bytes:
+        """Of this process: its sessions end with it."""
+        return self._key
+
+    def _digest(self, token: str) -> bytes:
+        return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), "sha256")
 
 
 class Login:
@@ -43,25 +106,25 @@ class Login:
     async def enter(self, request: Request) -> Response:
         """POST /login."""
         form = await read_form(request)
-        security.check_meant(request, _NOBODY, self._dashboard.access.key, form.text(security.TOKEN_FIELD))
+        check_meant(request, _NOBODY, self._dashboard.access.key, form.text(TOKEN_FIELD))
         return await self._tried(request, form.text("next", longest=2000), form.text("token", longest=1000), _WRONG)
 
     async def leave(self, request: Request) -> Response:
         """POST /logout. Ends the session on the server, so a copy of its cookie is of no use either."""
         identity = await self._dashboard.access.identified(request, Role.VIEWER)
         form = await read_form(request)
-        security.check_meant(request, identity, self._dashboard.access.key, form.text(security.TOKEN_FIELD))
+        check_meant(request, identity, self._dashboard.access.key, form.text(TOKEN_FIELD))
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/login", 303)
         await run_in_threadpool(self._end, request, identity)
-        security.delete_cookie(request, response, self._dashboard.access.sessions.cookie)
+        delete_cookie(request, response, self._dashboard.access.sessions.cookie)
         return response
 
     async def end(self, request: Request) -> Response:
         """POST /sessions/end: one (`session`), or all (`all`) that this person has; of an admin, of everybody."""
         identity = await self._dashboard.access.identified(request, Role.VIEWER)
         form = await read_form(request)
-        given = request.headers.get(security.TOKEN_HEADER) or form.text(security.TOKEN_FIELD)
-        security.check_meant(request, identity, self._dashboard.access.key, given)
+        given = request.headers.get(TOKEN_HEADER) or form.text(TOKEN_FIELD)
+        check_meant(request, identity, self._dashboard.access.key, given)
         ended = await run_in_threadpool(self._end_some, request, identity, form)
         if wants_json(request):
             return JSONResponse({"ended": ended})
@@ -111,9 +174,75 @@ class Login:
             self._dashboard.access.noted(request, identity, "logout", "logged out", session.id)
 
     def _home(self, request: Request, onward: str) -> str:
-        return security.local_path(onward, request.scope.get("root_path", "") + "/")
+        return local_path(onward, request.scope.get("root_path", "") + "/")
 
     def _shown(self, request: Request, onward: str, error: str, status: int = 200) -> Response:
         context = self._dashboard.context(request, _NOBODY, RequestParameters(()))
         values = {"next": onward, "error": error, "by_link": self._auth.by_link}
         return self._dashboard.answer(context, "login.html", values, status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningDashboard:
+    """A dashboard that runs: its address, and the secret of its owner."""
+
+    url: str
+    owner: str
+
+
+@contextmanager
+def left_for_owner(port: int, url: str, owner: str, link: str) -> Iterator[Path | None]:
+    """Leaves both files within the block; yields the page that leads to `link`, None where there is no safe folder."""
+    try:
+        folder = _folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(folder)
+        page, facts = folder / f"open-{port}.html", _facts_of(folder, port)
+        _write(facts, json.dumps({"url": url, "owner": owner}))
+        _write(page, f'<meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(link)}">')
+    except OSError:  # a container without a home, a full disk: one link less, and no reason not to serve
+        yield None
+        return
+    try:
+        yield page
+    finally:
+        for path in (page, facts):
+            with suppress(OSError):
+                path.unlink()
+
+
+def running_on(port: int) -> RunningDashboard:
+    """Reads the file of the dashboard on that port. Raises InvalidOption when this user runs none there."""
+    try:
+        folder = _folder()
+        _check_private(folder)
+        said = json.loads(_facts_of(folder, port).read_text("utf-8"))
+        return RunningDashboard(url=str(said["url"]), owner=str(said["owner"]))
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidOption(
+            f"this user runs no dashboard with login links on port {port}; name its --port, or start one"
+        ) from error
+
+
+def _folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime, "jobrunner")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "jobrunner")
+
+
+def _facts_of(folder: Path, port: int) -> Path:
+    return folder / f"dashboard-{port}.json"
+
+
+def _check_private(folder: Path) -> None:
+    at = folder.lstat()
+    if not stat.S_ISDIR(at.st_mode) or at.st_uid != os.getuid() or at.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")
+
+
+def _write(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

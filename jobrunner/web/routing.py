@@ -1,32 +1,106 @@
 """Pages and actions as values, and the context of the request that they get: user, parameters, client, URLs.
 
-There is no other way to put a handler into the dashboard, so none is without a role.
+There is no other way to put a handler into the dashboard, so none is without a role: an action that is not in `ROLE_OF`
+cannot be declared.
+
+Parameters of a query or a form are typed and bounded. A value out of range is clamped; one that is not a number is
+replaced by the default. Sidekiq and Faktory had advisories for exactly this: an unbounded `days` (CVE-2022-23837,
+CVE-2023-37279). Pages use no parameter that did not pass through here.
 """
 
+import asyncio
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+import msgspec
+from starlette.requests import HTTPConnection, Request
 
 from jobrunner.client.client import Client
 from jobrunner.redaction import Redaction
-from jobrunner.web.access import Sessions
-from jobrunner.web.auth import Identity
+from jobrunner.web.auth import Identity, Role
+from jobrunner.web.errors import Refused, TooLarge, TooSlow
 from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.operations import Operations
-from jobrunner.web.parameters import RequestParameters
-from jobrunner.web.roles import ROLE_OF, Role
+from jobrunner.web.sessions import Sessions
 
 _PART = re.compile(r"[A-Za-z0-9_.:-]{1,300}(/[A-Za-z0-9_.:-]{1,300})?")
 Values = Mapping[str, Any]
+_LARGEST_FORM = 1024 * 1024
+_FORM_S = 20.0
+_MOST_FIELDS = 2000
+ROLE_OF = MappingProxyType(
+    {
+        "queue.pause": Role.OPERATOR,
+        "queue.resume": Role.OPERATOR,
+        "queue.limit": Role.ADMIN,
+        "queue.purge": Role.ADMIN,
+        "task.requeue": Role.OPERATOR,
+        "task.cancel": Role.OPERATOR,
+        "task.delete": Role.OPERATOR,
+        "task.run-now": Role.OPERATOR,
+        "task.replay": Role.OPERATOR,
+        "tasks.bulk": Role.OPERATOR,
+        "dead.requeue": Role.OPERATOR,
+        "dead.purge": Role.ADMIN,
+        "periodic.run": Role.OPERATOR,
+        "periodic.enable": Role.OPERATOR,
+        "periodic.disable": Role.OPERATOR,
+        "worker.quiet": Role.ADMIN,
+        "worker.resume": Role.ADMIN,
+        "worker.stop": Role.ADMIN,
+        "operation.cancel": Role.OPERATOR,
+    }
+)
+"""The least role for each action."""
 
 
-def _is_part(text: str, page: str) -> bool:
-    # Browsers resolve . and .. before they ask; servers decode %2F, and ? and # end a path.
-    fits = _PART.fullmatch(text) is not None and not {".", ".."} & set(text.split("/"))
-    return fits and ("/" not in text or page.startswith("queue"))
+class RequestParameters:
+    """Named texts of a query or a form. The last of a name counts; `all` gives every one."""
+
+    def __init__(self, pairs: Collection[tuple[str, str]]) -> None:
+        self._pairs = list(pairs)
+        self._last: Mapping[str, str] = dict(self._pairs)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._last
+
+    def text(self, name: str, default: str = "", *, longest: int = 200) -> str:
+        """A text of at most `longest` characters, stripped; longer ones are cut."""
+        return self._last.get(name, default)[:longest].strip()
+
+    def whole(self, name: str, default: int, *, lowest: int, highest: int) -> int:
+        """A whole number within its range."""
+        given = self._last.get(name, "").strip()[:20]
+        try:
+            return min(max(int(given), lowest), highest)
+        except ValueError:
+            return default
+
+    def number(self, name: str, default: float | None, *, lowest: float, highest: float) -> float | None:
+        """A number within its range; `default` for NaN and for a text that is not a number."""
+        try:
+            found = float(self._last.get(name, "").strip()[:30])
+        except ValueError:
+            return default
+        return default if math.isnan(found) else min(max(found, lowest), highest)
+
+    def choice(self, name: str, known: Collection[str], default: str) -> str:
+        """One of `known`."""
+        given = self._last.get(name, default)
+        return given if given in known else default
+
+    def flag(self, name: str) -> bool:
+        """Whether the parameter is present and is not 0, false, no or off."""
+        return self._last.get(name, "").lower() not in ("", "0", "false", "no", "off")
+
+    def all(self, name: str, *, most: int = 1000, longest: int = 200) -> list[str]:
+        """All texts of that name except empty ones, at most `most`."""
+        return [value[:longest] for key, value in self._pairs if key == name and value][:most]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +123,7 @@ class Context:
     """Sessions of the login page; None for other authentication methods."""
     path_for: Callable[..., str] = field(repr=False)
     address: str
-    """The client's address (see addresses.py)."""
+    """The client's address (see `auth.address_of`)."""
     root: str
     """Prefix of every URL: empty, or `/jobs`."""
 
@@ -78,7 +152,7 @@ class Context:
         return self.root + self.path_for(page, **parts)
 
     def may(self, action: str) -> bool:
-        """Whether the user may do that action (a name of `roles.ROLE_OF`)."""
+        """Whether the user may do that action (a name of `ROLE_OF`)."""
         return self.acts and self.identity.role >= ROLE_OF[action]
 
 
@@ -105,7 +179,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """POST `path`: `endpoint` changes something. Its role is that of its name in `roles.ROLE_OF`; none is an error."""
+    """POST `path`: `endpoint` changes something. Its role is that of its name in `ROLE_OF`; none is an error."""
 
     path: str
     name: str
@@ -113,9 +187,67 @@ class Action:
 
     def __post_init__(self) -> None:
         if self.name not in ROLE_OF:
-            raise KeyError(f"action {self.name!r} has no role: add it to jobrunner.web.roles.ROLE_OF")
+            raise KeyError(f"action {self.name!r} has no role: add it to jobrunner.web.routing.ROLE_OF")
 
     @property
     def role(self) -> Role:
         """The least role that may do this."""
         return ROLE_OF[self.name]
+
+
+def _is_part(text: str, page: str) -> bool:
+    # Browsers resolve . and .. before they ask; servers decode %2F, and ? and # end a path.
+    fits = _PART.fullmatch(text) is not None and not {".", ".."} & set(text.split("/"))
+    return fits and ("/" not in text or page.startswith("queue"))
+
+
+def parse_pairs(text: str) -> RequestParameters:
+    """The parameters of `a=1&b=2`. Raises Refused for more fields than any form here has."""
+    try:
+        return RequestParameters(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="replace"))
+    except ValueError as error:
+        raise Refused(f"too many fields: at most {_MOST_FIELDS}") from error
+
+
+async def read_form(request: Request) -> RequestParameters:
+    """The parameters of a form or of a JSON object. Raises Refused, TooLarge, TooSlow."""
+    try:
+        body = await asyncio.wait_for(_body(request), _FORM_S)
+    except TimeoutError as error:
+        raise TooSlow(f"the form did not arrive within {_FORM_S:.0f} seconds") from error
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body:
+        return RequestParameters(())
+    if kind == "application/x-www-form-urlencoded":
+        return parse_pairs(body.decode("utf-8", "replace"))
+    if kind == "application/json":
+        return _json_form(body)
+    raise Refused(f"a form is application/x-www-form-urlencoded or application/json, not {kind[:60]!r}")
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_FORM:
+            raise TooLarge("the form is too large: at most 1 MiB")
+    return bytes(body)
+
+
+def _json_form(body: bytes) -> RequestParameters:
+    try:
+        found = msgspec.json.decode(body, type=dict[str, str | int | float | bool | list[str] | None])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused("the body is no JSON object of texts, numbers and lists of texts") from error
+    pairs = [(name, part) for name, value in found.items() for part in (value if isinstance(value, list) else [value])]
+    return RequestParameters([(name, _as_text(value)) for name, value in pairs if value is not None])
+
+
+def _as_text(value: Any) -> str:
+    return ("1" if value else "0") if isinstance(value, bool) else str(value)
+
+
+def wants_json(request: HTTPConnection) -> bool:
+    """Whether the client asks for JSON, as programs do."""
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted

@@ -7,10 +7,9 @@ from typing import Any
 from jobrunner.errors import InvalidOption
 from jobrunner.option_names import check_options
 from jobrunner.settings import check_whole, file_settings
-from jobrunner.web.addresses import networks
-from jobrunner.web.auth import Auth, Basic, Loopback, Token, TrustedProxy
-from jobrunner.web.login_links import LoginLinks
-from jobrunner.web.roles import Role, role_named
+from jobrunner.web.auth import Auth, Loopback, Role, TrustedProxy, networks, role_named
+from jobrunner.web.credentials import Basic, Token
+from jobrunner.web.login import LoginLinks
 
 _LISTS = ("basic", "user_token", "trusted_proxy", "role_of", "redact")
 _TEXTS = ("host", "token", "proxy_header", "prefix_path", "secret")

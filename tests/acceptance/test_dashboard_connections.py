@@ -118,7 +118,7 @@ def test_a_head_that_trickles_in_is_given_up(
 def test_a_form_that_trickles_in_is_given_up(server: Server, tmp_path: Path) -> None:
     head = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
     with (
-        running(server.url, tmp_path, "--token", "long enough", limits_s={"parameters._FORM_S": 0.5}) as dashboard,
+        running(server.url, tmp_path, "--token", "long enough", limits_s={"routing._FORM_S": 0.5}) as dashboard,
         socket.create_connection(("127.0.0.1", dashboard.port), 60) as slow,
     ):
         slow.sendall(head + b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=")

@@ -20,7 +20,7 @@ from jobrunner.errors import ServerRefused
 from jobrunner.inspector import audit
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
-from jobrunner.web.login_links import LoginLinks
+from jobrunner.web.login import LoginLinks
 from tests.security.roles import PASSWORD, grant
 from tests.support.server import Server, version_of
 from tests.support.waiting import wait_for

@@ -57,7 +57,8 @@ OPENED = {
 def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
     """URLs of pages by name."""
     from jobrunner.web.app import create_app
-    from jobrunner.web.auth import Loopback, Token
+    from jobrunner.web.auth import Loopback
+    from jobrunner.web.credentials import Token
     from jobrunner.web.operations import Operations, read_operation
 
     operation = Operations(shop.client).start("requeue", who="ann", wanted=Filter(queue="billing", error="unknown"))

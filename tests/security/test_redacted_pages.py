@@ -17,9 +17,9 @@ from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.internals import keys_of
 from jobrunner.redaction import HIDDEN, Redaction
 from jobrunner.web.app import create_app
-from jobrunner.web.auth import Basic
+from jobrunner.web.auth import Role
+from jobrunner.web.credentials import Basic
 from jobrunner.web.pages import all_pages
-from jobrunner.web.roles import Role
 from tests.security.conftest import KEY, Connect
 
 SECRET = "hunter2"

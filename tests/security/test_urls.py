@@ -17,8 +17,8 @@ from jobrunner.cli.output import guarded
 from jobrunner.client.internals import endpoint_of, keys_of
 from jobrunner.formatting import safe_url
 from jobrunner.web.app import create_app
-from jobrunner.web.auth import Basic, Token
-from jobrunner.web.roles import Role
+from jobrunner.web.auth import Role
+from jobrunner.web.credentials import Basic, Token
 from tests.security.conftest import Connect
 from tests.support.server import Server
 

@@ -3,8 +3,8 @@
 from jobrunner.inspector.live_snapshot import most_failing
 from jobrunner.inspector.stats import by_job
 from jobrunner.web.live import DashboardSnapshot
+from jobrunner.web.rendering import SPANS, asked_span, plots
 from jobrunner.web.routing import Context, Page, Values
-from jobrunner.web.stats_charts import SPANS, asked_span, plots
 
 _STATES = ("waiting", "scheduled", "pending", "dead")
 _MOST_ROWS, _MOST_TASKS = 8, 6

@@ -14,9 +14,8 @@ from jobrunner.inspector.task_rows import first_rows
 from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.pages.operation import begin
-from jobrunner.web.rendering import limit, span
+from jobrunner.web.rendering import SPANS, asked_span, limit, plots, span
 from jobrunner.web.routing import Action, Context, Done, Page, Values
-from jobrunner.web.stats_charts import SPANS, asked_span, plots
 
 _ORDERS = ("name", "waiting", "scheduled", "pending", "dead", "done")
 _AT_ONCE = 100

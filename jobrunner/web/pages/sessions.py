@@ -1,6 +1,6 @@
 """Sessions of the login page: which browsers are logged in, since when, from where."""
 
-from jobrunner.web.roles import Role
+from jobrunner.web.auth import Role
 from jobrunner.web.routing import Context, Page, Values
 
 

@@ -16,13 +16,12 @@ from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.inspector.search import STATES, Filter, SearchPage, search
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.task import TaskRecord
+from jobrunner.web.auth import Role
 from jobrunner.web.errors import NotAllowed, Refused
 from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.operations import CHANGES, change
 from jobrunner.web.pages.operation import begin
-from jobrunner.web.parameters import RequestParameters
-from jobrunner.web.roles import Role
-from jobrunner.web.routing import Action, Context, Done, Page, Values
+from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters, Values
 
 _STATES = ("", "waiting", "pending", "scheduled", "dead")
 _AT_ONCE = 50

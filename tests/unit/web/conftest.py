@@ -7,9 +7,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from jobrunner.client.client import Client
+from jobrunner.web.access import BROWSER_COOKIE, form_token
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
-from jobrunner.web.security import BROWSER_COOKIE, form_token
 
 
 class Browser(TestClient):

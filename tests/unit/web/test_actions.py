@@ -12,9 +12,10 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
-from jobrunner.web.auth import Identity, Token
+from jobrunner.web.auth import Identity, Role
+from jobrunner.web.credentials import Token
 from jobrunner.web.pages import all_actions, all_pages
-from jobrunner.web.roles import ROLE_OF, Role
+from jobrunner.web.routing import ROLE_OF
 from tests.support.waiting import wait_for
 
 JSON = {"accept": "application/json"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jobrunner.errors import InvalidOption
-from jobrunner.web.auth import Basic, Identity, Token, TrustedProxy
-from jobrunner.web.roles import Role
+from jobrunner.web.auth import Identity, Role, TrustedProxy
+from jobrunner.web.credentials import Basic, Token
 
 ANN = {"ann": ("correct horse", Role.OPERATOR)}
 

@@ -12,12 +12,11 @@ import redis
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.inspector import audit as notes_module
-from jobrunner.web.addresses import site_of
+from jobrunner.web.access import BROWSER_COOKIE
 from jobrunner.web.app import create_app
-from jobrunner.web.auth import Basic, Identity, Loopback, Token, TrustedProxy
-from jobrunner.web.login_throttle import MOST
-from jobrunner.web.roles import Role
-from jobrunner.web.security import BROWSER_COOKIE
+from jobrunner.web.auth import Identity, Loopback, Role, TrustedProxy, site_of
+from jobrunner.web.credentials import Basic, Token
+from jobrunner.web.sessions import MOST
 from tests.unit.web.conftest import Browser
 
 JSON = {"accept": "application/json"}

@@ -9,8 +9,8 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.web.app import create_app
-from jobrunner.web.login_links import LoginLinks
-from jobrunner.web.login_throttle import MOST
+from jobrunner.web.login import LoginLinks
+from jobrunner.web.sessions import MOST
 from tests.unit.web.conftest import Browser
 
 JSON = {"accept": "application/json"}
@@ -138,7 +138,7 @@ def test_only_the_owner_gets_more_links(browse: Browse, links: LoginLinks) -> No
 
 
 def test_a_token_that_lasts_is_not_taken_from_a_link(browse: Browse) -> None:
-    from jobrunner.web.auth import Token
+    from jobrunner.web.credentials import Token
 
     browser = browse(auth=Token("long enough"))
 

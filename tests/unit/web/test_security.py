@@ -16,9 +16,9 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.periodic import read_definition
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import Task
-from jobrunner.web.auth import Identity, Token
+from jobrunner.web.auth import Identity, Role
+from jobrunner.web.credentials import Token
 from jobrunner.web.pages import all_pages
-from jobrunner.web.roles import Role
 
 JSON = {"accept": "application/json"}
 NASTY = "\"><script>alert(1)</script>'{{7*7}}<img src=x onerror=alert(1)>"

@@ -10,14 +10,13 @@ import redis
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
-from jobrunner.web import access as module
 from jobrunner.web import live as live_module
-from jobrunner.web.access import Sessions
-from jobrunner.web.auth import Basic, Token
+from jobrunner.web import sessions as module
+from jobrunner.web.auth import Role
+from jobrunner.web.credentials import Basic, Secret, Token, hashed
 from jobrunner.web.errors import TooBusy
 from jobrunner.web.live import LiveUpdates
-from jobrunner.web.password_hash import Secret, hashed
-from jobrunner.web.roles import Role
+from jobrunner.web.sessions import Sessions
 
 JSON = {"accept": "application/json"}
 NAMED = Token(named={"ann": ("secret of ann", Role.ADMIN), "bob": ("secret of bob", Role.OPERATOR),
@@ -131,7 +130,7 @@ def test_what_the_server_has_is_of_no_use_for_coming_in(browse: Browse, raw: red
 
 
 def test_sessions_are_bounded_and_expire(client: Client, raw: redis.Redis, keys: Keys, monkeypatch: Any) -> None:
-    monkeypatch.setattr(module, "_MOST", 10)
+    monkeypatch.setattr(module, "_MOST_SESSIONS", 10)
     sessions = Sessions(client, b"key")
     words = [sessions.begin("ann", "") for _ in range(25)]
 
@@ -139,7 +138,7 @@ def test_sessions_are_bounded_and_expire(client: Client, raw: redis.Redis, keys:
     assert sessions.find(words[-1]) is not None
     assert sessions.find(words[0]) is None
     assert 0 < raw.ttl(keys.sessions) <= module.LASTS_S
-    monkeypatch.setattr("jobrunner.web.security.unix_ms", lambda: 1e15)
+    monkeypatch.setattr("jobrunner.web.sessions.unix_ms", lambda: 1e15)
     assert sessions.find(words[-1]) is None
 
 

@@ -3,8 +3,9 @@
 import pytest
 
 from jobrunner.errors import InvalidOption, UnknownOption
-from jobrunner.web.auth import Basic, Loopback, Token, TrustedProxy
-from jobrunner.web.login_links import LoginLinks
+from jobrunner.web.auth import Loopback, TrustedProxy
+from jobrunner.web.credentials import Basic, Token
+from jobrunner.web.login import LoginLinks
 from jobrunner.web.settings import settle
 
 
