@@ -23,10 +23,9 @@ from jobrunner.cli.options import (
     with_shared_options,
 )
 from jobrunner.cli.output import echo
-from jobrunner.cli.restart import Restart
-from jobrunner.cli.signals import Lifeline, ask_at_signals
+from jobrunner.cli.signals import Lifeline, Restart, ask_at_signals
 from jobrunner.cli.suggestions import queue_names
-from jobrunner.cli.supervisor.supervisor import Supervisor
+from jobrunner.cli.supervisor import Supervisor
 from jobrunner.client.client import Client
 from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption, WorkerBroken

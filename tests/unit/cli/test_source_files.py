@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.cli.source_files import SourceFiles
+from jobrunner.cli.supervisor import SourceFiles
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.cli.supervisor import supervisor
-from jobrunner.cli.supervisor.supervisor import Supervisor
+from jobrunner.cli import supervisor
+from jobrunner.cli.supervisor import Supervisor
 from jobrunner.errors import ServerUnavailable
 from tests.support.waiting import wait_for
 from tests.unit.cli.supervisor.processes_for_tests import Signals, a_worker

@@ -1,17 +1,16 @@
 """The supervisor of `work --processes N`, `work --reload` and `pipeline run`: it runs worker processes and does no work
 itself."""
 
+import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from jobrunner.cli.output import DONE, MISUSE, NO
 from jobrunner.cli.signals import on_signals
-from jobrunner.cli.source_files import SourceFiles
-from jobrunner.cli.supervisor.processes import ENDED, WorkerProcess, WorkerSlot, told
-from jobrunner.cli.supervisor.rolling_restart import RollingRestart
+from jobrunner.cli.worker_processes import ENDED, RollingRestart, WorkerProcess, WorkerSlot, told
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import ServerError
 from jobrunner.logs import SafeLogger
@@ -29,6 +28,38 @@ _LOOK_EVERY_S = 1.0
 _ASK_EVERY_S = 0.5
 
 
+class SourceFiles:
+    """The .py files below a folder, and which of them changed. Leaves out hidden folders and virtual environments."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written = dict(self._look())
+
+    def changed(self) -> list[str]:
+        """Paths that were written, added or removed since the last call, sorted."""
+        before, self._written = self._written, dict(self._look())
+        return sorted({path for path, _ in before.items() ^ self._written.items()})
+
+    def _look(self) -> Iterator[tuple[str, int]]:
+        for place, folders, names in os.walk(self._folder):
+            folders[:] = [name for name in folders if _may_hold_sources(place, name)]
+            for name in names:
+                path = os.path.join(place, name)  # noqa: PTH118 - thousands of files, each second
+                if name.endswith(".py") and (written := _written_ns(path)):
+                    yield path, written
+
+
+def _may_hold_sources(place: str, name: str) -> bool:
+    return not name.startswith((".", "__pycache__")) and not Path(place, name, "pyvenv.cfg").exists()
+
+
+def _written_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116
+    except OSError:
+        return 0  # removed while we looked, or a dangling link
+
+
 class Supervisor:
     """Keeps worker processes running. Its duties:
 
@@ -37,7 +68,7 @@ class Supervisor:
     3. starts one that crashed again, after a pause that doubles; one that five times in a row does not come as far as
        taking tasks, or says that it is misused, is given up, and all with it, unless it worked before and others work
        now. A crash later than that may be the fault of a task, whose attempts end;
-    4. replaces them one after the other at SIGHUP, and one that is due for recycling (see Replacing);
+    4. replaces them one after the other at SIGHUP, and one that is due for recycling (see RollingRestart);
     5. passes on what it is asked: once to stop, twice at once; at the third time it kills;
     6. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
     7. with `until`, stops them gracefully when that answers yes; it is asked twice a second;

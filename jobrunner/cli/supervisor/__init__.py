@@ -1,1 +1,0 @@
-"""Several worker processes, and the supervisor that restarts them."""
