@@ -138,7 +138,7 @@ class SoakProcesses:
         environment = {**self._environment, "JOBRUNNER_URL": self._urls[-1 if proxied else 0]}
         command = [sys.executable, "-m", "jobrunner", *self._words, f"--lifeline={ours}"]
         if role != "worker":
-            command = [sys.executable, "-m", f"jobrunner.soak.{role}"]
+            command = [sys.executable, "-m", "jobrunner.soak.clients", role]
         # Ignored from the first instruction on: a SIGUSR1 before the producer has its handler would end it.
         before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         with self._log.open("ab") as log:

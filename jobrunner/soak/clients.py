@@ -1,11 +1,16 @@
-"""The process that enqueues: ``python -m jobrunner.soak.producer``. On SIGUSR1 it enqueues a burst.
+"""The processes of a soak that are clients and no workers: ``python -m jobrunner.soak.clients ROLE``.
 
-Invariant: a task is *offered* in the ledger before it is sent, and *acknowledged* there only when the call that
-sent it has returned. A call that raised is repeated with the same ids, which creates no duplicates.
+The `producer` enqueues, on SIGUSR1 a burst. Invariant: a task is *offered* in the ledger before it is sent, and
+*acknowledged* there only when the call that sent it has returned. A call that raised is repeated with the same ids,
+which creates no duplicates.
+
+The `manual_consumer` works without jobs: it reserves items, moves them from one queue to the next, and commits them.
+Invariant: the ledger has an item's end before the item is committed, as with jobs.
 """
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from random import Random
@@ -20,7 +25,7 @@ from jobrunner.errors import JobrunnerError, QueueFull
 from jobrunner.jobs.build import build_task
 from jobrunner.jobs.job import definition_of
 from jobrunner.jobs.options import EnqueueOptions
-from jobrunner.soak.jobs import HAND, IN, LEDGER, Doomed, Limited, Noted, Short, Single
+from jobrunner.soak.jobs import HAND, IN, LEDGER, OUT, Doomed, Limited, Noted, Short, Single
 from jobrunner.soak.ledger import line_of, write
 from jobrunner.soak.processes import ChildSettings, asked_to_stop, settings_here
 from jobrunner.task import Task, new_id
@@ -28,6 +33,8 @@ from jobrunner.task import Task, new_id
 _TURN_S = 0.1
 _BURST_S = 5
 _AGAIN_S = 0.1
+_AT_ONCE = 50
+_IDLE_S = 0.05
 _SHARES = {"short": 70, "failing": 5, "delayed": 10, "limited": 3, "hand": 10, "doomed": 0.3, "single": 1}
 
 
@@ -106,14 +113,43 @@ class Producer:
         return replace(task, keepalive_ms=own_ms)
 
 
-def main() -> None:
+def carry(client: Client, keepalive_s: float, stop: threading.Event, ledger: str) -> None:
+    """Works until it is asked to stop. Where a report fails, the end of the lease gives the item back."""
+    while not stop.is_set():
+        try:
+            carried = _pass_on(client, keepalive_s) + _finish(client, keepalive_s, ledger)
+        except JobrunnerError:
+            carried = 0
+        if not carried:
+            stop.wait(_IDLE_S)
+
+
+def _pass_on(client: Client, keepalive_s: float) -> int:
+    leases = client.queue(IN).reserve(_AT_ONCE, keepalive=keepalive_s)
+    for lease in leases:
+        lease.move(OUT.partition("/")[2])
+    return len(leases)
+
+
+def _finish(client: Client, keepalive_s: float, ledger: str) -> int:
+    leases = client.queue(OUT).reserve(_AT_ONCE, keepalive=keepalive_s)
+    if leases:
+        write(ledger, [line_of(event, lease.id, lease.attempts) for lease in leases for event in ("start", "end")])
+        client.queue(OUT).commit_many(leases)
+    return len(leases)
+
+
+def main(role: str) -> None:
     """Runs until it is asked to stop."""
     stop = asked_to_stop()
     with Client() as client:
+        if role == "manual_consumer":
+            carry(client, settings_here().keepalive, stop, os.environ[LEDGER])
+            return
         producer = Producer(client, settings_here(), stop, Random())
         signal.signal(signal.SIGUSR1, lambda *_: producer.burst())
         producer.run()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
