@@ -12,8 +12,7 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.history import REPLAYED_FROM
 from jobrunner.client.records import RunningAttempt, WorkerRecord
-from jobrunner.clock import from_ms
-from jobrunner.inspector.task_rows import TaskRow
+from jobrunner.inspector.task_rows import TaskRow, read_instant
 from jobrunner.task import Failure, TaskRecord, TaskState
 
 Kind = Literal[
@@ -139,7 +138,7 @@ def timeline(record: TaskRecord, workers: Iterable[WorkerRecord] = ()) -> list[T
     alive, by which a worker is named that did not report."""
     found = [_begin(record)]
     found += [_failed(failure, workers) for failure in record.failures]
-    if record.state is not TaskState.WAITING and (started := _instant(record, "started_at")) is not None:
+    if record.state is not TaskState.WAITING and (started := read_instant(record.fields.get("started_at"))) is not None:
         found.append(TimelineEvent(kind="started", at=started, attempt=record.attempts))
     if record.when is not None:
         found += _end(record, record.when)
@@ -162,10 +161,3 @@ def _end(record: TaskRecord, when: datetime) -> list[TimelineEvent]:
         return [TimelineEvent(kind=_LAST[record.state], at=when, attempt=record.attempts)]
     kind: Kind = "lease" if record.state is TaskState.PENDING else "retry" if record.retry_count else "due"
     return [TimelineEvent(kind=kind, at=when, ahead=True, attempt=record.retry_count + 1)]
-
-
-def _instant(record: TaskRecord, field: str) -> datetime | None:
-    try:
-        return from_ms(float(record.fields[field]))
-    except (KeyError, ValueError, OverflowError, OSError):
-        return None

@@ -23,6 +23,7 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, queue_views, shown_url
 from jobrunner.inspector.stats import by_job, by_queue
+from jobrunner.inspector.stats_types import JobStats
 from jobrunner.inspector.task_rows import TaskRow, first_lines
 
 CAME = ("enqueued", "moved_in")
@@ -115,6 +116,15 @@ class LiveSnapshot:
     unknown: tuple[UnknownType, ...] = ()
     """Jobs that no worker of their queue knows, among the tasks that were read."""
 
+    @property
+    def slots(self) -> int:
+        """How many tasks the workers can run at a time."""
+        return sum(worker.concurrency for worker in self.workers)
+
+    def total(self, state: str) -> int:
+        """Tasks of all queues in one state."""
+        return sum(getattr(queue, state) for queue in self.queues)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
@@ -157,7 +167,12 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
 
 def recent_failures(client: Client) -> dict[tuple[str, str], int]:
     """Attempts that failed in the last quarter of an hour, by job and queue. One round trip, with a large reply."""
-    return {(one.type, one.queue): one.failed for one in by_job(client, since=_RECENTLY) if one.failed}
+    return failures_by_job(by_job(client, since=_RECENTLY))
+
+
+def failures_by_job(jobs: Iterable[JobStats]) -> dict[tuple[str, str], int]:
+    """Failed attempts by (job, queue); jobs without any are left out."""
+    return {(one.type, one.queue): one.failed for one in jobs if one.failed}
 
 
 def most_failing(failing: Iterable[FailingJob], failed: Mapping[tuple[str, str], int]) -> tuple[FailingJob, ...]:

@@ -17,11 +17,11 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.clock import perf_counter
 from jobrunner.errors import InvalidOption
+from jobrunner.inspector import task_rows
 from jobrunner.inspector.task_rows import LATEST_FIRST, TaskPosition, TaskRow, line_of
 from jobrunner.redaction import Redaction
 
-STATES = ("pending", "waiting", "scheduled", "dead", "done")
-_USUAL_STATES = STATES[:4]
+STATES = (*task_rows.STATES, "done")
 _AT_ONCE = 500
 """Tasks examined by one call, which blocks the server for about a millisecond."""
 _MOST_CALLS = 20
@@ -119,7 +119,7 @@ def total_of(client: Client, wanted: Filter) -> int:
 def _lines(client: Client, wanted: Filter) -> list[_TaskFields]:
     """The (queue, state) pairs to search, in order."""
     names = [wanted.queue] if wanted.queue else client.queues()
-    states = [wanted.state] if wanted.state else list(_USUAL_STATES)
+    states = [wanted.state] if wanted.state else list(task_rows.STATES)
     keys = [keys_of(client).queue(name) for name in names]
     if len(keys) * len(states) <= _FEW:
         calls = [command("ZCARD", getattr(one, state), read=int) for state in states for one in keys]

@@ -14,8 +14,9 @@ from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.client.settings_hash import read_settings
-from jobrunner.clock import from_ms, perf_counter
+from jobrunner.clock import perf_counter
 from jobrunner.errors import ServerRefused
+from jobrunner.inspector.task_rows import read_instant
 from jobrunner.queue_settings import RateLimit
 
 _CALLS_AT_ONCE = 10
@@ -46,6 +47,16 @@ class QueueView:
     rate: RateLimit | None = None
     problem: str = ""
     """Why the server could not count it."""
+
+    @property
+    def open(self) -> int:
+        """Tasks that are still to do, or being done."""
+        return self.waiting + self.scheduled + self.pending
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether it has open tasks and no worker serves it."""
+        return self.open > 0 and not self.workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +168,7 @@ def _view(name: str, found: QueueSummary | str, now_ms: float, serving: int) -> 
         dead=counts.dead,
         done=counts.done,
         paused=paused,
-        paused_until=_instant(ends) if paused else None,
+        paused_until=read_instant(ends) if paused else None,  # damage: the scripts read a pause without an end
         totals=counts.totals,
         workers=serving,
         oldest_s=None if oldest is None else max(now_ms - oldest, 0.0) / 1000,
@@ -165,10 +176,3 @@ def _view(name: str, found: QueueSummary | str, now_ms: float, serving: int) -> 
         max_size=limits.max_size,
         rate=limits.rate,
     )
-
-
-def _instant(ms: float | None) -> datetime | None:
-    try:
-        return None if ms is None else from_ms(ms)
-    except (ValueError, OverflowError, OSError):  # damage, which the scripts read as a pause without an end
-        return None

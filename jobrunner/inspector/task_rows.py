@@ -95,17 +95,17 @@ def line_of(place: TaskPosition, fields: dict[str, str], hide: Callable[[str], s
         state=place.state,
         when=from_ms(place.score) if place.state != "waiting" else None,
         attempt=failures + (place.state != "dead"),
-        started=_instant(fields["started_at"]),
-        enqueued=_instant(fields["enqueue_time"]) or from_ms(0),
+        started=read_instant(fields["started_at"]),
+        enqueued=read_instant(fields["enqueue_time"]) or from_ms(0),
         error=hide(last_line(fields["error"])),
     )
 
 
-def _instant(text: str) -> datetime | None:
-    number = _number(text)
+def read_instant(ms: float | str | bytes | None) -> datetime | None:
+    """The instant of a number of the server, Unix ms; None where there is none, or it is damaged."""
     try:
-        return None if number is None else from_ms(number)
-    except (ValueError, OverflowError, OSError):  # damage
+        return None if ms is None else from_ms(float(ms))
+    except (ValueError, OverflowError, OSError):
         return None
 
 

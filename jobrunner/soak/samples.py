@@ -57,7 +57,7 @@ class QueueSample:
 def server_side(client: Client) -> QueueSample:
     """Polls the queues in one round trip. Raises ServerError."""
     seen = counted_queues(client, QUEUES)
-    left = {name: queue.waiting + queue.scheduled + queue.pending for name, queue in seen.items()}
+    left = {name: queue.open for name, queue in seen.items()}
     return QueueSample(
         in_flight=sum(queue.pending for queue in seen.values()),
         dead=sum(queue.totals.get("dead", 0) for queue in seen.values()),

@@ -25,7 +25,7 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph, published
 from jobrunner.inspector.doctor import Check, warn
 from jobrunner.inspector.doctor.server import facts_checks
-from jobrunner.inspector.doctor.workload import unknown_type_check
+from jobrunner.inspector.doctor.workload import leader_check, unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.web.errors import TooBusy
@@ -55,7 +55,7 @@ class DashboardSnapshot:
     @property
     def nav(self) -> dict[str, int]:
         """The counts shown next to the names of pages."""
-        return {"dead": sum(queue.dead for queue in self.look.queues)}
+        return {"dead": self.look.total("dead")}
 
 
 class LiveUpdates:
@@ -154,7 +154,7 @@ class LiveUpdates:
         self._pulse.add(seen)
         graphs = broker_of(self._client).run(published(keys_of(self._client)))
         ends = {node.queue for graph in graphs.values() for node in graph.nodes if not node.is_served}
-        unserved = tuple(queue for queue in seen.queues if _is_stuck(queue) and queue.name not in ends)
+        unserved = tuple(queue for queue in seen.queues if queue.is_unserved and queue.name not in ends)
         return DashboardSnapshot(
             look=seen,
             graphs=graphs,
@@ -180,21 +180,17 @@ class _Stream(StreamingResponse):
             self._at_end()
 
 
-def _is_stuck(queue: QueueView) -> bool:
-    return not queue.workers and bool(queue.waiting or queue.scheduled or queue.pending)
-
-
 def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
     found = [check for check in (facts_checks(seen.server) if seen.server else ()) if check.verdict != "ok"]
     if unserved:
         names = [queue.name for queue in unserved]
         told = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
-        undone = sum(queue.waiting + queue.scheduled + queue.pending for queue in unserved)
+        undone = sum(queue.open for queue in unserved)
         advice = f"start one: jobrunner work MODULE -q {names[0]}"
         found.append(warn("workers", f"none serves {told}, with {undone:,} to do", advice))
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:
-        found.append(warn("leader", "none: scheduled tasks do not become due", "a worker should take over within 10 s"))
+        found.append(leader_check(None))
     return found
 
 

@@ -10,6 +10,7 @@ from jobrunner.cli.top.state import Screen, shown_queues
 from jobrunner.cli.top.terminal import Cell, joined, line, padded, titled
 from jobrunner.client.records import WorkerRecord
 from jobrunner.formatting import bar, counted, curve, duration, number, percent, short_duration, size
+from jobrunner.inspector.doctor.server import is_nearly_full
 from jobrunner.inspector.live_snapshot import FailingJob, LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
@@ -98,7 +99,7 @@ def _memory(seen: LiveSnapshot) -> list[Cell]:
 def _totals(seen: LiveSnapshot) -> list[Cell]:
     cells = []
     for state, style in (("waiting", "cyan"), ("scheduled", "blue"), ("pending", "green"), ("dead", "red")):
-        count = sum(getattr(queue, state) for queue in seen.queues)
+        count = seen.total(state)
         cells += [Cell(f"{state} ", "dim"), Cell(number(count), f"bold {style}" if count else "bold"), Cell("  ")]
     return cells
 
@@ -117,7 +118,7 @@ def _warnings(screen: Screen, width: int) -> list[Text]:
     told = []
     if server is not None and server.evicts:
         told.append(f"the server may delete tasks to make room: maxmemory-policy is {server.maxmemory_policy}")
-    if server is not None and server.share_used > 0.8:
+    if server is not None and is_nearly_full(server):
         told.append(f"the server is nearly full: {percent(server.share_used)} of maxmemory")
     return [line([Cell(f"! {one}", "bold yellow")], width) for one in told]
 

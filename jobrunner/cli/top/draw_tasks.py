@@ -9,11 +9,11 @@ from typing import Any
 from rich.text import Text
 
 from jobrunner.cli.output import readable
-from jobrunner.cli.top.state import STATES, Screen, shown_tasks
+from jobrunner.cli.top.state import Screen, shown_tasks
 from jobrunner.cli.top.terminal import Cell, line, plain, titled
 from jobrunner.formatting import number, short_duration
 from jobrunner.inspector.attempts import TimelineEvent, timeline
-from jobrunner.inspector.task_rows import TaskRow
+from jobrunner.inspector.task_rows import STATES, TaskRow
 from jobrunner.redaction import Redaction
 from jobrunner.task import ENCRYPTED, TaskRecord
 

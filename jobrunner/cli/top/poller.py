@@ -17,7 +17,7 @@ from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.live_snapshot import LiveRates, live_rates_of, look, recent_failures
-from jobrunner.inspector.task_rows import first_lines
+from jobrunner.inspector.task_rows import LATEST_FIRST, first_lines
 
 Change = Callable[[Screen], Screen]
 """A change of the screen by an answer of the server, applied to the present screen."""
@@ -102,7 +102,7 @@ class ServerPoller:
 
     def _page(self, asked: Screen) -> Change:
         if asked.page == "tasks" and asked.queue is not None:
-            newest = asked.state == "dead"
+            newest = asked.state in LATEST_FIRST
             call = first_lines(self._client, asked.queue, asked.state, count=TASKS_SHOWN, newest=newest)
             found = tuple(broker_of(self._client).run(call))
             return lambda now: replace(now, tasks=found) if _same_list(now, asked) else now

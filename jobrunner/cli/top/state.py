@@ -7,12 +7,11 @@ from typing import Literal
 
 from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
-from jobrunner.inspector.task_rows import TaskRow
+from jobrunner.inspector.task_rows import STATES, TaskRow
 from jobrunner.redaction import Redaction
 from jobrunner.task import TaskRecord
 
 SORTS = ("name", "open", "rate", "dead")
-STATES = ("pending", "waiting", "scheduled", "dead")
 _PAGE = 10
 _LONGEST_FILTER = 60
 
@@ -80,7 +79,7 @@ def shown_queues(screen: Screen) -> list[QueueView]:
 
 def _weight(screen: Screen, queue: QueueView) -> float:
     if screen.sort == "open":
-        return queue.waiting + queue.scheduled + queue.pending
+        return queue.open
     if screen.sort == "rate":
         return screen.rates.get(queue.name, Rates()).out or 0.0
     return queue.dead if screen.sort == "dead" else 0.0

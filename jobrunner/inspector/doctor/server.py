@@ -64,7 +64,7 @@ def facts_checks(facts: ServerFacts) -> Iterator[Check]:
         yield fail("eviction", f"maxmemory-policy is {policy}: tasks may be deleted", "set it to noeviction")
     else:
         yield ok("eviction", f"maxmemory-policy is {policy}")
-    if facts.share_used > _NEARLY_FULL:
+    if is_nearly_full(facts):
         fullest = ", of the fullest node" if facts.nodes > 1 else ""
         share = f"{percent(facts.share_used)} of maxmemory is used{fullest}"
         yield warn("memory", share, "raise maxmemory, or purge what is dead: a full server takes no tasks")
@@ -79,6 +79,11 @@ def facts_checks(facts: ServerFacts) -> Iterator[Check]:
         yield ok("durability", "the append-only file is on")
     else:
         yield fail("durability", "the last write to the append-only file failed", "look at the server's disk and log")
+
+
+def is_nearly_full(facts: ServerFacts) -> bool:
+    """Whether the server will soon have no memory for more tasks."""
+    return facts.share_used > _NEARLY_FULL
 
 
 def durability_checks(facts: ServerFacts, fsync: str, asked: str) -> Iterator[Check]:

@@ -178,7 +178,7 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     for job in client.periodics():
         if not job.served:
             yield warn("periodic", f"{job.name} is not fired: no worker knows it", "start a worker with its module")
-    undone = sum(queue.waiting + queue.scheduled + queue.pending for queue in found)
+    undone = sum(queue.open for queue in found)
     here = OtherPrefix(prefix=keys_of(client).prefix, database=None, undone=undone, workers=len(workers))
     yield from neighbour_checks(here, other_prefixes(client, facts))
 
@@ -193,11 +193,10 @@ def leader_check(leads: str | None) -> Check:
 
 def queue_checks(queue: QueueView) -> Iterator[Check]:
     """Problems of one queue."""
-    undone = queue.waiting + queue.scheduled + queue.pending
     if queue.problem:
         yield fail("queue", f"{queue.name}: cannot be read", queue.problem)
-    if undone and not queue.workers:
-        yield warn("queue", f"{queue.name}: {undone} to do and no worker", f"jobrunner work MODULE -q {queue.name}")
+    if queue.is_unserved:
+        yield warn("queue", f"{queue.name}: {queue.open} to do and no worker", f"jobrunner work MODULE -q {queue.name}")
     if queue.paused and queue.waiting and queue.paused_until is None:
         told = f"{queue.name}: paused without an end, and {queue.waiting} wait"
         yield warn("queue", told, f"jobrunner queues resume {queue.name}")

@@ -10,7 +10,7 @@ from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import Filter
 from jobrunner.inspector.snapshot import is_known
 from jobrunner.inspector.stats import by_job, by_queue
-from jobrunner.inspector.task_rows import first_rows
+from jobrunner.inspector.task_rows import STATES, first_rows
 from jobrunner.queue_settings import QueueSettings, RateLimit
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.pages.operation import begin
@@ -19,7 +19,7 @@ from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _ORDERS = ("name", "waiting", "scheduled", "pending", "dead", "done")
 _AT_ONCE = 100
-_LISTED, _FIRST = ("pending", "waiting", "scheduled", "dead"), 8
+_FIRST = 8
 _LONGEST_PAUSE_S = 30 * 86400
 _MOST = 10_000_000
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
@@ -66,7 +66,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "facts": shown_settings(settings),
         "plots": plots(context.client, span, queue=name),
         "jobs": by_job(context.client, since=since, step=unit, queue=name)[:12],
-        "first": first_rows(context.client, name, (state for state in _LISTED if getattr(view, state)), count=_FIRST),
+        "first": first_rows(context.client, name, (state for state in STATES if getattr(view, state)), count=_FIRST),
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
         "unknown": [one for one in seen.look.unknown if one.queue == name],
         "is_unserved": name in {queue.name for queue in seen.unserved},

@@ -6,15 +6,14 @@ many.
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from datetime import datetime
 from itertools import islice
 from urllib.parse import urlencode
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.inspector.search import STATES, Filter, SearchPage, search
 from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.task_rows import read_instant
 from jobrunner.task import TaskRecord
 from jobrunner.web.auth import Role
 from jobrunner.web.errors import NotAllowed, Refused
@@ -118,15 +117,8 @@ def _kept(keeping: list[QueueView], chosen: str) -> int:
 
 
 def _took_s(record: TaskRecord) -> float | None:
-    began = _instant(record.fields.get("started_at"))
+    began = read_instant(record.fields.get("started_at"))
     return None if began is None or record.when is None else max((record.when - began).total_seconds(), 0.0)
-
-
-def _instant(raw: bytes | None) -> datetime | None:
-    try:
-        return None if raw is None else from_ms(float(raw))
-    except (ValueError, OverflowError, OSError):  # damage
-        return None
 
 
 def _bulk(context: Context) -> Done:

@@ -18,11 +18,11 @@ def _workers(context: Context) -> tuple[str, Values]:
     return "workers.html", {
         "nav": seen.nav,
         "workers": seen.look.workers,
-        "slots": sum(worker.concurrency for worker in seen.look.workers),
+        "slots": seen.look.slots,
         "in_hand": sum(worker.in_hand for worker in seen.look.workers),
-        "leader": next((worker.id for worker in seen.look.workers if worker.leads), ""),
+        "leader": seen.look.leader or "",
         "running": at_work(seen.look.workers, seen.look.running)[:_MOST],
-        "more": max(sum(queue.pending for queue in seen.look.queues) - _MOST, 0),
+        "more": max(seen.look.total("pending") - _MOST, 0),
         "unserved": seen.unserved,
         "unknown": seen.look.unknown,
     }
