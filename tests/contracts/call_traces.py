@@ -15,7 +15,7 @@ from types import FrameType
 
 from jobrunner import Client, Worker, job
 from jobrunner.client.current import within
-from tests.contracts.test_rules import PACKAGE
+from tests.contracts.sources import PACKAGE
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 

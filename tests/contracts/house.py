@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.contracts.call_traces import TARGETS, trips
+from tests.contracts.sources import PACKAGE
 from tests.contracts.test_circles import graph_of
-from tests.contracts.test_rules import PACKAGE
 
 SMALL, LONG_CLASS, LONG_FILE, MANY_ARGUMENTS = 60, 200, 300, 6
 

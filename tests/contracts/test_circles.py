@@ -1,13 +1,14 @@
 """No circle of imports in any tree, imports in functions and for types counted; import-linter knows one tree only."""
 
-import ast
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from tests.contracts.test_rules import ROOT
+from tests.contracts.sources import ONE_PROCESS, ROOT, source
+
+pytestmark = ONE_PROCESS
 
 
 def _modules(top: str) -> dict[str, Path]:
@@ -19,13 +20,12 @@ def _modules(top: str) -> dict[str, Path]:
 
 
 def _imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield inner if inner in known else node.module
+    module = source(path)
+    yield from module.imports
+    for origin, names in module.froms:
+        for name in names:
+            inner = f"{origin}.{name}"
+            yield inner if inner in known else origin
 
 
 def graph_of(top: str) -> dict[str, set[str]]:

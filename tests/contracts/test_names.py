@@ -1,11 +1,8 @@
 """One word for one thing: no class name means two things, and retired words are in no name (docs/start/words.md)."""
 
-import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +12,9 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.settings import ClientSettings, WorkerSettings
-from tests.contracts.test_rules import PACKAGE
+from tests.contracts.sources import ONE_PROCESS, PACKAGE, package
 
+pytestmark = ONE_PROCESS
 MODULES = """
 aftermath ahead answer away backoffs bar begin books boundary breaker bulk by_kind cable causes closing compose
 coordination crew curves dead_steps death decided declare declared definitions drivers embedded embedded_files
@@ -53,44 +51,36 @@ def _words(text: str) -> set[str]:
     return set(text.split())
 
 
-def _trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE), ast.parse(path.read_text("utf-8"))
-
-
 def test_no_class_name_means_two_things() -> None:
     found = defaultdict(list)
-    for path, tree in _trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found[node.name.lstrip("_")].append(path.as_posix())
+    for path, module in package().items():
+        for name in module.classes:
+            found[name.lstrip("_")].append(path.as_posix())
 
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
     assert len(found) > 400
 
 
 def test_no_module_has_a_retired_name() -> None:
-    assert [path.as_posix() for path, _ in _trees() if path.stem in _words(MODULES)] == []
+    assert [path.as_posix() for path in package() if path.stem in _words(MODULES)] == []
 
 
 def test_no_class_has_a_retired_name() -> None:
     found = [
-        f"{path}: {node.name}"
-        for path, tree in _trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.name.lstrip("_") in _words(CLASSES)
+        f"{path}: {name}"
+        for path, module in package().items()
+        for name in module.classes
+        if name.lstrip("_") in _words(CLASSES)
     ]
     assert found == []
 
 
 def test_no_public_function_has_a_retired_word_in_its_name() -> None:
     found = [
-        f"{path}: {node.name}"
-        for path, tree in _trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and not node.name.startswith("_")
-        and set(node.name.split("_")) & _words(WORDS)
+        f"{path}: {name}"
+        for path, module in package().items()
+        for name, _ in module.functions
+        if not name.startswith("_") and set(name.split("_")) & _words(WORDS)
     ]
     assert found == []
 

@@ -2,38 +2,19 @@
 
 import ast
 import re
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import jobrunner
 from jobrunner.events import KINDS
+from tests.contracts.sources import ONE_PROCESS, PACKAGE, ROOT, package, source
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "jobrunner"
-
-
-@cache
-def modules() -> list[tuple[Path, ast.Module]]:
-    """Every module of the package with its syntax tree."""
-    return [(path.relative_to(ROOT), ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))]
-
-
-def imported(tree: ast.Module) -> Iterator[str]:
-    """Full names of what a module imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            yield node.module
+pytestmark = ONE_PROCESS
 
 
 def test_only_the_clock_reads_the_time_or_sleeps() -> None:
     offenders = [
         str(path)
-        for path, tree in modules()
-        if path.name != "clock.py" and set(imported(tree)) & {"time", "time.sleep"}
+        for path, module in package().items()
+        if path.name != "clock.py" and module.imported & {"time", "time.sleep"}
     ]
     assert not offenders, f"{offenders}: import from jobrunner.clock, so that tests can replace it"
 
@@ -41,8 +22,8 @@ def test_only_the_clock_reads_the_time_or_sleeps() -> None:
 def test_only_logs_that_jobs_write_to_come_from_structlog() -> None:
     offenders = [
         str(path)
-        for path, tree in modules()
-        if path.as_posix() not in ("jobrunner/logs.py", "jobrunner/log_setup.py") and "structlog" in set(imported(tree))
+        for path, module in package().items()
+        if path.as_posix() not in ("jobrunner/logs.py", "jobrunner/log_setup.py") and "structlog" in module.imported
     ]
     assert not offenders, f"{offenders}: use jobrunner.logs.OwnLog, as trouble of a log must not end work"
 
@@ -50,8 +31,9 @@ def test_only_logs_that_jobs_write_to_come_from_structlog() -> None:
 def test_nothing_asks_datetime_for_the_present() -> None:
     offenders = [
         f"{path}:{node.lineno}"
-        for path, tree in modules()
-        for node in ast.walk(tree)
+        for path in package()
+        if re.search(r"\.(now|utcnow|today)\b", text := (ROOT / path).read_text("utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and node.attr in ("now", "utcnow", "today") and path.name != "clock.py"
         if isinstance(node.value, ast.Name) and node.value.id in ("datetime", "date")
     ]
@@ -60,16 +42,16 @@ def test_nothing_asks_datetime_for_the_present() -> None:
 
 def test_the_package_imports_itself_nowhere_through_its_root() -> None:
     offenders = [
-        f"{path}: {node.names[0].name}"
-        for path, tree in modules()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "jobrunner"
+        f"{path}: {names[0]}"
+        for path, module in package().items()
+        for origin, names in module.froms
+        if origin == "jobrunner"
     ]
     assert not offenders, f"{offenders}: import from the module that defines it; the root is for users"
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [str(path) for path, tree in modules() if not ast.get_docstring(tree)]
+    silent = [str(path) for path, module in package().items() if not module.docstring]
     assert not silent, f"{silent}: begin with a docstring"
 
 
@@ -120,8 +102,8 @@ def test_every_row_that_is_not_met_as_written_has_its_reason() -> None:
 def test_every_promised_row_is_named_by_a_test() -> None:
     proofs = set[str]()
     for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                proofs.update(re.findall(r"[A-Z]+-\d+", ast.get_docstring(node) or ""))
+        for name, docstring in source(path).functions:
+            if name.startswith("test_"):
+                proofs.update(re.findall(r"[A-Z]+-\d+", docstring))
     unproved = [row for row in ROWS if row not in proofs]
     assert not unproved, f"{unproved}: name the row in the docstring of the test that proves it"
