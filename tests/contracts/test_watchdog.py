@@ -1,5 +1,6 @@
 """A test that no timeout ends costs a run its name, not its hours."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +25,12 @@ def test_a_test_that_survives_its_timeout_ends_the_process_with_its_stack(tmp_pa
     (tmp_path / "test_hanging.py").write_text(HANGS)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 30\n")
     settings = ["-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path), "-o", "watchdog_grace=0.5"]
-    plugins = ["-p", "tests.support.watchdog", "-p", "no:cacheprovider", "-n", "1", "-q"]
+    plugins = ["-p", "tests.support.watchdog", "-p", "pytest_timeout", "-p", "xdist", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins take longer than the test
 
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *settings, *plugins, str(tmp_path)],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", "pytest", *settings, *plugins, "-n", "1", "-q", str(tmp_path)],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, env=environment,
     )  # fmt: skip
 
     assert ran.returncode == 1

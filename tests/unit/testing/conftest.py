@@ -44,9 +44,10 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """suite(source, "-x", passed=3): runs the tests in `source` with a module `jobs_here`, and expects outcomes."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("JOBRUNNER_URL", raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # Hypothesis, Django and others take half of the time
     pytester.makepyfile(jobs_here=JOBS)
     # By its module and not by its entry point, so that a repository that was not installed is tested too.
-    plugin = ["-p", "no:jobrunner", "-p", "jobrunner.testing.plugin", "-p", "no:cacheprovider"]
+    plugin = ["-p", "jobrunner.testing.plugin", "-p", "no:cacheprovider"]
 
     def run(source: str, *options: str, **outcomes: int) -> pytest.RunResult:
         pytester.makepyfile(test_suite="from datetime import *\nimport pytest\nfrom jobs_here import *\n" + source)
