@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -244,9 +245,16 @@ def file_settings(folder: Path | None = None) -> FileSettings:
     return FileSettings()
 
 
+@lru_cache(maxsize=4)
+def _table(text: str) -> Mapping[str, Any]:
+    """Cached by the content of the file: each new client reads it, and parsing takes 5 ms."""
+    table: Mapping[str, Any] = tomllib.loads(text).get("tool", {}).get("jobrunner", {})
+    return table
+
+
 def _read_table(path: Path) -> FileSettings:
     try:
-        table: Mapping[str, Any] = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("jobrunner", {})
+        table = _table(path.read_text("utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path} cannot be read: {error}; mend it") from error
     check_options(table, [known.name for known in fields(FileSettings)], f"option in [tool.jobrunner] of {path}")
