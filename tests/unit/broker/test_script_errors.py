@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("on_cluster", [False, True])
 def test_every_line_of_every_script_is_found_in_each_form_of_the_text(form: str, on_cluster: bool) -> None:
+    lines_of = cache(lambda file: (LUA / file).read_text("utf-8").splitlines())
     for path in sorted(LUA.glob("*.lua")):
         script = load(path.stem)
         sent = script.on_cluster if on_cluster else script
@@ -187,7 +189,7 @@ def test_every_line_of_every_script_is_found_in_each_form_of_the_text(form: str,
             assert "user_script" not in told
             if "(linked)" not in place:
                 file, _, at = place.partition(":")
-                there = (LUA / file).read_text("utf-8").splitlines()[int(at) - 1]
+                there = lines_of(file)[int(at) - 1]
                 assert line.split()[:1] == there.split()[:1] or "rarely_" in line or there.split()[0].isupper(), told
 
 
