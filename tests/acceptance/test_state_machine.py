@@ -27,6 +27,7 @@ from jobrunner.errors import LeaseLost, NotReserved, QueueFull
 from tests.acceptance.queue_model import STATES, ModelQueue, ModelTask
 from tests.support.clock import Clock
 from tests.support.contents import contents
+from tests.support.examples import examples
 from tests.support.server import Server
 
 START_MS = 1_790_000_000_000
@@ -354,7 +355,7 @@ def _run(server: Server, raw: redis.Redis, examples: int) -> None:
 @pytest.mark.timeout(900)  # a failing example is made short before it is shown
 def test_any_order_of_operations_does_what_the_model_does(server: Server, raw: redis.Redis) -> None:
     """I-1, I-2, I-3, I-4, I-5, I-6, I-7, I-8, I-9, I-10, I-11, I-12: the assertions say which."""
-    _run(server, raw, 80)
+    _run(server, raw, examples(80))
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.errors import BatchLost, NotReserved
 from tests.support.clock import Clock
+from tests.support.examples import examples
 from tests.support.queue_audit import WAYS_OUT
 from tests.support.server import Server
 
@@ -341,7 +342,7 @@ def test_batches_do_as_the_model(machine: type[Drivers]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(30), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
 
