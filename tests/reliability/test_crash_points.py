@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.__main__ import play
-from tests.reliability.rows.points import SCRIPTS, enqueue_of_all_kinds, life, points
+from tests.reliability.rows.points import SCRIPTS, enqueue_of_all_kinds, enqueue_untold, life, points
 from tests.reliability.stage import Stage
 from tests.reliability.ticks import end_ticks
 
@@ -27,9 +27,10 @@ def test_every_script_that_is_sent_has_a_crash_point(tmp_path: Path) -> None:
     try:
         options = life(stage)
         environment = stage.tamper(trace=str(tmp_path / "trace"))
-        flow = enqueue_of_all_kinds(stage, 0)
+        flow, untold = enqueue_of_all_kinds(stage, 0), enqueue_untold(stage)
         stage.fleet.launch(environment, **options).wait_ready()
         flow.result(timeout=30)
+        untold.result(timeout=30)
         stage.drain()
         end_ticks(stage, 1, environment=environment, **options)
     finally:

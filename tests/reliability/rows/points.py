@@ -3,6 +3,8 @@
 from typing import Any
 
 from jobrunner import chain, group
+from jobrunner.broker.calls import leases
+from jobrunner.client.internals import broker_of, keys_of
 from tests.acceptance.fleet import JOBS
 from tests.acceptance.jobs_for_tests import Always, Twice
 from tests.reliability.checker import judge
@@ -16,9 +18,9 @@ from tests.support.waiting import wait_for
 
 SCRIPTS = {
     "worker": ("batch_reclaim", "commit", "configure", "fail", "fan_out", "join_arrive", "join_arrive_part",
-               "join_collect", "join_pass_on", "leader_scan", "maintain", "move", "periodic_define",
-               "periodic_fire", "progress", "queue_counts", "queue_forget", "register", "release", "reserve",
-               "stats_add", "stats_sample", "take_leadership", "worker_announce"),
+               "join_collect", "join_pass_on", "leader_scan", "maintain", "move", "outbox_read",
+               "periodic_define", "periodic_fire", "progress", "queue_counts", "queue_forget", "register", "release",
+               "reserve", "stats_add", "stats_sample", "take_leadership", "worker_announce"),
     "keeper": ("extend",),
 }  # fmt: skip
 """The scripts that a worker with all kinds of tasks calls, with those of its leader and its lease keeper."""
@@ -42,8 +44,10 @@ def points(stage: Stage, findings: Findings, points: str) -> None:
     stage.client.queue(QUEUE).configure(max_attempts=0)  # each death spends one of what is in hand
     retried = dead = 0
     flows: list[Any] = []
+    untold: list[Any] = []
     for number, point in enumerate(points.split()):
         flows.append(enqueue_of_all_kinds(stage, number))
+        untold.append(enqueue_untold(stage))
         retried, dead = retried + 2, dead + 1
         findings.equals(f"died {point}", _die(stage, point, options), EXIT_CODE)
         stage.say(f"{point}: {number + 1} of {len(points.split())}")
@@ -57,6 +61,7 @@ def points(stage: Stage, findings: Findings, points: str) -> None:
     more = len(flows) * (SLOTS + PREFETCH) + retried + 2 * dead
     judge(stage, findings, more_starts=more, dead=dead)
     findings.equals("results of flows", {tuple(flow.result(timeout=30)) for flow in flows}, {(6, 6)})
+    findings.equals("results of flows the leader passes on", {flow.result(timeout=30) for flow in untold}, {2})
     collected = {entry.note for entry in stage.ledger.entries("collected")}
     findings.equals("items collected", collected, {f"{n}{half}!" for n in range(len(flows)) for half in "ab"})
     findings.equals("put off and done", len(stage.ledger.times("rested")), len(flows))
@@ -80,6 +85,18 @@ def enqueue_of_all_kinds(stage: Stage, number: int) -> Any:
     parts.push("whole", str(number))
     # Three results are collected in slices, and taken in parts to the two steps behind the group.
     return chain(Step(), Step(), group(Bulky(), Bulky(), Bulky()), group(Adds(), Adds())).enqueue()
+
+
+def enqueue_untold(stage: Stage) -> Any:
+    """A flow whose first step has ended, as reported by a process that died before it passed the end on.
+
+    It is in the outbox of a queue that no worker serves, where the leader alone finds it. Returns the flow's handle.
+    """
+    flow = chain(Step().using(queue="untold"), Step()).enqueue()
+    broker, keys = broker_of(stage.client), keys_of(stage.client).queue("untold")
+    (attempt,) = broker.run(leases.reserve(keys, 1, token=flow.id)).attempts
+    broker.run(leases.commit(keys, [(attempt.id, attempt.token, 0, "succeeded", b"1", attempt.then, attempt.type)]))
+    return flow
 
 
 def _die(stage: Stage, point: str, options: dict[str, Any]) -> int:
