@@ -11,6 +11,8 @@ import pytest
 from jobs_example import dataset
 from jobs_example.dataset import Airport, Flight, Plane, Weather
 
+pytestmark = pytest.mark.xdist_group("January")  # the month is read once, not in each process
+
 
 def test_the_first_flight_of_the_year_is_read_with_its_types() -> None:
     assert next(dataset.flights()) == Flight(1, 1, "UA", 1545, "N14228", "EWR", "IAH", 1400, 2, 11)

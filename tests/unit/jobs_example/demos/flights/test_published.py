@@ -5,6 +5,8 @@ import pytest
 from jobs_example import dataset
 from jobs_example.demos.flights.published import YEAR, Expected, Figures, Notes
 
+pytestmark = pytest.mark.xdist_group("January as published")  # the month is read once, not in each process
+
 
 @pytest.fixture(scope="module")
 def january() -> Expected:
