@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Arg
@@ -36,6 +37,13 @@ LateTick = tuple[str, str, float]
 _log = SafeLogger("jobrunner.periodic")
 
 
+class _LastTick(NamedTuple):
+    """The last tick of a job as the server stores it, Unix ms; both empty before the first one."""
+
+    stored: str
+    at: datetime | None
+
+
 class PeriodicTicks:
     """A task of the leader. Reads the published definitions when they change, and sleeps until the next tick.
 
@@ -51,7 +59,7 @@ class PeriodicTicks:
         self._encryption = encryption
         self._late = late
         self._definitions: dict[str, PeriodicDefinition] = {}
-        self._last: dict[str, str] = {}
+        self._last: dict[str, _LastTick] = {}
         self._read_at = -_READ_EVERY_S
         self._complained: set[str] = set()
         self.progressed_at = -math.inf
@@ -136,15 +144,14 @@ class PeriodicTicks:
 
     def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> datetime:
         schedule = definition.parsed()
-        last = self._last_tick(definition)
-        if not last:
+        last_tick = self._last_tick(definition).at
+        if last_tick is None:
             tick = first_tick(schedule, now)
             if tick > now:
                 self._remember_start(definition, now)
                 return tick
             self._fire(definition, "", tick, epoch, definition.overlap)
             return schedule.next_after(tick)
-        last_tick = from_ms(float(last))
         longest_ahead = schedule.next_after(last_tick) - last_tick + GRACE
         if last_tick - now > longest_ahead:
             self._anchor(definition, schedule, last_tick, now, longest_ahead, epoch)
@@ -152,7 +159,7 @@ class PeriodicTicks:
         due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up)
         overlap = definition.overlap
         for tick in due.ticks:
-            word = self._fire(definition, self._last[definition.name], tick, epoch, overlap)
+            word = self._fire(definition, self._last[definition.name].stored, tick, epoch, overlap)
             if word == "fired":
                 self._late((definition.queue, definition.name, (now - tick).total_seconds() * 1000))
             if word not in _SETTLED:
@@ -161,7 +168,7 @@ class PeriodicTicks:
                 overlap = "allow"
         return schedule.next_after(due.last)
 
-    def _last_tick(self, definition: PeriodicDefinition) -> str:
+    def _last_tick(self, definition: PeriodicDefinition) -> _LastTick:
         known = self._last.get(definition.name)
         if known is None:
             keys = self._keys.queue(definition.queue)
@@ -169,7 +176,8 @@ class PeriodicTicks:
                 leader_calls.keep_periodic_state(keys, definition.name),
                 leader_calls.periodic_state(keys, definition.name),
             ])  # fmt: skip
-            known = self._last[definition.name] = _whole(state.get("last", b""))
+            stored = _whole(state.get("last", b""))
+            known = self._last[definition.name] = _LastTick(stored, from_ms(float(stored)) if stored else None)
         return known
 
     def _remember_start(self, definition: PeriodicDefinition, now: datetime) -> None:
@@ -182,7 +190,7 @@ class PeriodicTicks:
         longest_ahead: timedelta, epoch: int,
     ) -> None:  # fmt: skip
         """The server's clock was ahead, or a server whose clock was ahead has failed: the ticks go on from now."""
-        name, expected = definition.name, self._last.pop(definition.name)
+        name, expected = definition.name, self._last.pop(definition.name).stored
         to_ms, ahead_ms = _ms(last_tick_at(schedule, last_tick, now)), round(longest_ahead.total_seconds() * 1000)
         keys = self._keys.queue(definition.queue)
         anchoring = leader_calls.anchor(
@@ -203,7 +211,8 @@ class PeriodicTicks:
         tick_ms = _ms(tick)
         keys = self._keys.queue(definition.queue)
         task = definition.task(tick_id(definition.name, tick_ms, keys.tag), self._encryption)
-        task = encrypted_task(self._encryption, keys, task)
+        if self._encryption is not None:
+            task = encrypted_task(self._encryption, keys, task)
         fields: list[Arg] = ["type", task.type, "queue", task.queue, "payload", task.payload]
         word = self._broker.run(
             leader_calls.fire(
@@ -220,7 +229,7 @@ class PeriodicTicks:
             )
         )
         if word in _SETTLED:
-            self._last[definition.name] = str(tick_ms)
+            self._last[definition.name] = _LastTick(str(tick_ms), tick)
         else:
             self._last.pop(definition.name, None)
         return word

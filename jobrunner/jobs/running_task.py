@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
@@ -155,33 +157,23 @@ class Metadata:
         return self._broker.run(leader_calls.metadata_increment(self._keys, self._job, field, by))
 
 
-class JobRun:
-    """One run of a job, in the hands of the executor. Built for every task, so everything costly is made on demand,
-    and what few runs change is a default of the class. `is_stopped(token)` tells whether the attempt should stop."""
+class JobRun(msgspec.Struct, eq=False):
+    """One run of a job, in the hands of the executor. A struct, as one is made for every task; everything costly is
+    computed on demand. `_is_stopped(token)` says whether the attempt should stop."""
 
-    _noted_at = -1.0
-    _told_to_stop = False
+    attempt: Attempt
+    job: str
+    _broker: Broker
+    _keys: Keys
+    _is_stopped: Callable[[str], bool]
+    deadline: datetime | None = None
+    _noted_at: float = -1.0
+    _told_to_stop: bool = False
     _received: UpstreamResults | None = None
     _headers: dict[str, str] | None = None
     _encryption: PayloadEncryption | None = None
     after: bytes | None = None
     """Which results the payload says that this run is given; None: the payload is neither encrypted nor signed."""
-
-    def __init__(
-        self,
-        attempt: Attempt,
-        job: str,
-        broker: Broker,
-        keys: Keys,
-        is_stopped: Callable[[str], bool],
-        deadline: datetime | None = None,
-    ) -> None:
-        self.attempt = attempt
-        self.deadline = deadline
-        self.job = job
-        self._broker = broker
-        self._keys = keys
-        self._is_stopped = is_stopped
 
     @property
     def task(self) -> RunningTask:
