@@ -19,9 +19,9 @@ from jobrunner.encryption.cipher import (
     decrypt_result,
     is_encrypted,
     is_encrypted_result,
-    is_protected,
     is_protected_result,
 )
+from jobrunner.encryption.envelope import is_protected
 from jobrunner.errors import EncryptionError
 from jobrunner.settings import ClientSettings
 from jobrunner.task import Task, TaskRecord

@@ -28,6 +28,7 @@ from jobrunner.encryption.envelope import (
     as_result_envelope,
     associated_data,
     damaged,
+    is_protected,
     of_encoding,
     of_result_envelope,
     write_header,
@@ -233,11 +234,6 @@ def _is_forwarded(origin: str, queue: str) -> bool:
     return queue in reached
 
 
-def is_protected(encoding: bytes | None) -> bool:
-    """Whether that is the encoding of an encrypted or signed payload."""
-    return encoding is not None and b" " in encoding
-
-
 def is_encrypted(encoding: bytes | None) -> bool:
     """Whether the payload cannot be read without its key."""
     return encoding is not None and b" " in encoding and _algorithm(of_encoding, encoding) != HMAC
@@ -255,16 +251,6 @@ def is_encrypted_result(raw: bytes) -> bool:
 
 def _result_header(raw: bytes) -> tuple[Header, bytes]:
     return of_result_envelope(_read_result(raw).envelope)
-
-
-def claimed_encoding(encoding: bytes | None) -> bytes:
-    """The encoding of a payload that was not decrypted, as its header says: to show it, not to trust it."""
-    if encoding is None or b" " not in encoding:
-        return encoding or b""
-    try:
-        return of_encoding(encoding)[0].encoding.encode()
-    except DecryptionFailed:
-        return b""
 
 
 def _algorithm(read: Callable[[bytes], tuple[Header, bytes]], raw: bytes) -> int:

@@ -127,6 +127,21 @@ def of_encoding(encoding: bytes) -> tuple[Header, bytes]:
     return read_header(header), signature[0] if signature else b""
 
 
+def is_protected(encoding: bytes | None) -> bool:
+    """Whether that is the encoding of an encrypted or signed payload."""
+    return encoding is not None and b" " in encoding
+
+
+def claimed_encoding(encoding: bytes | None) -> bytes:
+    """The encoding of a payload that was not decrypted, as its header says: to show it, not to trust it."""
+    if encoding is None or b" " not in encoding:
+        return encoding or b""
+    try:
+        return of_encoding(encoding)[0].encoding.encode()
+    except DecryptionFailed:
+        return b""
+
+
 def as_result_envelope(header: bytes, signature: bytes = b"") -> str:
     """The envelope in an encrypted or signed result."""
     return ".".join([_text(header), *([_text(signature)] if signature else [])])

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
-from jobrunner.encryption.cipher import is_protected
+from jobrunner.encryption.envelope import is_protected
 from jobrunner.errors import EncryptionError, InvalidOption
 from jobrunner.settings import ClientSettings
 

@@ -17,8 +17,8 @@ from jobrunner.encryption.cipher import (
     decrypt_payload,
     decrypt_result,
     is_encrypted,
-    is_protected,
 )
+from jobrunner.encryption.envelope import is_protected
 from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, InvalidOption, NotEncrypted
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))

@@ -29,7 +29,7 @@ from jobrunner.broker.bulk_reader import BulkReader, broker_at, pack_hash_reads
 from jobrunner.broker.calls.batches import ROWS_AT_ONCE, stage
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.adaptive_slices import AdaptiveSlice
-from jobrunner.encryption.cipher import is_protected
+from jobrunner.encryption.envelope import is_protected
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.columns import UTC, instants, numbers, texts
 from jobrunner.spark.payloads import Check, misfit, payload_check

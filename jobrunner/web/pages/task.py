@@ -10,7 +10,7 @@ from jobrunner.client.flow_results import decrypted_results, whole_results
 from jobrunner.client.internals import encryption_of
 from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
-from jobrunner.encryption.cipher import claimed_encoding
+from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
 from jobrunner.inspector.attempts import holder_of, timeline
 from jobrunner.redaction import TOO_DEEP
