@@ -12,7 +12,7 @@ from jobrunner.cli.suggestions import periodic_names
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.operations.periodic import published
+from jobrunner.client.records import published
 from jobrunner.errors import UnknownJob
 from jobrunner.jobs.build import define
 from jobrunner.jobs.registry import find, load_modules

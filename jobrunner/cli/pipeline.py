@@ -28,7 +28,7 @@ from jobrunner.errors import InvalidOption, JobrunnerError, UsageError
 from jobrunner.etl.graph import full_name
 from jobrunner.etl.pipeline import Pipeline, all_pipelines, find_pipeline
 from jobrunner.etl.progress import Emptied
-from jobrunner.etl.spark_conf import choose
+from jobrunner.etl.spark_station import choose
 from jobrunner.formatting import counted
 from jobrunner.jobs.registry import load_modules
 from jobrunner.log_setup import FORMATS, log_to_stderr

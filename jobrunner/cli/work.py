@@ -30,7 +30,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption, WorkerBroken
 from jobrunner.etl.pipeline import all_pipelines
-from jobrunner.etl.spark_conf import choose
+from jobrunner.etl.spark_station import choose
 from jobrunner.jobs.registry import load_modules
 from jobrunner.log_setup import FORMATS, log_to_stderr
 from jobrunner.logs import IDENTITY

@@ -14,17 +14,22 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.buffer import buffer_of
-from jobrunner.client.call_ids import remember_unknown
 from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
 from jobrunner.client.operations.enqueue import EnqueueBatch, Placed, QueueRef, batches, write
 from jobrunner.client.operations.operation import run_operation_async
-from jobrunner.client.operations.periodic import switch
 from jobrunner.client.operations.task import TaskRef, check_place
-from jobrunner.client.outgoing import sending
-from jobrunner.client.queue_names import queue_names
-from jobrunner.client.records import PeriodicRecord, WorkerRecord, read_periodics, read_stats, read_workers
-from jobrunner.client.shared_redaction import SharedRedaction
+from jobrunner.client.outgoing import remember_unknown, sending
+from jobrunner.client.records import (
+    PeriodicRecord,
+    SharedRedaction,
+    WorkerRecord,
+    queue_names,
+    read_periodics,
+    read_stats,
+    read_workers,
+    switch,
+)
 from jobrunner.client.task_handle import AsyncTaskHandle
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event

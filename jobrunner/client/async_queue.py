@@ -7,26 +7,16 @@ import msgspec
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.client.buffer import Buffer
-from jobrunner.client.call_ids import remember_unknown
 from jobrunner.client.item import ItemRecord, Popped, item_of
 from jobrunner.client.lease import AsyncLease
-from jobrunner.client.operations import (
-    dead as dead_operations,
-)
-from jobrunner.client.operations import (
-    history as history_operations,
-)
-from jobrunner.client.operations import (
-    lease as lease_operations,
-)
-from jobrunner.client.operations import (
-    queue as queue_operations,
-)
+from jobrunner.client.operations import dead_and_history
+from jobrunner.client.operations import lease as lease_operations
+from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.delete_queue import delete_queue
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation_async
 from jobrunner.client.operations.queue import OnClash
-from jobrunner.client.outgoing import sending
+from jobrunner.client.outgoing import remember_unknown, sending
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.option_names import checks_methods
@@ -164,15 +154,15 @@ class AsyncQueue:
         self, ids: Iterable[str] | None = None, *, rate: float | None = None, payload: Any = msgspec.UNSET
     ) -> int:
         """As Queue.requeue_dead."""
-        return await self._run(dead_operations.requeue_dead(self._ref, ids, rate, payload))
+        return await self._run(dead_and_history.requeue_dead(self._ref, ids, rate, payload))
 
     async def history(self, limit: int = 100) -> list[ItemRecord]:
         """As Queue.history."""
-        return await self._run(history_operations.history(self._ref, limit))
+        return await self._run(dead_and_history.history(self._ref, limit))
 
     async def replay(self, task_id: str) -> str:
         """As Queue.replay."""
-        return await self._run(history_operations.replay(self._ref, task_id))
+        return await self._run(dead_and_history.replay(self._ref, task_id))
 
     async def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
         """As Queue.purge."""

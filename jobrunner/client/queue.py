@@ -7,26 +7,16 @@ import msgspec
 
 from jobrunner.broker.broker import Broker
 from jobrunner.client.buffer import Buffer
-from jobrunner.client.call_ids import remember_unknown
 from jobrunner.client.item import ItemRecord, Popped, item_of
 from jobrunner.client.lease import Lease
-from jobrunner.client.operations import (
-    dead as dead_operations,
-)
-from jobrunner.client.operations import (
-    history as history_operations,
-)
-from jobrunner.client.operations import (
-    lease as lease_operations,
-)
-from jobrunner.client.operations import (
-    queue as queue_operations,
-)
+from jobrunner.client.operations import dead_and_history
+from jobrunner.client.operations import lease as lease_operations
+from jobrunner.client.operations import queue as queue_operations
 from jobrunner.client.operations.delete_queue import delete_queue
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.queue import OnClash
-from jobrunner.client.outgoing import sending
+from jobrunner.client.outgoing import remember_unknown, sending
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.middleware import OBSERVERS, MiddlewareStack
 from jobrunner.option_names import checks_methods
@@ -185,15 +175,15 @@ class Queue:
 
         With `rate`, items per second, they come back one behind the other; with `payload` they come back with that one.
         """
-        return self._run(dead_operations.requeue_dead(self._ref, ids, rate, payload))
+        return self._run(dead_and_history.requeue_dead(self._ref, ids, rate, payload))
 
     def history(self, limit: int = 100) -> list[ItemRecord]:
         """Finished items that the queue keeps (see `configure(history=…)`), last one first, as `tasks` gives them."""
-        return self._run(history_operations.history(self._ref, limit))
+        return self._run(dead_and_history.history(self._ref, limit))
 
     def replay(self, task_id: str) -> str:
         """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone."""
-        return self._run(history_operations.replay(self._ref, task_id))
+        return self._run(dead_and_history.replay(self._ref, task_id))
 
     def purge(self, state: str, *, progress: Callable[[int], None] | None = None) -> int:
         """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many.

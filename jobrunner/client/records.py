@@ -1,22 +1,28 @@
-"""Records of the workers and of the periodic jobs of a prefix, and commands to workers."""
+"""What a client reads of its prefix: queue names, workers, periodic jobs, hidden names; and commands to workers.
 
-from collections.abc import Mapping
+Names that are hidden are kept on the server, so that they hold wherever a task is rendered: in a dashboard that another
+application mounts, and for a command that is run in another folder.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 
 from jobrunner.broker.call import whole
+from jobrunner.broker.calls import events, queues
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
-from jobrunner.broker.calls.server import server_time
+from jobrunner.broker.calls.server import redacted_names, server_time
 from jobrunner.broker.calls.stats import list_workers
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import Operation, ask
-from jobrunner.client.queue_names import queue_names
-from jobrunner.clock import from_ms
+from jobrunner.clock import from_ms, monotonic
+from jobrunner.errors import InvalidOption, UnknownJob
+from jobrunner.formatting import describe
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
+from jobrunner.redaction import Redaction
 from jobrunner.schedule import Schedule, first_tick
 
 TOO_MANY = "*"
@@ -197,3 +203,80 @@ def _next(schedule: Schedule, last: datetime | None, now: datetime) -> datetime:
         return first_tick(schedule, now)
     passed = schedule.ticks_between(last, now, 1)
     return schedule.next_after(passed[-1] if passed else last)
+
+
+def queue_names(keys: Keys) -> Operation[list[str]]:
+    """Returns the full names of all queues, sorted. Queues created or deleted during the scan may be missing.
+
+    Reads in slices: many names at once would block the server.
+    """
+    found: set[str] = set()
+    cursor = 0
+    while True:
+        cursor, names = yield from ask(queues.registered(keys, cursor))
+        found.update(names)
+        if not cursor:
+            return sorted(found)
+
+
+_KNOWN_FOR_S = 5.0
+
+
+class SharedRedaction:
+    """The redacted names of one client. The server's names are cached for some seconds."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._now = Redaction(self._names)
+        self._read_at = -_KNOWN_FOR_S
+
+    def add(self, names: Iterable[str]) -> None:
+        """Hides these as well, as long as this client lives. Raises InvalidOption for what is no pattern."""
+        self._names = tuple(dict.fromkeys((*self._names, *names)))
+        self._now = Redaction(self._names)
+        self._read_at = -_KNOWN_FOR_S
+
+    def now(self, keys: Keys) -> Operation[Redaction]:
+        """The redacted names. Raises ServerError. Only the client's own names when the server's are not readable."""
+        if monotonic() - self._read_at >= _KNOWN_FOR_S:
+            found = yield from ask(redacted_names(keys))
+            self._now = Redaction((*self._names, *filter(_is_pattern, found)))
+            self._read_at = monotonic()
+        return self._now
+
+
+def _is_pattern(name: str) -> bool:
+    try:
+        Redaction([name])
+    except InvalidOption:  # one bad name shows nothing that the others hide
+        return False
+    return True
+
+
+_NAMED = 10
+
+
+def published(keys: Keys, name: str) -> Operation[PeriodicDefinition]:
+    """Returns the definition that a worker published. Raises UnknownJob, naming those that are known."""
+    found = yield from ask(leader_calls.periodics(keys))
+    readable = {one: definition for one, raw in found.items() if (definition := read_definition(raw)) is not None}
+    if not isinstance(name, str) or name not in readable:
+        raise UnknownJob(f"no periodic job {describe(name)} was published; {_known(sorted(readable))}")
+    return readable[name]
+
+
+def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
+    """Has the ticks of a periodic job fire, or pass by. Raises UnknownJob."""
+    job = yield from published(keys, name)
+    kind = "periodic_enabled" if enabled else "periodic_disabled"
+    yield [
+        leader_calls.enable_periodic(keys.queue(job.queue), job.name, enabled=enabled),
+        events.note(keys, kind, queue=job.queue, job=job.name, by=events.who()),
+    ]
+
+
+def _known(names: list[str]) -> str:
+    if not names:
+        return "no worker published any yet"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"known are {', '.join(names[:_NAMED])}{more}"

@@ -10,7 +10,7 @@ from jobrunner.broker.call import command
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item import read_headers
-from jobrunner.client.operations.history import REPLAYED_FROM
+from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.records import RunningAttempt, WorkerRecord
 from jobrunner.inspector.task_rows import TaskRow, read_instant
 from jobrunner.task import Failure, TaskRecord, TaskState

@@ -10,9 +10,9 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from jobrunner.broker.keys import check_id, split_queue
-from jobrunner.client.call_ids import sending_of
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.item import LONGEST_KEY
+from jobrunner.client.outgoing import sending_of
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import ParameterError

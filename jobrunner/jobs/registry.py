@@ -1,18 +1,21 @@
 """The registry of this process: jobs by name, stations and drivers by queue.
 
+Also the interface of a driver, which serves a queue instead of the worker's loop (batch stations). Invariants: items
+that a driver holds are in `in_hand` and in `running` until they end; the end of a batch that it ran is reported once.
+
 A task names its job, or lies in the queue of a station; nothing in Redis can name code to import.
 """
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from jobrunner.attempt import Attempt
+from jobrunner.client.client import Client
 from jobrunner.errors import DuplicateJob, ModuleNotLoadable, UnknownJob
-from jobrunner.jobs.driver import MakeDriver
 from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.jobs.params import JobParameters
 from jobrunner.jobs.running_task import JobRun
@@ -69,6 +72,77 @@ class StationDefinition:
     may_run_code_early: ClassVar[bool] = True
     doc: str = ""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentBatch:
+    """A batch that a driver works for."""
+
+    id: str
+    attempt: int
+    items: int
+    began_ms: float
+    """Unix ms, by this machine's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBatch:
+    """A batch as middleware receives it, instead of the task of a job."""
+
+    id: str
+    queue: str
+    job: str
+    """The name of the station."""
+    attempt: int
+    items: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Always empty: each item has its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEnd:
+    """A driver's report on one attempt at a batch: its duration and the outcomes of its items, together or apart."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Items by what became of them, as figures name it: succeeded, moved, dropped, failed, dead."""
+    items: int = 0
+    """How many ran; 0: this is about counts alone."""
+    run_s: float = 0.0
+    """How long the whole batch ran; its items share that alike."""
+    waits_ms: Sequence[tuple[float, int]] = ()
+    """How long items were due before it ran, each with how many items it stands for."""
+
+
+class Driver(Protocol):
+    """Serves a queue; made anew for each worker."""
+
+    def start(self) -> None:
+        """Begins, in threads or processes of its own."""
+
+    def be_quiet(self, quiet: bool) -> None:
+        """While quiet it takes nothing new, and ends what it has. Returns at once."""
+
+    def ask_to_stop(self) -> None:
+        """Takes nothing new from now on. Returns at once."""
+
+    def stop(self, grace_s: float) -> None:
+        """Ends within about so many seconds; unfinished batches are handed back."""
+
+    @property
+    def in_hand(self) -> int:
+        """Items it holds."""
+
+    @property
+    def running(self) -> Sequence[CurrentBatch]:
+        """The batches it works for."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it cannot go on, which ends the worker's process with an error; None while it can."""
+
+
+Seen = Callable[[BatchEnd], None]
+"""Receives the outcomes of batches, for the statistics."""
+MakeDriver = Callable[[Client, Seen], Driver]
 
 Definition = JobDefinition | StationDefinition
 

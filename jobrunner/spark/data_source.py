@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from jobrunner.client.current import current_client
 from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import InvalidOption, UsageError
-from jobrunner.etl.spark_conf import NEEDED_CONF, silence_py4j
+from jobrunner.etl.spark_station import NEEDED_CONF, silence_py4j
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.payloads import check_plain

@@ -32,7 +32,7 @@ from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, OutcomeUnknown, ServerError, ServerFull, ServerUnavailable, StationError
 from jobrunner.etl.spark_station import SparkStation
-from jobrunner.jobs.driver import BatchEnd, Seen
+from jobrunner.jobs.registry import BatchEnd, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 

@@ -26,7 +26,14 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
-from jobrunner.etl.spark_conf import NEEDED_CONF, check_setting, conf_of_environment, conf_of_file, prepare_for, where
+from jobrunner.etl.spark_station import (
+    NEEDED_CONF,
+    check_setting,
+    conf_of_environment,
+    conf_of_file,
+    prepare_for,
+    where,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

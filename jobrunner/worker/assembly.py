@@ -23,7 +23,7 @@ from jobrunner.settings import WorkerSettings
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
-from jobrunner.worker.fetch.task_parts import TaskParts
+from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases

@@ -24,8 +24,7 @@ from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import NewerFormat, OlderFormat, WorkerBroken
 from jobrunner.jobs.build import published
-from jobrunner.jobs.driver import CurrentBatch
-from jobrunner.jobs.registry import all_jobs
+from jobrunner.jobs.registry import CurrentBatch, all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
 from jobrunner.worker.fetch.fetcher import Fetcher

@@ -12,8 +12,17 @@ from jobrunner.client.internals import broker_of, keys_of, middleware_of
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption, ServerRefused
-from jobrunner.jobs.driver import BatchEnd, CurrentBatch, Driver
-from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, driver_of, station_of
+from jobrunner.jobs.registry import (
+    BatchEnd,
+    CurrentBatch,
+    Definition,
+    Driver,
+    all_jobs,
+    all_stations,
+    driven_queues,
+    driver_of,
+    station_of,
+)
 from jobrunner.logs import SafeLogger
 
 _log = SafeLogger("jobrunner.worker")

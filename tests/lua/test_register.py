@@ -5,7 +5,7 @@ import pytest
 from jobrunner.broker.calls.queues import register_queues
 from jobrunner.broker.calls.server import FORMAT, OLDEST
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.queue_names import queue_names
+from jobrunner.client.records import queue_names
 from jobrunner.errors import NewerFormat, OlderFormat
 
 

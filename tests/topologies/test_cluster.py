@@ -20,7 +20,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.queue_names import queue_names
+from jobrunner.client.records import queue_names
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerUnavailable
 from jobrunner.task import Task
 from tests.support.waiting import wait_for

@@ -8,11 +8,11 @@ from typing import Any
 from jobrunner.broker.call import Call, sliced
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import Keys, QueueKeys, check_id, check_is_text
-from jobrunner.client.call_ids import sending_of
 from jobrunner.client.encryption import encrypted_task
 from jobrunner.client.item import Item, check_partition, write_headers, write_payload
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.operation import Operation
+from jobrunner.client.outgoing import sending_of
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import DuplicateTask, InvalidName, JobrunnerError, UsageError
 from jobrunner.formatting import describe

@@ -14,13 +14,13 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.keys import QueueKeys
-from jobrunner.client.call_ids import new_token
 from jobrunner.client.encryption import decrypted_payload, encrypted_payload
 from jobrunner.client.item import check_verdict, write_headers, write_payload
 from jobrunner.client.operations import reserved as reports
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Calls, Operation, Uninterrupted, WorkHint, ask
 from jobrunner.client.operations.reserved import ReservedItem, Words
+from jobrunner.client.outgoing import new_token
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.encryption.cipher import EncryptionContext

@@ -22,8 +22,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.queue_names import queue_names
-from jobrunner.client.records import WorkerRecord
+from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.doctor import Check, fail, ok, warn

@@ -30,7 +30,7 @@ from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.queue_names import queue_names
+from jobrunner.client.records import queue_names
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import register

@@ -21,8 +21,8 @@ from jobrunner.broker.bulk_reader import broker_at
 from jobrunner.broker.calls import queues, tasks
 from jobrunner.broker.keys import Keys
 from jobrunner.client.item import read_headers, write_headers
+from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.operations.enqueue import batches
-from jobrunner.client.operations.history import REPLAYED_FROM
 from jobrunner.errors import InvalidOption
 from jobrunner.spark.payloads import check_stored
 from jobrunner.task import Task, derived_id

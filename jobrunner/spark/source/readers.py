@@ -37,7 +37,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.queue_names import queue_names
+from jobrunner.client.records import queue_names
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime
 from jobrunner.spark.source.items import ItemRead
 from jobrunner.spark.source.options import ReadOptions, ReadSchema

@@ -20,11 +20,11 @@ from jobrunner.client.batches import Advance, Batches, BatchLease
 from jobrunner.client.client import Client
 from jobrunner.client.internals import broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.queue_names import queue_names
+from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.errors import BatchLost, JobrunnerError, ServerError
 from jobrunner.etl.spark_station import SparkStation
-from jobrunner.jobs.driver import BatchEnd, CurrentBatch, RunningBatch, Seen
+from jobrunner.jobs.registry import BatchEnd, CurrentBatch, RunningBatch, Seen
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Loop
 from jobrunner.middleware import OBSERVERS, MiddlewareStack, observed_batch

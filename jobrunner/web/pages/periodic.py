@@ -3,7 +3,7 @@
 from jobrunner.broker.keys import split_queue
 from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.operations.periodic import published
+from jobrunner.client.records import published
 from jobrunner.task import new_id
 from jobrunner.web.routing import Action, Context, Done, Page, Values
 

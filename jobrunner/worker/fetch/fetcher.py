@@ -12,10 +12,9 @@ from jobrunner.broker.calls.queues import probe, wake
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import JobrunnerError
 from jobrunner.loop import Complaints, Loop
-from jobrunner.worker.fetch.intake import Intake, ReserveAhead
+from jobrunner.worker.fetch.intake import Intake, ReserveAhead, TaskParts
 from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
-from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.report.report_calls import ReportCall
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 

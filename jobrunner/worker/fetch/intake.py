@@ -6,19 +6,25 @@ Tasks that were running when a worker crashed run alone the next time, so the on
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from jobrunner.attempt import ALONE, SUSPECT, Attempt
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import Probe
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.notifier import Notifier
 from jobrunner.clock import monotonic
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError
 from jobrunner.outcome import Released
-from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
-from jobrunner.worker.fetch.task_parts import TaskParts
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, Prefetch, QueueRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure
+from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
+from jobrunner.worker.report.stats import StatsRecorder
+from jobrunner.worker.run.executor import Executor, FinishedAttempts
 
 QUARANTINE_S = 5.0
 _REST = 4
@@ -28,6 +34,23 @@ _MOST = 2
 this many tasks until their leases expire."""
 _QUEUES = 4
 """Workers that serve more queues than this poll instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskParts:
+    """One of each for a worker; the fetch loop connects them."""
+
+    broker: Broker
+    keys: Keys
+    encryption: PayloadEncryption | None
+    worker_id: str
+    rotation: QueueRotation
+    prefetch: Prefetch
+    executor: Executor
+    finished: FinishedAttempts
+    leases: HeldLeases
+    notifier: Notifier
+    stats: StatsRecorder
 
 
 class Quarantine:

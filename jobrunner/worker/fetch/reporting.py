@@ -17,7 +17,7 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.join import Ended
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Acknowledged, Cancelled, Dropped, Failed, FannedOut, Outcome, Released, Succeeded, Unknown
-from jobrunner.worker.fetch.task_parts import TaskParts
+from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.report.report_calls import Report, ReportCall, report_calls, too_many_hops

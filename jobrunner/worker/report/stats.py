@@ -16,8 +16,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls.stats import BUCKETS, bucket, field_of, observe
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic, perf_counter, unix_ms
-from jobrunner.jobs.driver import BatchEnd
-from jobrunner.jobs.registry import find
+from jobrunner.jobs.registry import BatchEnd, find
 from jobrunner.outcome import (
     Acknowledged,
     Cancelled,

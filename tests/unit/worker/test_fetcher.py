@@ -20,9 +20,9 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, Server
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded
 from jobrunner.worker.fetch import fetcher, intake, reserve_plan, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
+from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
-from jobrunner.worker.fetch.task_parts import TaskParts
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import FinishedAttempts
