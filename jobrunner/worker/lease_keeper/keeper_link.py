@@ -173,8 +173,7 @@ def _new_file() -> int:
 
 
 class HeldLeases:
-    """The leases that a worker holds. Its keeper is sent each reservation and each end, and answers which attempts were
-    asked to stop or lost their lease (`is_stopped`).
+    """The leases that a worker holds. Its keeper is sent each reservation and end, and answers which are to stop.
 
     Nothing is sent to a keeper that is still starting: it does not read yet, and a full pipe would block the worker.
     One that is ready is sent everything that is held. `wake` makes it read at once; it is called with the lock, and not
