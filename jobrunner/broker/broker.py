@@ -155,7 +155,10 @@ class Broker:
 
     def take_back(self, connection: Any) -> None:
         """Keeps a connection that was lent for the next call. Every reply on it was received."""
-        self._idle.rest(connection)
+        if self._closed:
+            connection.disconnect()
+        else:
+            self._idle.rest(connection)
 
     def open_blocking(self, key: bytes) -> Any:
         """A connection for commands that wait in the server, on that key; the caller disconnects it."""

@@ -26,7 +26,7 @@ _PARTIAL = object()
 
 @contextmanager
 def broker_at(url: str) -> Iterator[Broker]:
-    """A driver for as long as the block lasts: what travels between the processes of Spark holds no connection."""
+    """A driver for as long as the block lasts. Objects that Spark sends to other processes hold no connection."""
     endpoint = Endpoint(url, client_name="jobrunner-spark")
     broker = Broker(endpoint, retry_timeout_s=_RETRY_TIMEOUT_S)
     try:

@@ -1,4 +1,4 @@
-"""What any process does for batches without a driver: rolls decided ones forward, and puts orphaned items back in line.
+"""Repair of batches without a driver, by any process: rolls decided ones forward, puts orphaned items back in line.
 
 An orphaned item is in pending for a batch that no longer exists. Nothing that this version does leaves such items.
 Earlier versions topped up halves of a failed batch: the new items belonged to no batch, and stayed in pending for the

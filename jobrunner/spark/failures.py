@@ -1,4 +1,4 @@
-"""What a failure on Spark is: an error in one line that a person can use, its cause, and its cost for a batch.
+"""Failures on Spark: an error in one line that a person can use, its cause, and its cost for a batch.
 
 Spark wraps what happened in a Python worker into a page of two languages. What counts is the last line of the
 innermost Python traceback, or the first sentence of the engine's own error.

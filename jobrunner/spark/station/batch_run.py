@@ -67,7 +67,7 @@ class SinkBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StationPlan:
-    """What is the same for all batches of a station."""
+    """The values that all batches of a station share."""
 
     station: SparkStation
     shape: PayloadShape
