@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobrunner.errors import InvalidOption, JavaMissing, SparkMissing
-from jobrunner.spark import java
-from jobrunner.spark.session import find_java, home_of, spark_session
+from jobrunner.spark.session import Java, find_java, home_of, spark_session
 
 
 def executable(path: Path, text: str) -> Path:
@@ -62,7 +61,7 @@ def test_java_home_wins_over_the_path(tmp_path):
     named = fake_java(tmp_path / "named", "21.0.1")
     fake_java(tmp_path / "other", "17.0.1")
     environment = {"JAVA_HOME": str(tmp_path / "named"), "PATH": str(tmp_path / "other" / "bin")}
-    assert find_java(environment) == java.Java(executable=named)
+    assert find_java(environment) == Java(executable=named)
 
 
 def test_a_java_too_old_is_passed_over(tmp_path):
@@ -90,7 +89,7 @@ def test_without_any_java_the_error_has_the_command_that_installs_one(tmp_path, 
 
 def test_the_launcher_drops_one_option_and_nothing_else(tmp_path):
     shown = executable(tmp_path / "it's" / "java", """for one; do echo "<$one>"; done\n""")
-    with home_of(java.Java(executable=shown, bundled=True)) as home:
+    with home_of(Java(executable=shown, bundled=True)) as home:
         words = ["-a b", "--add-modules=jdk.incubator.vector", "", "--add-modules=x", "*"]
         said = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == ["<-a b>", "<>", "<--add-modules=x>", "<*>"]

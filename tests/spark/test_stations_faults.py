@@ -13,9 +13,9 @@ from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import BatchLost, ServerUnavailable, SparkMissing
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff
+from jobrunner.spark import failures
 from jobrunner.spark.failures import Cause, CircuitBreaker, cause_of, error_line, is_alive
 from jobrunner.spark.station import driver as station_driver
-from jobrunner.spark.station import failures
 from jobrunner.spark.station.background import LeaseRenewal, SparkJobs
 from jobrunner.spark.station.driver import build_driver
 

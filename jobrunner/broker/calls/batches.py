@@ -80,6 +80,10 @@ def _texts(words: Iterable[bytes]) -> tuple[str, ...]:
     return tuple(word.decode() for word in words)
 
 
+def _advanced(reply: list[Any]) -> Advance:
+    return Advance(*[reply[0] == b"done", *reply[1:6], reply[6].decode() or None])
+
+
 _fill: ScriptCommand[tuple[int, float]] = ScriptCommand("batch_fill", lambda reply: (reply[0], float(reply[1] or 0)))
 _begin: ScriptCommand[Any] = ScriptCommand("batch_begin", lambda reply: reply)
 _claim: ScriptCommand[Any] = ScriptCommand("batch_claim", lambda reply: reply, repeatable=False)
@@ -87,9 +91,7 @@ _renew = ScriptCommand("batch_renew", float)
 _stage: ScriptCommand[Any] = ScriptCommand("batch_stage", lambda reply: reply)
 _decide = ScriptCommand("batch_decide", lambda reply: _texts(reply[1:]))
 _failed_attempt = ScriptCommand("batch_fail", text)
-_advance = ScriptCommand(
-    "batch_advance", lambda reply: Advance(*[reply[0] == b"done", *reply[1:6], reply[6].decode() or None])
-)
+_advance = ScriptCommand("batch_advance", _advanced)
 
 
 def _with_batch(
@@ -193,8 +195,7 @@ def stage(
     _check_targets(keys, {to if isinstance(to, str) else to.decode() for to in set(words[1::4])})
     given: Arg = "" if after is None else after
     call = _with_batch(_stage, keys, batch_id, rest=words, epoch=epoch, nonce=nonce, after=given)
-    read = partial(_unless_lost, batch_id, partial(_staged, batch_id))
-    return replace(call, read=read, repeatable=after is not None)
+    return replace(call, read=partial(_unless_lost, batch_id, partial(_staged, batch_id)), repeatable=after is not None)
 
 
 def _check_targets(keys: QueueKeys, targets: set[str]) -> None:
