@@ -19,7 +19,7 @@ from jobrunner import Client
 from jobrunner.broker.call import Arg, pack, resp_args
 from jobrunner.broker.calls import leases, tasks
 from jobrunner.broker.scripts import load
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.queue_settings import DEFAULT_RESULT_TTL_S
 from jobrunner.task import Task
 

@@ -21,7 +21,7 @@ from benchmarks.growth_points import LARGE_PAYLOAD_BATCH, GrowthPoint, as_json
 from benchmarks.results import growth_table, write_json
 from benchmarks.server import PrivateServer
 from jobrunner import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.client.item import Item
 from jobrunner.client.queue import Queue
 

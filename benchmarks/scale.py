@@ -26,8 +26,8 @@ from benchmarks.server import PrivateServer
 from benchmarks.stalls import Stall, Watch
 from jobrunner import Client, Item, Queue, RateLimit, Worker, chain, group, job
 from jobrunner.broker.calls import flows
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import within
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import EachReply
 from jobrunner.join import Arrival, Ended, Join, write_onward

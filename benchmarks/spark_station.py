@@ -20,8 +20,7 @@ import structlog
 from benchmarks.server import PrivateServer
 from benchmarks.stalls import Stall, Watch
 from jobrunner.broker.calls import leases, queues
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.outgoing import new_token
 from jobrunner.etl import Pipeline
 from jobrunner.spark.session import spark_session

@@ -145,7 +145,7 @@ class TaskRecord:
     unread: EncryptionError | ValueError | None = field(repr=False, default=None)
     """Why payload or result could not be decrypted or read and stand here as they are stored."""
     after: bytes = field(repr=False, default=b"")
-    """Which results its payload says that it is given (see client/flow_results.py)."""
+    """Which results its payload says that it is given (see client/encryption.py)."""
     tag: str = field(repr=False, default="")
     """The hash tag of its keys."""
     is_encrypted: bool = field(repr=False, default=False)

@@ -24,14 +24,12 @@ from jobrunner.cli.bench_steps import (
 )
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import answer_json, echo, rising, table, talk
-from jobrunner.client.client import Client
-from jobrunner.client.internals import endpoint_of, keys_of
+from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.errors import PayloadTooLarge, UsageError
 from jobrunner.formatting import size
-from jobrunner.inspector.doctor.server import check_server
-from jobrunner.inspector.doctor.setup import parser_check
+from jobrunner.inspector.doctor.environment import check_server, parser_check
 from jobrunner.inspector.snapshot import server_facts, shown_url
-from jobrunner.log_setup import warnings_to_stderr
+from jobrunner.logs import warnings_to_stderr
 
 _EXAMPLES = """\b
 Examples:

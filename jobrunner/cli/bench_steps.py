@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.broker.calls.server import ping, processor_time
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import Client, broker_of
 from jobrunner.clock import perf_counter, process_time, sleep
 from jobrunner.inspector.doctor import Check
 from jobrunner.jobs.decorator import job

@@ -14,7 +14,7 @@ import click
 from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, talk
 from jobrunner.client.client import Client
-from jobrunner.log_setup import FORMATS, log_to_stderr
+from jobrunner.logs import FORMATS, log_to_stderr
 
 _EXAMPLES = """\b
 Examples:

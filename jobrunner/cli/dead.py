@@ -10,7 +10,7 @@ import msgspec
 
 from jobrunner.broker.keys import check_id
 from jobrunner.cli.events import note
-from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, echo, rising, watched
 from jobrunner.cli.suggestions import queue_names

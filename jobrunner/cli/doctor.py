@@ -12,8 +12,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import JavaMissing
 from jobrunner.formatting import counted, printable
 from jobrunner.inspector.doctor import Check, fail, ok
-from jobrunner.inspector.doctor.server import check_server
-from jobrunner.inspector.doctor.setup import check_setup
+from jobrunner.inspector.doctor.environment import check_server, check_setup
 from jobrunner.inspector.doctor.workload import types_checks
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.settings import DURABILITIES

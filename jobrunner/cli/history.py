@@ -7,14 +7,14 @@ import click
 
 from jobrunner.broker.keys import check_id, check_name
 from jobrunner.cli.events import note
-from jobrunner.cli.group import CommandGroup
 from jobrunner.cli.history_report import report
+from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, seconds_of, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, echo, rising, table, talk
 from jobrunner.cli.queues import purge_state
 from jobrunner.cli.suggestions import queue_names
 from jobrunner.cli.tasks import show_list
-from jobrunner.client.internals import endpoint_of
+from jobrunner.client.client import endpoint_of
 from jobrunner.client.item import stored_record
 from jobrunner.client.queue import Queue
 from jobrunner.clock import perf_counter

@@ -4,13 +4,12 @@ import click
 
 from jobrunner.broker.keys import split_queue
 from jobrunner.cli.events import note
-from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, echo, talk
 from jobrunner.cli.status import periodic_table
 from jobrunner.cli.suggestions import periodic_names
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, encryption_of, keys_of
+from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import published
 from jobrunner.errors import UnknownJob

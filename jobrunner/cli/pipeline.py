@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from jobrunner.broker.calls.queues import QueueCounts
-from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, seconds_of, with_shared_options
 from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.pipeline_show import loaded_pipeline, show
@@ -31,7 +31,7 @@ from jobrunner.etl.progress import Emptied
 from jobrunner.etl.spark_station import choose
 from jobrunner.formatting import counted
 from jobrunner.jobs.registry import load_modules
-from jobrunner.log_setup import FORMATS, log_to_stderr
+from jobrunner.logs import FORMATS, log_to_stderr
 
 _AT_ONCE = 1000
 """Items that `push -` sends in one batch."""

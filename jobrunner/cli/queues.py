@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from jobrunner.cli.events import note
-from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, seconds_of, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, echo, facts, rising, table, talk
 from jobrunner.cli.status import queue_table

@@ -4,10 +4,10 @@ import click
 
 from jobrunner.broker.calls.server import redacted_names, remove_redacted_names
 from jobrunner.cli.events import note
-from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, echo, table
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.redaction import DEFAULT
 
 _EXAMPLES = """\b

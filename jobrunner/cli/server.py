@@ -4,7 +4,7 @@ import click
 
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.embedded.server import EmbeddedServer
-from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, echo, facts
 from jobrunner.settings import client_settings

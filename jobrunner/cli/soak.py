@@ -19,11 +19,10 @@ import click
 from jobrunner.broker.calls.server import facts
 from jobrunner.cli.options import seconds_of
 from jobrunner.cli.output import DONE, NO, talk
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import UnsafeServer
 from jobrunner.inspector.snapshot import shown_url
-from jobrunner.log_setup import warnings_to_stderr
+from jobrunner.logs import warnings_to_stderr
 from jobrunner.soak.checks import SoakCheck
 from jobrunner.soak.fault_proxy import target_of
 from jobrunner.soak.faults import KINDS, kinds_of

@@ -10,7 +10,7 @@ import click
 from jobrunner.broker.keys import check_id, tag_of_id
 from jobrunner.cli.enqueue import enqueue
 from jobrunner.cli.events import note
-from jobrunner.cli.group import CommandGroup
+from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, echo, exactly, facts, readable, table, talk, when
 from jobrunner.cli.suggestions import queue_names

@@ -32,8 +32,7 @@ from jobrunner.errors import InvalidOption, WorkerBroken
 from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.etl.spark_station import choose
 from jobrunner.jobs.registry import load_modules
-from jobrunner.log_setup import FORMATS, log_to_stderr
-from jobrunner.logs import IDENTITY
+from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
 from jobrunner.settings import EVENTS
 from jobrunner.worker.child_processes import claim_children
 from jobrunner.worker.recycling import DUE

@@ -2,7 +2,7 @@
 
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Never, Self
+from typing import Any, Never, Protocol, Self, TypeVar
 
 from jobrunner.broker.broker import Broker, server_clock
 from jobrunner.broker.calls import queues
@@ -31,9 +31,10 @@ from jobrunner.client.records import (
     switch,
 )
 from jobrunner.client.task_handle import TaskHandle
+from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import OutcomeUnknown
 from jobrunner.events import Event
-from jobrunner.middleware import OBSERVERS, stack_of
+from jobrunner.middleware import OBSERVERS, MiddlewareStack, stack_of
 from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import Duration, client_settings
@@ -219,3 +220,57 @@ class Client:
         return TaskHandle(
             self._broker, TaskRef(self._keys, self._encryption, task_id, task.queue), durability=reached, is_new=is_new
         )
+
+
+B_co = TypeVar("B_co", covariant=True)
+K_co = TypeVar("K_co", covariant=True)
+
+
+class _HasBroker(Protocol[B_co]):
+    @property
+    def _broker(self) -> B_co: ...
+
+
+class _HasKeys(Protocol[K_co]):
+    @property
+    def _keys(self) -> K_co: ...
+
+
+class _HasEncryption(Protocol):
+    @property
+    def _encryption(self) -> PayloadEncryption | None: ...
+
+
+class _HasEndpoint(Protocol):
+    @property
+    def _endpoint(self) -> Endpoint: ...
+
+
+class _HasMiddleware(Protocol):
+    @property
+    def _middleware(self) -> MiddlewareStack | None: ...
+
+
+def broker_of(owner: _HasBroker[B_co]) -> B_co:
+    """The driver: a Broker of a Client or a Queue, an AsyncBroker of their twins."""
+    return owner._broker  # noqa: SLF001 - the only module that may
+
+
+def keys_of(owner: _HasKeys[K_co]) -> K_co:
+    """The key names: Keys of a client, QueueKeys of a queue."""
+    return owner._keys  # noqa: SLF001
+
+
+def encryption_of(client: _HasEncryption) -> PayloadEncryption | None:
+    """The encryption of a client; None without keys."""
+    return client._encryption  # noqa: SLF001
+
+
+def endpoint_of(client: _HasEndpoint) -> Endpoint:
+    """The address that a client connects to."""
+    return client._endpoint  # noqa: SLF001
+
+
+def middleware_of(client: _HasMiddleware) -> MiddlewareStack | None:
+    """The middleware of a client; None when it has none."""
+    return client._middleware  # noqa: SLF001

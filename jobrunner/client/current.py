@@ -9,8 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from jobrunner.client.aio import AsyncClient
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import Client, broker_of
 
 _lock = threading.RLock()
 _state: dict[str, Client] = {}

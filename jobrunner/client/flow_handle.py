@@ -4,8 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from jobrunner.client.aio import AsyncClient
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, encryption_of, keys_of, middleware_of
+from jobrunner.client.client import Client, broker_of, encryption_of, keys_of, middleware_of
 from jobrunner.client.operations import flow as operations
 from jobrunner.client.operations.flow import Flow, FlowProgress
 from jobrunner.client.operations.operation import run_operation, run_operation_async

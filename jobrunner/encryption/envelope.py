@@ -13,7 +13,7 @@ bytes    name       content
 6-9      key        the beginning of the SHA-256 digest of the key
 10-11    encoding   length; how the plain content reads (`json` or nothing)
 12-13    queue      length; the queue that a payload was encrypted or signed for
-14-17    after      length; which results a step of a flow is given (see client/flow_results.py)
+14-17    after      length; which results a step of a flow is given (see client/encryption.py)
 ======== ========== ==============================================================================
 
 An attacker who can write to the server can write any header. So the whole header is authenticated: with one byte

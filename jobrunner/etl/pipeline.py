@@ -7,9 +7,8 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import check_name
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import current_client
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.item import item_of
 from jobrunner.client.operations.queue import OnClash
 from jobrunner.client.queue import Queue

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.etl.graph import Graph, QueueNode
 from jobrunner.inspector.live_snapshot import CAME, ENDED, LEFT, Growth

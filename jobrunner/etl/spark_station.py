@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jobrunner.broker.calls import queues
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.station_outcome import Link

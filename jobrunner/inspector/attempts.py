@@ -7,8 +7,7 @@ from typing import Literal
 
 from jobrunner.attempt import mark_in, mark_of, number_from
 from jobrunner.broker.call import command
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
 from jobrunner.client.records import RunningAttempt, WorkerRecord

@@ -16,8 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from jobrunner.broker.call import command
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
 

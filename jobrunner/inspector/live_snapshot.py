@@ -15,8 +15,7 @@ from datetime import datetime, timedelta
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.server import ServerFacts, facts, server_time
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError

@@ -13,8 +13,7 @@ import msgspec
 from jobrunner.broker.call import command
 from jobrunner.broker.calls.search import LONGEST_PAYLOAD, SearchChunk, search_state
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import perf_counter
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector import task_rows

@@ -10,8 +10,7 @@ from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.queues import is_registered
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import perf_counter

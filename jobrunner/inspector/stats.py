@@ -15,8 +15,7 @@ from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.calls.stats import COUNTED, DEPTH, HOUR_MS, MINUTE_MS, is_of_attempts, parts_of
 from jobrunner.broker.keys import Keys
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.errors import InvalidOption
 from jobrunner.inspector.stats_types import (

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import tasks
 from jobrunner.broker.calls.search import SearchChunk, search_state
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
-from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import from_ms
 from jobrunner.task import TaskRecord
 

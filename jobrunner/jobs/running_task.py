@@ -14,8 +14,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
-from jobrunner.client.encryption import decrypted_payload
-from jobrunner.client.flow_results import decrypted_results, needs_proof, receive
+from jobrunner.client.encryption import decrypted_payload, decrypted_results, needs_proof, receive
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.task import gone
 from jobrunner.clock import monotonic

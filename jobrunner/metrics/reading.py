@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import ServerFacts
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
 from jobrunner.inspector.stats import StatsTotal, each, whole

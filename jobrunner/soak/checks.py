@@ -7,12 +7,10 @@ from statistics import median
 from typing import Any
 
 from jobrunner.broker.call import command
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
-from jobrunner.soak.audit import all_keys, problems, strays
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.soak.audit import QueueSample, SoakSample, all_keys, problems, server_side, strays
 from jobrunner.soak.jobs import DOOMED, QUEUES, TICK_S, TICKS
 from jobrunner.soak.ledger import LedgerSummary
-from jobrunner.soak.samples import QueueSample, SoakSample, server_side
 
 _WARM_SHARE, _WARM_S = 0.25, 15.0
 _SHOWN = 3

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from jobrunner.broker.call import command
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import Client, broker_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, JobrunnerError, ServerError
 from jobrunner.soak.fault_proxy import FaultProxy

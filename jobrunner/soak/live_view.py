@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from jobrunner.formatting import clock, duration, size
+from jobrunner.soak.audit import SoakSample
 from jobrunner.soak.faults import KINDS
 from jobrunner.soak.report import wait_text
 from jobrunner.soak.run import Soak
-from jobrunner.soak.samples import SoakSample
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _LAST = 3

@@ -23,10 +23,10 @@ from jobrunner.charts import (
 )
 from jobrunner.charts.axes import PlotArea
 from jobrunner.formatting import clock, duration, number, size
+from jobrunner.soak.audit import SoakSample
 from jobrunner.soak.checks import SoakCheck
 from jobrunner.soak.faults import KINDS, InjectedFault
 from jobrunner.soak.run import Soak
-from jobrunner.soak.samples import SoakSample
 
 _EVERY_S = 10.0
 _MARKS = {True: "ok ", False: "NOT", None: " - "}

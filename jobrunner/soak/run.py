@@ -11,12 +11,22 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import JobrunnerError
 from jobrunner.retry import Backoff
-from jobrunner.soak.audit import delete_all
+from jobrunner.soak.audit import (
+    QueueSample,
+    SoakSample,
+    delete_all,
+    descriptors,
+    key_count,
+    resident_bytes,
+    server_side,
+    share,
+    used_memory,
+    waits_since,
+)
 from jobrunner.soak.checks import (
     Peaks,
     SoakCheck,
@@ -33,17 +43,6 @@ from jobrunner.soak.faults import OF_PROXY, Fault, FaultInjector, InjectedFault,
 from jobrunner.soak.jobs import DOOMED, LEDGER, LIMITED, QUEUES, TICK_S, WORK
 from jobrunner.soak.ledger import Excuses, LedgerSummary, LedgerTail
 from jobrunner.soak.processes import SETTINGS, ChildSettings, OwnServer, SoakProcesses
-from jobrunner.soak.samples import (
-    QueueSample,
-    SoakSample,
-    descriptors,
-    key_count,
-    resident_bytes,
-    server_side,
-    share,
-    used_memory,
-    waits_since,
-)
 
 LIMIT = 5
 """Tasks of the limited queue that may run at a time."""

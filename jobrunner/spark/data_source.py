@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from jobrunner.client.client import endpoint_of
 from jobrunner.client.current import current_client
-from jobrunner.client.internals import endpoint_of
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.etl.spark_station import NEEDED_CONF, silence_py4j
 from jobrunner.logs import SafeLogger

@@ -10,9 +10,8 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.aio import AsyncClient
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import configured_client
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.operations.task import TaskRef, gone, read_result
 from jobrunner.client.outgoing import through
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of
 from jobrunner.client.current import configured_client, pinned
-from jobrunner.client.internals import broker_of
 from jobrunner.testing.enqueued import Enqueued
 from jobrunner.testing.inline import inline as run_inline
 from jobrunner.testing.servers import open_server, remove_keys

@@ -9,8 +9,7 @@ from typing import Any
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, encryption_of, keys_of
+from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import InvalidOption, NaiveDatetime, ServerError, TaskGone, UsageError

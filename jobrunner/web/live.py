@@ -18,13 +18,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph, published
 from jobrunner.inspector.doctor import Check, warn
-from jobrunner.inspector.doctor.server import facts_checks
+from jobrunner.inspector.doctor.environment import facts_checks
 from jobrunner.inspector.doctor.workload import leader_check, unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
 from jobrunner.inspector.snapshot import QueueView

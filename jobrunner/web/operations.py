@@ -18,8 +18,7 @@ import msgspec
 
 from jobrunner.broker.call import Call, command, text_fields, texts
 from jobrunner.broker.keys import Keys, check_name
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import Operation as ClientOperation
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import cancel_all, delete_all, requeue_all

@@ -17,8 +17,7 @@ from markupsafe import Markup
 
 from jobrunner.charts import ChartSeries
 from jobrunner.charts.responsive import bars, lines, safe, shares, sparkline
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.formatting import away, counted, duration, number, percent, rate, size
 from jobrunner.formatting import instant as instant_text

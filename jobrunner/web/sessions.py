@@ -27,8 +27,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from jobrunner.broker.call import command, text_fields
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, unix_ms
 from jobrunner.inspector import audit
 from jobrunner.web.auth import Identity, Network, address_of, read_cookie, set_cookie, site_of

@@ -10,9 +10,8 @@ from typing import Any
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.notifier import Notifier
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, encryption_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.current import within
-from jobrunner.client.internals import broker_of, encryption_of, endpoint_of, keys_of, middleware_of
 from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
@@ -21,9 +20,9 @@ from jobrunner.logs import IDENTITY
 from jobrunner.loop import Complaints, Loop
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.fetch.fetcher import Fetcher
+from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
-from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration, RunUntil, WorkerState
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
@@ -31,12 +30,12 @@ from jobrunner.worker.process_guard import Canary, lost_descriptors
 from jobrunner.worker.queues import BatchDrivers, longest_poll_s
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
+from jobrunner.worker.run.child import write_greeting
 from jobrunner.worker.run.coroutines import CoroutineExecutor
 from jobrunner.worker.run.executor import Deadlines, DispatchingExecutor, Executor, FinishedAttempts, ThreadExecutor
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Watchdog
-from jobrunner.worker.run.wire import write_greeting
 
 _LONG_S = 3600.0
 _SHARED = ("payload_limit", "result_limit", "payload_keys", "payload_encryption", "require_encryption")

@@ -7,8 +7,7 @@ from functools import partial
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import queues
 from jobrunner.broker.keys import Keys, split_queue
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of, middleware_of
+from jobrunner.client.client import Client, broker_of, keys_of, middleware_of
 from jobrunner.client.settings_hash import write_settings
 from jobrunner.clock import monotonic
 from jobrunner.errors import DriverFailed, InvalidOption, ServerRefused

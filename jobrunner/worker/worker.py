@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobrunner.broker.calls.server import facts
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.current import current_client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
     JobrunnerError,

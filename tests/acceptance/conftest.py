@@ -12,7 +12,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.keys import Keys
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.ledger import Ledger
 from tests.acceptance.row_children import Child

@@ -5,10 +5,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from jobrunner import Client, Worker, configure
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import within
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.etl import Drop, Pipeline, To
-from jobrunner.log_setup import log_to_stderr
+from jobrunner.logs import log_to_stderr
 from jobrunner.worker.report.report_calls import report_calls
 from jobrunner.worker.run.runner import Runner
 

@@ -20,7 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from jobrunner import Backoff, Client, Job, job
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.lease import Lease
 from jobrunner.errors import LeaseError, TaskGone
 from jobrunner.jobs.running_task import Metadata

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from tests.support.server import Server
 
 _ANY = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]")

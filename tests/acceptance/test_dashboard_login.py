@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.acceptance.dashboard_process import Person, Running, running
 from tests.support.server import Server
 from tests.support.waiting import wait_for

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jobrunner import Client
 from jobrunner.broker.calls.tasks import show
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.task import Task
 from tests.support.waiting import wait_for
 

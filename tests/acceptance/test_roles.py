@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from jobrunner import Client, Job, PeriodicJob, Worker, group, job
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.errors import ServerRefused
 from jobrunner.inspector import audit
 from jobrunner.web.app import create_app

@@ -17,7 +17,7 @@ from redis.crc import key_slot
 from jobrunner import Backoff, Client, Item, Lease, Queue
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.item import stored_record
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved, OutcomeUnknown, QueueFull, TaskGone, UsageError
 from jobrunner.soak.fault_proxy import FaultProxy

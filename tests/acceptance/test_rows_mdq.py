@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from jobrunner import Client, Item, Job, Queue, RateLimit, Worker, job
 from jobrunner.broker.keys import Keys
+from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.client.internals import keys_of
 from jobrunner.client.operations import lease as lease_operations
 from jobrunner.errors import InvalidOption, LeaseLost, NotReserved
 from tests.acceptance.fleet import Fleet

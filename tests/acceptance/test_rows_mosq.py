@@ -20,8 +20,8 @@ from redis.crc import key_slot
 
 from jobrunner import Client, Item, TaskHandle, Worker, configure
 from jobrunner.broker.keys import Keys, tag_of_id
+from jobrunner.client.client import keys_of
 from jobrunner.client.current import forget as forget_client
-from jobrunner.client.internals import keys_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import InvalidOption, OutcomeUnknown
 from jobrunner.jobs import registry

@@ -14,8 +14,8 @@ import redis
 from jobrunner import Client, Item, Job, Worker, job
 from jobrunner.broker.calls.leases import commit
 from jobrunner.broker.keys import Keys
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import (
     ClientClosed,

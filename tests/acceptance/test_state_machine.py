@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from jobrunner import Client, Item, Lease, RateLimit
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.errors import LeaseLost, NotReserved, QueueFull
 from tests.acceptance.queue_model import STATES, ModelQueue, ModelTask
 from tests.support.clock import Clock

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from jobrunner import Backoff, Client, Fail, Job, RateLimit, Worker, job
 from jobrunner.broker.calls import stats as stats_calls
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.etl import Drop, Pipeline, To
 from tests.support.waiting import wait_for
 

@@ -10,7 +10,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.call import command
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.task import Task, new_id
 from tests.browser.conftest import Served
 from tests.browser.test_actions import confirm, told

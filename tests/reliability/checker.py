@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.reliability.scenario import Findings
 from tests.reliability.stage import PREFIX, QUEUE, Stage
 from tests.support.queue_audit import census, problems, strays

@@ -15,7 +15,7 @@ from pathlib import Path
 from jobrunner import Client
 from jobrunner.broker.call import command
 from jobrunner.client.batches import Batches, BatchLease
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.errors import BatchLost, ServerError
 
 LEASE_S = 2.0

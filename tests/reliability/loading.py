@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobrunner import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.task import Task, new_id
 from tests.acceptance.forks import forks
 

@@ -10,8 +10,7 @@ from starlette.testclient import TestClient
 
 from jobrunner.cli.main import jobrunner
 from jobrunner.cli.output import guarded
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
 from jobrunner.web.pages import all_pages

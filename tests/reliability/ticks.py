@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.reliability.scenario import Findings
 from tests.reliability.stage import QUEUE, Stage
 

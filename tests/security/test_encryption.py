@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.internals import broker_of, encryption_of, keys_of
+from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.operations.flow_relay import relay
 from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
@@ -355,7 +355,7 @@ def test_a_step_is_given_the_results_of_the_steps_before_it_or_it_does_not_run(
 
 def opened(client: Client, task_id: str) -> bytes:
     """The results that a step receives, decrypted."""
-    from jobrunner.client.flow_results import decrypted_results, receive
+    from jobrunner.client.encryption import decrypted_results, receive
 
     received = receive(broker_of(client), keys_of(client).queue("vault"), task_id)
     assert received is not None

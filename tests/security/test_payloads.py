@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from jobrunner import Client, Job, Worker, job
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.errors import InvalidName, PayloadTooLarge, QueueFull
 from tests.security.conftest import Connect
 

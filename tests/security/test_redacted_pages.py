@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from jobrunner import AsyncClient, Client, Job, Worker, chain, group, job
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.redaction import HIDDEN, Redaction
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Role

@@ -14,7 +14,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.cli import options
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.cli.output import guarded
-from jobrunner.client.internals import endpoint_of, keys_of
+from jobrunner.client.client import endpoint_of, keys_of
 from jobrunner.formatting import safe_url
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Role

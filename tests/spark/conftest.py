@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobrunner.client.batches import Batches
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobrunner.spark.failures import error_line
 from jobrunner.spark.session import spark_session

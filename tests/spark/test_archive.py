@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.client import broker_of, endpoint_of, keys_of
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.spark.history import archive as module

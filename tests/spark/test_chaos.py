@@ -18,8 +18,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.client.item import Item
 from tests.support.server import Server
 from tests.support.waiting import wait_for

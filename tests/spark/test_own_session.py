@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.inspector.stats import by_queue
 from tests.support.waiting import wait_for
 

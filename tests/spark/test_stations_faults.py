@@ -8,8 +8,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import command
 from jobrunner.broker.connect import Endpoint
 from jobrunner.client.batches import Batches
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import BatchLost, ServerUnavailable, SparkMissing
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.retry import Backoff

@@ -8,7 +8,7 @@ import pytest
 
 from jobrunner import AsyncClient, Client
 from jobrunner.inspector.doctor import Check
-from jobrunner.inspector.doctor.server import check_server
+from jobrunner.inspector.doctor.environment import check_server
 from jobrunner.inspector.snapshot import overview
 from tests.topologies.servers import Behind, Spread
 

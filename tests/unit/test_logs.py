@@ -7,8 +7,7 @@ import pytest
 import structlog
 
 from jobrunner.attempt import Attempt
-from jobrunner.log_setup import log_to_stderr
-from jobrunner.logs import SafeLogger
+from jobrunner.logs import SafeLogger, log_to_stderr
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
 from jobrunner.worker.run.executor import FinishedAttempts, RunAttempt, ThreadExecutor

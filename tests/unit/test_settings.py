@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.client import Client
-from jobrunner.client.internals import endpoint_of
+from jobrunner.client.client import Client, endpoint_of
 from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.queue_settings import RateLimit
 from jobrunner.settings import WorkerSettings, client_settings, file_settings

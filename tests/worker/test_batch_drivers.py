@@ -9,7 +9,7 @@ import pytest
 from jobrunner import Client, Worker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.batches import Batches
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.errors import DriverFailed, InvalidOption
 from jobrunner.inspector.stats import by_queue
 from jobrunner.jobs.options import JobOptions

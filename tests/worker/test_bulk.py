@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jobrunner import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.inspector.search import Filter
 from jobrunner.task import Task
 from jobrunner.web.operations import Operations, ask_to_stop, read_operation

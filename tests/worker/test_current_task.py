@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, Job, Queue, Retry, Snooze, chain, current_task, job
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.errors import UsageError
 from jobrunner.etl import Pipeline
 from jobrunner.jobs.registry import forget

@@ -18,8 +18,8 @@ from starlette.testclient import TestClient
 from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.aio import AsyncClient
+from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, InvalidOption, NotEncrypted, UnknownOption

@@ -15,7 +15,7 @@ from jobrunner.broker.calls import events as calls
 from jobrunner.broker.calls.queues import register
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.queue import Queue
 from jobrunner.coordinator.records import DeathEvents

@@ -10,8 +10,8 @@ import pytest
 
 from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
 from jobrunner.broker.calls.leader import ScanReply
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.client.internals import broker_of, keys_of
 from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.errors import TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.flow import Chain, Group, Step

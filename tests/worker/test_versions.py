@@ -12,7 +12,7 @@ import redis
 from jobrunner import Client, Retry, Worker, job
 from jobrunner.broker.calls.server import FORMAT
 from jobrunner.broker.keys import Keys
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.errors import NewerFormat
 from jobrunner.etl import Pipeline
 from tests.support.waiting import wait_for

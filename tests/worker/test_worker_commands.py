@@ -8,7 +8,7 @@ import pytest
 
 from jobrunner import Client
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
 from tests.worker.test_work import gated, gates

@@ -10,7 +10,7 @@ from jobrunner.cli.top.state import Screen, shown_queues
 from jobrunner.cli.top.terminal import Cell, joined, line, padded, titled
 from jobrunner.client.records import WorkerRecord
 from jobrunner.formatting import bar, counted, curve, duration, number, percent, short_duration, size
-from jobrunner.inspector.doctor.server import is_nearly_full
+from jobrunner.inspector.doctor.environment import is_nearly_full
 from jobrunner.inspector.live_snapshot import FailingJob, LiveSnapshot, Rates
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow

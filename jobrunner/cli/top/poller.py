@@ -11,9 +11,8 @@ from queue import SimpleQueue
 
 from jobrunner.broker.calls import tasks as task_calls
 from jobrunner.cli.top.state import Screen, ServerRequest, settled
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
-from jobrunner.client.internals import broker_of, encryption_of, keys_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.live_snapshot import LiveRates, live_rates_of, look, recent_failures

@@ -15,8 +15,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.keys import Keys
-from jobrunner.client.encryption import encrypted_task
-from jobrunner.client.flow_results import sources
+from jobrunner.client.encryption import encrypted_task, sources
 from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Durable, Operation, ask

@@ -19,8 +19,7 @@ from jobrunner.broker.call import Call, command
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import monotonic, unix_ms

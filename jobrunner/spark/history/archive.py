@@ -27,8 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobrunner.broker.call import command
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.server import server_time
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.errors import HistoryTrimmed, JobrunnerError, UsageError

@@ -17,8 +17,7 @@ from pyspark.sql import types as spark_types
 
 from jobrunner.broker.calls.batches import nonces, staged_ids, still_members
 from jobrunner.client.batches import BatchLease
-from jobrunner.client.client import Client
-from jobrunner.client.internals import endpoint_of, keys_of
+from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation

@@ -17,8 +17,7 @@ from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.broker.notifier import WakeListener
 from jobrunner.client.batch_recovery import MemberLists, reclaim_items
 from jobrunner.client.batches import Advance, Batches, BatchLease
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of, middleware_of
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.clock import monotonic, unix_ms

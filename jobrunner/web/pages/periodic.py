@@ -1,7 +1,7 @@
 """Periodic jobs: schedule, last and next tick, and whether a worker has loaded them; run now, enable, disable."""
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.client.internals import broker_of, encryption_of, keys_of
+from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import published
 from jobrunner.task import new_id

@@ -1,6 +1,6 @@
 """The Redis server: its state, and the checks of `jobrunner doctor`."""
 
-from jobrunner.inspector.doctor.server import clock_check, facts_checks
+from jobrunner.inspector.doctor.environment import clock_check, facts_checks
 from jobrunner.web.routing import Context, Page, Values
 
 

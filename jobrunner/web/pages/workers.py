@@ -3,7 +3,7 @@
 A quiet worker reserves nothing new until it receives the command to resume.
 """
 
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import command_worker
 from jobrunner.inspector.attempts import at_work

@@ -25,10 +25,10 @@ from jobrunner.middleware import current_traceparent
 from jobrunner.outcome import Outcome, Released
 from jobrunner.worker.child_processes import environment_of_child
 from jobrunner.worker.recycling import MIB, resident_bytes
+from jobrunner.worker.run.child import PIECE, frame, lacks, read_outcome, unframed, write_attempt
 from jobrunner.worker.run.error_outcome import out_of_time
 from jobrunner.worker.run.executor import RunAttempt
 from jobrunner.worker.run.runner import Begin, Runner, nothing
-from jobrunner.worker.run.wire import PIECE, frame, lacks, read_outcome, unframed, write_attempt
 
 _log = SafeLogger("jobrunner.processes")
 _START_S = 30.0

@@ -8,8 +8,7 @@ from typing import Any
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.calls import leases
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, encryption_of, keys_of
+from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.codec import NULL, to_json, write_result
 from jobrunner.errors import EncryptionError, EncryptionMissing, ParameterError, ResultTooLarge, ServerError, UsageError

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jobrunner import Client
 from jobrunner.broker.call import command
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.etl import Pipeline
 
 _AT_ONCE = 1000

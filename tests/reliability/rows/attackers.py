@@ -8,8 +8,8 @@ from typing import Any
 import redis
 
 from jobrunner import Client
+from jobrunner.client.client import keys_of
 from jobrunner.client.current import pinned
-from jobrunner.client.internals import keys_of
 from tests.acceptance.fleet import JOBS
 from tests.reliability.checker import outside
 from tests.reliability.jobs import Pay, Refund

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from jobrunner.attempt import mark_of
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.acceptance.fleet import JOBS, WorkerProcess
 from tests.acceptance.jobs_for_tests import Once
 from tests.acceptance.ledger import Entry

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from jobrunner import RateLimit
 from jobrunner.client.batches import Batches
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.errors import JobrunnerError
 from jobrunner.task import Task, new_id
 from tests.acceptance.fleet import children_of

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.reliability.loading import load_scheduled, load_waiting, run_beside, spread_upkeep
 from tests.reliability.rows.workers import SLOTS
 from tests.reliability.scenario import Findings, scenario

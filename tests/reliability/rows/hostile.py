@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.client.queue import Queue
 from jobrunner.errors import LeaseError, QueueFull, TaskError, UsageError
 from tests.acceptance.fleet import ROOT

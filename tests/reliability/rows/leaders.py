@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from tests.acceptance.fleet import JOBS, WorkerProcess
 from tests.acceptance.jobs_for_tests import Work
 from tests.reliability.checker import judge

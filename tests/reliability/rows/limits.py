@@ -4,7 +4,7 @@ import threading
 import time
 
 from jobrunner import RateLimit
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.reliability.checker import judge
 from tests.reliability.rows.workers import KEEPALIVE_S
 from tests.reliability.scenario import Findings, scenario

@@ -4,7 +4,7 @@ from typing import Any
 
 from jobrunner import chain, group
 from jobrunner.broker.calls import leases
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from tests.acceptance.fleet import JOBS
 from tests.acceptance.jobs_for_tests import Always, Twice
 from tests.reliability.checker import judge

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.acceptance.fleet import ROOT, WorkerProcess
 from tests.reliability.checker import judge
 from tests.reliability.jobs import OnlyOne, perishes

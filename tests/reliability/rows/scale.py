@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from benchmarks.processes import cpu_seconds
 from benchmarks.scale import block_keys, drain_queues, run_group
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from tests.acceptance.fleet import JOBS
 from tests.reliability.jobs import Tenant
 from tests.reliability.scenario import Findings, scenario

@@ -9,7 +9,7 @@ from collections import Counter
 
 from jobrunner import Client
 from jobrunner.broker.calls.server import FORMAT
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.errors import JobrunnerError
 from jobrunner.jobs.flow import chain
 from tests.acceptance.fleet import JOBS, ROOT

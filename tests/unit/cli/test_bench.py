@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from jobrunner.cli.bench_steps import Bench, Drained, prepared, spread, throw_away_prefix
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.jobs.registry import all_jobs
 from jobrunner.soak.audit import delete_all
 

@@ -17,8 +17,7 @@ from click.shell_completion import ShellComplete
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.cli.main import COMMANDS, jobrunner
 from jobrunner.cli.suggestions import SHELLS, declared_jobs, declared_pipelines
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 
 SOURCE = """
 import jobrunner
@@ -61,7 +60,7 @@ def declared(tmp_path: Path, offers: Any) -> None:
 
 
 def test_commands_are_offered_without_importing_them(offers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobrunner.cli.group.import_module", lambda name: pytest.fail(name))
+    monkeypatch.setattr("jobrunner.cli.main.import_module", lambda name: pytest.fail(name))
 
     assert offers("qu") == ["queues"]
     assert offers("") == list(COMMANDS)

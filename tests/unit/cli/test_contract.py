@@ -9,8 +9,7 @@ import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.cli import options
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.periodic import PeriodicDefinition
 from tests.unit.cli.test_main import ALL
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 
 
 def test_the_command_shows_what_happened(client: Any, cli: Any) -> None:

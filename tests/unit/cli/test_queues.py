@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.queue_settings import QueueSettings, RateLimit
 

@@ -8,8 +8,7 @@ import pytest
 
 from jobrunner.broker.calls.leader import announce
 from jobrunner.broker.calls.leases import reserve
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import TaskState
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers

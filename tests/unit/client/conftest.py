@@ -9,8 +9,7 @@ import pytest
 
 from jobrunner.broker.keys import Keys
 from jobrunner.client.aio import AsyncClient
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import Client, broker_of
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

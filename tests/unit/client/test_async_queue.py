@@ -10,8 +10,7 @@ import pytest
 from jobrunner.broker.call import command
 from jobrunner.client.aio import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.lease import AsyncLease
 from jobrunner.client.operations import lease as lease_operations
 from jobrunner.errors import ClientClosed, ServerUnavailable

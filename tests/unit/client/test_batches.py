@@ -7,7 +7,7 @@ import pytest
 from jobrunner.broker.calls import batches
 from jobrunner.client.batch_recovery import roll_forward
 from jobrunner.client.batches import Batches, BatchLease
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import broker_of
 from jobrunner.client.item import Item
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 

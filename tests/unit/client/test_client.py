@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from jobrunner.client.aio import AsyncClient
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, endpoint_of, keys_of
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.errors import (
     ClientClosed,
     InvalidName,

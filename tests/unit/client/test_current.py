@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of
 from jobrunner.client.current import async_client, configure, current_async_client, current_client, forget, pinned, use
-from jobrunner.client.internals import broker_of
 from jobrunner.errors import ClientClosed
 
 

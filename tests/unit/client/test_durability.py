@@ -8,7 +8,7 @@ import pytest
 
 from jobrunner import AsyncClient, Client
 from jobrunner.client.batches import Batches
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.errors import BatchLost, InvalidOption, OutcomeUnknown
 from jobrunner.task import Task, new_id
 from tests.support.server import Server, version_of

@@ -8,7 +8,7 @@ import redis
 from jobrunner.broker.calls.server import FORMAT, OLDEST
 from jobrunner.broker.keys import Keys
 from jobrunner.errors import NewerFormat, OlderFormat
-from jobrunner.inspector.doctor.server import check_server
+from jobrunner.inspector.doctor.environment import check_server
 
 
 def test_the_format_is_written_with_what_is_written_first_and_not_by_a_look(

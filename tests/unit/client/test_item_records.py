@@ -6,8 +6,7 @@ import pytest
 import redis
 
 from jobrunner import Job, job
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.client.item import stored_record
 from jobrunner.jobs.registry import forget
 

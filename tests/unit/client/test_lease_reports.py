@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.calls import tasks
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import from_ms
 from jobrunner.errors import InvalidOption, JobrunnerError, LeaseLost, NotReserved, ReportsRefused, UsageError
 

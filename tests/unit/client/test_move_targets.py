@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.errors import PipelineError
 from jobrunner.etl import Pipeline
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobrunner.errors import PayloadTooLarge
 from jobrunner.task import Task, new_id
 from tests.support.server import Server

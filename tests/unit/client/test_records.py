@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.periodic import PeriodicDefinition
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.errors import InvalidName, TaskGone
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from jobrunner.attempt import Attempt
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.codec import encode
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.jobs.registry import station_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobrunner.etl.graph import publish, published
 

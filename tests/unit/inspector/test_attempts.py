@@ -8,8 +8,7 @@ import pytest
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.client.batches import Batches
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.inspector.attempts import at_work, holder_of, timeline
 from jobrunner.inspector.task_rows import first_lines
 from jobrunner.task import Task

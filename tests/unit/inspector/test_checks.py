@@ -7,20 +7,18 @@ import pytest
 
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client
-from jobrunner.inspector.doctor.server import (
+from jobrunner.inspector.doctor.environment import (
     appendfsync,
     check_server,
     clock_check,
     durability_checks,
     facts_checks,
-    reached_check,
-)
-from jobrunner.inspector.doctor.setup import (
     files_check,
     folder_check,
     packages_check,
     parser_check,
     python_check,
+    reached_check,
     url_source,
 )
 from jobrunner.inspector.doctor.workload import queue_checks
@@ -143,7 +141,7 @@ def test_this_machines_clock_agrees_with_a_server_on_it(client: Client) -> None:
 
 
 def test_a_clock_that_is_off_is_found(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobrunner.inspector.doctor.server.unix_ms", lambda: 0)
+    monkeypatch.setattr("jobrunner.inspector.doctor.environment.unix_ms", lambda: 0)
 
     assert clock_check(client).verdict == "warn"
 

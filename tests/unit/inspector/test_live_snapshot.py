@@ -7,8 +7,7 @@ from typing import Any
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
 from jobrunner.inspector.task_rows import last_line
 

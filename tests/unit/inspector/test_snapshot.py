@@ -3,8 +3,7 @@
 from typing import Any
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.inspector.snapshot import overview, queue_views
 from jobrunner.inspector.task_rows import list_tasks, read_tasks
 

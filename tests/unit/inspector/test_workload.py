@@ -9,8 +9,7 @@ import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.inspector.doctor.workload import (
     OtherPrefix,
     leader_check,

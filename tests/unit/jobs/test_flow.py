@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from jobrunner import Client, Job, chain, group, job
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.flow import Flow, send
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.errors import InvalidOption, ParameterError, PayloadTooLarge, QueueFull, UsageError

@@ -16,7 +16,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.keys import Keys
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.errors import ServerUnavailable
 from jobrunner.metrics.endpoint import MetricsEndpoint
 from jobrunner.metrics.exposition import JobrunnerCollector, metrics_app, render

@@ -2,10 +2,10 @@
 
 from xml.etree import ElementTree as ET
 
+from jobrunner.soak.audit import SoakSample
 from jobrunner.soak.checks import SoakCheck, equals, none_of
 from jobrunner.soak.faults import InjectedFault
 from jobrunner.soak.report import line_of, plotted, verdict_lines
-from jobrunner.soak.samples import SoakSample
 
 SAMPLES = [
     SoakSample(at_s=float(at), acked=at * 200, finished=at * 199, open=at, per_s=200.0, p50_ms=3.0, p99_ms=1200.0,

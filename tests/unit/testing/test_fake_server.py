@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from jobrunner.broker.call import command
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import Client, broker_of
 from jobrunner.errors import ServerRefused, ServerUnavailable
 from jobrunner.testing import open_server
 

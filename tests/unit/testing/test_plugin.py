@@ -164,7 +164,7 @@ def test_a_server_of_ones_own_is_emptied_below_the_prefix_alone(suite: Suite) ->
     source = """
 from jobrunner import Client
 from jobrunner.broker.call import command
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import broker_of
 from jobrunner.testing import open_server
 
 @pytest.fixture(scope="session")

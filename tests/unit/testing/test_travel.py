@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from jobrunner import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.testing import worker as module
 from jobrunner.testing.worker import Travel
 from tests.support.server import Server

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task
 from jobrunner.web.auth import Identity, Role

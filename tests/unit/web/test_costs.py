@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.task import Task
 
 MOST = 50

@@ -9,7 +9,7 @@ from jobrunner import Item, RateLimit
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leases import reserve
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.web.pages import all_pages
 from jobrunner.web.rendering import limit
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers

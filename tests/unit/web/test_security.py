@@ -11,8 +11,7 @@ import pytest
 
 import jobrunner.web
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.periodic import read_definition
 from jobrunner.redaction import HIDDEN
 from jobrunner.task import Task

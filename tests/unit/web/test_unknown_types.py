@@ -1,7 +1,7 @@
 """Jobs that no worker knows, where a person sees them."""
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.task import Task
 
 

@@ -15,7 +15,7 @@ from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition, register_station
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.outcome import Dropped, FannedOut, Moved, Outcome, Succeeded
-from jobrunner.worker.run.wire import frame, write_outcome
+from jobrunner.worker.run.child import frame, write_outcome
 
 
 @job(name="child.pid", max_attempts=1)

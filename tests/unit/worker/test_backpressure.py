@@ -9,7 +9,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys, tag_of_id
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import broker_of
 from jobrunner.client.item import Item
 from jobrunner.errors import ServerError
 from jobrunner.outcome import Dropped, Failed, FannedOut, Moved, Outcome, Succeeded

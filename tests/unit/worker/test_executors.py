@@ -15,14 +15,14 @@ import pytest
 
 from jobrunner import Client, job
 from jobrunner.attempt import Attempt
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
 from jobrunner.worker.run import executor as executor_module
+from jobrunner.worker.run.child import read_outcome, write_greeting, write_outcome
 from jobrunner.worker.run.coroutines import CoroutineExecutor
 from jobrunner.worker.run.executor import DispatchingExecutor, Executor, FinishedAttempts, RunAttempt, ThreadExecutor
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
-from jobrunner.worker.run.wire import read_outcome, write_greeting, write_outcome
 from tests.acceptance.fleet import is_alive
 from tests.support.server import Server
 from tests.support.waiting import wait_for

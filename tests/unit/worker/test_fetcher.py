@@ -14,7 +14,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.keys import Keys
-from jobrunner.client.internals import broker_of
+from jobrunner.client.client import broker_of
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.outcome import Acknowledged, Failed, Released, Succeeded

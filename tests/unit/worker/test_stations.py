@@ -13,10 +13,10 @@ from jobrunner.jobs.registry import StationDefinition, forget_station, register_
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.outcome import Dropped, Fail, Failed, FannedOut, Moved, Outcome, Succeeded, Unknown
 from jobrunner.retry import Backoff
+from jobrunner.worker.run.child import write_greeting
 from jobrunner.worker.run.executor import DispatchingExecutor
 from jobrunner.worker.run.processes import ProcessSlots
 from jobrunner.worker.run.runner import Runner
-from jobrunner.worker.run.wire import write_greeting
 from tests.unit.worker.attempts import attempt_at, client_of
 from tests.unit.worker.child_jobs import CHILD_STATION
 

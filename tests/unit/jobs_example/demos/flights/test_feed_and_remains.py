@@ -5,8 +5,7 @@ from itertools import islice
 import pytest
 
 from jobrunner.broker.call import command
-from jobrunner.client.client import Client
-from jobrunner.client.internals import broker_of, keys_of
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobs_example import dataset
 from jobs_example.demos.flights.damage import DAMAGED_ROWS, Damage

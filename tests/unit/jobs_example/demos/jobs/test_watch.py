@@ -7,8 +7,7 @@ from typing import Any
 import redis
 
 from jobrunner import Lease
-from jobrunner.client.client import Client
-from jobrunner.client.internals import keys_of
+from jobrunner.client.client import Client, keys_of
 from jobs_example.demos.jobs import watch
 from jobs_example.demos.jobs.glance import QueueLine, RunningTask
 from jobs_example.demos.jobs.workload import Accepted
