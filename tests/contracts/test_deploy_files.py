@@ -29,7 +29,7 @@ PAGES = (
 )
 COMMANDS = re.compile(r"`jobrunner ([a-z][^`\n]*)`|^\$ jobrunner ([^\n]+)$|jobrunner (status|doctor [a-z.]+)$", re.M)
 BEHIND = re.compile(r" [|#>&] ?| {2,}")
-"""What ends a command on its line: a pipe, a comment."""
+"""The end of a command on its line: a pipe, a comment."""
 
 
 def parse(words: list[str]) -> click.Context:
