@@ -172,6 +172,7 @@ TESTS: dict[str, list[str]] = {
 
 NOTHING_TO_ATTACK: tuple[str, ...] = (
     "This page describes what",
+    "To report a vulnerability",
     "Every client that can write",
     "The server is the trust boundary.",
     "Use `rediss://`",
