@@ -13,6 +13,8 @@ import reference
 
 REPOSITORY = "https://github.com/jobrunner/jobrunner/blob/main"
 _HOW_TO, _INSIDE = "How-to", "How it works"
+_WIDE = ("compare.md",)
+"""Pages with tables that need the width of the window: they have no columns at the sides."""
 
 
 def on_config(config: Any) -> Any:
@@ -43,7 +45,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to files outside docs/ lead to the repository."""
+    """Links to files outside docs/ lead to the repository; wide pages have the whole width."""
+    if page.file.src_uri in _WIDE:
+        page.meta["hide"] = ["navigation", "toc"]
     return outside_links(markdown, page.file.src_uri)
 
 
