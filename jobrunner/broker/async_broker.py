@@ -20,10 +20,21 @@ from jobrunner.broker.call import (
     server_error,
 )
 from jobrunner.broker.cluster_nodes import AsyncClusterNodes
-from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, has_died_async, raise_if_demoted
+from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, raise_if_demoted
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
+
+
+async def has_died_async(connection: Any) -> bool:
+    """The same for asyncio."""
+    for _ in range(2):
+        await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
+    look = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
+    try:
+        return bool(await look())
+    except BROKEN:
+        return True
 
 
 class AsyncBroker:

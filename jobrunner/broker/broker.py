@@ -24,7 +24,7 @@ from jobrunner.broker.call import (
 )
 from jobrunner.broker.calls.server import ping
 from jobrunner.broker.cluster_nodes import ClusterNodes
-from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, has_died, raise_if_demoted
+from jobrunner.broker.connect import Demoted, Endpoint, ReconnectPolicy, confirmed, raise_if_demoted
 from jobrunner.errors import ClientClosed
 
 T = TypeVar("T")
@@ -72,6 +72,14 @@ class Idle:
         while (connection := self.take()) is not None:
             taken.append(connection)
         return taken
+
+
+def has_died(connection: Any) -> bool:
+    """Whether the server closed an idle connection, or left something unread on it."""
+    try:
+        return bool(connection.can_read(timeout=0))
+    except BROKEN:
+        return True
 
 
 class Broker:

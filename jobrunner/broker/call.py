@@ -4,8 +4,8 @@
 their own and a batch is a list of calls. Everything about talking to the server that does not wait is here: packing
 calls into bytes and reading replies into values or into the errors of this package.
 
-Text of a reply is UTF-8; bytes that are not are damage and are read as replacement characters. A script that takes
-many items is sent them in slices: it blocks the server, which also copies every payload.
+Text of a reply is UTF-8; other bytes are read as replacement characters. A script that takes many items is sent them in
+slices: it blocks the server, which also copies every payload.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -19,7 +19,6 @@ from redis import asyncio as redis_asyncio
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from jobrunner.broker.call import Call, server_error
 from jobrunner.broker.cluster import Cluster
@@ -146,25 +145,6 @@ def _is_understood(url: str) -> bool:
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
-
-
-def has_died(connection: Any) -> bool:
-    """Whether the server closed an idle connection, or left something unread on it."""
-    try:
-        return bool(connection.can_read(timeout=0))
-    except (RedisConnectionError, RedisTimeoutError, OSError):
-        return True
-
-
-async def has_died_async(connection: Any) -> bool:
-    """The same for asyncio."""
-    for _ in range(2):
-        await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
-    look = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
-    try:
-        return bool(await look())
-    except (RedisConnectionError, RedisTimeoutError, OSError):
-        return True
 
 
 class Demoted(RedisConnectionError):

@@ -16,7 +16,7 @@ from jobrunner.cli.bench_steps import (
     Bench,
     BenchFigures,
     Percentiles,
-    Tell,
+    Progress,
     advice,
     prepared,
     throw_away_prefix,
@@ -101,10 +101,10 @@ def _measured(bench: Bench, tasks: int, payload_bytes: int) -> BenchFigures:
     alone, client = tasks // _ONE_BY_ONE, bench.client
     return BenchFigures(
         round_trip_ms=bench.round_trips(_ROUND_TRIPS),
-        enqueue_per_s=_watched(alone, "Enqueueing", lambda tell: bench.one_by_one(alone, tell)),
-        bulk_per_s=_watched(tasks, "In bulk", lambda tell: bench.in_bulk(tasks, tell)),
-        drained=_watched(tasks + alone, "Running", lambda tell: bench.drain(tasks + alone, tell)),
-        idle_latency_ms=_watched(_LATENCIES, "Waiting", lambda tell: bench.idle_latency(_LATENCIES, tell)),
+        enqueue_per_s=_watched(alone, "Enqueueing", lambda progress: bench.one_by_one(alone, progress)),
+        bulk_per_s=_watched(tasks, "In bulk", lambda progress: bench.in_bulk(tasks, progress)),
+        drained=_watched(tasks + alone, "Running", lambda progress: bench.drain(tasks + alone, progress)),
+        idle_latency_ms=_watched(_LATENCIES, "Waiting", lambda progress: bench.idle_latency(_LATENCIES, progress)),
         payload_bytes=payload_bytes,
         cores=os.cpu_count() or 1,
         is_local=endpoint_of(client).embedded is not None or _LOCAL.search(client.settings.url or "") is not None,
@@ -125,9 +125,9 @@ def _rounded(figures: BenchFigures) -> dict[str, Any]:
     }
 
 
-def _watched(total: int, label: str, measure: Callable[[Tell], Any]) -> Any:
-    with rising(total, label, "tasks") as tell:
-        return measure(tell)
+def _watched(total: int, label: str, measure: Callable[[Progress], Any]) -> Any:
+    with rising(total, label, "tasks") as progress:
+        return measure(progress)
 
 
 def _conditions(client: Client, tasks: int, concurrency: int) -> dict[str, Any]:

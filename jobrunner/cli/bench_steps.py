@@ -25,7 +25,7 @@ QUEUE, NOOP = "bench", "jobrunner.bench"
 _LOOK_S = 0.02
 _PATIENT_S = 60.0
 
-Tell = Callable[[int], None] | None
+Progress = Callable[[int], None] | None
 """Told how many are done by now."""
 
 
@@ -82,33 +82,33 @@ class Bench:
         broker_of(self.client).run(ping())
         return spread([_timed(lambda: broker_of(self.client).run(ping())) for _ in range(count)])
 
-    def one_by_one(self, count: int, tell: Tell) -> float:
+    def one_by_one(self, count: int, progress: Progress) -> float:
         """Tasks enqueued a second, each in a round trip of its own."""
         began = perf_counter()
         for done in range(1, count + 1):
             self.client.enqueue(self._task())
-            if tell is not None and done % 50 == 0:
-                tell(done)
+            if progress is not None and done % 50 == 0:
+                progress(done)
         return count / (perf_counter() - began)
 
-    def in_bulk(self, count: int, tell: Tell) -> float:
+    def in_bulk(self, count: int, progress: Progress) -> float:
         """Tasks enqueued a second, a thousand in each round trip."""
         began = perf_counter()
         for at in range(0, count, 1000):
             self.client.enqueue_many([self._task() for _ in range(min(1000, count - at))])
-            if tell is not None:
-                tell(min(at + 1000, count))
+            if progress is not None:
+                progress(min(at + 1000, count))
         return count / (perf_counter() - began)
 
-    def drain(self, count: int, tell: Tell) -> Drained:
+    def drain(self, count: int, progress: Progress) -> Drained:
         """Has one worker process run what was enqueued: from the first that runs until none is left on the server."""
         self._runs = _Runs()
         with self.working():
             self._runs.had_one.wait(_PATIENT_S)
             own_s, servers_s = process_time(), broker_of(self.client).run(processor_time())
             while left := self._left():
-                if tell is not None:
-                    tell(count - left)
+                if progress is not None:
+                    progress(count - left)
                 sleep(_LOOK_S)
             took_s = max(perf_counter() - (self._runs.first_s or 0.0), 0.001)
             own_s = process_time() - own_s
@@ -118,15 +118,15 @@ class Bench:
             server_share=servers_s / took_s, server_us=servers_s / count * 1e6,
         )  # fmt: skip
 
-    def idle_latency(self, count: int, tell: Tell) -> Percentiles:
+    def idle_latency(self, count: int, progress: Progress) -> Percentiles:
         """From just before an enqueue to the first line of the job, with a worker that has nothing to do."""
         took = []
         with self.working():
             self._enqueue_and_wait()  # the first one also wakes what was never used before
             for done in range(1, count + 1):
                 took.append(self._enqueue_and_wait())
-                if tell is not None:
-                    tell(done)
+                if progress is not None:
+                    progress(done)
                 sleep(_LOOK_S)
         return spread(took)
 

@@ -144,8 +144,8 @@ def _chosen(
 
 
 def _purge_all(client: Client, queue: str, count: int) -> int:
-    with rising(count, "deleting", "tasks") as tell:
-        return client.queue(queue).purge("dead", progress=tell)
+    with rising(count, "deleting", "tasks") as progress:
+        return client.queue(queue).purge("dead", progress=progress)
 
 
 def _purge_some(client: Client, queue: str, ids: tuple[str, ...]) -> int:

@@ -229,8 +229,8 @@ def purge_state(shared: CommonOptions, queue: str, state: str, *, yes: bool) -> 
         if not count:
             raise Refusal(f"queue {queue} has no {state} tasks")
         confirm(f"Delete {counted(count, state + ' task')} of queue {queue}?", yes=yes)
-        with rising(count, "deleting", "tasks") as tell:
-            gone = asked.purge(state, progress=tell)
+        with rising(count, "deleting", "tasks") as progress:
+            gone = asked.purge(state, progress=progress)
         note(client, "queue.purge", queue, f"deleted {counted(gone, state + ' task')}")
     if shared.as_json:
         answer_json({"queue": queue, "state": state, "purged": gone})

@@ -111,8 +111,8 @@ class Lifeline:
         os.set_inheritable(descriptor, False)
         watch_descriptor(descriptor, "the way to its supervisor")
 
-    def tell(self, word: str) -> None:
-        """Tells the supervisor, if there still is one."""
+    def report(self, word: str) -> None:
+        """Writes a word to the supervisor, if there still is one."""
         with suppress(OSError):
             os.write(self._descriptor, f"{word}\n".encode())
 

@@ -64,17 +64,17 @@ class Supervisor:
     """Keeps worker processes running. Its duties:
 
     1. starts them (see WorkerProcess);
-    2. leaves alone what ended well: its work is done, or it was told to stop, by the dashboard or a signal of its own;
-    3. starts one that crashed again, after a pause that doubles; one that five times in a row does not come as far as
-       taking tasks, or says that it is misused, is given up, and all with it, unless it worked before and others work
-       now. A crash later than that may be the fault of a task, whose attempts end;
+    2. does not restart a worker that ended well: its work is done, or the dashboard or a signal of its own stopped it;
+    3. restarts a worker that crashed, after a pause that doubles. If a worker exits five times in a row before it takes
+       a task, or exits with a usage error, the supervisor stops everything, unless that worker took tasks before and
+       others do now. It always retries later crashes: a task may cause them, and its attempts run out;
     4. replaces them one after the other at SIGHUP, and one that is due for recycling (see RollingRestart);
     5. passes on what it is asked: once to stop, twice at once; at the third time it kills;
     6. with `watched`, stops them gracefully and starts them again when a source file changes, and only then;
     7. with `until`, stops them gracefully when that answers yes; it is asked twice a second;
-    8. ends when they have: 0 when all ended well, 2 when one says that it is misused, else 1: one was given up, waited
-       for its next start after a crash, or did not end well when it was asked to stop. What crashed and was made up for
-       does not count.
+    8. ends when all workers have ended. The exit code is 0 when all ended well, 2 after a usage error, else 1: a worker
+       was given up, waited for its next start after a crash, or did not end well when it was asked to stop. A crash
+       that a successful restart followed does not affect it.
     """
 
     def __init__(

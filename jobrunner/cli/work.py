@@ -216,14 +216,14 @@ def work_here(
         heartbeat=wanted.heartbeat,
         unknown_grace=wanted.unknown_grace,
         events=wanted.events,
-        tell=None if supervisor is None else supervisor.tell,
+        report=None if supervisor is None else supervisor.report,
     )
     IDENTITY.worker = worker.id
     claim_children()
     if supervisor is None:
         ask_at_signals(lambda: renewal.stop(worker.ask_to_stop), lambda: renewal.ask(worker.ask_to_stop))
     else:
-        ask_at_signals(worker.ask_to_stop, lambda: supervisor.tell(DUE))
+        ask_at_signals(worker.ask_to_stop, lambda: supervisor.report(DUE))
         supervisor.ask_at_end(worker.ask_to_stop)
     with metrics.serving(client, worker.health), _ending_if_broken():
         summary = worker.run(burst=wanted.burst, drain=wanted.drain)

@@ -75,7 +75,6 @@ class WorkerRecord:
     """Names of the jobs that it knows; None when they are too many to publish, or unpublished."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicRecord:
     """A periodic job as published, and what became of its ticks."""

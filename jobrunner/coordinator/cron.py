@@ -29,7 +29,7 @@ _REFUSED_PAUSE_S = 5.0
 _AFTER_DISPUTE = timedelta(seconds=0.1)
 _REMEMBERED_MS = 7 * 86_400_000.0
 _STATE_KEPT_MS = 400 * 86_400_000
-"""Of a job that is forgotten: a yearly one that is back in time goes on from its last tick."""
+"""Of a job that is forgotten. A yearly job that is deployed again within it continues from its last tick."""
 _SETTLED = ("fired", "skipped", "disabled")
 """Results of a tick after which it is final."""
 LateTick = tuple[str, str, float]
@@ -63,7 +63,7 @@ class PeriodicTicks:
         self._read_at = -_READ_EVERY_S
         self._complained: set[str] = set()
         self.progressed_at = -math.inf
-        """When a job was last looked after (monotonic clock): a turn with many jobs does not hang while they go on."""
+        """When a job was last handled (monotonic clock): tells a long turn from one that hangs."""
 
     @property
     def queues(self) -> frozenset[str]:

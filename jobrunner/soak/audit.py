@@ -1,4 +1,5 @@
-"""The audit of the server: the contents of the sets, totals against a recount, and keys that are left over."""
+"""What a soak reads of the server: its audit (contents of the sets, totals against a recount, keys that are left over),
+and samples while it runs (work, waits, faults, memory and descriptors of processes, keys)."""
 
 import os
 import subprocess

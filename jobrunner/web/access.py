@@ -23,7 +23,7 @@ from jobrunner.inspector import audit
 from jobrunner.web.auth import Auth, Identity, Network, Role, address_of, is_secure, read_cookie, set_cookie, site_of
 from jobrunner.web.credentials import Basic, LoginAuth
 from jobrunner.web.errors import NOTED, NotAllowed, NotIdentified
-from jobrunner.web.sessions import LASTS_S, LoginThrottle, Session, Sessions
+from jobrunner.web.sessions_and_login_throttle import LASTS_S, LoginThrottle, Session, Sessions
 
 BROWSER_COOKIE = "jobrunner_browser"
 TOKEN_FIELD = "csrf"  # noqa: S105

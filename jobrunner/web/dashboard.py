@@ -34,7 +34,7 @@ from jobrunner.web.live import LiveUpdates
 from jobrunner.web.operations import Operations
 from jobrunner.web.rendering import STATIC, as_json, environment, version_of
 from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters, parse_pairs, read_form, wants_json
-from jobrunner.web.sessions import RECOGNISED, signed, verified
+from jobrunner.web.sessions_and_login_throttle import RECOGNISED, signed, verified
 
 _REFUSING = "jobrunner.refusing"
 _FLASH_COOKIE = "jobrunner_flash"

@@ -26,7 +26,7 @@ from jobrunner.web.auth import Identity, Role
 from jobrunner.web.errors import Refused, TooLarge, TooSlow
 from jobrunner.web.live import DashboardSnapshot
 from jobrunner.web.operations import Operations
-from jobrunner.web.sessions import Sessions
+from jobrunner.web.sessions_and_login_throttle import Sessions
 
 _PART = re.compile(r"[A-Za-z0-9_.:-]{1,300}(/[A-Za-z0-9_.:-]{1,300})?")
 Values = Mapping[str, Any]

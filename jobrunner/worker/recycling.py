@@ -29,17 +29,17 @@ class Recycling:
 
     1. refuses a limit of memory that is reached before any work;
     2. alone, ends the worker: after exactly `max_tasks`, or soon after its memory is above `max_memory`;
-    3. with `tell`, reports that it is due, again each minute, and lets it work on until its successor works. It is due
-       at up to a tenth above `max_tasks`, at random, so that workers that began together are not replaced together.
+    3. with `report`, reports that it is due, again each minute, and lets it work on until its successor works. It is
+       due at up to a tenth above `max_tasks`, at random, so that workers that began together are not replaced together.
     """
 
-    def __init__(self, settings: WorkerSettings, tell: Callable[[str], object] | None = None) -> None:
-        self._tell = tell
+    def __init__(self, settings: WorkerSettings, report: Callable[[str], object] | None = None) -> None:
+        self._report = report
         self._most_tasks = settings.max_tasks
         self._most_bytes = settings.max_memory
-        self.exact_tasks = settings.max_tasks if tell is None else 0
+        self.exact_tasks = settings.max_tasks if report is None else 0
         """How many may be reserved in all; 0: no limit."""
-        if tell is not None and settings.max_tasks:
+        if report is not None and settings.max_tasks:
             self._most_tasks += random.randrange(settings.max_tasks // _SPREAD + 1)
         self._look_at = self._say_at = 0.0
         self._is_over = False
@@ -61,13 +61,13 @@ class Recycling:
 
     def take(self) -> None:
         """To be called before the worker takes its first task, which may be its end."""
-        if self._tell is not None:
-            self._tell(TAKES)
+        if self._report is not None:
+            self._report(TAKES)
 
     def begin(self) -> None:
         """To be called when the worker works."""
-        if self._tell is not None:
-            self._tell(READY)
+        if self._report is not None:
+            self._report(READY)
 
     def is_over(self, finished: int) -> bool:
         """Whether the worker is to end, after so many tasks. Cheap: memory is looked at four times a second."""
@@ -87,10 +87,10 @@ class Recycling:
         self._say_at = now + _SAY_EVERY_S
         memory_mib = round((memory or resident_bytes()) / MIB)
         _log.info("worker is due for recycling", finished=finished, memory_mib=memory_mib)
-        if self._tell is None:
+        if self._report is None:
             self._is_over = True
         else:
-            self._tell(DUE)
+            self._report(DUE)
 
 
 def resident_bytes(pid: int | None = None) -> int:

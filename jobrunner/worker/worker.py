@@ -56,7 +56,7 @@ class Worker:
     2. starts the lease keeper, then its loops (fetch, notifier, coordinator, heartbeat, stats), then the drivers of the
        queues that have one, which it does not reserve from itself;
     3. works until asked to stop, or until nothing is left (`burst`), or `max_tasks` are finished, or its memory is
-       above `max_memory`, or a driver fails. With `tell` it does not end for its tasks or its memory, but reports to
+       above `max_memory`, or a driver fails. With `report` it does not end for its tasks or its memory, but reports to
        its supervisor that it is due for recycling, as it reports before that it takes tasks and is ready;
     4. stops reserving, hands back what it has not begun, waits for what runs (`grace`), hands back the rest;
     5. gives up leadership, leaves the list of workers, closes its connections.
@@ -72,7 +72,7 @@ class Worker:
         client: Client | None = None,
         *,
         allow_eviction: bool = False,
-        tell: Callable[[str], object] | None = None,
+        report: Callable[[str], object] | None = None,
         **options: Any,
     ) -> None:
         check_options(options, (*WorkerSettings.__slots__, "modules", "queues", "client"), "worker option")
@@ -82,7 +82,7 @@ class Worker:
         self.id = new_worker_id()
         self._given_queues = queues
         self._allow_eviction = allow_eviction
-        self._recycling = Recycling(self.settings, tell)
+        self._recycling = Recycling(self.settings, report)
         self._state = WorkerState()
         self._stopping = threading.Lock()
         self._released = 0

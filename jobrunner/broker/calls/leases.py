@@ -261,8 +261,8 @@ def spread(
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """The result of one slice of `reclaim`: how many items went back, the lease number to go on after ('' at the end),
-    and whether the list of members that it asked about is in use."""
+    """The result of one slice of `reclaim`: how many items went back, the lease number to continue after ('' at the
+    end), and whether an open batch still uses the list of members of `batch_id`."""
 
     items: int
     after: str
@@ -275,8 +275,8 @@ _reclaim = ScriptCommand("batch_reclaim", lambda reply: Reclaimed(reply[0], repl
 def reclaim(keys: QueueKeys, *, batch_id: str = "", after: str = "-1", count: int) -> Call[Reclaimed]:
     """Returns items of batches that are not open to their queue, a slice of them; no attempt is spent.
 
-    Without a `batch_id` it reads all leases that no worker took, from the number `after` on; only a batch gives several
-    items one number. With one it finds the items of that batch.
+    Without a `batch_id` it scans the leases that no worker holds, from the number `after` on: all items of a batch
+    share one lease number. With one it finds the items of that batch.
     """
     script_keys = [
         keys.batch + batch_id.encode() if name == "batch" else getattr(keys, name) for name in _reclaim.script.keys

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, fields, text, texts
-from jobrunner.broker.calls.server import FORMAT, note_format, refuse_other_format
+from jobrunner.broker.calls.server import FORMAT, refuse_other_format
 from jobrunner.broker.keys import Keys, QueueKeys, is_queue
 from jobrunner.clock import unix_ms
 
@@ -178,12 +178,17 @@ def await_capacity(keys: QueueKeys, *, lasts_ms: int) -> Call[int]:
     return _await_capacity.on(keys, lasts_ms=lasts_ms)
 
 
+def _note_format(keys: Keys | QueueKeys) -> Call[None]:
+    """Writes the number below a prefix that has none."""
+    return command("SETNX", keys.format, FORMAT, read=lambda _: None)
+
+
 def register(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
     """Adds queues to the registry, so that every coordinator maintains them, and notes the format of the keys.
 
     Sent before the first write on a queue.
     """
-    return [note_format(keys), command("SADD", keys.queues, *names, read=int)]
+    return [_note_format(keys), command("SADD", keys.queues, *names, read=int)]
 
 
 def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:

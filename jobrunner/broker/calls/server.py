@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.keys import Keys, QueueKeys
+from jobrunner.broker.keys import Keys
 from jobrunner.errors import NewerFormat, OlderFormat, OutcomeUnknown
 
 _FSYNCS = ("no", "everysec", "always")
@@ -189,11 +189,6 @@ def refuse_other_format(keys: Keys, found: bytes | None) -> None:
             f"from {OLDEST} on; nothing was changed: let the version that wrote them finish its tasks and delete the "
             "keys, or choose another prefix"
         )
-
-
-def note_format(keys: Keys | QueueKeys) -> Call[None]:
-    """Writes the number below a prefix that has none."""
-    return command("SETNX", keys.format, FORMAT, read=lambda _: None)
 
 
 def redacted_names(keys: Keys) -> Call[list[str]]:

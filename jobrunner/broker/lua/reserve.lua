@@ -10,7 +10,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 --       then for each lease: id, type, payload, enqueue_time, more}; more is nil for a task that never failed and has
 --       no options, else {retry_count, max_attempts, keepalive_ms, headers, encoding, expires_in_ms, then, place,
 --       priority, unknown_since, suspect}
--- No lease when empty, paused or at a limit: fewer than `count` when a limit allows fewer.
+-- No lease when empty, paused or at a limit: fewer than `count` when a limit allows fewer. (`rarely`: see scripts.py)
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases dead_tasks
 -- include lease_recovery maintenance token_bucket partition_limits partition_rotation hand_out
 -- rarely promote

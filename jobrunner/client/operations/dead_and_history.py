@@ -24,29 +24,29 @@ _AT_ONCE = 500
 _READ_AT_ONCE = 1000
 
 
-def requeue_dead(line: QueueRef, chosen: Iterable[str] | None, rate: float | None, payload: Any) -> Operation[int]:
+def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None, payload: Any) -> Operation[int]:
     """Returns how many were put back. With `rate` each is due 1 / rate seconds behind the one before."""
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable | None):
         raise InvalidOption(f"ids={describe(chosen)}: give a list of ids")
     step_ms = _step_ms(rate)
-    rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(line)))
+    rest = iter(chosen) if chosen is not None else iter((yield from _all_dead(ref)))
     done = 0
-    at_once = _at_once(line, payload)
+    at_once = _at_once(ref, payload)
     while batch := [check_id(one) for one in itertools.islice(rest, at_once)]:
-        fields = yield from _fields(line, payload, batch[0])
-        call = tasks.requeue(line.keys, batch, start_ms=done * step_ms, step_ms=step_ms, fields=fields)
+        fields = yield from _fields(ref, payload, batch[0])
+        call = tasks.requeue(ref.keys, batch, start_ms=done * step_ms, step_ms=step_ms, fields=fields)
         done += (yield from ask(call)).count("ok")
     if done:
-        yield from ask(events.note(line.all_keys, "dead_requeued", queue=line.name, by=events.who(), count=done))
+        yield from ask(events.note(ref.all_keys, "dead_requeued", queue=ref.name, by=events.who(), count=done))
     return done
 
 
-def _at_once(line: QueueRef, payload: Any) -> int:
+def _at_once(ref: QueueRef, payload: Any) -> int:
     if payload is msgspec.UNSET:
         return _AT_ONCE
-    if line.encryption is not None:
+    if ref.encryption is not None:
         return 1
-    raw, _ = write_payload(payload, line.payload_limit)  # the server copies it for each of them
+    raw, _ = write_payload(payload, ref.payload_limit)  # the server copies it for each of them
     return min(SLICE_BYTES // max(len(raw), 1) or 1, _AT_ONCE)
 
 
@@ -58,27 +58,27 @@ def _step_ms(rate: float | None) -> float:
     return 1000 / rate
 
 
-def _fields(line: QueueRef, payload: Any, first: str) -> Operation[list[bytes | str]]:
+def _fields(ref: QueueRef, payload: Any, first: str) -> Operation[list[bytes | str]]:
     if payload is msgspec.UNSET:
         return []
-    raw, encoding = write_payload(payload, line.payload_limit)
-    if line.encryption is not None:  # a payload is encrypted for one task, so they go one by one
-        record = yield from ask(tasks.show(line.all_keys, first, queue=line.name))
+    raw, encoding = write_payload(payload, ref.payload_limit)
+    if ref.encryption is not None:  # a payload is encrypted for one task, so they go one by one
+        record = yield from ask(tasks.show(ref.all_keys, first, queue=ref.name))
         if record is not None:
-            record = decrypted_record(line.encryption, record)
+            record = decrypted_record(ref.encryption, record)
             if record.unread is not None:  # whoever changed its job or headers would have them encrypted anew
                 raise record.unread
             headers, then = (record.fields.get(name, b"") for name in ("headers", "then"))
-            context = EncryptionContext(first, record.type, line.keys.tag, line.name, headers, then)
-            raw, encoding = encrypted_payload(line.encryption, raw, encoding, context, after=record.after)
+            context = EncryptionContext(first, record.type, ref.keys.tag, ref.name, headers, then)
+            raw, encoding = encrypted_payload(ref.encryption, raw, encoding, context, after=record.after)
     return ["payload", raw, "encoding", encoding]
 
 
-def _all_dead(line: QueueRef) -> Operation[list[str]]:
-    total = (yield from ask(queues.counts(line.keys))).dead
+def _all_dead(ref: QueueRef) -> Operation[list[str]]:
+    total = (yield from ask(queues.counts(ref.keys))).dead
     found: list[str] = []
     while len(found) < total:
-        page = yield from ask(queues.ids(line.keys, "dead", start=len(found), count=_READ_AT_ONCE))
+        page = yield from ask(queues.ids(ref.keys, "dead", start=len(found), count=_READ_AT_ONCE))
         if not page:
             break
         found += page
@@ -89,38 +89,38 @@ REPLAYED_FROM = "replayed_from"
 """Header of a replayed item: the id of the first one."""
 
 
-def history(line: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
+def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
     """Returns records, the item that finished last first."""
     check_whole(limit, "limit", minimum=1, maximum=10_000)
-    yield from ask(queues.counts(line.keys))  # trims what is too old
-    found = yield from ask(queues.newest(line.keys, "done", count=limit))
-    shown = yield [tasks.show(line.all_keys, task_id, queue=line.name) for task_id in found]
-    return [item_record(decrypted_record(line.encryption, record)) for record in shown if record is not None]
+    yield from ask(queues.counts(ref.keys))  # trims what is too old
+    found = yield from ask(queues.newest(ref.keys, "done", count=limit))
+    shown = yield [tasks.show(ref.all_keys, task_id, queue=ref.name) for task_id in found]
+    return [item_record(decrypted_record(ref.encryption, record)) for record in shown if record is not None]
 
 
-def replay(line: QueueRef, task_id: str) -> Operation[str]:
+def replay(ref: QueueRef, task_id: str) -> Operation[str]:
     """Returns the id of the new item. Raises TaskGone for one that is not in the history, EncryptionError."""
     check_id(task_id)
     record, score = yield [
-        tasks.show(line.all_keys, task_id, queue=line.name),
-        queues.score(line.keys, "done", task_id),
+        tasks.show(ref.all_keys, task_id, queue=ref.name),
+        queues.score(ref.keys, "done", task_id),
     ]
     if record is None or score is None:
-        raise TaskGone(f"no task {task_id} in the history of queue {line.name!r}: never was, or no longer kept")
-    record = decrypted_record(line.encryption, record)
+        raise TaskGone(f"no task {task_id} in the history of queue {ref.name!r}: never was, or no longer kept")
+    record = decrypted_record(ref.encryption, record)
     if record.unread is not None:
         raise record.unread
-    new = _again(line, record)
-    yield queues.register(line.all_keys, [line.name])
-    yield Durable([tasks.enqueue(line.keys, [encrypted_task(line.encryption, line.keys, new)])])
+    new = _again(ref, record)
+    yield queues.register(ref.all_keys, [ref.name])
+    yield Durable([tasks.enqueue(ref.keys, [encrypted_task(ref.encryption, ref.keys, new)])])
     return new.id
 
 
-def _again(line: QueueRef, record: TaskRecord) -> Task:
+def _again(ref: QueueRef, record: TaskRecord) -> Task:
     headers = {REPLAYED_FROM: record.id} | read_headers(record.fields.get("headers"))
     return Task(
-        id=new_id(line.keys.tag),
-        queue=line.name,
+        id=new_id(ref.keys.tag),
+        queue=ref.name,
         type=record.type,
         payload=record.payload,
         encoding=record.fields.get("encoding", b"").decode("utf-8", "replace"),

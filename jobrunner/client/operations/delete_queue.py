@@ -60,46 +60,46 @@ _HELD = ("waiting", "scheduled", "pending", "dead", "done (history)", "batches")
 _TELLS = 10
 
 
-def delete_queue(line: QueueRef, *, force: bool) -> Operation[bool]:
+def delete_queue(ref: QueueRef, *, force: bool) -> Operation[bool]:
     """Returns whether there was such a queue. Raises QueueNotEmpty."""
-    keys, name = line.all_keys, line.name
+    keys, name = ref.all_keys, ref.name
     now_ms, (known,), exists = yield [
         server_time(),
         queues.are_registered(keys, [name]),
-        queues.exists(line.keys),
+        queues.exists(ref.keys),
     ]
-    jobs = yield from _periodic_jobs(line, now_ms, force)
+    jobs = yield from _periodic_jobs(ref, now_ms, force)
     if not (known or exists or jobs):
         return False
     yield [queues.leaving(keys, [name], now_ms)]
     try:
-        gone = yield from _delete(line, [line.keys.periodic(job) for job in jobs], force)
+        gone = yield from _delete(ref, [ref.keys.periodic(job) for job in jobs], force)
     except QueueNotEmpty:
         yield [queues.not_leaving(keys, [name])]
         raise
     calls: list[Any] = [call for job in jobs for call in leader_calls.forget_periodic(keys, job)]
     calls += [command("HDEL", key, name, read=int) for key in (keys.events_cursor, keys.stats_sampled)]
     _, used, *_ = yield [*queues.left(keys, [name]), *calls]
-    line.is_registered = False
+    ref.is_registered = False
     if used:
         yield from return_if_used(keys, [name])
     yield from ask(events.note(keys, "queue_deleted", queue=name, by=events.who(), count=gone))
     return True
 
 
-def _delete(line: QueueRef, states: list[bytes], force: bool) -> Operation[int]:
+def _delete(ref: QueueRef, states: list[bytes], force: bool) -> Operation[int]:
     gone = told = 0
     while True:
-        word, *said = yield from ask(queues.delete(line.keys, force=force, states=states))
+        word, *said = yield from ask(queues.delete(ref.keys, force=force, states=states))
         if word == "deleted":
             return gone
         if word == "more":
             gone += said[0]
         elif word == "posted" and told < _TELLS:
             told += 1
-            yield from relaying(line.all_keys, tags=[line.keys.tag])
+            yield from relaying(ref.all_keys, tags=[ref.keys.tag])
         else:
-            raise QueueNotEmpty(_why(line.name, word, said))
+            raise QueueNotEmpty(_why(ref.name, word, said))
 
 
 def _why(name: str, word: str, said: list[int]) -> str:
@@ -111,15 +111,15 @@ def _why(name: str, word: str, said: list[int]) -> str:
     return f"queue {name!r} holds {held}: let it be worked off, purge it, or delete it with force=True (--force)"
 
 
-def _periodic_jobs(line: QueueRef, now_ms: float, force: bool) -> Operation[list[str]]:
+def _periodic_jobs(ref: QueueRef, now_ms: float, force: bool) -> Operation[list[str]]:
     """The names of those that run on it. Raises QueueNotEmpty when workers know one of them."""
-    keys: Keys = line.all_keys
+    keys: Keys = ref.all_keys
     published, seen = yield [leader_calls.periodics(keys), leader_calls.periodics_seen(keys)]
-    found = [one for raw in published.values() if (one := read_definition(raw)) is not None and one.queue == line.name]
+    found = [one for raw in published.values() if (one := read_definition(raw)) is not None and one.queue == ref.name]
     known = [one.name for one in found if now_ms - seen.get(one.name, 0.0) <= KNOWN_FOR_MS]
     if known and not force:
         raise QueueNotEmpty(
-            f"periodic job {known[0]!r} runs on queue {line.name!r}: stop the workers that know it first; "
+            f"periodic job {known[0]!r} runs on queue {ref.name!r}: stop the workers that know it first; "
             "with force=True (--force) its next tick makes the queue again"
         )
     return [one.name for one in found]

@@ -35,55 +35,55 @@ _RECHECK_S = 2.0
 
 
 def reserve(
-    line: QueueRef, n: int, keepalive: Duration | None, wait: Duration, committing: Iterable[ReservedItem]
+    ref: QueueRef, n: int, keepalive: Duration | None, wait: Duration, committing: Iterable[ReservedItem]
 ) -> Operation[list[Attempt]]:
     """Returns what was handed out. Raises ReportsRefused, and hands nothing out, when a commit was refused."""
     check_whole(n, "n", minimum=1)
     keepalive_ms = milliseconds(keepalive, "keepalive")
     ends = monotonic() + seconds(wait, option="wait")
-    held = reports.own(line, committing)
-    commits: Calls = [*reports.commit(line, held, [None] * len(held))]
-    *said, found = yield _taking(line, n, keepalive_ms, commits)
+    held = reports.own(ref, committing)
+    commits: Calls = [*reports.commit(ref, held, [None] * len(held))]
+    *said, found = yield _taking(ref, n, keepalive_ms, commits)
     try:
         reports.verdicts(held, said)
     except ReportsRefused:
-        yield Uninterrupted(_give_back(line, [found]), undo=lambda _: [])
+        yield Uninterrupted(_give_back(ref, [found]), undo=lambda _: [])
         raise
     while not found.attempts and (left := ends - monotonic()) > 0:
         foretold = left if found.next_event_ms is None else (found.next_event_ms - found.now_ms) / 1000
-        yield WorkHint(line.keys, min(left, foretold, _RECHECK_S))
-        (found,) = yield _taking(line, n, keepalive_ms, [])
+        yield WorkHint(ref.keys, min(left, foretold, _RECHECK_S))
+        (found,) = yield _taking(ref, n, keepalive_ms, [])
     return found.attempts  # type: ignore[no-any-return]
 
 
-def commit(line: QueueRef, held: ReservedItem, result: Any) -> Operation[bool]:
+def commit(ref: QueueRef, held: ReservedItem, result: Any) -> Operation[bool]:
     """Returns False when the item is gone."""
-    (call,) = reports.commit(line, [held], [result])
+    (call,) = reports.commit(ref, [held], [result])
     return (yield from _report(held, call)) != "gone"
 
 
-def rollback(line: QueueRef, held: ReservedItem, delay: Duration | None, error: str) -> Operation[bool]:
+def rollback(ref: QueueRef, held: ReservedItem, delay: Duration | None, error: str) -> Operation[bool]:
     """Returns False when the item is gone."""
     _check_error(error)
-    delays = yield from _delays(line, [held], delay)
-    return (yield from _report(held, reports.fail(line, [held], delays, error))) != "gone"
+    delays = yield from _delays(ref, [held], delay)
+    return (yield from _report(held, reports.fail(ref, [held], delays, error))) != "gone"
 
 
-def release(line: QueueRef, held: ReservedItem) -> Operation[bool]:
+def release(ref: QueueRef, held: ReservedItem) -> Operation[bool]:
     """Returns False when the item is gone."""
-    return (yield from _report(held, reports.release(line, [held]))) != "gone"
+    return (yield from _report(held, reports.release(ref, [held]))) != "gone"
 
 
-def extend(line: QueueRef, held: ReservedItem) -> Operation[bool]:
+def extend(ref: QueueRef, held: ReservedItem) -> Operation[bool]:
     """Returns False when the item is gone. Sets the new deadline."""
-    word = yield from _report(held, reports.extend(line, [held]))
+    word = yield from _report(held, reports.extend(ref, [held]))
     if word != "gone":
         _note_deadline(held, word)
     return word != "gone"
 
 
 def move(
-    line: QueueRef,
+    ref: QueueRef,
     held: ReservedItem,
     queue: str,
     payload: Any,
@@ -96,103 +96,103 @@ def move(
     fields: list[bytes | str] = []
     if headers is not None:
         fields += ["headers", write_headers({**held.headers, **headers})]
-    fields += _payload(line, held, line.neighbour(queue), payload, fields[1] if fields else held.attempt.headers or b"")
+    fields += _payload(ref, held, ref.neighbour(queue), payload, fields[1] if fields else held.attempt.headers or b"")
     chosen = check_priority(priority)
     delay_ms = seconds(delay, option="delay") * 1000
-    yield from _check_target(line, line.neighbour(queue).name)
+    yield from _check_target(ref, ref.neighbour(queue).name)
     report = (held.id, held.token, "" if chosen is None else chosen, delay_ms, fields)
-    word = yield from _report(held, leases.move(line.keys, line.neighbour(queue), [report], max_hops=max_hops))
+    word = yield from _report(held, leases.move(ref.keys, ref.neighbour(queue), [report], max_hops=max_hops))
     if word == "hops":
         raise UsageError(f"item {held.id} made {max_hops} hops, the most allowed; look for a loop without an end")
     return word != "gone"
 
 
-def _check_target(line: QueueRef, target: str) -> Operation[None]:
+def _check_target(ref: QueueRef, target: str) -> Operation[None]:
     """Once for each target: in a pipeline whose queues are known, an item would wait for ever in any other."""
-    if target == line.name or target in line.targets:
+    if target == ref.name or target in ref.targets:
         return
-    known, is_used = yield [queues.declared(line.all_keys, line.keys.tag), queues.is_registered(line.all_keys, target)]
+    known, is_used = yield [queues.declared(ref.all_keys, ref.keys.tag), queues.is_registered(ref.all_keys, target)]
     if known and not is_used and target not in known:
         short = [name.partition("/")[2] for name in known]
         name = target.partition("/")[2]
         raise PipelineError(
-            f"pipeline {line.keys.tag!r} has no queue {name!r}; {nearest(name, short)} The item stays where it is"
+            f"pipeline {ref.keys.tag!r} has no queue {name!r}; {nearest(name, short)} The item stays where it is"
         )
-    line.targets.add(target)
+    ref.targets.add(target)
 
 
 def _payload(
-    line: QueueRef, held: ReservedItem, to: QueueKeys, payload: Any, headers: bytes | str
+    ref: QueueRef, held: ReservedItem, to: QueueKeys, payload: Any, headers: bytes | str
 ) -> list[bytes | str]:
     """The fields of a payload that moves. Ciphertext is for one queue and its headers, so the payload is encrypted anew
     for them."""
     after = b""
     if payload is not msgspec.UNSET:
-        raw, encoding = write_payload(payload, line.payload_limit)
-        if line.encryption is not None and held.then:
-            after = decrypted_payload(line.encryption, line.keys, held.attempt).after or b""
-    elif line.encryption is not None:
-        found = decrypted_payload(line.encryption, line.keys, held.attempt)
+        raw, encoding = write_payload(payload, ref.payload_limit)
+        if ref.encryption is not None and held.then:
+            after = decrypted_payload(ref.encryption, ref.keys, held.attempt).after or b""
+    elif ref.encryption is not None:
+        found = decrypted_payload(ref.encryption, ref.keys, held.attempt)
         raw, encoding, after = found.raw, found.encoding.decode("utf-8", "replace"), found.after or b""
     else:
         return []
     said = headers.encode() if isinstance(headers, str) else headers
     context = EncryptionContext(held.id, held.attempt.type, to.tag, to.name, said, held.then)
-    raw, encoding = encrypted_payload(line.encryption, raw, encoding, context, after=after)
+    raw, encoding = encrypted_payload(ref.encryption, raw, encoding, context, after=after)
     return ["payload", raw, "encoding", encoding]
 
 
-def commit_many(line: QueueRef, given: Iterable[ReservedItem], results: Iterable[Any] | None) -> Operation[list[bool]]:
+def commit_many(ref: QueueRef, given: Iterable[ReservedItem], results: Iterable[Any] | None) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
-    held = reports.own(line, given)
+    held = reports.own(ref, given)
     said = [None] * len(held) if results is None else list(results)
     if len(said) != len(held):
         raise InvalidOption(f"{len(said)} results are given for {len(held)} leases; give one for each, or None")
-    return reports.verdicts(held, (yield [*reports.commit(line, held, said)]))
+    return reports.verdicts(held, (yield [*reports.commit(ref, held, said)]))
 
 
 def rollback_many(
-    line: QueueRef, given: Iterable[ReservedItem], delay: Duration | None, error: str
+    ref: QueueRef, given: Iterable[ReservedItem], delay: Duration | None, error: str
 ) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
     _check_error(error)
-    held = reports.own(line, given)
-    delays = yield from _delays(line, held, delay)
+    held = reports.own(ref, given)
+    delays = yield from _delays(ref, held, delay)
     parts = zip(reports.slices(held), reports.slices(delays), strict=True)
-    return reports.verdicts(held, (yield [reports.fail(line, part, of_part, error) for part, of_part in parts]))
+    return reports.verdicts(held, (yield [reports.fail(ref, part, of_part, error) for part, of_part in parts]))
 
 
-def release_many(line: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
+def release_many(ref: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
-    held = reports.own(line, given)
-    return reports.verdicts(held, (yield [reports.release(line, part) for part in reports.slices(held)]))
+    held = reports.own(ref, given)
+    return reports.verdicts(held, (yield [reports.release(ref, part) for part in reports.slices(held)]))
 
 
-def extend_many(line: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
+def extend_many(ref: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists. Sets the new deadlines."""
-    held = reports.own(line, given)
-    answers = yield [reports.extend(line, part) for part in reports.slices(held)]
+    held = reports.own(ref, given)
+    answers = yield [reports.extend(ref, part) for part in reports.slices(held)]
     return reports.verdicts(held, answers, _note_deadline)
 
 
-def _taking(line: QueueRef, n: int, keepalive_ms: int | None, commits: Calls) -> Uninterrupted:
-    call = leases.reserve(line.keys, n, token=new_token(), keepalive_ms=keepalive_ms)
-    return Uninterrupted([*commits, call], undo=partial(_give_back, line))
+def _taking(ref: QueueRef, n: int, keepalive_ms: int | None, commits: Calls) -> Uninterrupted:
+    call = leases.reserve(ref.keys, n, token=new_token(), keepalive_ms=keepalive_ms)
+    return Uninterrupted([*commits, call], undo=partial(_give_back, ref))
 
 
-def _give_back(line: QueueRef, answers: list[Any]) -> Calls:
+def _give_back(ref: QueueRef, answers: list[Any]) -> Calls:
     taken: list[Attempt] = answers[-1].attempts
-    return [leases.release(line.keys, [(one.id, one.token, "") for one in taken])] if taken else []
+    return [leases.release(ref.keys, [(one.id, one.token, "") for one in taken])] if taken else []
 
 
 def _report(held: ReservedItem, call: Call[Words]) -> Operation[str]:
     return check_verdict((yield from ask(call))[0], held.id)
 
 
-def _delays(line: QueueRef, held: Sequence[ReservedItem], delay: Duration | None) -> Operation[list[float]]:
+def _delays(ref: QueueRef, held: Sequence[ReservedItem], delay: Duration | None) -> Operation[list[float]]:
     if delay is not None or not held:
         return [seconds(delay or 0, option="delay")] * len(held)
-    backoff = read_settings((yield from ask(queues.settings(line.keys)))).backoff
+    backoff = read_settings((yield from ask(queues.settings(ref.keys)))).backoff
     return [backoff.delay(one.retry_count + 1) for one in held]
 
 

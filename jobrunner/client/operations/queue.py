@@ -30,22 +30,22 @@ _PURGEABLE = ("waiting", "scheduled", "dead", "done")
 _READ_AT_ONCE = 1000
 
 
-def tasks_of(line: QueueRef, payloads: Iterable[Any]) -> list[Task]:
+def tasks_of(ref: QueueRef, payloads: Iterable[Any]) -> list[Task]:
     """The pushed items, validated."""
-    return [line.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
+    return [ref.task(item if isinstance(item, Item) else Item(item)) for item in payloads]
 
 
-def push_many(line: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash) -> Operation[list[str]]:
+def push_many(ref: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash) -> Operation[list[str]]:
     """Returns the ids. Raises DuplicateTask if a clash should, and then nothing is added."""
     if pushed:
-        before = [] if line.is_registered else queues.register(line.all_keys, [line.name])
+        before = [] if ref.is_registered else queues.register(ref.all_keys, [ref.name])
         clash = on_clash if isinstance(on_clash, str) else "existing"
         stored = pushed
-        if line.encryption is not None:
-            stored = [encrypted_task(line.encryption, line.keys, task) for task in pushed]
-        call = tasks.enqueue(line.keys, stored, clash=clash)
-        said = (yield from capacity.write(before, [(line.keys, call)], wait))[-1]
-        line.is_registered = True
+        if ref.encryption is not None:
+            stored = [encrypted_task(ref.encryption, ref.keys, task) for task in pushed]
+        call = tasks.enqueue(ref.keys, stored, clash=clash)
+        said = (yield from capacity.write(before, [(ref.keys, call)], wait))[-1]
+        ref.is_registered = True
         if callable(on_clash):
             known = [task.id for task, flag in zip(pushed, said, strict=True) if not is_new(task, flag)]
             if known:
@@ -62,15 +62,15 @@ def waits_for_reply(on_clash: OnClash) -> bool:
     )
 
 
-def pop(line: QueueRef, n: int) -> Operation[list[Popped]]:
+def pop(ref: QueueRef, n: int) -> Operation[list[Popped]]:
     """Returns what was taken out."""
     check_whole(n, "n", minimum=1, maximum=1000)
-    taken = yield from ask(leases.pop(line.keys, n))
-    return [_popped(line, *raw) for raw in taken]
+    taken = yield from ask(leases.pop(ref.keys, n))
+    return [_popped(ref, *raw) for raw in taken]
 
 
 def _popped(
-    line: QueueRef,
+    ref: QueueRef,
     raw_id: bytes,
     type_: bytes | None,
     raw: bytes | None,
@@ -81,10 +81,10 @@ def _popped(
 ) -> Popped:
     found: Any
     try:
-        if line.encryption is not None or encoding:
+        if ref.encryption is not None or encoding:
             of = (raw_id.decode("utf-8", "replace"), (type_ or b"").decode("utf-8", "replace"))
-            context = EncryptionContext(*of, line.keys.tag, line.name, headers or b"", then or b"")
-            found = read_payload(*decrypt_payload(line.encryption, raw or b"", encoding, context)[:2])
+            context = EncryptionContext(*of, ref.keys.tag, ref.name, headers or b"", then or b"")
+            found = read_payload(*decrypt_payload(ref.encryption, raw or b"", encoding, context)[:2])
         else:
             found = read_payload(raw, encoding)
     except EncryptionError as error:
@@ -93,117 +93,117 @@ def _popped(
     return Popped(raw_id.decode("utf-8", "replace"), read_headers(headers), raw or b"", found, tries + 1, tries)
 
 
-def delete(line: QueueRef, task_id: str, *, force: bool = False) -> Operation[bool]:
+def delete(ref: QueueRef, task_id: str, *, force: bool = False) -> Operation[bool]:
     """Returns whether there was such an item. Raises NotReserved, UsageError."""
     if force:
         raise UsageError("force=True is for a queue: delete(force=True) without an id; an item needs none")
-    word = yield from ask(tasks.delete(line.keys, check_id(task_id)))
+    word = yield from ask(tasks.delete(ref.keys, check_id(task_id)))
     return check_verdict(word, task_id) != "gone"
 
 
-def run_now(line: QueueRef, task_id: str) -> Operation[bool]:
+def run_now(ref: QueueRef, task_id: str) -> Operation[bool]:
     """Returns whether the item was scheduled and waits now. Raises TaskGone."""
     said, record = yield [
-        tasks.run_now(line.keys, [check_id(task_id)]),
-        tasks.show(line.all_keys, task_id, queue=line.name),
+        tasks.run_now(ref.keys, [check_id(task_id)]),
+        tasks.show(ref.all_keys, task_id, queue=ref.name),
     ]
     was_scheduled: bool = said == ["ok"]
     if not was_scheduled and record is None:
-        raise TaskGone(f"no task {task_id} in queue {line.name!r}: it never was, or it finished and is no longer kept")
+        raise TaskGone(f"no task {task_id} in queue {ref.name!r}: it never was, or it finished and is no longer kept")
     return was_scheduled
 
 
-def counts(line: QueueRef) -> Operation[dict[str, int]]:
+def counts(ref: QueueRef) -> Operation[dict[str, int]]:
     """Returns how many items are in each state."""
-    found = yield from ask(queues.counts(line.keys))
+    found = yield from ask(queues.counts(ref.keys))
     return {state: getattr(found, state) for state in STATES}
 
 
-def totals(line: QueueRef) -> Operation[dict[str, int]]:
+def totals(ref: QueueRef) -> Operation[dict[str, int]]:
     """Returns the totals by name."""
-    return (yield from ask(queues.counts(line.keys))).totals
+    return (yield from ask(queues.counts(ref.keys))).totals
 
 
-def is_paused(line: QueueRef) -> Operation[bool]:
+def is_paused(ref: QueueRef) -> Operation[bool]:
     """Returns whether it is."""
-    return (yield from ask(queues.counts(line.keys))).paused
+    return (yield from ask(queues.counts(ref.keys))).paused
 
 
-def pause(line: QueueRef, for_: Duration | None) -> Operation[None]:
+def pause(ref: QueueRef, for_: Duration | None) -> Operation[None]:
     """Sets the pause switch, for a while or until it is cleared."""
     length_ms = milliseconds(for_, "for_")
-    event = events.note(line.all_keys, "queue_paused", queue=line.name, by=events.who(), for_ms=length_ms or "")
+    event = events.note(ref.all_keys, "queue_paused", queue=ref.name, by=events.who(), for_ms=length_ms or "")
     yield from _switched(
-        line, queues.configure(line.keys, {"paused": 1 if length_ms is None else f"+{length_ms}"}), event
+        ref, queues.configure(ref.keys, {"paused": 1 if length_ms is None else f"+{length_ms}"}), event
     )
 
 
-def resume(line: QueueRef) -> Operation[None]:
+def resume(ref: QueueRef) -> Operation[None]:
     """Clears the pause switch."""
-    event = events.note(line.all_keys, "queue_resumed", queue=line.name, by=events.who())
-    yield from _switched(line, queues.configure(line.keys, {"paused": ""}), event)
+    event = events.note(ref.all_keys, "queue_resumed", queue=ref.name, by=events.who())
+    yield from _switched(ref, queues.configure(ref.keys, {"paused": ""}), event)
 
 
-def configure(line: QueueRef, options: Mapping[str, Any]) -> Operation[None]:
+def configure(ref: QueueRef, options: Mapping[str, Any]) -> Operation[None]:
     """Changes the settings named."""
-    wanted = queues.configure(line.keys, write_settings(options, line.name))
+    wanted = queues.configure(ref.keys, write_settings(options, ref.name))
     if options.get("dead_letter_queue"):
-        allow_forward(line.name, options["dead_letter_queue"])
+        allow_forward(ref.name, options["dead_letter_queue"])
     said = {f"set_{name}": str(value) for name, value in options.items()}
-    event = events.note(line.all_keys, "queue_configured", queue=line.name, by=events.who(), **said)
-    yield from _switched(line, wanted, event)
+    event = events.note(ref.all_keys, "queue_configured", queue=ref.name, by=events.who(), **said)
+    yield from _switched(ref, wanted, event)
 
 
-def settings(line: QueueRef) -> Operation[QueueSettings]:
+def settings(ref: QueueRef) -> Operation[QueueSettings]:
     """Returns the settings in force."""
-    return read_settings((yield from ask(queues.settings(line.keys))))
+    return read_settings((yield from ask(queues.settings(ref.keys))))
 
 
-def ids(line: QueueRef, state: str, limit: int, start: int) -> Operation[list[str]]:
-    """Returns ids by their place in line."""
+def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str]]:
+    """Returns ids by their position in the queue."""
     _check_state(state)
     check_whole(limit, "limit", minimum=1, maximum=10_000)
     check_whole(start, "start", minimum=0)
-    return (yield from ask(queues.ids(line.keys, state, start=start, count=limit)))
+    return (yield from ask(queues.ids(ref.keys, state, start=start, count=limit)))
 
 
-def list_tasks(line: QueueRef, state: str, limit: int, after: str | None) -> Operation[list[ItemRecord]]:
+def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Operation[list[ItemRecord]]:
     """Returns one page of records; an empty one only at the end."""
     _check_state(state)
     check_whole(limit, "limit", minimum=1, maximum=_READ_AT_ONCE)
     behind = None if after is None else check_id(after)
-    page = yield from ask(search_calls.page(line.keys, state, after=behind, count=limit))
+    page = yield from ask(search_calls.page(ref.keys, state, after=behind, count=limit))
     if page is None:
         raise TaskGone(f"task {after} is not {state} any more, so no page comes after it; begin again without after=")
     first, found = page
     while found:
-        answers = yield [tasks.show(line.all_keys, task_id, queue=line.name) for task_id in found]
+        answers = yield [tasks.show(ref.all_keys, task_id, queue=ref.name) for task_id in found]
         if records := [record for record in answers if record is not None and _is_still(record, state)]:
-            return [item_record(decrypted_record(line.encryption, record)) for record in records]
+            return [item_record(decrypted_record(ref.encryption, record)) for record in records]
         first += len(found)
-        found = yield from ask(queues.ids(line.keys, state, start=first, count=limit))
+        found = yield from ask(queues.ids(ref.keys, state, start=first, count=limit))
     return []
 
 
-def purge(line: QueueRef, state: str, progress: Callable[[int], None] | None = None) -> Operation[int]:
+def purge(ref: QueueRef, state: str, progress: Callable[[int], None] | None = None) -> Operation[int]:
     """Returns how many were deleted."""
     if state not in _PURGEABLE:
         raise InvalidOption(f"state {describe(state)} cannot be purged: choose one of {', '.join(_PURGEABLE)}")
     total = 0
-    while gone := (yield from ask(queues.purge(line.keys, state))):
+    while gone := (yield from ask(queues.purge(ref.keys, state))):
         total += gone
         if progress is not None:
             progress(total)
     if total:
         by = events.who()
-        yield from ask(events.note(line.all_keys, "queue_purged", queue=line.name, by=by, state=state, count=total))
-        yield from relaying(line.all_keys, tags=[line.keys.tag])
+        yield from ask(events.note(ref.all_keys, "queue_purged", queue=ref.name, by=by, state=state, count=total))
+        yield from relaying(ref.all_keys, tags=[ref.keys.tag])
     return total
 
 
-def _switched(line: QueueRef, *wanted: Call[Any]) -> Operation[None]:
+def _switched(ref: QueueRef, *wanted: Call[Any]) -> Operation[None]:
     """Calls that may be the first on their queue, and that work on a server that is full."""
-    yield [*queues.register_if_room(line.all_keys, [line.name]), *wanted]
+    yield [*queues.register_if_room(ref.all_keys, [ref.name]), *wanted]
 
 
 def _is_still(record: TaskRecord, state: str) -> bool:

@@ -18,9 +18,9 @@ from jobrunner.formatting import describe
 class ReservedItem:
     """The common part of Lease and AsyncLease: everything except the reports."""
 
-    def __init__(self, attempt: Attempt, line: QueueRef) -> None:
+    def __init__(self, attempt: Attempt, ref: QueueRef) -> None:
         self.attempt = attempt
-        self._line = line
+        self._line = ref
         self.id = attempt.id
         self.queue = attempt.queue
         self.token = attempt.token
@@ -54,14 +54,14 @@ AT_ONCE = 500
 """Reports in one script: more would keep the server from others for too long."""
 
 
-def own(line: QueueRef, given: Iterable[ReservedItem]) -> list[ReservedItem]:
+def own(ref: QueueRef, given: Iterable[ReservedItem]) -> list[ReservedItem]:
     """The leases, which must be of this queue. Raises UsageError."""
     held = list(given)
     for one in held:
         if not isinstance(one, ReservedItem):
             raise UsageError(f"{describe(one)} is no lease; pass what reserve() returned")
-        if one.queue != line.name:
-            raise UsageError(f"item {one.id} was reserved from queue {one.queue!r}, not {line.name!r}; report it there")
+        if one.queue != ref.name:
+            raise UsageError(f"item {one.id} was reserved from queue {one.queue!r}, not {ref.name!r}; report it there")
     return held
 
 
@@ -70,31 +70,31 @@ def slices(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
 
 
-def commit(line: QueueRef, held: Sequence[ReservedItem], results: Sequence[Any]) -> list[Call[Words]]:
+def commit(ref: QueueRef, held: Sequence[ReservedItem], results: Sequence[Any]) -> list[Call[Words]]:
     """Done, with what each returned: calls of up to AT_ONCE reports and a MiB of results."""
-    stored: Iterable[bytes] = [write_result(result, line.result_limit) for result in results]
+    stored: Iterable[bytes] = [write_result(result, ref.result_limit) for result in results]
     attempts = (one.attempt for one in held)
-    said = zip(held, encrypted_results(line.encryption, line.keys, stored, attempts), strict=True)
+    said = zip(held, encrypted_results(ref.encryption, ref.keys, stored, attempts), strict=True)
     reports = [
         (one.id, one.token, _KEPT_MS if one.attempt.type else 0, "succeeded", result, one.then) for one, result in said
     ]
-    return [leases.commit(line.keys, some) for some in sliced(reports, lambda one: len(one[4]), most=AT_ONCE)]
+    return [leases.commit(ref.keys, some) for some in sliced(reports, lambda one: len(one[4]), most=AT_ONCE)]
 
 
-def fail(line: QueueRef, held: Sequence[ReservedItem], delays_s: Sequence[float], error: str) -> Call[Words]:
+def fail(ref: QueueRef, held: Sequence[ReservedItem], delays_s: Sequence[float], error: str) -> Call[Words]:
     """Failed, to be tried again after so many seconds each."""
     said = zip(held, delays_s, strict=True)
-    return leases.fail(line.keys, [(one.id, one.token, round(delay * 1000), "retry", error) for one, delay in said])
+    return leases.fail(ref.keys, [(one.id, one.token, round(delay * 1000), "retry", error) for one, delay in said])
 
 
-def release(line: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
+def release(ref: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
     """Back to their places."""
-    return leases.release(line.keys, [(one.id, one.token, "") for one in held])
+    return leases.release(ref.keys, [(one.id, one.token, "") for one in held])
 
 
-def extend(line: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
+def extend(ref: QueueRef, held: Sequence[ReservedItem]) -> Call[Words]:
     """Renewed for their keepalive."""
-    return leases.extend(line.keys, [(one.id, one.token, one.keepalive_ms) for one in held])
+    return leases.extend(ref.keys, [(one.id, one.token, one.keepalive_ms) for one in held])
 
 
 def verdicts(

@@ -1,4 +1,5 @@
-"""Checks of the server: reachable, safe for tasks (eviction, durability, memory), clock in step."""
+"""Checks of the server (reachable, safe for tasks, clock in step) and of this machine (Python, packages, the source of
+the URL, the folder of the embedded server, modules)."""
 
 import os
 import platform
@@ -21,10 +22,13 @@ from jobrunner.inspector.snapshot import latency_ms, server_facts, shown_url
 from jobrunner.jobs.registry import all_jobs, load_modules
 from jobrunner.settings import file_settings
 
-_OLDEST = (6, 2)
+_OLDEST_SERVER = (6, 2)
+_OLDEST_PYTHON = (3, 11)
 _WAITS_FOR_DISK = (7, 2)
 _SLOW_MS = 20.0
 _SKEWED_MS = 2000.0
+_FILES = 1024
+_NEEDED = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?:>=(?P<least>[0-9.]+))?")
 _NEARLY_FULL = 0.8
 
 
@@ -64,7 +68,7 @@ def reached_check(slow_ms: float) -> Check:
 def facts_checks(facts: ServerFacts) -> Iterator[Check]:
     """Version, role, eviction, memory, connections, and what survives a restart."""
     name = f"{facts.name} {facts.version}" + (f", {facts.nodes} primaries of a cluster" if facts.nodes > 1 else "")
-    recent = _version(facts.version) >= _OLDEST
+    recent = _version(facts.version) >= _OLDEST_SERVER
     yield ok("version", name) if recent else fail("version", name, "use Redis 6.2 or later, or Valkey")
     if facts.replica:
         yield fail("role", "it is a replica, which takes no writes", "name the primary in the URL")
@@ -136,11 +140,6 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
-_OLDEST = (3, 11)
-_NEEDED = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)(?:>=(?P<least>[0-9.]+))?")
-_FILES = 1024
-
-
 def check_setup(client: Client, url: str | None, modules: tuple[str, ...]) -> Iterator[Check]:
     """Looks at this machine. `url` is the one given with the command, `modules` those to import."""
     yield python_check()
@@ -157,7 +156,7 @@ def check_setup(client: Client, url: str | None, modules: tuple[str, ...]) -> It
 def python_check() -> Check:
     """Whether this Python is recent enough."""
     found = f"{platform.python_implementation()} {platform.python_version()}"
-    if sys.version_info >= _OLDEST:
+    if sys.version_info >= _OLDEST_PYTHON:
         return ok("python", found)
     return fail("python", found, "install Python 3.11 or later")
 

@@ -97,8 +97,9 @@ class QueueRotation:
         return shares
 
     def _halves(self, giving: list[str], others: list[str], wanted: int) -> dict[str, int]:
-        """Many queues have tasks, but maybe none that can be handed out (a limit of their keys): those that do hand
-        out get at least half, and of a lone task every second."""
+        """Splits between queues that handed out all they were asked for and queues that may hand out nothing, because
+        each of their partitions is at its limit. The former get at least half, and every other turn if one task is
+        wanted."""
         self._likely_first = not self._likely_first
         some = others[: (wanted + self._likely_first) // 2]
         rest = wanted - len(some)
@@ -139,7 +140,7 @@ class QueueRotation:
             known.discard(queue)
         if queue in self._blocked:
             return
-        self._credit[queue] = 0  # what it could not use it does not save up, nor does it owe that
+        self._credit[queue] = 0  # an empty queue neither accrues credit nor owes any
         pause = min(self.poll_s, keepalive_s)
         if next_event_s is not None:
             pause = min(pause, max(next_event_s, 0.0))
@@ -248,8 +249,8 @@ class Prefetch:
         return min(max(_TOGETHER / self._rate, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
     def ends_together(self, backlog: int, most: int) -> int:
-        """How many ends wait for each other: `most`, but where turns are rare no more than leave a part of the
-        backlog."""
+        """How many finished tasks to collect before they are reported: `most`, or fewer when round trips are rare, so
+        that the backlog is refilled before it runs out."""
         if self.pause_s <= _SHORTEST_PAUSE_S:
             return most
         return min(max(backlog - self.depth // 4, 1), most)

@@ -16,7 +16,7 @@ from jobrunner.web.access import BROWSER_COOKIE
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Identity, Loopback, Role, TrustedProxy, site_of
 from jobrunner.web.credentials import Basic, Token
-from jobrunner.web.sessions import MOST
+from jobrunner.web.sessions_and_login_throttle import MOST
 from tests.unit.web.conftest import Browser
 
 JSON = {"accept": "application/json"}

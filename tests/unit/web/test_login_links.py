@@ -10,7 +10,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.web.app import create_app
 from jobrunner.web.login import LoginLinks
-from jobrunner.web.sessions import MOST
+from jobrunner.web.sessions_and_login_throttle import MOST
 from tests.unit.web.conftest import Browser
 
 JSON = {"accept": "application/json"}

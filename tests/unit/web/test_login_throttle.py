@@ -12,7 +12,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.web.auth import Role, address_of, networks, site_of
 from jobrunner.web.credentials import Basic, Token
-from jobrunner.web.sessions import MOST, MOST_OF_ADDRESS, WAIT_S
+from jobrunner.web.sessions_and_login_throttle import MOST, MOST_OF_ADDRESS, WAIT_S
 from jobrunner.web.settings import settle
 from tests.support.waiting import wait_for
 

@@ -11,12 +11,12 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.web import live as live_module
-from jobrunner.web import sessions as module
+from jobrunner.web import sessions_and_login_throttle as module
 from jobrunner.web.auth import Role
 from jobrunner.web.credentials import Basic, Secret, Token, hashed
 from jobrunner.web.errors import TooBusy
 from jobrunner.web.live import LiveUpdates
-from jobrunner.web.sessions import Sessions
+from jobrunner.web.sessions_and_login_throttle import Sessions
 
 JSON = {"accept": "application/json"}
 NAMED = Token(named={"ann": ("secret of ann", Role.ADMIN), "bob": ("secret of bob", Role.OPERATOR),
@@ -138,7 +138,7 @@ def test_sessions_are_bounded_and_expire(client: Client, raw: redis.Redis, keys:
     assert sessions.find(words[-1]) is not None
     assert sessions.find(words[0]) is None
     assert 0 < raw.ttl(keys.sessions) <= module.LASTS_S
-    monkeypatch.setattr("jobrunner.web.sessions.unix_ms", lambda: 1e15)
+    monkeypatch.setattr("jobrunner.web.sessions_and_login_throttle.unix_ms", lambda: 1e15)
     assert sessions.find(words[-1]) is None
 
 
