@@ -8,11 +8,12 @@ nanoseconds from each call of enqueue to the begin of the task. Only what all ve
 import signal
 import sys
 import time
+from inspect import signature
 
 from jobrunner import Client, Item, Job, Worker, job
 from jobrunner.client.current import within
 
-_PARTITION = "partition" if "partition" in Item.__struct_fields__ else "key"
+_PARTITION = "partition" if "partition" in signature(Item).parameters else "key"
 """The other checkout may be of a version that calls it `key`."""
 _KEYS = 100
 _MANY = 1000
