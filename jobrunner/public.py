@@ -2,7 +2,7 @@
 
 # Declaring jobs
 # Enqueueing
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
 from jobrunner.client.current import async_client, configure

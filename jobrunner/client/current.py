@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of
 
 _lock = threading.RLock()

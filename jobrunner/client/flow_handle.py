@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Any
 
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of, middleware_of
 from jobrunner.client.operations import flow as operations
 from jobrunner.client.operations.flow import Flow, FlowProgress

@@ -9,7 +9,7 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import configured_client
 from jobrunner.client.operations.task import TaskRef, gone, read_result

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.current import forget, use
 from jobrunner.clock import from_ms

@@ -8,7 +8,7 @@ from typing import Any, Self
 import pytest
 
 from jobrunner.broker.keys import Keys
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

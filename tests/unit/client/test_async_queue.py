@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobrunner.broker.call import command
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.lease import AsyncLease

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client, Unique, job
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.current import forget, use
 from jobrunner.errors import BufferFull, InvalidOption, ServerUnavailable
 from tests.support.server import Server

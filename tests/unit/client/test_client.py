@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.errors import (
     ClientClosed,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Job, job
-from jobrunner.client.aio import AsyncClient
+from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import Client
 from jobrunner.client.current import pinned
 from jobrunner.client.item import Item
