@@ -149,37 +149,37 @@ class Supervisor:
             process.took = slot.has_worked = True
         elif word == READY:
             process.works = True
-            if process is slot.heir and process.is_wanted:
-                self._replacing.came_up(slot)
+            if process is slot.successor and process.is_wanted:
+                self._replacing.successor_ready(slot)
         elif word == DUE and process is slot.process and not self._asked:
             self._replacing.add(slot)
 
     def _ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:
         process.close()
-        was_heir, was_leaver = process is slot.heir, process is slot.leaver
+        was_successor, was_predecessor = process is slot.successor, process is slot.predecessor
         slot.forget(process)
         if self._asked:
             self._code = max(self._code, DONE if process.ended_well else NO)
-        elif was_heir:
+        elif was_successor:
             self._replacing.failed(slot, process)
-        elif was_leaver:
-            self._replacing.went(slot, process)
+        elif was_predecessor:
+            self._replacing.predecessor_ended(slot, process)
         elif slot.start_at is None:  # else it was stopped to be started again
-            self._incumbent_ended(slot, process)
+            self._process_ended(slot, process)
 
-    def _incumbent_ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:
+    def _process_ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:
         code = process.code
         if code == DONE:
             slot.over = True
-            if slot.heir is not None:
-                slot.heir.ask()
+            if slot.successor is not None:
+                slot.successor.ask()
             left = sum(not one.over for one in self._slots)
             _log.info("worker ended well and is not started again", process=slot.number, others=left)
         elif self._watched is not None:
             _log.warning("worker ended; the next change starts it again", process=slot.number, how=told(code))
-        elif slot.heir is not None:
+        elif slot.successor is not None:
             _log.warning("worker crashed; its successor is on the way", process=slot.number, how=told(code))
-            self._replacing.inherit(slot)
+            self._replacing.promote_successor(slot)
         else:
             self._after_crash(slot, process)
 

@@ -105,28 +105,28 @@ class WorkerProcess:
 
 @dataclass(slots=True, eq=False)
 class WorkerSlot:
-    """The place of one worker process. While it is replaced there are two."""
+    """A slot for one worker process. While that is replaced the slot has two."""
 
     number: int
     command: Sequence[str]
     process: WorkerProcess | None = None
-    heir: WorkerProcess | None = None
-    """Started to take the place; it does not work yet."""
-    leaver: WorkerProcess | None = None
-    """Had the place before, and finishes what it runs."""
+    successor: WorkerProcess | None = None
+    """Started to replace the process; takes no tasks yet."""
+    predecessor: WorkerProcess | None = None
+    """The replaced process, which finishes the tasks that it runs."""
     start_at: float | None = 0.0
     """When a process is to be started; None: not."""
     over: bool = False
     """Whether the process exited with 0 by itself: its work was done, or it was asked to stop."""
     has_worked: bool = False
-    """Whether any process of it came as far as taking tasks."""
+    """Whether any process of the slot has taken tasks."""
     crashes: int = 0
     """In a row, each soon after the start."""
     failed_starts: int = 0
     """The last of them, that came before any task was taken."""
 
     def __iter__(self) -> Iterator[WorkerProcess]:
-        return (one for one in (self.process, self.heir, self.leaver) if one is not None)
+        return (one for one in (self.process, self.successor, self.predecessor) if one is not None)
 
     @property
     def works(self) -> bool:
@@ -134,14 +134,14 @@ class WorkerSlot:
         return self.process is not None and self.process.works
 
     def succeed(self) -> None:
-        """The heir takes the place."""
-        assert self.heir is not None
-        self.process, self.heir, self.leaver = self.heir, None, self.process
+        """Makes the successor the process of the slot."""
+        assert self.successor is not None
+        self.process, self.successor, self.predecessor = self.successor, None, self.process
         self.crashes = self.failed_starts = 0
 
     def forget(self, process: WorkerProcess) -> None:
-        """A process of it is no more."""
-        for role in ("process", "heir", "leaver"):
+        """Removes a process that has ended."""
+        for role in ("process", "successor", "predecessor"):
             if getattr(self, role) is process:
                 setattr(self, role, None)
 
@@ -186,7 +186,7 @@ class RollingRestart:
             if slot.start_at is not None:
                 slot.start_at, slot.crashes = 0.0, 0
             elif not slot.over and slot not in self._queue:
-                self._queue.append(slot)  # also the one at hand: its heir may have read the code before the change
+                self._queue.append(slot)  # also the one at hand: its successor may have read the code before the change
         _log.info("roll begins", processes=len(self._queue))
 
     def add(self, slot: WorkerSlot) -> None:
@@ -199,46 +199,47 @@ class RollingRestart:
         slot = self._at_hand
         if slot is not None and monotonic() >= self._deadline:
             self._deadline = math.inf
-            late = slot.heir or slot.leaver
+            late = slot.successor or slot.predecessor
             assert late is not None
-            _log.error("worker is killed, as it " + ("did not come up" if slot.heir else "did not stop"), pid=late.pid)
+            why = "did not come up" if slot.successor else "did not stop"
+            _log.error(f"worker is killed, as it {why}", pid=late.pid)
             late.kill()
         while self._at_hand is None and (self._queue or self._rolling):
             self._next()
 
-    def came_up(self, slot: WorkerSlot) -> None:
-        """The heir works."""
+    def successor_ready(self, slot: WorkerSlot) -> None:
+        """Has the old process of the slot stop, now that its successor takes tasks."""
         slot.succeed()
-        assert slot.leaver is not None
-        slot.leaver.ask()
+        assert slot.predecessor is not None
+        slot.predecessor.ask()
         self._deadline = monotonic() + self._leave_s
 
-    def went(self, slot: WorkerSlot, process: WorkerProcess) -> None:
-        """A process of a slot that is no more was its leaver."""
+    def predecessor_ended(self, slot: WorkerSlot, process: WorkerProcess) -> None:
+        """The old process of a slot has ended; its successor works."""
         if not process.ended_well:
             _log.warning("worker crashed while it left", process=slot.number, how=told(process.code))
         self._done(slot)
 
     def failed(self, slot: WorkerSlot, process: WorkerProcess) -> None:
-        """It was its heir, and did not come up."""
+        """The successor of a slot ended before it took tasks; the old process works on."""
         if not process.asked:
             how = told(process.code)
             _log.error("new worker did not come up; the old one works on", process=slot.number, how=how)
             self._stop_roll()
         self._done(slot)
 
-    def inherit(self, slot: WorkerSlot) -> None:
-        """The process of a slot is no more while its heir was on the way: that takes the place as it is."""
+    def promote_successor(self, slot: WorkerSlot) -> None:
+        """The old process of a slot ended before its successor was ready: the successor takes the slot as it is."""
         slot.succeed()
         self._done(slot)
 
     def cancel(self) -> None:
-        """Replaces nothing more; an heir on the way is asked to stop."""
+        """Replaces no more processes, and asks a successor that is not ready yet to stop."""
         self._queue.clear()
         self._rolling = self._again = False
         for slot in self._slots:
-            if slot.heir is not None:
-                slot.heir.ask()
+            if slot.successor is not None:
+                slot.successor.ask()
         self._at_hand, self._deadline = None, math.inf
 
     def _next(self) -> None:
@@ -246,11 +247,11 @@ class RollingRestart:
             self._end_roll()
             return
         slot = self._queue.popleft()
-        if slot.process is None or slot.heir is not None or slot.leaver is not None:
+        if slot.process is None or slot.successor is not None or slot.predecessor is not None:
             return  # it crashed meanwhile, and what is started in its place is new
         _log.info("worker is replaced", process=slot.number, pid=slot.process.pid)
         self._at_hand, self._deadline = slot, monotonic() + _READY_S
-        slot.heir = self._launch(slot)
+        slot.successor = self._launch(slot)
 
     def _done(self, slot: WorkerSlot) -> None:
         if slot is self._at_hand:

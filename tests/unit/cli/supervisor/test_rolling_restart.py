@@ -182,7 +182,7 @@ def test_those_that_are_worn_together_are_replaced_one_after_the_other(run: Any)
 
     worn.wait_said("end", 3)
 
-    wait_for(lambda: all(slot.leaver is None for slot in worn.supervisor._slots))
+    wait_for(lambda: all(slot.predecessor is None for slot in worn.supervisor._slots))
     lines = [line.split()[0] for line in worn.result() if not line.startswith("start")]
     first = lines.index("end")
     assert lines[first:] == ["end", "works", "end", "works", "end"]
