@@ -11,7 +11,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import reference
 
-REPOSITORY = "https://github.com/jobrunner/jobrunner/blob/main"
 _HOW_TO, _INSIDE = "How-to", "How it works"
 _WIDE = ("compare.md",)
 """Pages with tables that need the width of the window: they have no columns at the sides."""
@@ -45,21 +44,23 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to files outside docs/ lead to the repository; wide pages have the whole width."""
+    """Links to files outside docs/ become their paths; wide pages have the whole width."""
     if page.file.src_uri in _WIDE:
         page.meta["hide"] = ["navigation", "toc"]
     return outside_links(markdown, page.file.src_uri)
 
 
 def outside_links(markdown: str, source: str) -> str:
-    """The text with links that leave docs/ as addresses in the repository."""
+    """The text with links that leave docs/ as paths in the checkout: the repository has no public address yet."""
     depth = source.count("/")
 
     def mended(found: re.Match[str]) -> str:
-        up, rest = found[1].count("../"), found[2]
-        return f"]({REPOSITORY}/{rest})" if up > depth else found[0]
+        text, up, path = found[1], found[2].count("../"), found[3]
+        if up <= depth:
+            return found[0]
+        return text if path in text else f"{text} (`{path}` in the repository)"
 
-    return re.sub(r"\]\(((?:\.\./)+)([^)]*)\)", mended, markdown)
+    return re.sub(r"\[([^\]]*)\]\(((?:\.\./)+)([^)]*)\)", mended, markdown)
 
 
 def _reference_pages() -> dict[str, str]:

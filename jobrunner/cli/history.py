@@ -209,7 +209,7 @@ def archive(
     """Appends finished and dead tasks to a Parquet archive, each exactly once, also when it is interrupted.
 
     Takes the tasks that finished since the last run, of queues that keep history (configure(history=…)), and the
-    dead tasks of all queues. Run it regularly, for example from cron. Needs Spark: pip install "jobrunner[spark]".
+    dead tasks of all queues. Run it regularly, for example from cron. Needs the extra spark.
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 

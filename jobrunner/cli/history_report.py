@@ -82,7 +82,7 @@ def report(
 ) -> None:
     """Reports on an archive: throughput, wait and run times, failures, slow parameters, and the effect of a change.
 
-    Prints the tables, unless an option writes them to files. Needs Spark: pip install "jobrunner[spark]".
+    Prints the tables, unless an option writes them to files. Needs the extra spark.
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 

@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from jobrunner.cli.output import guarded
+from jobrunner.formatting import DISTRIBUTION
 from jobrunner.option_names import present, retired
 
 COMMANDS = {
@@ -120,7 +121,7 @@ class LazyGroup(CommandGroup):
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="jobrunner", message="%(prog)s %(version)s")
+@click.version_option(package_name=DISTRIBUTION, message="%(prog)s %(version)s")
 def jobrunner() -> None:
     """Background jobs for Python on Redis or Valkey: leases, retries, schedules, pipelines.
 

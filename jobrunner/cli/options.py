@@ -14,6 +14,7 @@ import click
 from jobrunner.cli.output import Refusal
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
+from jobrunner.formatting import install_command
 from jobrunner.redaction import Redaction
 from jobrunner.retry import seconds
 from jobrunner.settings import file_settings, hidden_names
@@ -108,7 +109,7 @@ class MetricsAddress:
     def check(self) -> None:
         """Raises InvalidOption when what serves them is not installed."""
         if self.port is not None and find_spec("prometheus_client") is None:
-            raise InvalidOption('--metrics-port needs prometheus_client; pip install "jobrunner[metrics]"')
+            raise InvalidOption(f"--metrics-port needs prometheus_client; {install_command('metrics')}")
 
     @contextmanager
     def serving(self, client: Client, health: Callable[[], tuple[bool, Mapping[str, Any]]]) -> Iterator[None]:

@@ -31,6 +31,7 @@ from jobrunner.client.current import configure, current_client
 from jobrunner.errors import InvalidOption, WorkerBroken
 from jobrunner.etl.pipeline import all_pipelines
 from jobrunner.etl.spark_station import choose
+from jobrunner.formatting import install_command
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
 from jobrunner.settings import EVENTS
@@ -77,7 +78,7 @@ class WorkOptions:
     def check(self) -> None:
         """Raises InvalidOption for what needs a package that is not installed."""
         if self.otel and find_spec("opentelemetry") is None:
-            raise InvalidOption('--otel needs OpenTelemetry; pip install "jobrunner[otel]"')
+            raise InvalidOption(f"--otel needs OpenTelemetry; {install_command('otel')}")
 
     def serving(self, queues: tuple[str, ...]) -> "WorkOptions":
         """The same for these queues."""

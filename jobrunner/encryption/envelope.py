@@ -35,6 +35,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from jobrunner.errors import DecryptionFailed, EncryptionMissing, InvalidOption
+from jobrunner.formatting import install_command
 
 AES, HMAC = 1, 2
 PAYLOAD, RESULT, PERIODIC = 1, 2, 3
@@ -231,7 +232,7 @@ def aes_gcm() -> Callable[[bytes], Any]:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
         raise EncryptionMissing(
-            "encrypted payloads need the package cryptography: pip install 'jobrunner[encryption]', "
+            f"encrypted payloads need the package cryptography: {install_command('encryption')}, "
             'or sign only, with payload_encryption="sign"'
         ) from error
     return AESGCM

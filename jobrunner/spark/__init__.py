@@ -1,4 +1,4 @@
-"""Pipelines and queues on Apache Spark. Needs `pip install "jobrunner[spark]"`."""
+"""Pipelines and queues on Apache Spark. Needs the extra `spark`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

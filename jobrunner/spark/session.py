@@ -34,6 +34,7 @@ from jobrunner.etl.spark_station import (
     prepare_for,
     where,
 )
+from jobrunner.formatting import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +99,7 @@ def _running(master: str | None, remote: str | None) -> "SparkSession | None":
     try:
         from pyspark.sql import SparkSession  # the extra may be absent
     except ImportError as error:
-        raise SparkMissing('PySpark is not installed; pip install "jobrunner[spark]"') from error
+        raise SparkMissing(f"PySpark is not installed; {install_command('spark')}") from error
     running = SparkSession.getActiveSession()
     if running is None or remote:
         return running
@@ -229,7 +230,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
         return Java(executable=bundled, bundled=True)
     seen = f" ({'; '.join(unfit)})" if unfit else ""
     needed = f"Spark needs Java {OLDEST} or newer and there is none{seen}"
-    raise JavaMissing(f'{needed}; pip install "jobrunner[spark]" brings one')
+    raise JavaMissing(f"{needed}; {install_command('spark')} brings one")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobrunner.errors import UsageError
+from jobrunner.formatting import install_command
 from jobrunner.middleware import OBSERVERS
 
 if TYPE_CHECKING:
@@ -72,5 +73,5 @@ def _tracer(provider: "TracerProvider | None", as_child: bool) -> Any:
     try:
         from jobrunner.tracing.tracer import OpenTelemetryTracer
     except ImportError as error:
-        raise UsageError(f'OpenTelemetry is not installed ({error}); pip install "jobrunner[otel]"') from error
+        raise UsageError(f"OpenTelemetry is not installed ({error}); {install_command('otel')}") from error
     return OpenTelemetryTracer(provider, as_child=as_child)

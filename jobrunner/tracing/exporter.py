@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
 from jobrunner.errors import InvalidOption, UsageError
+from jobrunner.formatting import install_command
 from jobrunner.tracing import instrument
 
 
@@ -41,7 +42,7 @@ def _exporter(name: str) -> SpanExporter | None:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
-        raise UsageError(f'no OTLP exporter is installed ({error}); pip install "jobrunner[otel]"') from error
+        raise UsageError(f"no OTLP exporter is installed ({error}); {install_command('otel')}") from error
     return OTLPSpanExporter()
 
 

@@ -18,6 +18,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvide
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.item import read_headers, write_headers
+from jobrunner.formatting import DISTRIBUTION
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Outcome
 from jobrunner.task import Task
@@ -35,7 +36,7 @@ class OpenTelemetryTracer:
 
     def __init__(self, provider: TracerProvider | None, *, as_child: bool) -> None:
         self._tracer = trace.get_tracer(
-            "jobrunner", version("jobrunner"), tracer_provider=provider, schema_url=spans.SCHEMA_URL
+            "jobrunner", version(DISTRIBUTION), tracer_provider=provider, schema_url=spans.SCHEMA_URL
         )
         self._as_child = as_child
 

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.formatting import install_command
 from jobrunner.inspector.snapshot import latency_ms
 from jobrunner.web.access import SecurityHeaders
 from jobrunner.web.auth import AskedOf, Auth, Identity, Role, TrustedProxy, networks
@@ -108,7 +109,7 @@ def _metrics(dashboard: Dashboard) -> Handler:
         try:
             exposition = import_module("jobrunner.metrics.exposition")
         except ModuleNotFoundError as error:
-            raise NotThere(f'metrics need {error.name}: pip install "jobrunner[metrics]"') from error
+            raise NotThere(f"metrics need {error.name}: {install_command('metrics')}") from error
         return exposition.Scrapes(dashboard.client), exposition.CONTENT_TYPE
 
     async def metrics(request: Request) -> Response:

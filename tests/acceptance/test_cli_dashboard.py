@@ -62,4 +62,4 @@ def test_without_the_extra_it_says_what_to_install(server: Server) -> None:
     )
 
     assert done.returncode == 1
-    assert 'pip install "jobrunner[web]"' in done.stderr
+    assert 'pip install "jobrunner-queue[web]"' in done.stderr

@@ -173,4 +173,4 @@ def test_what_is_missing_is_said_in_one_line(jobs: Any, tmp_path: Path) -> None:
     said = jobs.run("work", "jobs_here", "--metrics-port", "0", PYTHONPATH=path)
 
     assert said.code == 2
-    assert 'pip install "jobrunner[metrics]"' in said.err
+    assert 'pip install "jobrunner-queue[metrics]"' in said.err

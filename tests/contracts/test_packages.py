@@ -6,15 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from jobrunner.formatting import DISTRIBUTION
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name != "dev"}
 PAGE = (ROOT / "docs/start/install.md").read_text()
+NAMING = [
+    path
+    for folder in ("jobrunner", "jobs_example", "docs", ".mkdocs", ".ci", ".github", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".md", ".yml", ".yaml", ".toml", ".html", ".lua") or path.parent.name == ".ci"
+    if path.is_file() and path != ROOT / "docs/start/install.md" and "__pycache__" not in path.parts
+] + [ROOT / "README.md", ROOT / "pyproject.toml"]
 
 
 def packages(lines: list[str]) -> set[str]:
     """The names of requirements, those of our own extras left out."""
-    return {re.match(r"[\w.-]+", line)[0] for line in lines} - {"jobrunner"}  # type: ignore[index]
+    return {re.match(r"[\w.-]+", line)[0] for line in lines} - {DISTRIBUTION}  # type: ignore[index]
 
 
 def rows(title: str) -> dict[str, str]:
@@ -56,7 +65,21 @@ def test_no_page_names_an_extra_that_does_not_exist(page: Path) -> None:
 
 def test_every_message_names_an_extra_that_exists() -> None:
     sources = [*(ROOT / "jobrunner").rglob("*.py"), *(ROOT / "jobs_example").rglob("*.py")]
-    named = {extra for path in sources for extras in re.findall(r"jobrunner\[([\w,-]+)\]", path.read_text())
+    named = {extra for path in sources for extras in re.findall(r"install_command\('([\w,-]+)'\)", path.read_text())
              for extra in extras.split(",")}  # fmt: skip
     assert named
     assert named <= {*EXTRAS, "dev"}
+
+
+def test_the_package_has_the_name_that_messages_say() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+
+
+@pytest.mark.parametrize("path", NAMING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_installs_the_package_of_another_project(path: Path) -> None:
+    """`jobrunner` on the package index is another project's, and no address of ours is public yet."""
+    text = path.read_text("utf-8")
+
+    assert not re.search(r"""(?<![\w./-])["']?jobrunner\[""", text), f"{path}: write .[extra] or {DISTRIBUTION}[extra]"
+    assert not re.search(r"pip\d? install [^\n&;|]*?(?<![\w./-])[\"']?jobrunner(?![\w/-])", text), path
+    assert "github.com/jobrunner" not in text, f"{path}: no such address"

@@ -83,7 +83,8 @@ def test_without_any_java_the_error_has_the_command_that_installs_one(tmp_path, 
     with pytest.raises(JavaMissing) as told:
         find_java({"PATH": str(old.parent)})
     assert str(told.value) == (
-        f'Spark needs Java 17 or newer and there is none ({old} is Java 11); pip install "jobrunner[spark]" brings one'
+        f"Spark needs Java 17 or newer and there is none ({old} is Java 11); "
+        'pip install "jobrunner-queue[spark]" brings one'
     )
 
 

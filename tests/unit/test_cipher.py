@@ -293,4 +293,4 @@ except EncryptionMissing as error:
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     assert said.startswith("b'x'\n")
-    assert "pip install 'jobrunner[encryption]'" in said
+    assert 'pip install "jobrunner-queue[encryption]"' in said

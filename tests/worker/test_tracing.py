@@ -22,6 +22,7 @@ from jobrunner.client.current import async_client, current_async_client
 from jobrunner.client.outgoing import sending
 from jobrunner.errors import ServerRefused, UsageError
 from jobrunner.etl import Pipeline, To
+from jobrunner.formatting import DISTRIBUTION
 from jobrunner.jobs.registry import forget
 from jobrunner.middleware import OBSERVERS
 from jobrunner.tracing import instrument, is_instrumented, processing, uninstrument
@@ -102,7 +103,7 @@ def test_spans_name_the_version_of_jobrunner_and_of_the_conventions(spans: Recor
 
     scope = spans.sent[0].instrumentation_scope
     assert scope is not None
-    assert (scope.name, scope.version) == ("jobrunner", version("jobrunner"))
+    assert (scope.name, scope.version) == ("jobrunner", version(DISTRIBUTION))
     assert str(scope.schema_url).startswith("https://opentelemetry.io/schemas/")
 
 

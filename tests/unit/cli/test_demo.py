@@ -64,7 +64,7 @@ def test_what_is_not_installed_is_named_with_the_remedy(cli: Callable[..., Any],
     result = cli("demo", "flights")
 
     assert (result.code, result.out) == (1, "")
-    assert result.err == "Error: the demo needs pyspark: pip install 'jobrunner[demo,spark]'\n"
+    assert result.err == 'Error: the demo needs pyspark: pip install "jobrunner-queue[demo,spark]"\n'
 
 
 def test_without_the_data_it_says_how_to_get_them(

@@ -15,6 +15,7 @@ from jobrunner.inspector.doctor.environment import (
     facts_checks,
     files_check,
     folder_check,
+    name_check,
     packages_check,
     parser_check,
     python_check,
@@ -111,7 +112,7 @@ def test_without_hiredis_the_doctor_says_what_it_would_bring(monkeypatch: pytest
 
     monkeypatch.setattr(metadata, "version", version)
 
-    assert "jobrunner[fast]" in parser_check().advice
+    assert "jobrunner-queue[fast]" in parser_check().advice
 
 
 def test_a_slow_server_is_worth_a_look() -> None:
@@ -180,3 +181,19 @@ def test_the_project_file_may_name_the_server(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
 
     assert url_source(None, {}) == "named by [tool.jobrunner] in pyproject.toml"
+
+
+def test_the_package_of_another_project_beside_this_one_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "1.4.0" if name == "jobrunner" else real(name))
+
+    found = name_check()
+
+    assert (found.verdict, found.found) == (
+        "fail", "another project's package, jobrunner 1.4.0, shares the folder jobrunner/",
+    )  # fmt: skip
+    assert "pip uninstall jobrunner, then" in found.advice
+
+
+def test_without_it_the_name_is_right() -> None:
+    assert (name_check().verdict, name_check().found) == ("ok", "jobrunner-queue")

@@ -19,4 +19,4 @@ except SparkMissing as error:
 
 def test_without_pyspark_the_first_session_names_the_command_that_installs_it():
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=60)
-    assert ran.stdout == 'PySpark is not installed; pip install "jobrunner[spark]"\n', ran.stderr
+    assert ran.stdout == 'PySpark is not installed; pip install "jobrunner-queue[spark]"\n', ran.stderr
