@@ -100,7 +100,7 @@ def _row(name: str, declared: Pipeline | None, stats: dict[str, QueueCounts]) ->
         "name": name,
         "stations": None if declared is None else sum(node.is_served for node in nodes),
         "queues": len(own.keys() | {node.queue for node in nodes}),
-        "open": sum(found.waiting + found.scheduled + found.pending for found in own.values()),
+        "open": sum(found.open for found in own.values()),
         "dead": sum(found.dead for found in own.values()),
     }
 

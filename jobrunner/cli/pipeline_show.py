@@ -67,13 +67,13 @@ def station_table(seen: PipelineView) -> str:
     rows: list[tuple[object, ...]] = [
         (
             *(station.queue, station.targets, station.waiting, station.scheduled, station.pending, station.dead),
-            *_pace(station.pace),
+            *_rate_texts(station.rate),
             "paused" if station.paused else _kind(station.kind),
         )
         for station in seen.stations
     ]
     counts = (sum(getattr(one, state) for one in seen.stations) for state in ("waiting", "scheduled", "pending"))
-    rows.append((seen.name, "", *counts, seen.dead, *_pace(seen.pace), _ended(seen)))
+    rows.append((seen.name, "", *counts, seen.dead, *_rate_texts(seen.rate), _ended(seen)))
     return table(columns, rows)
 
 
@@ -84,12 +84,12 @@ def narrow_table(seen: PipelineView, width: int) -> str:
         (
             cut(one.queue, max(width - _FIXED, 10)),
             *(number(count) for count in (one.waiting, one.scheduled, one.pending, one.dead)),
-            *("-" if per_s is None else number(per_s) for per_s in (one.pace.in_per_s, one.pace.out_per_s)),
-            *(_pace(one.pace)[2], "paused" if one.paused else _kind(one.kind)),
+            *("-" if per_s is None else number(per_s) for per_s in (one.rate.in_per_s, one.rate.out_per_s)),
+            *(_rate_texts(one.rate)[2], "paused" if one.paused else _kind(one.kind)),
         )
         for one in seen.stations
     ]
-    whole = f"{seen.name}: {seen.open} open, {seen.dead} dead, {_ended(seen)}, left {_pace(seen.pace)[2]}"
+    whole = f"{seen.name}: {seen.open} open, {seen.dead} dead, {_ended(seen)}, left {_rate_texts(seen.rate)[2]}"
     return f"{table(columns, rows)}\n{cut(whole, width)}"
 
 
@@ -107,9 +107,9 @@ def _kind(kind: str) -> str:
     return "not served" if kind == "queue" else kind
 
 
-def _pace(pace: Rate) -> tuple[str, str, str]:
-    left = "-" if pace.left_s is None else duration(pace.left_s)
-    return _rate(pace.in_per_s), _rate(pace.out_per_s), left
+def _rate_texts(rate: Rate) -> tuple[str, str, str]:
+    left = "-" if rate.left_s is None else duration(rate.left_s)
+    return _rate(rate.in_per_s), _rate(rate.out_per_s), left
 
 
 def _rate(per_s: float | None) -> str:

@@ -45,7 +45,7 @@ class StationView:
     paused: bool
     totals: Mapping[str, int]
     """Since it exists: enqueued, moved_in, moved_out, succeeded, dropped, dead, ..."""
-    pace: Rate
+    rate: Rate
 
     @property
     def open(self) -> int:
@@ -65,7 +65,7 @@ class PipelineView:
     succeeded: int
     """Items that succeeded since the pipeline exists, including those that fanned out."""
     dropped: int
-    pace: Rate
+    rate: Rate
 
 
 class Progress:
@@ -89,7 +89,7 @@ class Progress:
             dead=sum(station.dead for station in stations),
             succeeded=_total(stations, "succeeded"),
             dropped=_total(stations, "dropped"),
-            pace=self._pace([node.queue for node in nodes], now, ["enqueued"], ENDED),
+            rate=self._rate([node.queue for node in nodes], now, ["enqueued"], ENDED),
         )
 
     def _counts(self) -> Counts:
@@ -111,11 +111,11 @@ class Progress:
             done=found.done,
             paused=found.paused,
             totals=found.totals,
-            pace=self._pace([node.queue], now, CAME, LEFT),
+            rate=self._rate([node.queue], now, CAME, LEFT),
         )
 
-    def _pace(self, names: list[str], now: Counts, coming: Iterable[str], leaving: Iterable[str]) -> Rate:
-        is_open = sum(_open(now[name]) for name in names)
+    def _rate(self, names: list[str], now: Counts, coming: Iterable[str], leaving: Iterable[str]) -> Rate:
+        is_open = sum(now[name].open for name in names)
         came, left = self._growth.per_s(names, coming), self._growth.per_s(names, leaving)
         shrinks = (left or 0.0) - (came or 0.0)
         until_empty = is_open / shrinks if shrinks > 0 else None
@@ -148,10 +148,6 @@ class Emptied:
     def _left(self, found: QueueCounts) -> int:
         waiting = 0 if found.paused else found.waiting
         return waiting + found.pending + (found.scheduled if self._also_scheduled else 0)
-
-
-def _open(found: QueueCounts) -> int:
-    return found.waiting + found.scheduled + found.pending
 
 
 def _total(stations: Iterable[StationView], name: str) -> int:

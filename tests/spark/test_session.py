@@ -99,7 +99,7 @@ def test_the_launcher_drops_one_option_and_nothing_else(tmp_path):
 
 def test_without_pyspark_the_error_has_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    with pytest.raises(SparkMissing, match=r'pip install "jobrunner\[spark\]"'):
+    with pytest.raises(SparkMissing, match=r'pip install "jobrunner-queue\[spark\]"'):
         spark_session()
 
 

@@ -30,6 +30,11 @@ class QueueCounts:
     paused: bool
     totals: dict[str, int]
 
+    @property
+    def open(self) -> int:
+        """How many are not finished: waiting, scheduled or pending."""
+        return self.waiting + self.scheduled + self.pending
+
 
 class _Declared(msgspec.Struct):
     queue: str

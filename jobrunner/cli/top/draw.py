@@ -219,10 +219,9 @@ def _queue(screen: Screen, row: QueueView, fullest: int, widths: tuple[int, int,
 
 
 def _load(row: QueueView, fullest: int, width: int) -> Cell:
-    undone = row.waiting + row.scheduled + row.pending
     if row.paused:
         return Cell("‖ paused", "bold yellow", width)
-    if undone and not row.workers:
+    if row.is_unserved:
         return Cell("! no worker", "bold yellow", width)
     return Cell(bar(row.waiting + row.pending, fullest, width), "cyan", width)
 

@@ -69,7 +69,7 @@ def _stations(pipeline: PipelineView) -> "Table":
     for one in pipeline.stations:
         done = one.totals.get("moved_out", 0) + one.totals.get("succeeded", 0)
         counts = (one.waiting + one.scheduled, one.pending, one.dead, done)
-        rates = (f"{rate:.0f}" if rate else "" for rate in (one.pace.in_per_s, one.pace.out_per_s))
+        rates = (f"{rate:.0f}" if rate else "" for rate in (one.rate.in_per_s, one.rate.out_per_s))
         engine = "Spark" if one.kind.startswith("spark") else "Python"
         table.add_row(one.queue, engine, ", ".join(one.targets) or "Parquet", *map(str, counts), *rates)
     return table

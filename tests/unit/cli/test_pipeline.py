@@ -74,7 +74,7 @@ def test_show_as_json(cli: Any, client: Client, module: str) -> None:
 
     seen = cli("pipeline", "show", "orders", module, "--over", "0", "--json").value
 
-    assert (seen["name"], seen["open"], seen["pace"]["left_s"]) == ("orders", 1, None)
+    assert (seen["name"], seen["open"], seen["rate"]["left_s"]) == ("orders", 1, None)
     assert [(one["queue"], one["waiting"], one["kind"]) for one in seen["stations"]] == [
         ("raw", 1, "station"), ("home", 0, "sink"), ("abroad", 0, "queue"),
     ]  # fmt: skip
@@ -104,17 +104,17 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(
 
 
 def test_a_watched_table_fits_80_columns_however_much_there_is_to_tell() -> None:
-    pace = Rate(in_per_s=123_456.0, out_per_s=123_456.7, left_s=7200.0)
+    rate = Rate(in_per_s=123_456.0, out_per_s=123_456.7, left_s=7200.0)
     stations = tuple(
         StationView(
             queue=f"a-rather-long-name-of-a-station-{n}", kind="station", targets=("one-target", "another-target"),
             waiting=1_234_567, scheduled=98_765, pending=12_345, dead=50_000, done=0, paused=n == 1, totals={},
-            pace=pace,
+            rate=rate,
         )
         for n in range(3)
     )  # fmt: skip
     seen = PipelineView(
-        name="orders", stations=stations, open=3_000_000, dead=150_000, succeeded=9_999_999, dropped=1_000, pace=pace
+        name="orders", stations=stations, open=3_000_000, dead=150_000, succeeded=9_999_999, dropped=1_000, rate=rate
     )
 
     for width in (80, 95):

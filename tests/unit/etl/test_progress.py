@@ -47,20 +47,20 @@ def test_rates_and_the_time_left_come_from_two_looks(line: Pipeline, client: Cli
     second = progress.look()
 
     a, b = second.stations
-    assert (first.pace.out_per_s, first.pace.left_s, first.open) == (None, None, 100)
+    assert (first.rate.out_per_s, first.rate.left_s, first.open) == (None, None, 100)
     assert (a.queue, a.kind, a.targets, a.waiting, a.open) == ("a", "station", ("b",), 80, 80)
-    assert (a.pace.in_per_s, a.pace.out_per_s, a.pace.left_s) == (0.0, 10.0, 8.0)
-    assert (b.pace.in_per_s, b.pace.out_per_s, b.pace.left_s) == (10.0, 5.0, None)
-    assert (second.open, second.succeeded, second.pace.out_per_s, second.pace.left_s) == (90, 10, 5.0, 18.0)
+    assert (a.rate.in_per_s, a.rate.out_per_s, a.rate.left_s) == (0.0, 10.0, 8.0)
+    assert (b.rate.in_per_s, b.rate.out_per_s, b.rate.left_s) == (10.0, 5.0, None)
+    assert (second.open, second.succeeded, second.rate.out_per_s, second.rate.left_s) == (90, 10, 5.0, 18.0)
 
 
 def test_nothing_open_leaves_no_time_and_what_grows_no_end(line: Pipeline, client: Client, at: Any) -> None:
     progress = Progress(client, line.graph)
-    assert progress.look().pace.left_s == 0.0
+    assert progress.look().rate.left_s == 0.0
     line.push("a", 1)
     at(1.0)
     grown = progress.look()
-    assert (grown.pace.in_per_s, grown.pace.left_s) == (1.0, None)
+    assert (grown.rate.in_per_s, grown.rate.left_s) == (1.0, None)
 
 
 def test_rates_are_those_of_the_last_ten_seconds(line: Pipeline, client: Client, at: Any) -> None:
@@ -71,7 +71,7 @@ def test_rates_are_those_of_the_last_ten_seconds(line: Pipeline, client: Client,
         at(float(second))
         seen = progress.look()
 
-    assert seen.pace.in_per_s == 0.0
+    assert seen.rate.in_per_s == 0.0
 
 
 def test_a_look_is_as_many_commands_whatever_is_in_the_queues(line: Pipeline, client: Client, raw: Any) -> None:

