@@ -157,13 +157,15 @@ class Broker:
         return None if self.endpoint.cluster is None else self.endpoint.cluster.last_known(key)
 
     def lend(self) -> Any | None:
-        """A connection that rested, for a caller that sends and receives by itself; None when none rests. The caller
-        returns it with `take_back` after the last reply, or disconnects it."""
-        return self._take()
+        """A connection that rested, for a caller that sends and receives by itself; None when none rests, and on a
+        cluster, where a connection leads to one node. The caller returns it with `take_back` after the last reply, or
+        disconnects it."""
+        return self._take() if self._nodes is None else None
 
     def take_back(self, connection: Any) -> None:
-        """Keeps a connection that was lent for the next call. Every reply on it was received."""
-        if self._closed:
+        """Keeps a connection that was lent for the next call. Every reply on it was received. On a cluster it is
+        disconnected: the next caller may need another node."""
+        if self._closed or self._nodes is not None:
             connection.disconnect()
         else:
             self._idle.rest(connection)

@@ -76,3 +76,19 @@ def test_a_connection_that_rested_is_lent_and_given_back(broker, raw):
         assert broker.run(ping())
 
     assert raw.info("stats")["total_connections_received"] == before
+
+
+def test_a_cluster_lends_none_and_keeps_none():
+    class Connection:
+        is_open = True
+
+        def disconnect(self):
+            self.is_open = False
+
+    connection, of_a_cluster = Connection(), Broker(Endpoint("redis+cluster://127.0.0.1:1"))
+
+    of_a_cluster.take_back(connection)
+
+    assert not connection.is_open, "the next reader may need a key of another node"
+    assert of_a_cluster.lend() is None
+    of_a_cluster.close()
