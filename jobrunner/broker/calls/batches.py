@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from jobrunner.attempt import due_ms, number_from
 from jobrunner.broker.call import Arg, Call, ScriptCommand, command, text, texts
+from jobrunner.broker.calls.leases import batch_keys
 from jobrunner.broker.keys import QueueKeys, check_name
 from jobrunner.errors import BatchLost, InvalidName, InvalidOption, UnknownMember
 
@@ -98,9 +99,7 @@ def _with_batch(
     verb: ScriptCommand[T], keys: QueueKeys, batch_id: str, /, *, rest: Iterable[Arg] = (), **args: Arg
 ) -> Call[T]:
     """A call on one batch; its reader raises BatchLost."""
-    names = verb.script.keys
-    found = [keys.batch + batch_id.encode() if name == "batch" else getattr(keys, name) for name in names]
-    call = verb.with_keys(tuple(found), rest=rest, id=batch_id, **args)
+    call = verb.with_keys(batch_keys(verb, keys, batch_id), rest=rest, id=batch_id, **args)
     return replace(call, read=partial(_unless_lost, batch_id, call.read))
 
 

@@ -259,6 +259,12 @@ def spread(
     )
 
 
+def batch_keys(script: ScriptCommand[Any], keys: QueueKeys, batch_id: str) -> tuple[bytes, ...]:
+    """The keys of a script about one batch, in the order of its signature."""
+    batch = keys.batch + batch_id.encode()
+    return tuple(batch if name == "batch" else getattr(keys, name) for name in script.script.keys)
+
+
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
     """The result of one slice of `reclaim`: how many items went back, the lease number to continue after ('' at the
@@ -278,8 +284,6 @@ def reclaim(keys: QueueKeys, *, batch_id: str = "", after: str = "-1", count: in
     Without a `batch_id` it scans the leases that no worker holds, from the number `after` on: all items of a batch
     share one lease number. With one it finds the items of that batch.
     """
-    script_keys = [
-        keys.batch + batch_id.encode() if name == "batch" else getattr(keys, name) for name in _reclaim.script.keys
-    ]
     known = number_from(batch_id) if batch_id else ""
-    return _reclaim.with_keys(tuple(script_keys), tasks=keys.tasks, id=batch_id, known=known, after=after, count=count)
+    script_keys = batch_keys(_reclaim, keys, batch_id)
+    return _reclaim.with_keys(script_keys, tasks=keys.tasks, id=batch_id, known=known, after=after, count=count)
