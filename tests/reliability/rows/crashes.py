@@ -25,7 +25,7 @@ from tests.support.waiting import wait_for
 KEEPALIVE_S = 2.0
 _RUNS_S = 1.0
 _BEATS_S = KEEPALIVE_S + 2
-"""A child that lives on beats longer than its task may wait to begin elsewhere, so that a late start overlaps as well."""
+"""A child that lives on beats longer than its task may wait to begin elsewhere: a late start overlaps as well."""
 _SHORT_S = 0.002
 _CHILDREN = 4
 _POISONS = ("exit", "segfault", "out of memory")
@@ -143,7 +143,8 @@ def _orphan(stage: Stage, kills: int, others: list[WorkerProcess]) -> dict[int, 
         stage.enqueue(2 * _CHILDREN, seconds=1.0)  # a slot starts its process for its first task
         stage.drain()
         total = stage.ledger.count("start") + _CHILDREN
-        stage.acknowledged |= {task.id for task in Beats.enqueue_many(Beats(seconds=_BEATS_S) for _ in range(_CHILDREN))}
+        beats = [Beats(seconds=_BEATS_S) for _ in range(_CHILDREN)]
+        stage.acknowledged |= {task.id for task in Beats.enqueue_many(beats)}
         wait_for(lambda total=total: stage.ledger.count("start") >= total, timeout_s=60)
         running = {entry.pid for entry in stage.ledger.entries("start")[-_CHILDREN:]}
         ran = [running & set(worker.children()) for worker in fleet]
