@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 KINDS: dict[str, str] = {
-    "worker_started": "a worker began to work; queues, executor",
+    "worker_started": "a worker began to work; queues, release",
     "worker_stopped": "a worker stopped on request",
     "worker_lost": "a worker's heartbeats ended without a stop: killed, hanging or cut off",
     "leader_changed": "another worker coordinates now; epoch",

@@ -25,6 +25,8 @@ _LONGEST_WAIT_S = 4.0
 """Shorter than a read may take before its connection counts as broken."""
 DEFAULT_RESULT_LIMIT = 1024 * 1024
 EMBEDDED_URL = "embedded://"
+_LISTS = {"modules": "module names", "middleware": "texts, ['app.middleware:Tenant']", "redact": "names"}
+MOST_RELEASE = 64
 _EXACT = 2**53
 """Whole numbers above it are not exact in a script."""
 _LENGTHS_OF_WORKERS = {
@@ -107,6 +109,9 @@ class WorkerSettings:
     """How long a task of a job that this worker does not know is handed back, for another worker, before it fails."""
     events: str = "lifecycle"
     """The events a worker writes: notable ones, or "all": the end of every attempt, too."""
+    release: str = ""
+    """The deployed version of the application, which the worker's record, events and pages show; up to 64 printable
+    characters. Without the option: JOBRUNNER_RELEASE, then [tool.jobrunner], then a variable of the host."""
 
     def __post_init__(self) -> None:
         check_whole(self.concurrency, "concurrency", minimum=1)
@@ -122,6 +127,7 @@ class WorkerSettings:
             object.__setattr__(self, name, length_s)
         if self.executor not in ("threads", "processes", "async"):
             raise InvalidOption(f"executor {describe(self.executor)}: choose threads, processes or async")
+        check_release(self.release, "release")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +152,8 @@ class FileSettings:
     """Texts 'module:Name', as of a client."""
     redact: tuple[str, ...] = ()
     """Names of parameters that neither the dashboard nor the command line shows, beside the usual ones."""
+    release: str | None = None
+    """As of a worker."""
     dashboard: Mapping[str, Any] = field(default_factory=dict)
     """The table [tool.jobrunner.dashboard], as it is written."""
     spark: Mapping[str, Any] = field(default_factory=dict)
@@ -258,24 +266,25 @@ def _read_table(path: Path) -> FileSettings:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path} cannot be read: {error}; mend it") from error
     check_options(table, [known.name for known in fields(FileSettings)], f"option in [tool.jobrunner] of {path}")
+    if "release" in table:
+        check_release(table["release"], f"release in {path}")
     for name in ("url", "prefix"):
         if name in table and not isinstance(table[name], str):
             raise InvalidOption(f"{name} = {table[name]!r} in {path}: give a string")
-    modules = table.get("modules", [])
-    if isinstance(modules, str) or not all(isinstance(module, str) for module in modules):
-        raise InvalidOption(f"modules = {modules!r} in {path}: give a list of module names")
-    middleware = table.get("middleware", [])
-    if isinstance(middleware, str) or not all(isinstance(name, str) for name in middleware):
-        raise InvalidOption(f"middleware = {middleware!r} in {path}: give a list of texts, ['app.middleware:Tenant']")
-    redact, dashboard = table.get("redact", []), table.get("dashboard", {})
-    if isinstance(redact, str) or not all(isinstance(name, str) for name in redact):
-        raise InvalidOption(f"redact = {redact!r} in {path}: give a list of names")
-    if not isinstance(dashboard, Mapping):
-        raise InvalidOption(f"dashboard = {dashboard!r} in {path}: give a table, [tool.jobrunner.dashboard]")
-    if not isinstance(table.get("spark", {}), Mapping):
-        raise InvalidOption(f"spark = {table['spark']!r} in {path}: give a table, [tool.jobrunner.spark]")
-    lists = {"modules": tuple(modules), "middleware": tuple(middleware), "redact": tuple(redact)}
-    return FileSettings(**{**table, **lists})
+    for name, remedy in _LISTS.items():
+        listed = table.get(name, [])
+        if isinstance(listed, str) or not all(isinstance(one, str) for one in listed):
+            raise InvalidOption(f"{name} = {listed!r} in {path}: give a list of {remedy}")
+    for name in ("dashboard", "spark"):
+        if not isinstance(table.get(name, {}), Mapping):
+            raise InvalidOption(f"{name} = {table[name]!r} in {path}: give a table, [tool.jobrunner.{name}]")
+    return FileSettings(**{**table, **{name: tuple(table.get(name, ())) for name in _LISTS}})
+
+
+def check_release(value: object, option: str) -> None:
+    """Raises InvalidOption for what cannot be the name of a release."""
+    if not (isinstance(value, str) and value.isprintable() and value == value.strip() and len(value) <= MOST_RELEASE):
+        raise InvalidOption(f"{option}={describe(value)}: give at most {MOST_RELEASE} printable characters, as '1.4.2'")
 
 
 def check_whole(value: object, option: str, *, minimum: int, maximum: int = _EXACT) -> int:

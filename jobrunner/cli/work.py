@@ -34,7 +34,7 @@ from jobrunner.etl.spark_station import choose
 from jobrunner.formatting import install_command
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import FORMATS, IDENTITY, log_to_stderr
-from jobrunner.settings import EVENTS
+from jobrunner.settings import EVENTS, check_release
 from jobrunner.worker.child_processes import claim_children
 from jobrunner.worker.recycling import DUE
 from jobrunner.worker.worker import Worker, WorkerSummary
@@ -69,6 +69,7 @@ class WorkOptions:
     events: str = "lifecycle"
     max_memory: int = 0
     unknown_grace: float = 86_400.0
+    release: str | None = None
 
     @property
     def imported(self) -> tuple[str, ...]:
@@ -76,7 +77,8 @@ class WorkOptions:
         return (*self.modules, _TRACED) if self.otel else self.modules
 
     def check(self) -> None:
-        """Raises InvalidOption for what needs a package that is not installed."""
+        """Raises InvalidOption for what needs a package that is not installed, and for a release that is no name."""
+        check_release(self.release or "", "--release")
         if self.otel and find_spec("opentelemetry") is None:
             raise InvalidOption(f"--otel needs OpenTelemetry; {install_command('otel')}")
 
@@ -117,6 +119,8 @@ class WorkOptions:
               help="Seconds for which tasks of unknown jobs are handed back before they fail.")  # fmt: skip
 @click.option("--events", type=click.Choice(EVENTS), default="lifecycle", show_default=True,
               help="Which events to write; all: also the end of every attempt.")  # fmt: skip
+@click.option("--release", metavar="NAME",
+              help="The deployed version, for pages and events; default: JOBRUNNER_RELEASE, then the host's variable.")
 @click.option("--reload", is_flag=True, help="Restarts when a .py file below this folder changes.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True,
               help="Format of log lines on stderr.")  # fmt: skip
@@ -184,6 +188,8 @@ def words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
     for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):
             found.append(f"--{name.replace('_', '-')}")
+    if wanted.release is not None:
+        found.append(f"--release={wanted.release}")
     return found + shared.words()
 
 
@@ -217,6 +223,7 @@ def work_here(
         heartbeat=wanted.heartbeat,
         unknown_grace=wanted.unknown_grace,
         events=wanted.events,
+        release=wanted.release,
         report=None if supervisor is None else supervisor.report,
     )
     IDENTITY.worker = worker.id

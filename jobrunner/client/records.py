@@ -73,6 +73,8 @@ class WorkerRecord:
     """The running tasks, longest running first, at most 50."""
     types: tuple[str, ...] | None = None
     """Names of the jobs that it knows; None when they are too many to publish, or unpublished."""
+    release: str = ""
+    """The deployed version of its application; "" when it was started without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,7 @@ def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
         memory=whole(fields.get("memory")),
         running=_running(fields.get("running", b"[]")),
         types=_types(text.get("types")),
+        release=text.get("release", ""),
     )
 
 

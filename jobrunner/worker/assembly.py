@@ -140,7 +140,7 @@ class Assembly:
         )  # fmt: skip
         identity = self._identity(queues)
         commands = Commands(self._state, tasks.leases, fetcher, drivers, lambda: coordinator.leads, identity)
-        registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact)
+        registration = Registration(self._worker_id, frozenset(queues), self._client.settings.redact, settings.release)
         heartbeat = Heartbeat(self._broker, self._keys, self._encryption, registration, commands, settings.heartbeat)
         loops = (
             fetcher.loop,
@@ -176,6 +176,7 @@ class Assembly:
             "queues": ",".join(queues),
             "concurrency": self._settings.concurrency,
             "executor": self._settings.executor,
+            "release": self._settings.release,
         }
 
 

@@ -27,6 +27,7 @@ from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import CurrentBatch, all_jobs
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Signal
+from jobrunner.settings import MOST_RELEASE, check_release, file_settings
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.queues import BatchDrivers
@@ -36,6 +37,11 @@ _STOP_NOW = 2
 _MOST_RUNNING = 50
 """Attempts that are listed; their total is a field of its own."""
 _LONGEST_NAMES = 4096
+RELEASE_VARIABLES = (
+    "SENTRY_RELEASE", "GIT_COMMIT", "HEROKU_BUILD_COMMIT", "HEROKU_SLUG_COMMIT", "SOURCE_VERSION", "RENDER_GIT_COMMIT",
+    "RAILWAY_GIT_COMMIT_SHA", "KOYEB_GIT_SHA", "GAE_VERSION", "K_REVISION", "CI_COMMIT_SHA", "GITHUB_SHA",
+)  # fmt: skip
+"""Variables in which hosts and build services name the deployed version; the first that is set counts."""
 _log = SafeLogger("jobrunner.worker")
 
 
@@ -43,6 +49,26 @@ def new_worker_id() -> str:
     """host.pid.mark, of the characters that names may have; the mark is random."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:60] or "host"
     return f"{host}.{os.getpid()}.{new_mark()}"
+
+
+def configured_release() -> str:
+    """The release of this process where no option names one: JOBRUNNER_RELEASE, then the file, then the first variable
+    of the host or the build; "" when there is none. Raises InvalidOption.
+
+    The host's variables were not set for this package: one with an odd value is cleaned, and never stops a worker.
+    """
+    if release := os.environ.get("JOBRUNNER_RELEASE", ""):
+        check_release(release, "JOBRUNNER_RELEASE")
+        return release
+    if (stored := file_settings().release) is not None:
+        return stored
+    for name in RELEASE_VARIABLES:
+        if found := os.environ.get(name, "").strip():
+            release = "".join(one if one.isprintable() else "?" for one in found)[:MOST_RELEASE].strip()
+            if release != found:
+                _log.warning("the release was shortened or cleaned", variable=name, release=release)
+            return release
+    return ""
 
 
 class RunUntil(Enum):
@@ -150,6 +176,7 @@ class Registration:
     queues: frozenset[str]
     redact: Sequence[str] = ()
     """Names of parameters that no page of the dashboard may show."""
+    release: str = ""
 
 
 class Heartbeat:
@@ -185,7 +212,10 @@ class Heartbeat:
         if periodics:
             calls.append(leader_calls.define_periodics(self._keys, published(periodics, self._encryption)))
         if not self._has_started:
-            calls.append(events.note(self._keys, "worker_started", queues=",".join(sorted(queues)), worker=worker_id))
+            known = {"release": self._registration.release} if self._registration.release else {}
+            calls.append(
+                events.note(self._keys, "worker_started", queues=",".join(sorted(queues)), worker=worker_id, **known)
+            )
             if self._registration.redact:
                 calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
         _, commands, *_ = self._broker.run_many(calls)

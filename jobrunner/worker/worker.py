@@ -25,7 +25,7 @@ from jobrunner.redaction import hide_in_errors
 from jobrunner.settings import WorkerSettings
 from jobrunner.worker.assembly import Assembly, LeaseGuard, WorkerParts
 from jobrunner.worker.drain import EmptyQueues, Shutdown
-from jobrunner.worker.heartbeat import RunUntil, WorkerState, new_worker_id
+from jobrunner.worker.heartbeat import RunUntil, WorkerState, configured_release, new_worker_id
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.process_guard import Canary
 from jobrunner.worker.queues import check_middleware, configuring, served_queues, warn_of_unknown
@@ -76,6 +76,8 @@ class Worker:
         **options: Any,
     ) -> None:
         check_options(options, (*WorkerSettings.__slots__, "modules", "queues", "client"), "worker option")
+        if options.get("release") is None:
+            options["release"] = configured_release()
         self.settings = WorkerSettings(concurrency=concurrency, **options)
         self.modules = tuple(modules)
         self.client = client or current_client()

@@ -1,5 +1,6 @@
 """Where a setting comes from: argument, environment, pyproject.toml, default."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from jobrunner.client.client import Client, endpoint_of
 from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.queue_settings import RateLimit
 from jobrunner.settings import WorkerSettings, client_settings, file_settings
+from jobrunner.worker.heartbeat import RELEASE_VARIABLES, configured_release
 
 
 @pytest.fixture
@@ -115,3 +117,49 @@ def test_a_rate_is_given_per_length_of_time(per: Any, interval: int, unit: str) 
 def test_a_rate_that_makes_no_sense_is_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidOption, match=told):
         RateLimit(**given)
+
+
+@pytest.fixture
+def no_release(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment that names no release."""
+    for name in ("JOBRUNNER_RELEASE", *RELEASE_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_a_release_comes_from_the_environment_the_file_then_the_host(
+    project: Path, no_release: pytest.MonkeyPatch
+) -> None:
+    assert configured_release() == ""
+    no_release.setenv("K_REVISION", "web-00042-abc")
+    assert configured_release() == "web-00042-abc"
+    no_release.setenv("GIT_COMMIT", "1f2e3d4c")
+    assert configured_release() == "1f2e3d4c"
+    (project / "pyproject.toml").write_text('[tool.jobrunner]\nrelease = "1.4.2"\n')
+    assert configured_release() == "1.4.2"
+    no_release.setenv("JOBRUNNER_RELEASE", "1.4.3-rc1 (blue)")
+    assert configured_release() == "1.4.3-rc1 (blue)"
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 65, " 1.0", "\x1b[31m", "\u202e1.0"])
+def test_a_release_with_odd_characters_is_refused_and_of_the_host_cleaned(
+    project: Path, no_release: pytest.MonkeyPatch, name: str
+) -> None:
+    with pytest.raises(InvalidOption, match=r"^release=.*at most 64 printable"):
+        WorkerSettings(release=name)
+    (project / "pyproject.toml").write_text(f"[tool.jobrunner]\nrelease = {json.dumps(name)}\n")
+    with pytest.raises(InvalidOption, match=r"^release in .*pyproject\.toml=.*at most 64"):
+        configured_release()
+    no_release.setenv("JOBRUNNER_RELEASE", name)
+    with pytest.raises(InvalidOption, match=r"^JOBRUNNER_RELEASE=.*at most 64"):
+        configured_release()
+    no_release.delenv("JOBRUNNER_RELEASE")
+    (project / "pyproject.toml").write_text("")
+    no_release.setenv("SOURCE_VERSION", name)
+    WorkerSettings(release=configured_release())
+    assert configured_release()
+
+
+def test_a_release_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="release=14"):
+        WorkerSettings(release=14)  # type: ignore[arg-type]

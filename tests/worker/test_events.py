@@ -36,13 +36,15 @@ def events_of(client: Client, *kinds: str) -> list[tuple[str, ...]]:
 
 
 def test_workers_come_go_and_lead(current: Client) -> None:
-    worker = Worker(client=current, queues=["ev"])
+    worker = Worker(client=current, queues=["ev"], release="1.4.2")
     worker.start()
     wait_for(lambda: events_of(current, "leader_changed"))
+    assert [one.release for one in current.workers()] == ["1.4.2"]
     worker.stop()
 
     found = [(one.kind, one.worker) for one in current.events()]
     assert sorted(found) == [(kind, worker.id) for kind in ("leader_changed", "worker_started", "worker_stopped")]
+    assert [one.details["release"] for one in current.events() if one.kind == "worker_started"] == ["1.4.2"]
 
 
 def test_a_task_that_died_is_told_with_its_error(current: Client, run: Any) -> None:
