@@ -68,11 +68,11 @@ def _switch(queue: QueueView) -> str:
 
 def worker_table(workers: list[WorkerRecord]) -> str:
     """One line per worker; empty without workers."""
-    columns = ("WORKER", "STARTED", "EXECUTOR", "CONCURRENCY", "IN HAND", "FINISHED", "QUEUES")
+    columns = ("WORKER", "STARTED", "EXECUTOR", "SLOTS", "RUNNING", "FETCHED", "FINISHED", "RELEASE", "QUEUES")
     rows = [
         (
-            *(worker.id, when(worker.started), worker.executor, worker.concurrency),
-            *(worker.in_hand, worker.finished, worker.queues),
+            *(worker.id, when(worker.started), worker.executor, worker.slots),
+            *(worker.executing, worker.fetched, worker.finished, worker.release, worker.queues),
         )
         for worker in workers
     ]

@@ -1,7 +1,7 @@
 """What a client reads of its prefix: queue names, workers, periodic jobs, hidden names; and commands to workers.
 
-Names that are hidden are kept on the server, so that they hold wherever a task is rendered: in a dashboard that another
-application mounts, and for a command that is run in another folder.
+Hidden names are kept on the server, so they also hold in a dashboard that another application mounts, and for a command
+in another folder.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,13 +39,18 @@ class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
     began_ms: float
     items: int = 0
     """Of a batch, which `id` names: how many it has. 0: a task."""
+    lease: str = ""
+    """The number of its lease; "" for a batch."""
 
     @property
     def began(self) -> datetime:
         """When it began, by the worker's clock."""
         return from_ms(self.began_ms)
 
+
 _COUNTED_AT_ONCE = 1000
+_KNOWN_FOR_S = 5.0
+_NAMED = 10
 _COMMANDS_KEPT_MS = 3_600_000
 
 
@@ -61,6 +66,7 @@ class WorkerRecord:
     concurrency: int
     executor: str
     in_hand: int
+    """Tasks that it has reserved and not reported: running, fetched, and ended a moment ago."""
     finished: int
     leads: bool
     quiet: bool = False
@@ -75,6 +81,17 @@ class WorkerRecord:
     """Names of the jobs that it knows; None when they are too many to publish, or unpublished."""
     release: str = ""
     """The deployed version of its application; "" when it was started without one."""
+    executing: int = 0
+    """How many attempts run; the batches of drivers do not count."""
+    fetched: int = 0
+    """How many tasks it has reserved and not yet begun."""
+    at: datetime | None = None
+    """When it sent this, by its clock."""
+
+    @property
+    def slots(self) -> int:
+        """How many attempts it can run at once; with plain and coroutine jobs that may exceed `concurrency`."""
+        return max(self.concurrency, self.executing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +179,9 @@ def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
         running=_running(fields.get("running", b"[]")),
         types=_types(text.get("types")),
         release=text.get("release", ""),
+        executing=whole(fields.get("executing")),
+        fetched=whole(fields.get("fetched")),
+        at=from_ms(at) if (at := whole(fields.get("at"))) else None,
     )
 
 
@@ -221,9 +241,6 @@ def queue_names(keys: Keys) -> Operation[list[str]]:
             return sorted(found)
 
 
-_KNOWN_FOR_S = 5.0
-
-
 class SharedRedaction:
     """The redacted names of one client. The server's names are cached for some seconds."""
 
@@ -253,9 +270,6 @@ def _is_pattern(name: str) -> bool:
     except InvalidOption:  # one bad name shows nothing that the others hide
         return False
     return True
-
-
-_NAMED = 10
 
 
 def published(keys: Keys, name: str) -> Operation[PeriodicDefinition]:

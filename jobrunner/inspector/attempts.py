@@ -1,12 +1,12 @@
 """Attempts at tasks: the worker that holds or ran each, decoded from lease numbers, and the timeline of one task."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
 from jobrunner.attempt import mark_in, mark_of, number_from
-from jobrunner.broker.call import command
+from jobrunner.broker.call import Call, command
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
@@ -84,26 +84,88 @@ class HeldTask:
     queue: str
     id: str
     type: str
-    attempt: int
+    attempt: int | None
+    """The number of the last attempt that began; None when none has begun."""
     began: datetime | None
-    """None: it has not begun, or its holder does not report it."""
+    """None: not begun, or its holder does not report it."""
     lease_ends: datetime | None
     """None: not read."""
     worker: WorkerRecord | None
     """None: no worker reports that it runs it."""
     items: int = 0
     """Size of a batch, whose id is `id`. 0: a single task."""
+    is_fetched: bool = False
+    """Whether a worker has reserved it and had not begun it at its last heartbeat."""
+
+
+_MOST_CHECKED, _QUEUES_CHECKED = 100, 10
+
+
+def lease_checks(client: Client, workers: Iterable[WorkerRecord]) -> list[Call[set[RunningAttempt]]]:
+    """Calls that read which of the reported attempts are over: one for each of the ten queues with most of the hundred
+    that run longest. Each returns the attempts that have ended since the heartbeat."""
+    longest = sorted((one for worker in workers for one in worker.running if one.lease), key=lambda one: one.began_ms)
+    by_queue: dict[str, list[RunningAttempt]] = {}
+    for one in longest[:_MOST_CHECKED]:
+        by_queue.setdefault(one.queue, []).append(one)
+    some = sorted(by_queue.values(), key=len, reverse=True)[:_QUEUES_CHECKED]
+    return [_ended(keys_of(client).queue(attempts[0].queue).leases, attempts) for attempts in some]
+
+
+def _ended(leases: bytes, attempts: Sequence[RunningAttempt]) -> Call[set[RunningAttempt]]:
+    def read(scores: list[bytes | None]) -> set[RunningAttempt]:
+        return {
+            one
+            for one, score in zip(attempts, scores, strict=True)
+            if score is None or f"{float(score):.0f}" != one.lease
+        }
+
+    return command("ZMSCORE", leases, *(one.id for one in attempts), read=read)
+
+
+def still_running(worker: WorkerRecord, ended: Collection[RunningAttempt]) -> WorkerRecord:
+    """The worker without the attempts that have ended since its heartbeat."""
+    left = tuple(one for one in worker.running if one not in ended)
+    over = len(worker.running) - len(left)
+    return replace(worker, running=left, executing=worker.executing - over) if over else worker
+
+
+def with_beginnings(rows: Iterable[TaskRow], workers: Iterable[WorkerRecord]) -> list[TaskRow]:
+    """The rows of pending tasks with the beginning of the attempts that workers report; a task that is fetched and not
+    begun has the number of its last attempt, or none."""
+    workers = list(workers)
+    known = {(one.queue, one.id): one for worker in workers for one in worker.running}
+    complete = _completely_reported(workers)
+
+    def with_beginning(row: TaskRow) -> TaskRow:
+        if (running := known.get((row.queue, row.id))) is not None:
+            return replace(row, started=running.began, attempt=running.attempt)
+        return replace(row, attempt=((row.attempt or 1) - 1) or None) if row.queue in complete else row
+
+    return [with_beginning(row) if row.state == "pending" else row for row in rows]
+
+
+def _completely_reported(workers: Iterable[WorkerRecord]) -> set[str]:
+    """Queues that workers serve, all of which list everything that they run: what they do not list has not begun."""
+    served: set[str] = set()
+    partly: set[str] = set()
+    for worker in workers:
+        listed = sum(not one.items for one in worker.running)
+        (served if worker.executing <= listed else partly).update(worker.queues)
+    return served - partly
 
 
 def at_work(workers: Iterable[WorkerRecord], pending: Iterable[TaskRow]) -> list[HeldTask]:
-    """Attempts that workers report as running, the longest first; then the other `pending` tasks."""
+    """Attempts that workers report as running, the longest first; then the other `pending` tasks, `with_beginnings`."""
     lines = {(line.queue, line.id): line for line in pending}
+    workers = list(workers)
+    complete = _completely_reported(workers)
     said = sorted(((one, worker) for worker in workers for one in worker.running), key=lambda pair: pair[0].began_ms)
     found = [_said(one, worker, lines.pop((one.queue, one.id), None)) for one, worker in said]
     return found + [
         HeldTask(
-            queue=line.queue, id=line.id, type=line.type, attempt=line.attempt, began=line.started,
-            lease_ends=line.when, worker=None,
+            queue=line.queue, id=line.id, type=line.type, attempt=line.attempt, began=None,
+            lease_ends=line.when, worker=None, is_fetched=line.queue in complete,
         )
         for line in lines.values()
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.records import WorkerRecord
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.attempts import lease_checks, still_running, with_beginnings
 from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.snapshot import QueueView, latency_ms, leader_call, queue_views, shown_url
 from jobrunner.inspector.stats import by_job, by_queue
@@ -109,7 +110,8 @@ class LiveSnapshot:
     queues: tuple[QueueView, ...]
     workers: tuple[WorkerRecord, ...]
     running: tuple[TaskRow, ...]
-    """A few pending tasks of each queue, ordered by the end of their leases."""
+    """A few pending tasks of each queue, ordered by the end of their leases; `started` where a worker reports that they
+    began."""
     failing: tuple[FailingJob, ...]
     """The most frequent first."""
     unknown: tuple[UnknownType, ...] = ()
@@ -118,7 +120,17 @@ class LiveSnapshot:
     @property
     def slots(self) -> int:
         """How many tasks the workers can run at a time."""
-        return sum(worker.concurrency for worker in self.workers)
+        return sum(worker.slots for worker in self.workers)
+
+    @property
+    def executing(self) -> int:
+        """How many attempts the workers run, by their last heartbeats, without those that ended since."""
+        return sum(worker.executing for worker in self.workers)
+
+    @property
+    def fetched(self) -> int:
+        """How many tasks the workers had reserved and not begun at their last heartbeats."""
+        return sum(worker.fetched for worker in self.workers)
 
     def total(self, state: str) -> int:
         """Tasks of all queues in one state."""
@@ -142,11 +154,15 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     took_ms = latency_ms(client)
     workers = client.workers()
     seen = queue_views(client, workers)
+    checks = lease_checks(client, workers)
     server, now_ms, leads, *found = broker_of(client).run_each(
-        [facts(), server_time(), leader_call(client), *_some_lines(client, seen, workers)]
+        [facts(), server_time(), leader_call(client), *checks, *_some_lines(client, seen, workers)]
     )
     if isinstance(now_ms, JobrunnerError):
         raise now_ms
+    checked, found = found[: len(checks)], found[len(checks) :]
+    ended = {one for some in checked if not isinstance(some, JobrunnerError) for one in some}
+    workers = [still_running(worker, ended) for worker in workers]
     lines = [line for some in found if not isinstance(some, JobrunnerError) for line in some]
     return LiveSnapshot(
         at_s=monotonic(),
@@ -158,7 +174,9 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         leader=None if isinstance(leads, JobrunnerError) else leads,
         queues=tuple(seen),
         workers=tuple(workers),
-        running=tuple(sorted((line for line in lines if line.state == "pending"), key=_moment)),
+        running=tuple(
+            with_beginnings(sorted((line for line in lines if line.state == "pending"), key=_moment), workers)
+        ),
         unknown=tuple(unknown_types((line for line in lines if line.state in _TO_DO), workers)),
         failing=most_failing(_died([line for line in lines if line.state == "dead"]), failed or {}),
     )

@@ -43,8 +43,8 @@ class TaskRow:
     state: str
     when: datetime | None
     """Due time, end of lease or time of death, by state; None for one that waits."""
-    attempt: int
-    """The number of the running or next attempt; of a dead task that of the last one."""
+    attempt: int | None
+    """The number of the last attempt that began; None when none has begun."""
     started: datetime | None
     """None unless the queue keeps history."""
     enqueued: datetime
@@ -93,7 +93,7 @@ def line_of(place: TaskPosition, fields: dict[str, str], hide: Callable[[str], s
         queue=place.queue,
         state=place.state,
         when=from_ms(place.score) if place.state != "waiting" else None,
-        attempt=failures + (place.state != "dead"),
+        attempt=failures + (place.state == "pending") or None,
         started=read_instant(fields["started_at"]),
         enqueued=read_instant(fields["enqueue_time"]) or from_ms(0),
         error=hide(last_line(fields["error"])),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
+from string import hexdigits
 from typing import Any
 
 import msgspec
@@ -89,6 +90,11 @@ def short_id(task_id: str) -> str:
     return f"…{task_id[8:16]}-{task_id[29:]}" if len(task_id) > 29 and task_id[28] == "-" else task_id
 
 
+def short_release(name: str) -> str:
+    """A release; of the hash of a commit its first ten digits."""
+    return name[:10] if len(name) == 40 and all(one in hexdigits for one in name) else name
+
+
 def place(client: Client) -> str:
     """Which server and prefix this is about; without a password."""
     return f"{shown_url(client)} · {keys_of(client).prefix}"
@@ -115,6 +121,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "share": percent,
     "shares": shares_of,
     "short_id": short_id,
+    "short_release": short_release,
     "size": dashed(size),
     "span": dashed(span),
     "sparkline": spark,

@@ -138,6 +138,8 @@ class Commands:
 
     def describe(self) -> dict[str, Arg]:
         """The record of this worker in the list of workers."""
+        held = self._leases.attempts()
+        begun = [attempt for attempt in held if attempt.began_s and attempt.run_s < 0]
         return {
             **self._identity,
             "in_hand": self._fetcher.in_hand + self._drivers.in_hand,
@@ -146,7 +148,10 @@ class Commands:
             "quiet": int(self._state.is_quiet),
             "stopping": int(self._state.stops_asked > 0),
             "memory": resident_bytes(),
-            "running": _running(self._leases.attempts(), self._drivers.running),
+            "executing": len(begun),
+            "fetched": sum(not attempt.began_s for attempt in held),
+            "running": _running(begun, self._drivers.running),
+            "at": unix_ms(),
             "types": _known_types(),
         }
 
@@ -229,15 +234,13 @@ class Heartbeat:
         self._broker.run_many([*leader_calls.retire(self._keys, self._registration.worker_id), stopped])
 
 
-def _running(held: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = ()) -> bytes:
+def _running(begun: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = ()) -> bytes:
     """JSON of the batches of drivers, with their queues, and of the attempts that have begun and not ended, longest
     running first, at most 50.
 
-    Each is [queue, id, job, number of the attempt, when it began in Unix ms], and of a batch how many items it has.
+    Each is [queue, id, job, number of the attempt, when it began in Unix ms, how many items of a batch, lease number].
     """
-    begun = sorted(
-        (attempt for attempt in held if attempt.began_s and attempt.run_s < 0), key=lambda attempt: attempt.began_s
-    )
+    longest = sorted(begun, key=lambda attempt: attempt.began_s)[:_MOST_RUNNING]
     ahead_ms = unix_ms() - perf_counter() * 1000
     found: list[tuple[object, ...]] = [
         (queue, batch.id, "", batch.attempt, round(batch.began_ms), batch.items) for queue, batch in batches
@@ -245,8 +248,11 @@ def _running(held: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]
     return msgspec.json.encode(
         found[:_MOST_RUNNING]
         + [
-            (attempt.queue, attempt.id, attempt.type, attempt.number, round(attempt.began_s * 1000 + ahead_ms))
-            for attempt in begun[: max(_MOST_RUNNING - len(found), 0)]
+            (
+                *(attempt.queue, attempt.id, attempt.type, attempt.number),
+                *(round(attempt.began_s * 1000 + ahead_ms), 0, attempt.token),
+            )
+            for attempt in longest[: max(_MOST_RUNNING - len(found), 0)]
         ]
     )
 

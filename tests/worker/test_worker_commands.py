@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Client
+from jobrunner.attempt import Attempt
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import broker_of, keys_of
 from tests.support.waiting import wait_for
@@ -36,6 +37,30 @@ def test_a_worker_says_what_it_runs_and_how_much_memory_it_takes(start: Start, c
     assert (attempt.queue, attempt.id, attempt.type, attempt.attempt) == ("w", task.id, "work.gated", 1)
     assert abs(attempt.began.timestamp() - task.record().enqueue_time.timestamp()) < 10
     assert record.memory > 2**20
+    assert (record.executing, record.fetched, attempt.lease != "") == (1, 0, True)
+    assert record.at is not None
+
+
+def test_a_worker_tells_what_runs_from_what_it_has_fetched(start: Start, current: Client) -> None:
+    worker = start(queues=["w"], heartbeat=0.05, concurrency=2)
+    first, second = gated.enqueue(name="first"), gated.enqueue(name="second")
+    wait_for(lambda: "first" in gates and "second" in gates)
+    attempts = [
+        Attempt(
+            queue="w", id=f"more-{n}", token=f"{n}", deadline_ms=0, keepalive_ms=60_000, type="", payload=b"", number=1,
+            retry_count=0, enqueue_time_ms=0, max_attempts=1, headers=None,
+        )
+        for n in range(1, 4)
+    ]  # fmt: skip
+    leases = worker._parts.tasks.leases
+    leases.hold(attempts, 0.0)
+    try:
+        record = wait_for(lambda: next((one for one in current.workers() if one.fetched), None))
+    finally:
+        leases.drop(attempts)
+
+    assert (record.executing, record.fetched, record.slots) == (2, 3, 2)
+    assert {one.id for one in record.running} == {first.id, second.id}
 
 
 def test_a_quiet_worker_ends_what_it_runs_and_takes_nothing_until_it_may(start: Start, current: Client) -> None:

@@ -107,8 +107,9 @@ def _totals(seen: LiveSnapshot) -> list[Cell]:
 def _workers(seen: LiveSnapshot) -> list[Cell]:
     if not seen.workers:
         return [Cell("no worker", "bold yellow")]
-    in_hand = sum(one.in_hand for one in seen.workers)
-    return [Cell(f"{counted(len(seen.workers), 'worker')} · {number(in_hand)} in hand", "dim")]
+    fetched = f" · {number(seen.fetched)} fetched" if seen.fetched else ""
+    running = f"{number(seen.executing)} of {number(seen.slots)} running"
+    return [Cell(f"{counted(len(seen.workers), 'worker')} · {running}{fetched}", "dim")]
 
 
 def _warnings(screen: Screen, width: int) -> list[Text]:
@@ -236,7 +237,7 @@ def _running_row(seen: LiveSnapshot, one: TaskRow, job: int, width: int) -> Text
     cells = [
         Cell(f"  {one.type or '(item)'}", "", job + 2), Cell(" "), Cell(one.queue, "cyan", 16), Cell(" "),
         Cell(_since(seen, one.started, one.when), "", 11),
-        Cell(f" try {one.attempt} ", "yellow" if one.attempt > 1 else "dim", 8), Cell(one.id, "dim"),
+        Cell(f" try {one.attempt or '–'} ", "yellow" if (one.attempt or 0) > 1 else "dim", 8), Cell(one.id, "dim"),
     ]  # fmt: skip
     return line(cells, width)
 
@@ -272,7 +273,7 @@ def _at_work(seen: LiveSnapshot, width: int) -> list[Text]:
 def _worker_row(seen: LiveSnapshot, one: WorkerRecord, name: int, width: int) -> Text:
     cells = [
         Cell(f"{'* ' if one.id == seen.leader else '  '}{one.id}", "", name + 2),
-        Cell(f" {bar(one.in_hand, one.concurrency, 8)}", "green"), Cell(f"{number(one.in_hand):>6} in hand"),
+        Cell(f" {bar(one.executing, one.slots, 8)}", "green"), Cell(f"{number(one.executing):>6} running"),
         Cell(f" {number(one.finished):>6} finished "), Cell(", ".join(one.queues), "cyan"),
     ]  # fmt: skip
     return line(cells, width)

@@ -79,7 +79,7 @@ def _row(screen: Screen, row: TaskRow, width: int) -> Text:
         [
             Cell("▸ " if chosen else "  ", "bold cyan"), Cell(row.type or "(item)", "bold" if chosen else "",
             _job_width(width)), Cell(f" {_away(row.when, now):>8}", _STYLES[row.state]),
-            Cell(f" {row.attempt:>4}", "yellow" if row.attempt > 1 else "dim"),
+            Cell(f" {row.attempt or '–':>4}", "yellow" if (row.attempt or 0) > 1 else "dim"),
             Cell(f" {_away(row.enqueued, now):>9}  "), Cell(row.error or row.id, "red" if row.error else "dim"),
         ],
         width,

@@ -15,6 +15,7 @@ from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
+from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.live_snapshot import LiveRates, live_rates_of, look, recent_failures
 from jobrunner.inspector.task_rows import LATEST_FIRST, first_lines
 
@@ -103,7 +104,8 @@ class ServerPoller:
         if asked.page == "tasks" and asked.queue is not None:
             newest = asked.state in LATEST_FIRST
             call = first_lines(self._client, asked.queue, asked.state, count=TASKS_SHOWN, newest=newest)
-            found = tuple(broker_of(self._client).run(call))
+            workers = asked.look.workers if asked.look else ()
+            found = tuple(with_beginnings(broker_of(self._client).run(call), workers))
             return lambda now: replace(now, tasks=found) if _same_list(now, asked) else now
         if asked.page == "task" and asked.task is not None:
             record = broker_of(self._client).run(task_calls.show(keys_of(self._client), asked.task, queue=asked.queue))

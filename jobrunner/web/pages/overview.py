@@ -1,5 +1,6 @@
 """Overview: health of the whole system on one page, for a person on call."""
 
+from jobrunner.inspector.attempts import at_work
 from jobrunner.inspector.live_snapshot import failures_by_job, most_failing
 from jobrunner.inspector.stats import by_job
 from jobrunner.web.live import DashboardSnapshot
@@ -22,7 +23,9 @@ def _overview(context: Context) -> tuple[str, Values]:
         "slots": seen.look.slots,
         "queues": sorted(seen.look.queues, key=lambda queue: (queue.open, queue.dead), reverse=True)[:_MOST_ROWS],
         "queue_count": len(seen.look.queues),
-        "running": seen.look.running[:_MOST_TASKS],
+        "running": at_work(seen.look.workers, seen.look.running)[:_MOST_TASKS],
+        "executing": seen.look.executing,
+        "fetched": seen.look.fetched,
         "failing": most_failing(seen.look.failing, failures_by_job(jobs))[:_MOST_TASKS],
         "rates": seen.total,
         "jobs": jobs[:_MOST_ROWS],

@@ -6,6 +6,7 @@ from typing import Any
 from jobrunner.broker.keys import check_name, split_queue
 from jobrunner.client.settings_hash import read_settings
 from jobrunner.errors import InvalidName
+from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search import Filter
 from jobrunner.inspector.snapshot import is_known
@@ -58,6 +59,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
     _, since, unit = SPANS[span]
     settings = context.client.queue(name).settings()
+    first = first_rows(context.client, name, (state for state in STATES if getattr(view, state)), count=_FIRST)
     return "queue.html", {
         "nav": seen.nav,
         "queue": view,
@@ -66,7 +68,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "facts": shown_settings(settings),
         "plots": plots(context.client, span, queue=name),
         "jobs": by_job(context.client, since=since, step=unit, queue=name)[:12],
-        "first": first_rows(context.client, name, (state for state in STATES if getattr(view, state)), count=_FIRST),
+        "first": {state: with_beginnings(rows, seen.look.workers) for state, rows in first.items()},
         "workers": [worker for worker in seen.look.workers if name in worker.queues],
         "unknown": [one for one in seen.look.unknown if one.queue == name],
         "is_unserved": name in {queue.name for queue in seen.unserved},

@@ -49,11 +49,14 @@ def _task(context: Context) -> tuple[str, Values]:
     record = _found(context, task_id, queue)
     seen = context.glance()
     text_of = context.redaction.text
+    holder = holder_of(context.client, record, seen.look.workers)
+    if holder is not None and holder.worker is not None and holder.running is None:
+        record = replace(record, attempts=max(record.attempts - 1, 0))  # fetched, not begun
     return "task.html", {
         "nav": seen.nav,
         "task": _shown(context, record),
         "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers)],
-        "holder": holder_of(context.client, record, seen.look.workers),
+        "holder": holder,
         "payload": ENCRYPTED if record.is_encrypted else shown(context, _decoded(record.payload, record)),
         "size": len(record.payload),
         "headers": shown(context, read_headers(record.fields.get("headers")) or None),

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from jobrunner.broker.keys import split_queue
 from jobrunner.errors import InvalidName, InvalidOption
+from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.search import STATES, Filter, SearchPage, search
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import read_instant
@@ -62,7 +63,7 @@ def _page(context: Context, wanted: Filter, *, is_dead: bool) -> tuple[str, Valu
         "filters": texts,
         "filtered": any(texts.values()),
         "queues": [queue.name for queue in seen.look.queues],
-        "tasks": found.tasks,
+        "tasks": with_beginnings(found.tasks, seen.look.workers),
         "total": found.total,
         "matching": None if narrow else found.total,
         "said": _said(found, narrow=narrow, begins=not after),

@@ -9,7 +9,8 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.inspector.attempts import at_work, holder_of, timeline
+from jobrunner.inspector.attempts import at_work, holder_of, still_running, timeline, with_beginnings
+from jobrunner.inspector.live_snapshot import look
 from jobrunner.inspector.task_rows import first_lines
 from jobrunner.task import Task
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
@@ -17,9 +18,9 @@ from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 ONE, OTHER = "host.11.00c0de", "elsewhere.12.00beef"
 
 
-def announce(client: Client, worker: str, *, running: Any = ()) -> None:
+def announce(client: Client, worker: str, *, running: Any = (), **known: Any) -> None:
     host, pid, _ = worker.split(".")
-    said = {"host": host, "pid": pid, "queues": "mail", "running": msgspec.json.encode(running)}
+    said = {"host": host, "pid": pid, "queues": "mail", "running": msgspec.json.encode(running)} | known
     broker_of(client).run(leader_calls.announce(keys_of(client), worker, said, ttl_ms=60_000))
 
 
@@ -113,3 +114,63 @@ def test_a_member_of_a_batch_is_held_by_the_worker_that_says_it_has_the_batch(cl
         announce(client, ONE, running=[["mail", "other", "", 1, 5.0, 3], ["mail", batch, "", 1, 1000.0, 1]])
         found = holder_of(client, record, client.workers())
         assert (found.worker.id, found.running.id, found.running.items) == (ONE, batch, 1)
+
+
+def test_an_attempt_whose_lease_is_over_does_not_run_and_its_neighbours_do(client: Client, held: Any) -> None:
+    (_, first), (_, second), (_, third) = held("a", ONE), held("b", ONE), held("c", ONE)
+    client.queue("other").push(1, id="a")
+    running = [["mail", one.id, "Send", 1, 1000.0, 0, one.token] for one in (first, second, third)]
+    running += [["other", "a", "Send", 1, 1.0, 0, first.token], ["mail", "batch", "", 1, 1.0, 7]]
+    announce(client, ONE, running=running, executing=4, concurrency=2, fetched=3)
+    report = (second.id, second.token, 0, "retry", "no")
+    broker_of(client).run(leases.fail(keys_of(client).queue("mail"), [report], worker=ONE))
+
+    seen = look(client)
+
+    assert [one.id for one in seen.workers[0].running] == ["a", "c", "batch"]
+    assert (seen.executing, seen.fetched, seen.slots) == (2, 3, 2)
+
+
+def test_an_attempt_is_over_too_when_its_task_is_held_under_another_lease(client: Client, held: Any) -> None:
+    _, attempt = held("a", ONE)
+    announce(client, OTHER, running=[["mail", "a", "Send", 1, 1.0, 0, str(int(attempt.token) + 1)]], executing=1)
+
+    assert (look(client).workers[0].running, look(client).executing) == ((), 0)
+
+
+def test_attempts_of_many_queues_are_checked_in_few_commands(client: Client) -> None:
+    for n in range(15):
+        client.queue(f"q{n}").push(1)
+    running = [[f"q{n}", "gone", "", 1, 1.0, 0, "7"] for n in range(15)]
+    announce(client, ONE, running=running, executing=15)
+
+    assert look(client).executing == 5  # those of ten queues are checked; the others count as the worker reported
+
+
+def test_a_task_that_is_fetched_and_not_begun_has_no_attempt(client: Client, held: Any) -> None:
+    held("a", ONE)
+    held("b", ONE)
+    announce(client, ONE, running=[["mail", "b", "Send", 1, 2000.0]], executing=1, fetched=1)
+    rows = broker_of(client).run(first_lines(client, "mail", "pending", count=10))
+
+    found = with_beginnings(rows, client.workers())
+
+    assert [(row.id, row.attempt, row.started is None) for row in found] == [("a", None, True), ("b", 1, False)]
+    assert [(one.id, one.is_fetched) for one in at_work(client.workers(), found)] == [("b", False), ("a", True)]
+    announce(client, ONE, running=[["mail", "b", "Send", 1, 2000.0]], executing=2)
+    assert [row.attempt for row in with_beginnings(rows, client.workers())] == [1, 1]  # it runs more than it lists
+    (worker,) = client.workers()
+    assert still_running(worker, ()) is worker
+
+
+def test_a_task_that_never_ran_has_no_attempt_and_one_that_failed_once_has_one(client: Client) -> None:
+    queue = client.queue("mail")
+    queue.push_many([1, 2])
+    (lease,) = queue.reserve(1)
+    lease.rollback(error="no")
+
+    calls = [first_lines(client, "mail", state, count=10) for state in ("waiting", "scheduled")]
+    found = {row.id: row.attempt for rows in broker_of(client).run_many(calls) for row in rows}
+
+    assert found.pop(lease.id) == 1
+    assert list(found.values()) == [None]
