@@ -4,8 +4,11 @@ Durations are measured on the monotonic clock. The wall clock of this machine na
 a task is due is decided by the server's clock alone.
 """
 
+import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+from jobrunner.errors import InvalidOption
 
 monotonic = time.monotonic
 perf_counter = time.perf_counter
@@ -13,6 +16,8 @@ process_time = time.process_time
 thread_time = time.thread_time
 sleep = time.sleep
 time_ns = time.time_ns
+_AGO = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(s|sec|m|min|h|d|w)(?: ago)?")
+_UNIT_S = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def unix_ms() -> int:
@@ -28,3 +33,22 @@ def utc_now() -> datetime:
 def from_ms(ms: float) -> datetime:
     """The aware UTC datetime of `ms` milliseconds since 1970."""
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def instant_of(text: str, *, option: str) -> datetime | None:
+    """The instant of a text: `2026-03-01T12:30Z` (UTC without a zone), `2026-03-01`, `15 min` or `2h ago`; None for ''.
+
+    Raises InvalidOption.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return utc_now() - timedelta(seconds=float(ago[1]) * _UNIT_S[ago[2]])
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidOption(
+            f"{option}={text[:60]!r} is no time: give an instant such as 2026-03-01T12:30Z, or an age such as 15 min"
+        ) from None

@@ -1,17 +1,23 @@
 """Finds tasks on the server, page by page, within a budget of time. It writes nothing.
 
-Each call examines a bounded range of ranks of one state of a queue, and the server returns the tasks that match. When
-the time is up, the search returns the tasks found so far with a cursor to continue from; so no search, however little
-it finds among however many tasks, keeps the server or a person waiting.
+Each call examines a bounded piece of one state of a queue, and the server returns the tasks that match. When the time
+is up, the search returns the tasks found so far with a cursor to continue from; so no search, however little it finds
+among however many tasks, keeps the server or a person waiting. `SearchPage.onward` tells an unfinished search from one
+that found nothing.
+
+Invariant: a search that is continued to its end finds every task that matched from its start to its end, whatever else
+comes and goes: a cursor names the last task examined and its score, never a rank.
 """
 
+import base64
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import msgspec
 
-from jobrunner.broker.call import command
-from jobrunner.broker.calls.search import LONGEST_PAYLOAD, SearchChunk, search_state
+from jobrunner.broker.calls.search import LONGEST_PAYLOAD, Match, SearchChunk, search_state, state_size
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import perf_counter
@@ -21,10 +27,15 @@ from jobrunner.inspector.task_rows import LATEST_FIRST, TaskPosition, TaskRow, l
 from jobrunner.redaction import Redaction
 
 STATES = (*task_rows.STATES, "done")
+ORDERS = ("newest", "oldest")
+_NARROW_FIRST = ("pending", "dead", "scheduled", "waiting", "done")
+"""The order in which a search for something examines states: what an operator asks for and few tasks are in comes
+before the backlog."""
 _AT_ONCE = 500
 """Tasks examined by one call, which blocks the server for about a millisecond."""
 _MOST_CALLS = 20
 _FEW = 8
+_LONGEST_ID = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,31 +46,57 @@ class Filter:
     state: str = ""
     type: str = ""
     """The job, its whole name."""
+    job: str = ""
+    """A part of the job's name."""
     error: str = ""
     id: str = ""
     """A part of the id."""
     param: str = ""
     """A part of the payload, as it is stored (JSON); or `name=value`."""
+    since: datetime | None = None
+    """The earliest time: of death, of finishing or when it is due; of waiting and pending tasks that of enqueueing."""
+    until: datetime | None = None
+    """The same time is before this."""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether tasks have to be examined one by one: more is asked for than a queue and a state."""
+        return self != Filter(queue=self.queue, state=self.state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPage:
-    """A page of results. `onward` is the cursor of the next page, empty at the end; `searched` of `total` tasks were
-    examined so far."""
+    """A page of results. `onward` is the cursor of the next page, empty once everything was examined; `searched` of
+    `total` tasks were examined so far."""
 
     tasks: list[TaskRow]
     searched: int
     total: int
     onward: str
     timed_out: bool
-    """Whether the time was up before the page was full."""
+    """Whether the time was up before the page was full: not finished, whatever was found."""
 
 
 @dataclass(frozen=True, slots=True)
-class _TaskFields:
+class _Stretch:
+    """The tasks of one state of a queue: what one sorted set holds."""
+
     queue: str
     state: str
     size: int
+
+
+class _Cursor(msgspec.Struct, array_like=True, frozen=True):
+    """Where a search continues: behind the task (score, id) of a line of which `read` tasks were examined."""
+
+    state: str
+    queue: str
+    read: int = 0
+    score: str = ""
+    id: str = ""
+
+
+_read_cursor = msgspec.json.Decoder(_Cursor)
 
 
 def search(
@@ -70,27 +107,32 @@ def search(
     limit: int = 50,
     budget_s: float = 0.1,
     redaction: Redaction | None = None,
+    order: str = "",
 ) -> SearchPage:
-    """One page of tasks: pending first, then waiting, scheduled, dead (the latest first); queues by name.
+    """One page of tasks, state by state, queue by queue (by name), each in order of its time.
 
-    With a `redaction` no hidden value matches, as a user who may not see it could otherwise guess it letter by letter;
-    nor do payloads above 16 KiB match by their contents, as they are not searched for hidden values.
+    Without further conditions: pending, waiting, scheduled, dead; a search for something examines dead before scheduled
+    and waiting. `order` is newest or oldest; otherwise dead and finished tasks come the newest first, others the first
+    in line first. With a `redaction` no hidden value matches, as a user who may not see it could otherwise guess it
+    letter by letter; nor do payloads above 16 KiB match by their contents, as they are not searched for hidden values.
 
-    `after` is the `onward` of the page before. Raises InvalidOption for a damaged one, InvalidName.
+    `after` is the `onward` of the page before. Raises InvalidOption for a damaged one, InvalidName, ServerError.
     """
+    if order not in ("", *ORDERS):
+        raise InvalidOption(f"order={order!r}: give one of {', '.join(ORDERS)}, or nothing")
     ends = perf_counter() + budget_s
     lines = _lines(client, wanted)
-    at, rank = _cursor(after)
+    at, here = _position(lines, wanted, after)
     found: list[TaskRow] = []
     for call in range(_MOST_CALLS):
         if at >= len(lines) or len(found) >= limit or (call and perf_counter() > ends):
             break
-        sifted = _sift(client, wanted, lines[at], rank, limit - len(found))
-        found += _task_lines(client, lines[at], _shown(sifted, wanted, redaction))
-        at, rank = _next(lines, at, rank, sifted)
+        chunk = _chunk(client, wanted, lines[at], limit - len(found), here, order)
+        found += _rows(client, lines[at], _shown(chunk, wanted, redaction))
+        at, here = _next(lines, at, here, chunk)
     total = sum(line.size for line in lines)
-    searched = min(sum(line.size for line in lines[:at]) + rank, total)
-    onward = f"{at}.{rank}" if at < len(lines) else ""
+    searched = min(sum(line.size for line in lines[:at]) + (here.read if here else 0), total)
+    onward = _write_cursor(here or _Cursor(lines[at].state, lines[at].queue)) if at < len(lines) else ""
     return SearchPage(
         tasks=found, searched=searched, total=total, onward=onward, timed_out=bool(onward) and len(found) < limit
     )
@@ -99,15 +141,19 @@ def search(
 def matching(client: Client, wanted: Filter, redaction: Redaction | None = None) -> Iterator[list[TaskPosition]]:
     """All tasks that match, up to 500 at a time, read when they are asked for; `redaction` as of `search`.
 
-    A task that leaves its state meanwhile shifts the ranks behind it, so a state is read from its end to its front: a
-    task that matched at the start, and still does when its turn comes, is yielded at least once. Tasks that die
-    meanwhile are added behind the end, so tasks that die again and again do not prolong the search.
+    A task that is changed after it was yielded does not shift the search, which continues behind its score. Tasks that
+    come into a state meanwhile are not searched for without end: no more are examined than there were, and as many
+    again.
     """
     for line in _lines(client, wanted):
-        for start in range((line.size - 1) // _AT_ONCE * _AT_ONCE, -1, -_AT_ONCE):
-            sifted = _sift(client, wanted, line, start, _AT_ONCE, newest=False)
-            shown = _shown(sifted, wanted, redaction)
+        here, newest = None, line.state in ("dead", "done")
+        while here is None or here.read < 2 * line.size:
+            chunk = _call(client, wanted, line, _AT_ONCE, here, newest=newest, payloads=False)
+            shown = _shown(chunk, wanted, redaction)
             yield [_place(line, task_id, score) for task_id, score, _ in shown.tasks]
+            if chunk.is_end or not chunk.read:
+                break
+            here = _behind(line, here, chunk)
 
 
 def total_of(client: Client, wanted: Filter) -> int:
@@ -115,58 +161,101 @@ def total_of(client: Client, wanted: Filter) -> int:
     return sum(line.size for line in _lines(client, wanted))
 
 
-def _lines(client: Client, wanted: Filter) -> list[_TaskFields]:
-    """The (queue, state) pairs to search, in order."""
-    names = [wanted.queue] if wanted.queue else client.queues()
-    states = [wanted.state] if wanted.state else list(task_rows.STATES)
+def _lines(client: Client, wanted: Filter) -> list[_Stretch]:
+    """The lines to search, in order; empty ones are left out."""
+    names = [wanted.queue] if wanted.queue else sorted(client.queues())
+    states = [wanted.state] if wanted.state else _states(wanted)
     keys = [keys_of(client).queue(name) for name in names]
     if len(keys) * len(states) <= _FEW:
-        calls = [command("ZCARD", getattr(one, state), read=int) for state in states for one in keys]
+        calls = [state_size(one, state, _match(wanted)) for state in states for one in keys]
         sizes = broker_of(client).run_many(calls)
     else:
         stands = [stand for some in broker_of(client).run_many(bulk_counts(keys)) for stand in some]
         sizes = [_size(stand, state) for state in states for stand in stands]
     pairs = [(state, name) for state in states for name in names]
-    return [_TaskFields(name, state, size) for (state, name), size in zip(pairs, sizes, strict=True) if size]
+    return [_Stretch(name, state, size) for (state, name), size in zip(pairs, sizes, strict=True) if size]
+
+
+def _states(wanted: Filter) -> list[str]:
+    """Of one filter always the same order, as a cursor counts on it."""
+    states = _NARROW_FIRST if wanted.is_narrow else task_rows.STATES
+    return [state for state in states if state in task_rows.STATES]
 
 
 def _size(stand: QueueSummary | str, state: str) -> int:
     return 0 if isinstance(stand, str) else int(getattr(stand.counts, state))
 
 
-def _cursor(after: str) -> tuple[int, int]:
+def _position(lines: list[_Stretch], wanted: Filter, after: str) -> tuple[int, _Cursor | None]:
+    """The line where a search begins or continues; the next one when the line of the cursor is empty by now."""
     if not after:
-        return 0, 0
-    line, dot, rank = after[:40].partition(".")
-    if not (dot and line.isdecimal() and rank.isdecimal()):
-        raise InvalidOption(f"after={after[:40]!r}: give what the page before said, or nothing")
-    return int(line), int(rank)
+        return 0, None
+    cursor = _cursor(after)
+    states = [wanted.state] if wanted.state else _states(wanted)
+    if cursor.state not in states:
+        raise InvalidOption(f"after={after[:40]!r} is of another search: give what the page before said, or nothing")
+    place = (states.index(cursor.state), cursor.queue)
+    for at, line in enumerate(lines):
+        here = (states.index(line.state), line.queue)
+        if here >= place:
+            return at, cursor if here == place and cursor.score else None
+    return len(lines), None
 
 
-def _sift(
-    client: Client, wanted: Filter, line: _TaskFields, rank: int, most: int, *, newest: bool | None = None
+def _cursor(after: str) -> _Cursor:
+    try:
+        cursor = _read_cursor.decode(base64.b64decode(after, altchars=b"-_", validate=True))
+        if (cursor.score and not math.isfinite(float(cursor.score))) or cursor.read < 0:
+            raise ValueError(cursor.score)
+    except (ValueError, msgspec.MsgspecError) as error:  # binascii's errors are ValueErrors
+        raise InvalidOption(f"after={after[:40]!r}: give what the page before said, or nothing") from error
+    return cursor
+
+
+def _write_cursor(cursor: _Cursor) -> str:
+    short = msgspec.structs.replace(cursor, id=cursor.id[:_LONGEST_ID])
+    return base64.urlsafe_b64encode(msgspec.json.encode(short)).decode()
+
+
+def _match(wanted: Filter) -> Match:
+    return Match(
+        id_part=wanted.id,
+        type=wanted.type,
+        job_part=wanted.job,
+        error_part=wanted.error,
+        payload_part=_parts(wanted.param),
+        since_ms=wanted.since.timestamp() * 1000 if wanted.since else None,
+        until_ms=wanted.until.timestamp() * 1000 if wanted.until else None,
+    )
+
+
+def _chunk(client: Client, wanted: Filter, line: _Stretch, most: int, here: _Cursor | None, order: str) -> SearchChunk:
+    newest = order == "newest" if order else line.state in LATEST_FIRST
+    return _call(client, wanted, line, most, here, newest=newest, payloads=True)
+
+
+def _call(
+    client: Client, wanted: Filter, line: _Stretch, most: int, here: _Cursor | None, *, newest: bool, payloads: bool
 ) -> SearchChunk:
     call = search_state(
         keys_of(client).queue(line.queue),
         line.state,
-        start=rank,
         count=_AT_ONCE,
         most=most,
-        newest=line.state in LATEST_FIRST if newest is None else newest,
-        id_part=wanted.id,
-        type=wanted.type,
-        error_part=wanted.error,
-        payload_part=_parts(wanted.param),
+        after=(here.score, here.id) if here else ("", ""),
+        newest=newest,
+        match=_match(wanted),
+        payloads=payloads,
     )
     return broker_of(client).run(call)
 
 
-def _shown(sifted: SearchChunk, wanted: Filter, redaction: Redaction | None) -> SearchChunk:
+def _shown(chunk: SearchChunk, wanted: Filter, redaction: Redaction | None) -> SearchChunk:
     if redaction is None or not wanted.param:
-        return sifted
+        return chunk
     parts = _parts(wanted.param).lower().splitlines()
-    kept = [one for one in sifted.tasks if _is_in_what_is_shown(one[2]["payload"], parts, redaction)]
-    return replace(sifted, tasks=kept)
+    kept = [one for one in chunk.tasks if _is_in_what_is_shown(one[2]["payload"], parts, redaction)]
+    return replace(chunk, tasks=kept)
 
 
 def _is_in_what_is_shown(payload: str, parts: list[str], redaction: Redaction) -> bool:
@@ -187,16 +276,22 @@ def _parts(param: str) -> str:
     return f'"{name.strip()}":"{value.strip()}\n"{name.strip()}":{value.strip()}\n{param}'
 
 
-def _next(lines: list[_TaskFields], at: int, rank: int, sifted: SearchChunk) -> tuple[int, int]:
-    """The next (index, rank). A queue that grew is searched to its new end, one that shrank to its last task."""
-    is_at_end = sifted.rank == rank or (sifted.rank >= lines[at].size and sifted.rank < rank + _AT_ONCE)
-    return (at + 1, 0) if is_at_end else (at, sifted.rank)
+def _next(lines: list[_Stretch], at: int, here: _Cursor | None, chunk: SearchChunk) -> tuple[int, _Cursor | None]:
+    """The next position. A line that grew is searched to its new end."""
+    if chunk.is_end or not chunk.read:
+        return at + 1, None
+    return at, _behind(lines[at], here, chunk)
 
 
-def _task_lines(client: Client, line: _TaskFields, sifted: SearchChunk) -> list[TaskRow]:
-    hide = client.redaction().text
-    return [line_of(_place(line, task_id, score), fields, hide) for task_id, score, fields in sifted.tasks]
+def _behind(line: _Stretch, here: _Cursor | None, chunk: SearchChunk) -> _Cursor:
+    score, task_id = chunk.last
+    return _Cursor(line.state, line.queue, (here.read if here else 0) + chunk.read, score, task_id)
 
 
-def _place(line: _TaskFields, task_id: str, score: float) -> TaskPosition:
+def _rows(client: Client, line: _Stretch, chunk: SearchChunk) -> list[TaskRow]:
+    redaction = client.redaction()
+    return [line_of(_place(line, task_id, score), fields, redaction) for task_id, score, fields in chunk.tasks]
+
+
+def _place(line: _Stretch, task_id: str, score: float) -> TaskPosition:
     return TaskPosition(queue=line.queue, state=line.state, id=task_id, score=score)

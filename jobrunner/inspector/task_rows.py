@@ -1,24 +1,31 @@
-"""Lists of tasks: rows without payloads for tables, and full records. Reads only."""
+"""Lists of tasks: rows for tables, and full records. Reads only."""
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls import tasks
-from jobrunner.broker.calls.search import SearchChunk, search_state
+from jobrunner.broker.calls.search import LONGEST_PAYLOAD, SearchChunk, search_state
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
 from jobrunner.client.encryption import decrypted_record
 from jobrunner.clock import from_ms
-from jobrunner.task import TaskRecord
+from jobrunner.encryption.cipher import is_encrypted
+from jobrunner.encryption.envelope import claimed_encoding
+from jobrunner.redaction import Redaction
+from jobrunner.task import ENCRYPTED, TaskRecord
 
 STATES = ("pending", "waiting", "scheduled", "dead")
 LATEST_FIRST = ("dead", "done")
 """States whose newest task is what a person looks for first."""
 _IDS_AT_ONCE = 10_000
+_LONGEST_PARAMS = 200
 _RECORDS_AT_ONCE = 100
 """Few enough that their payloads, up to 1 MiB each, fit into memory."""
 
@@ -50,21 +57,23 @@ class TaskRow:
     enqueued: datetime
     error: str
     """The most telling line of the last error."""
+    params: str = ""
+    """The parameters on one line, redacted and cut; empty where the list does not read them."""
 
 
 def first_lines(client: Client, queue: str, state: str, *, count: int, newest: bool = False) -> Call[list[TaskRow]]:
     """The lines of up to `count` tasks of one state in one command, first in line first; with `newest` of the last
     ones, the last one first. Those that are damaged are left out."""
 
-    hide = client.redaction().text
+    redaction = client.redaction()
 
     def read(sifted: SearchChunk) -> list[TaskRow]:
         return [
-            line_of(TaskPosition(queue=queue, state=state, id=task_id, score=score), fields, hide)
+            line_of(TaskPosition(queue=queue, state=state, id=task_id, score=score), fields, redaction)
             for task_id, score, fields in sifted.tasks
         ]
 
-    found = search_state(keys_of(client).queue(queue), state, start=0, count=count, most=count, newest=newest)
+    found = search_state(keys_of(client).queue(queue), state, count=count, most=count, newest=newest)
     return replace(found, read=lambda reply: read(found.read(reply)))  # type: ignore[arg-type]
 
 
@@ -84,20 +93,51 @@ def last_line(error: str) -> str:
     return lines[-1].strip() if lines[0].startswith("Traceback") else lines[0].strip()
 
 
-def line_of(place: TaskPosition, fields: dict[str, str], hide: Callable[[str], str]) -> TaskRow:
-    """`hide` redacts the error."""
+def line_of(place: TaskPosition, fields: dict[str, str], redaction: Redaction) -> TaskRow:
+    """The row of a task whose fields a search returned."""
     failures = int(_number(fields["retry_count"]) or 0)
+    begun = failures + (place.state == "pending")
+    if place.state == "done":
+        begun = int(_number(fields["attempts"]) or failures + 1)
     return TaskRow(
         id=place.id,
         type=fields["type"],
         queue=place.queue,
-        state=place.state,
+        state=place.state if place.state != "done" else fields["outcome"] or "succeeded",
         when=from_ms(place.score) if place.state != "waiting" else None,
-        attempt=failures + (place.state == "pending") or None,
+        attempt=begun or None,
         started=read_instant(fields["started_at"]),
         enqueued=read_instant(fields["enqueue_time"]) or from_ms(0),
-        error=hide(last_line(fields["error"])),
+        error=redaction.text(last_line(fields["error"])),
+        params=params_line(fields["payload"], fields["encoding"], redaction),
     )
+
+
+def params_line(payload: str, encoding: str, redaction: Redaction) -> str:
+    """Parameters for a column: `user="ada" n=5`, with hidden values hidden and the rest cut."""
+    if not payload:
+        return ""
+    if encoding and is_encrypted(encoding.encode()):
+        return ENCRYPTED
+    if len(payload) > LONGEST_PAYLOAD:
+        return "(above 16 KiB: open the task)"  # cut JSON cannot be parsed, so not be redacted
+    if claimed_encoding(encoding.encode()) not in (b"", b"json"):
+        return f"({len(payload):,} bytes)"
+    try:
+        value = redaction.shown(msgspec.json.decode(payload))
+    except (msgspec.MsgspecError, RecursionError):
+        return _cut(redaction.text(" ".join(payload.split())) if payload.isprintable() else f"({len(payload):,} bytes)")
+    if isinstance(value, dict):
+        return _cut(" ".join(f"{name}={_one_line(part)}" for name, part in value.items()))
+    return _cut(_one_line(value))
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(json.dumps(value, ensure_ascii=False, default=repr).split())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_PARAMS else text[: _LONGEST_PARAMS - 1] + "…"
 
 
 def read_instant(ms: float | str | bytes | None) -> datetime | None:

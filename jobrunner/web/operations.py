@@ -214,7 +214,7 @@ def _operation(operation_id: str, fields: dict[str, str], now_ms: float) -> Oper
         id=operation_id,
         action=fields.get("action", ""),
         who=fields.get("who", ""),
-        wanted=Filter(**msgspec.json.decode(fields["wanted"])) if "wanted" in fields else None,
+        wanted=msgspec.json.decode(fields["wanted"], type=Filter) if "wanted" in fields else None,
         state="interrupted" if state == "running" and is_silent else state,
         total=int(number("total")),
         looked=min(int(number("looked")), int(number("total"))),

@@ -3,36 +3,56 @@
 from dataclasses import dataclass
 from typing import Any
 
-from jobrunner.broker.call import Call, ScriptCommand
+from jobrunner.broker.call import Call, ScriptCommand, command
 from jobrunner.broker.keys import QueueKeys
 
-FIELDS = ("type", "retry_count", "started_at", "enqueue_time", "error")
+FIELDS = (
+    "type", "retry_count", "started_at", "enqueue_time", "error", "encoding", "attempts", "outcome",
+    "payload",
+)  # fmt: skip
 """The fields that task_search.lua reads of a task."""
-_PAYLOAD = "payload"
-_WORDS = 2 + len(FIELDS) + 1
+_WORDS = 2 + len(FIELDS)
 LONGEST_PAYLOAD = 16384
 """A longer payload is cut to one character more than this."""
+BY_SCORE = ("scheduled", "dead", "done")
+"""States whose scores are instants that a person asks for: due, died, finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """What tasks of one state are searched for. An empty text and None match everything; `type` is a whole name."""
+
+    id_part: str = ""
+    type: str = ""
+    job_part: str = ""
+    error_part: str = ""
+    payload_part: str = ""
+    since_ms: float | None = None
+    until_ms: float | None = None
+
+
+EVERYTHING = Match()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchChunk:
-    """(id, score, fields) of the tasks that match, in order; `rank` is after the last that was read.
+    """(id, score, fields) of the tasks that match, in order; `read` tasks were examined, `last` is (score, id) of the
+    last of them, and `is_end`: the state has no more."""
 
-    Among the fields is the payload, as text, when that was searched.
-    """
-
-    rank: int
+    read: int
+    last: tuple[str, str]
+    is_end: bool
     tasks: list[tuple[str, float, dict[str, str]]]
 
 
 def _matches(reply: list[Any]) -> SearchChunk:
-    rank, *words = reply
-    text = [word.decode("utf-8", "replace") for word in words]
+    read, *words = reply
+    score, last, is_end, *text = [word.decode("utf-8", "replace") for word in words]
     tasks = [
-        (text[at], float(text[at + 1]), dict(zip((*FIELDS, _PAYLOAD), text[at + 2 : at + _WORDS], strict=True)))
+        (text[at], float(text[at + 1]), dict(zip(FIELDS, text[at + 2 : at + _WORDS], strict=True)))
         for at in range(0, len(text), _WORDS)
     ]
-    return SearchChunk(rank=int(rank), tasks=tasks)
+    return SearchChunk(read=int(read), last=(score, last), is_end=bool(is_end), tasks=tasks)
 
 
 _search = ScriptCommand("task_search", _matches)
@@ -42,31 +62,49 @@ def search_state(
     keys: QueueKeys,
     state: str,
     *,
-    start: int,
     count: int,
     most: int,
+    after: tuple[str, str] = ("", ""),
     newest: bool = False,
-    id_part: str = "",
-    type: str = "",  # noqa: A002
-    error_part: str = "",
-    payload_part: str = "",
+    match: Match = EVERYTHING,
+    payloads: bool = False,
 ) -> Call[SearchChunk]:
-    """Those that match of `count` tasks of a state from rank `start` on, at most `most`.
+    """Those that match of `count` tasks of a state behind the task `after` (score, id).
 
+    At most `most`; fewer are examined where their payloads are large, so that one call does not block the server.
     Case is minded in `type`, and everywhere in letters beyond ASCII: the server's Lua knows no others.
     """
     return _search.with_keys(
         (getattr(keys, state),),
         tasks=keys.tasks,
-        start=start,
         count=count,
         most=most,
         newest="1" if newest else "",
-        id_part=_lower(id_part),
-        type=type,
-        error_part=_lower(error_part),
-        payload_part=_lower(payload_part),
+        last_score=after[0],
+        last_id=after[1],
+        since="" if match.since_ms is None else repr(float(match.since_ms)),
+        before="" if match.until_ms is None else repr(float(match.until_ms)),
+        scored="1" if state in BY_SCORE else "",
+        payloads="1" if payloads else "",
+        rest=(
+            _lower(match.id_part),
+            match.type,
+            _lower(match.job_part),
+            _lower(match.error_part),
+            _lower(match.payload_part),
+        ),
     )
+
+
+def state_size(keys: QueueKeys, state: str, match: Match = EVERYTHING) -> Call[int]:
+    """How many tasks of a state there are to examine: all, or those of the instants asked for where these are the
+    scores."""
+    key = getattr(keys, state)
+    if state not in BY_SCORE or (match.since_ms is None and match.until_ms is None):
+        return command("ZCARD", key, read=int)
+    lowest = "-inf" if match.since_ms is None else repr(float(match.since_ms))
+    highest = "+inf" if match.until_ms is None else f"({float(match.until_ms)!r}"
+    return command("ZCOUNT", key, lowest, highest, read=int)
 
 
 def _lower(text: str) -> bytes:

@@ -1,44 +1,66 @@
 local set = unpack(KEYS)
-local now_ms, tasks, start, count, most, newest, id_part, type, error_part, payload_part = unpack(ARGV)
+local now_ms, tasks, count, most, newest, last_score, last_id, since, before, scored, payloads = unpack(ARGV, 1, 11)
 -- task_search: tasks of one state that match, of a bounded piece of it. Changes nothing.
 -- KEYS  set: zset, one state of a queue
--- ARGV  now_ms: unused · tasks: prefix of the task hashes · start: rank of the first to read · count: how many to
---       read at most · most: at most so many are found · newest: '1' = ranks from the highest score on · id_part: in
---       lower case, in the id · type: all of it · error_part: in the last error · payload_part: any line; '' = all
--- reply {rank behind the last that was read, id, score, type, retry_count, started_at, enqueue_time, error,
---       payload (cut; '' unless it was searched), id, ...}
-local LONGEST_ERROR, LONGEST_PAYLOAD = 4000, 16385
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · count: how many to read at most · most: at most so
+--       many are found · newest: '1' = from the highest score on · last_score, last_id: the last task of the piece
+--       before; '' = start · since, before: Unix ms, the second excluded, '' = open · scored: '1' = these are
+--       of the score, else of the time of enqueueing · payloads: '1' = reply with payloads · then five texts, '' =
+--       all: a part of the id, in lower case; all of the type; a part of the type, in lower case; a part of the last
+--       error; parts of the payload, a line each
+-- reply {how many were read, score of the last, id of the last, '1' when that was the end, id, score, type,
+--       retry_count, started_at, enqueue_time, error, encoding, attempts, outcome, payload (cut; '' unless it was
+--       searched or asked for), id, ...}
+-- include queue_scan
 
-local first, last = tonumber(start), tonumber(start) + tonumber(count) - 1
-local found = redis.call(newest == '1' and 'ZREVRANGE' or 'ZRANGE', set, first, last, 'WITHSCORES')
-local reply = {first}
+local id_part, type, job_part, error_part, payload_part = unpack(ARGV, 12)
+local LONGEST_ERROR, LONGEST_PAYLOAD, MOST_BYTES = 4000, 16385, 524288
+local FIELDS = {'type', 'retry_count', 'started_at', 'enqueue_time', 'error', 'encoding', 'attempts', 'outcome'}
 
-local function has(text, part) return part == '' or string.find(string.lower(text or ''), part, 1, true) end
+local is_descending = newest == '1'
+local lowest, highest = tonumber(since) or -math.huge, tonumber(before) or math.huge
+local by_score = scored == '1' and (since ~= '' or before ~= '')
+local first = last_score ~= '' and rank_behind(set, is_descending, last_score, last_id)
+  or by_score and rank_of_first(set, is_descending, since, before) or 0
+local found = redis.call(is_descending and 'ZREVRANGE' or 'ZRANGE', set, first, first + count - 1, 'WITHSCORES')
+local reply, bytes, matched = {0, last_score, last_id, #found < 2 * tonumber(count) and '1' or ''}, 0, 0
 
-local function has_any(text, parts)
-  for part in string.gmatch(parts, '[^\n]+') do
-    if has(text, part) then return true end
-  end
-  return parts == ''
+local function is_in_time(instant)
+  local at = tonumber(instant)
+  return since == '' and before == '' or at and at >= lowest and at < highest
+end
+
+local function has(text, part)
+  if part ~= '' then bytes = bytes + #(text or '') end
+  return contains(text, part)
 end
 
 local function match(id, score)
   if not has(id, id_part) then return false end
-  local task = redis.pcall('HMGET', tasks .. id, 'type', 'retry_count', 'started_at', 'enqueue_time', 'error')
-  if task.err or not task[4] or type ~= '' and task[1] ~= type or not has(task[5], error_part) then return false end
-  local payload = payload_part ~= '' and redis.call('HGET', tasks .. id, 'payload') or ''
-  if not has_any(payload, payload_part) then return false end
-  for _, word in ipairs({id, score, task[1] or '', task[2] or '', task[3] or '', task[4],
-    string.sub(task[5] or '', 1, LONGEST_ERROR), string.sub(payload, 1, LONGEST_PAYLOAD)}) do
-    reply[#reply + 1] = word
-  end
+  local task = redis.pcall('HMGET', tasks .. id, unpack(FIELDS))
+  if task.err or not task[4] or type ~= '' and task[1] ~= type or not has(task[1], job_part) then return false end
+  if not (by_score or is_in_time(task[4])) or not has(task[5], error_part) then return false end
+  local is_read = payload_part ~= '' or payloads == '1'
+  local payload = is_read and redis.call('HGET', tasks .. id, 'payload') or ''
+  bytes = bytes + #payload
+  if not contains_any(payload, payload_part) then return false end
+  reply[#reply + 1], reply[#reply + 2] = id, score
+  for n = 1, #FIELDS do reply[#reply + 1] = string.sub(task[n] or '', 1, LONGEST_ERROR) end
+  reply[#reply + 1] = string.sub(payload, 1, LONGEST_PAYLOAD)
   return true
 end
 
-local matched = 0
 for i = 1, #found, 2 do
-  reply[1] = first + (i + 1) / 2
+  local score = tonumber(found[i + 1])
+  if by_score and (is_descending and score < lowest or not is_descending and score >= highest) then
+    reply[4] = '1'
+    break
+  end
+  reply[1], reply[2], reply[3] = (i + 1) / 2, found[i + 1], found[i]
   if match(found[i], found[i + 1]) then matched = matched + 1 end
-  if matched >= tonumber(most) then break end
+  if (matched >= tonumber(most) or bytes > MOST_BYTES) and i + 2 < #found then
+    reply[4] = ''
+    break
+  end
 end
 return reply

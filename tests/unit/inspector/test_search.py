@@ -1,5 +1,8 @@
 """Tasks are found by what they hold, page by page, and within the time."""
 
+import base64
+import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +12,10 @@ from jobrunner.errors import InvalidOption
 from jobrunner.inspector.search import Filter, matching, search
 from jobrunner.redaction import Redaction
 from jobrunner.task import Task
+
+
+def cursor_of(*parts: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
 
 
 def fill(client: Client, count: int, *, queue: str = "mail", type_: str = "Send", prefix: str = "t") -> None:
@@ -42,6 +49,8 @@ def test_pages_follow_each_other_without_a_gap(client: Client) -> None:
         (Filter(param='"USER":"ann3"'), ["t3", "x3"]),
         (Filter(queue="other", id="X1"), ["x1", "x10", "x11", "x12", "x13", "x14"]),
         (Filter(type="send"), []),
+        (Filter(type="Oth"), []),
+        (Filter(job="oTHe", param="n=12"), ["x12"]),
         (Filter(state="dead"), []),
     ],
 )
@@ -117,8 +126,8 @@ def test_damage_and_foreign_cursors_are_no_surprise(client: Client, raw: Any, ke
     raw.delete(keys.queue("mail").task("t1"))
 
     assert [task.id for task in search(client, Filter()).tasks] == ["t0", "t2"]
-    assert search(client, Filter(), after="99.5").tasks == []
-    for cursor in ("x", "1", "-1.0", "1.x"):
+    foreign = [cursor_of(*parts) for parts in (("gone", "mail", 1, "1", "t0"), ("dead", "mail", 1, "x", "t0"))]
+    for cursor in ("x", "1", "99.5", "W10=", *foreign, cursor_of("waiting", "mail", -1, "1", "t0")):
         with pytest.raises(InvalidOption):
             search(client, Filter(), after=cursor)
 
@@ -133,3 +142,139 @@ def test_everything_that_matches_is_walked_also_while_it_leaves(client: Client) 
 
     assert sorted(seen) == sorted(f"t{n}" for n in range(1300))
     assert client.queue("mail").counts()["waiting"] == 0
+
+
+def pages(client: Client, wanted: Filter, between: Any = lambda page: None, **options: Any) -> list[str]:
+    """Ids of all pages; `between` runs after each."""
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = search(client, wanted, after=after, **options)
+        seen += [task.id for task in page.tasks]
+        if not (after := page.onward):
+            return seen
+        between(page)
+
+
+def test_tasks_that_leave_between_two_pages_hide_no_others(client: Client) -> None:
+    fill(client, 300)
+
+    def cancel(page: Any) -> None:
+        for task in page.tasks:
+            client.task(task.id, queue="mail").cancel()
+
+    assert pages(client, Filter(), cancel) == [f"t{n}" for n in range(300)]
+
+
+def test_tasks_due_at_the_same_instant_are_each_found_once_though_the_last_of_a_page_leaves(client: Client) -> None:
+    at_ms = 4_000_000_000_000
+    names = sorted(f"t{n}" for n in range(1300))
+    client.enqueue_many(Task(id=name, queue="mail", payload=b"{}", at_ms=at_ms) for name in names)
+
+    def cancel_last(page: Any) -> None:
+        client.task(page.tasks[-1].id, queue="mail").cancel()
+
+    assert pages(client, Filter(state="scheduled"), cancel_last, limit=7) == names
+    rest = pages(client, Filter(state="scheduled"), order="newest")
+    assert rest == sorted(rest, reverse=True)
+    assert len(rest) == 1300 - 1300 // 7
+
+
+def test_deaths_between_two_pages_come_into_no_later_page(client: Client, clock: Any) -> None:
+    clock.set()
+
+    def die(name: str) -> None:
+        client.enqueue(Task(id=name, queue="mail", payload=b"{}", max_attempts=1))
+        client.queue("mail").reserve()[0].rollback(error="no")
+        clock.advance(10)
+
+    for n in range(10):
+        die(f"t{n}")
+    extra = iter(range(100))
+
+    found = pages(client, Filter(state="dead"), lambda page: die(f"x{next(extra)}"), limit=3)
+    assert found == [f"t{n}" for n in range(9, -1, -1)]
+
+
+def test_a_search_that_went_through_nothing_but_others_is_not_finished_and_the_dead_come_before_the_backlog(
+    client: Client,
+) -> None:
+    client.enqueue(Task(id="sick", queue="zoo", type="Other", payload=b"{}", max_attempts=1))
+    client.queue("zoo").reserve()[0].rollback(error="KeyError")
+    fill(client, 1200)
+
+    first = search(client, Filter(error="keyerror"), budget_s=0)
+    assert ([task.id for task in first.tasks], first.timed_out) == (["sick"], True)
+    last = search(client, Filter(error="keyerror"), after=first.onward, budget_s=10)
+    assert (last.tasks, last.timed_out, last.searched, last.total) == ([], False, 1201, 1201)
+
+
+def test_a_line_that_became_empty_meanwhile_ends_no_search(client: Client) -> None:
+    fill(client, 60, queue="a", prefix="a")
+    fill(client, 60, queue="b", prefix="b")
+
+    first = search(client, Filter(), limit=50)
+    client.queue("a").purge("waiting")
+
+    rest = search(client, Filter(), after=first.onward, limit=100)
+    assert [task.id for task in rest.tasks] == [f"b{n}" for n in range(60)]
+
+
+def test_a_time_is_that_of_death_or_of_enqueueing(client: Client, clock: Any) -> None:
+    clock.set()
+    began = datetime.fromtimestamp(clock.set() / 1000, UTC)
+    for n in range(6):
+        client.enqueue(Task(id=f"d{n}", queue="mail", payload=b"{}", max_attempts=1))
+        client.queue("mail").reserve()[0].rollback(error="no")
+        clock.advance(60_000)
+    for n in range(3):
+        client.enqueue(Task(id=f"w{n}", queue="mail", payload=b"{}"))
+        clock.advance(60_000)
+
+    def minutes(since: int | None, until: int | None, **more: Any) -> list[str]:
+        at = [None if one is None else began + timedelta(minutes=one) for one in (since, until)]
+        return pages(client, Filter(since=at[0], until=at[1], **more), limit=2)
+
+    assert minutes(1, 4) == ["d3", "d2", "d1"]
+    assert minutes(4, 8) == ["d5", "d4", "w0", "w1"]
+    assert minutes(None, 2) == ["d1", "d0"]
+    assert minutes(7, None) == ["w1", "w2"]
+    assert minutes(1, 3, state="dead", queue="mail") == ["d2", "d1"]
+    found = search(client, Filter(state="dead", queue="mail", since=began + timedelta(minutes=4)))
+    assert (found.searched, found.total) == (2, 2)  # only these are examined
+    oldest = Filter(state="dead", since=began + timedelta(minutes=4))
+    assert [task.id for task in search(client, oldest, order="oldest").tasks] == ["d4", "d5"]
+
+
+def test_rows_have_parameters_without_what_is_hidden(client: Client) -> None:
+    payloads = [
+        b'{"user":"ada","password":"x","n":[1,2]}', b'"%b"' % (b"y" * 400), b"\xff\x00", b'{"a":"%b"}' % (b"z" * 20000),
+    ]  # fmt: skip
+    client.enqueue_many(
+        Task(id=f"t{n}", queue="mail", payload=one, encoding="" if n == 2 else "json") for n, one in enumerate(payloads)
+    )
+
+    lines = [task.params for task in search(client, Filter()).tasks]
+    assert lines[0] == 'user="ada" password="••••••" n=[1, 2]'
+    assert (len(lines[1]), lines[1][-1]) == (200, "…")
+    assert "bytes" in lines[2]
+    assert lines[3] == "(above 16 KiB: open the task)"
+
+
+def test_large_payloads_end_a_call_early_and_none_is_left_out(client: Client) -> None:
+    large = b'{"text":"%b"}' % (b"x" * 300_000)
+    client.enqueue_many(Task(id=f"t{n}", queue="mail", payload=large) for n in range(12))
+
+    first = search(client, Filter(param="nowhere"), budget_s=0)
+    assert (first.searched, first.timed_out) == (2, True)
+    assert len(pages(client, Filter(param="xxx"))) == 12
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_a_queue_is_sorted_by_time_both_ways(client: Client, order: str) -> None:
+    fill(client, 120)
+    names = [f"t{n}" for n in range(120)]
+
+    assert pages(client, Filter(state="waiting"), order=order) == (names if order == "oldest" else names[::-1])
+    with pytest.raises(InvalidOption, match="order='name'"):
+        search(client, Filter(), order="name")
