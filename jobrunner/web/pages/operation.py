@@ -66,8 +66,15 @@ def _facts(found: Operation) -> list[tuple[str, Any]]:
 
 
 def _wanted(found: Operation) -> dict[str, str]:
-    names = ("queue", "state", "type", "error", "id", "param")
-    return {name: value for name in names if found.wanted and (value := getattr(found.wanted, name))}
+    """The filter in the words of the form of the task list."""
+    wanted = found.wanted
+    if wanted is None:
+        return {}
+    named = {"queue": wanted.queue, "state": wanted.state, "type": wanted.type, "job": wanted.job}
+    texts = {"error": wanted.error, "id": wanted.id, "param": wanted.param}
+    times = {"since": wanted.since, "until": wanted.until}
+    said = {**named, **texts, **{name: at.isoformat() for name, at in times.items() if at is not None}}
+    return {name: text for name, text in said.items() if text}
 
 
 def _cancel(context: Context) -> Done:

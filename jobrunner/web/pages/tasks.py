@@ -1,21 +1,20 @@
-"""Task lists: by state, queue, job, error, id and parameter; dead tasks; history, of queues that keep finished tasks.
+"""Task lists: by state, queue, job, error, id, parameter and time; dead tasks; history, of finished tasks.
 
 Actions change selected tasks at once, and all tasks that match, or all dead ones, in the background, as there may be
 many.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from itertools import islice
+from dataclasses import dataclass, replace
+from datetime import datetime
 from urllib.parse import urlencode
 
 from jobrunner.broker.keys import split_queue
+from jobrunner.clock import instant_of
 from jobrunner.errors import InvalidName, InvalidOption
 from jobrunner.inspector.attempts import with_beginnings
-from jobrunner.inspector.search import STATES, Filter, SearchPage, search
-from jobrunner.inspector.snapshot import QueueView
-from jobrunner.inspector.task_rows import read_instant
-from jobrunner.task import TaskRecord
+from jobrunner.inspector.search import ORDERS, STATES, Filter, SearchPage, search
+from jobrunner.inspector.task_rows import TaskRow
 from jobrunner.web.auth import Role
 from jobrunner.web.errors import NotAllowed, Refused
 from jobrunner.web.live import DashboardSnapshot
@@ -25,59 +24,124 @@ from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters
 
 _STATES = ("", "waiting", "pending", "scheduled", "dead")
 _AT_ONCE = 50
-_HISTORY_AT_ONCE = 40
+_BUDGET_S = 0.08
+_MOST_JOBS = 200
+STATE_OF_LIST = {"tasks": "", "dead": "dead", "history": "done"}
 _MOST_CHOSEN = 500
 _CHANGED = {"requeue": "requeued", "cancel": "cancelled or asked to stop", "delete": "deleted"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchView:
+    """The fields of the search form of a list, and how far its search came."""
+
+    filters: dict[str, str]
+    """What is asked for, by the name of its field, times as instants."""
+    filtered: bool
+    order: str
+    refused: str
+    """Why a filter is not one, such as a time that cannot be read; then nothing was searched."""
+    searched: int
+    total: int
+    finished: bool
+    """Whether every task was examined, so that nothing found means that there is none."""
+    said: str
+    onward: str
+    first: str
+    goes_on: bool
+    """Whether the page goes on by itself: the time was up before it was full."""
+    begins: bool
+    jobs: list[str]
+    queues: list[str]
+
+
 def _tasks(context: Context) -> tuple[str, Values]:
-    wanted = wanted_of(context.query) if _is_name(context) else Filter()
-    return _page(context, wanted, is_dead=False)
+    return _page(context, STATE_OF_LIST["tasks"])
 
 
 def _dead(context: Context) -> tuple[str, Values]:
-    wanted = wanted_of(context.query) if _is_name(context) else Filter()
-    return _page(context, replace(wanted, state="dead"), is_dead=True)
+    return _page(context, STATE_OF_LIST["dead"])
 
 
-def _is_name(context: Context) -> bool:
-    """Whether the queue that is asked for can be one."""
-    try:
-        wanted_of(context.query)
-    except InvalidName:
-        return False
-    return True
-
-
-def _page(context: Context, wanted: Filter, *, is_dead: bool) -> tuple[str, Values]:
-    seen, after = context.glance(), context.query.text("after")
-    found = _found(context, wanted, after)
-    texts = {name: text for name, text in asdict(wanted).items() if name != "state"}
-    kept = {name: text for name, text in {**texts, "state": "" if is_dead else wanted.state}.items() if text}
-    narrow = any(text for name, text in texts.items() if name != "queue")
+def _page(context: Context, state: str) -> tuple[str, Values]:
+    seen = context.glance()
+    view, found, wanted = _searched(context, seen, state)
     return "tasks.html", {
         "nav": seen.nav,
-        "is_dead": is_dead,
+        "is_dead": state == "dead",
         "chosen": wanted.state,
-        "tabs": _tabs(seen, texts),
-        "filters": texts,
-        "filtered": any(texts.values()),
-        "queues": [queue.name for queue in seen.look.queues],
+        "tabs": _tabs(seen, view.filters),
+        "search": view,
+        "filters": view.filters,
         "tasks": with_beginnings(found.tasks, seen.look.workers),
         "total": found.total,
-        "matching": None if narrow else found.total,
-        "said": _said(found, narrow=narrow, begins=not after),
-        "onward": f"?{urlencode({**kept, 'after': found.onward})}" if found.onward else "",
-        "is_onward": bool(after),
-        "first": f"?{urlencode(kept)}",
+        "finished": view.finished,
+        "onward": view.onward,
+        "matching": None if wanted.is_narrow else found.total,
     }
 
 
-def _found(context: Context, wanted: Filter, after: str) -> SearchPage:
+def _history(context: Context) -> tuple[str, Values]:
+    seen = context.glance()
+    view, found, _ = _searched(context, seen, STATE_OF_LIST["history"])
+    kept = sum(queue.done for queue in seen.look.queues if view.filters["queue"] in ("", queue.name))
+    return "history.html", {
+        "nav": seen.nav,
+        "search": replace(view, queues=[queue.name for queue in seen.look.queues if queue.done]),
+        "kept": kept,
+        "records": [(row, _took_s(row)) for row in found.tasks],
+        "finished": view.finished,
+        "onward": view.onward,
+    }
+
+
+def _searched(context: Context, seen: DashboardSnapshot, state: str) -> tuple[SearchView, SearchPage, Filter]:
+    """One page of a list; `state`: the one that it is of, '' for the one that is asked for."""
+    after, order, refused = context.query.text("after", longest=1500), context.query.choice("order", ORDERS, ""), ""
+    found = SearchPage(tasks=[], searched=0, total=0, onward="", timed_out=False)
     try:
-        return search(context.client, wanted, after=after, limit=_AT_ONCE, redaction=context.redaction)
+        wanted = wanted_of(context.query)
+        wanted = replace(wanted, state=state) if state else wanted
+        found = _found(context, wanted, after, order)
+    except (InvalidName, InvalidOption) as error:
+        wanted, refused = Filter(state=state), str(error)
+    texts = texts_of(wanted)
+    texts.pop("state")
+    kept = {"state": "" if state else wanted.state, "order": order, **texts}
+    kept = {name: text for name, text in kept.items() if text}
+    known = {name for worker in seen.look.workers for name in worker.types or ()} | {row.type for row in found.tasks}
+    view = SearchView(
+        filters=texts,
+        filtered=any(texts.values()),
+        order=order,
+        refused=refused,
+        searched=found.searched,
+        total=found.total,
+        finished=not found.onward and not refused,
+        said=_said(found, narrow=wanted.is_narrow, begins=not after),
+        onward=f"?{urlencode({**kept, 'after': found.onward})}" if found.onward else "",
+        first=f"?{urlencode(kept)}",
+        goes_on=wanted.is_narrow and found.timed_out,
+        begins=not after,
+        jobs=sorted(known - {""})[:_MOST_JOBS],
+        queues=[queue.name for queue in seen.look.queues],
+    )
+    return view, found, wanted
+
+
+def _found(context: Context, wanted: Filter, after: str, order: str) -> SearchPage:
+    def page(after: str) -> SearchPage:
+        return search(
+            context.client, wanted, after=after, limit=_AT_ONCE, order=order, redaction=context.redaction,
+            budget_s=_BUDGET_S,
+        )  # fmt: skip
+
+    try:
+        return page(after)
     except InvalidOption:  # a cursor of somebody's making
-        return search(context.client, wanted, limit=_AT_ONCE, redaction=context.redaction)
+        if not after:
+            raise
+        return page("")
 
 
 def _said(found: SearchPage, *, narrow: bool, begins: bool) -> str:
@@ -86,7 +150,9 @@ def _said(found: SearchPage, *, narrow: bool, begins: bool) -> str:
     if not found.onward:
         searched = f"all {found.total:,} searched"
         return f"{len(found.tasks):,} found, {searched}" if begins else searched
-    return f"searched {found.searched:,} of {found.total:,}, go on for more"
+    if found.timed_out:
+        return f"searched {found.searched:,} of {found.total:,}, not finished"
+    return f"searched {found.searched:,} of {found.total:,}, more on the next page"
 
 
 def _tabs(seen: DashboardSnapshot, texts: Mapping[str, str]) -> list[tuple[str, str, int]]:
@@ -98,28 +164,8 @@ def _tabs(seen: DashboardSnapshot, texts: Mapping[str, str]) -> list[tuple[str, 
     return [(state, f"?{urlencode({'state': state, **kept})}", counts[state]) for state in _STATES]
 
 
-def _history(context: Context) -> tuple[str, Values]:
-    seen = context.glance()
-    keeping = sorted((queue for queue in seen.look.queues if queue.done), key=lambda queue: (-queue.done, queue.name))
-    names = [queue.name for queue in keeping]
-    chosen = context.query.choice("queue", names, names[0] if names else "")
-    records = context.client.queue(chosen).history(_HISTORY_AT_ONCE) if chosen else []
-    return "history.html", {
-        "nav": seen.nav,
-        "queues": keeping,
-        "chosen": chosen,
-        "kept": _kept(keeping, chosen),
-        "records": [(record, _took_s(record)) for record in islice(records, _HISTORY_AT_ONCE)],
-    }
-
-
-def _kept(keeping: list[QueueView], chosen: str) -> int:
-    return next((queue.done for queue in keeping if queue.name == chosen), 0)
-
-
-def _took_s(record: TaskRecord) -> float | None:
-    began = read_instant(record.fields.get("started_at"))
-    return None if began is None or record.when is None else max((record.when - began).total_seconds(), 0.0)
+def _took_s(row: TaskRow) -> float | None:
+    return None if row.started is None or row.when is None else max((row.when - row.started).total_seconds(), 0.0)
 
 
 def _bulk(context: Context) -> Done:
@@ -150,18 +196,39 @@ def _at_once(context: Context, action: str, chosen: list[tuple[str, str]]) -> Do
 
 
 def wanted_of(form: RequestParameters) -> Filter:
-    """The filter of a form. Raises InvalidName."""
-    queue = form.text("queue")
+    """The filter of a form; a `job` that begins with = is a whole name. Raises InvalidName, InvalidOption."""
+    queue, job = form.text("queue"), form.text("job")
     if queue:
         split_queue(queue)
     return Filter(
         queue=queue,
         state=form.choice("state", STATES, ""),
-        type=form.text("type"),
+        type=job[1:] if job.startswith("=") else form.text("type"),
+        job="" if job.startswith("=") else job,
         error=form.text("error"),
         id=form.text("id"),
         param=form.text("param"),
+        since=instant_of(form.text("since"), option="since"),
+        until=instant_of(form.text("until"), option="until"),
     )
+
+
+def texts_of(wanted: Filter) -> dict[str, str]:
+    """The fields of a form that `wanted_of` reads as that filter."""
+    return {
+        "queue": wanted.queue,
+        "state": wanted.state,
+        "job": f"={wanted.type}" if wanted.type else wanted.job,
+        "error": wanted.error,
+        "param": wanted.param,
+        "id": wanted.id,
+        "since": _instant_text(wanted.since),
+        "until": _instant_text(wanted.until),
+    }
+
+
+def _instant_text(at: datetime | None) -> str:
+    return "" if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z").replace(".000Z", "Z")
 
 
 def _chosen(text: str) -> tuple[str, str]:

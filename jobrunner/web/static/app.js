@@ -203,6 +203,73 @@ function toast(text, bad = false) {
   setTimeout(() => said.remove(), bad ? 12000 : 6000);
 }
 
+/* --- a search goes on by itself until a page is full; Stop ends that, and the link goes on ------------------------- */
+
+const PAGE = 50;
+let searching = null;
+
+function frozen() {  // live updates would put the first piece in place of all
+  for (const id of ["tasks", "pages", "searching", "found", "kept"]) document.getElementById(id)?.setAttribute("data-keep", "");
+}
+
+function takeRows(fresh) {
+  const here = document.getElementById("tasks");
+  const more = fresh.getElementById("tasks");
+  const rows = [...(more?.querySelectorAll("tbody tr") ?? [])];
+  const body = here.querySelector("tbody");
+  if (body && rows.length) body.append(...rows.map((row) => document.importNode(row, true)));
+  else if (!body && more) here.replaceChildren(...[...more.childNodes].map((node) => document.importNode(node, true)));
+}
+
+function replaced(id, fresh) {
+  const part = document.getElementById(id);
+  const other = fresh.getElementById(id);
+  if (part && other) part.replaceChildren(...[...other.childNodes].map((node) => document.importNode(node, true)));
+}
+
+async function searchOn() {
+  for (let bar; (bar = document.querySelector("#searching [data-next]")) && !searching?.signal.aborted;) {
+    if (document.querySelectorAll("#tasks tbody tr").length >= PAGE) return stopSearch();
+    bar.querySelector("[data-stop]").hidden = false;
+    bar.querySelector("[data-onward]").hidden = true;
+    searching ??= new AbortController();
+    frozen();
+    try {
+      const answer = await fetch(bar.dataset.next, { headers: { "X-Live": "1" }, signal: searching.signal, redirect: "manual" });
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (!answer.ok) return lostSearch(fresh.querySelector("main p")?.textContent.trim() || `answer ${answer.status}`);
+      takeRows(fresh);
+      for (const id of ["pages", "searching", "found"]) replaced(id, fresh);
+    } catch (error) {
+      return error.name === "AbortError" ? undefined : lostSearch("the dashboard does not answer");
+    }
+    tellTimes();
+    selection();
+  }
+}
+
+function stopSearch() {
+  searching?.abort();
+  const bar = document.querySelector("#searching [data-next]");
+  if (!bar) return;
+  bar.querySelector("[data-stop]").hidden = true;
+  bar.querySelector("[data-onward]").hidden = false;
+}
+
+function lostSearch(why) {
+  stopSearch();
+  const bar = document.querySelector("#searching [data-next]");
+  if (!bar) return;
+  bar.classList.add("bad");
+  bar.querySelector("[data-said]").textContent += `. Stopped: ${why}. What is above is not all.`;
+}
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest?.("[data-stop]")) stopSearch();
+  const fold = event.target.closest?.("[data-fold]");
+  if (fold) fold.setAttribute("aria-expanded", String(fold.form.classList.toggle("open")));
+});
+
 /* --- selection ------------------------------------------------------------------------------------------------------------ */
 
 function selection() {
@@ -341,3 +408,4 @@ selection();
 const pressed = document.getElementById("live-switch");
 if (pressed && !wanted) { pressed.setAttribute("aria-pressed", "false"); pressed.textContent = "Resume"; rest("paused"); }
 listen();
+searchOn();
