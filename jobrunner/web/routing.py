@@ -40,6 +40,7 @@ ROLE_OF = MappingProxyType(
         "queue.limit": Role.ADMIN,
         "queue.purge": Role.ADMIN,
         "task.requeue": Role.OPERATOR,
+        "task.edit": Role.OPERATOR,
         "task.cancel": Role.OPERATOR,
         "task.delete": Role.OPERATOR,
         "task.run-now": Role.OPERATOR,

@@ -17,6 +17,7 @@ from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.operations import change
+from jobrunner.web.pages.task_edit import editable, edited
 from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _LONGEST = 20_000
@@ -58,6 +59,8 @@ def _task(context: Context) -> tuple[str, Values]:
         "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers)],
         "holder": holder,
         "payload": ENCRYPTED if record.is_encrypted else shown(context, _decoded(record.payload, record)),
+        "pipeline": record.queue.partition("/")[0] if "/" in record.queue else "",
+        "editable": editable(context, record),
         "size": len(record.payload),
         "headers": shown(context, read_headers(record.fields.get("headers")) or None),
         "result": _result(context, record),
@@ -166,6 +169,13 @@ def _requeue(context: Context) -> Done:
     return _done(context, record, "goes back to its queue", changed=requeued)
 
 
+def _edit(context: Context) -> Done:
+    record = _existing(context)
+    after, changed = edited(context, record)
+    count = context.client.queue(record.queue).requeue_dead([record.id], payload=after)
+    return _done(context, record, f"goes back to its queue, changed: {', '.join(changed)[:300]}", changed=count == 1)
+
+
 def _cancel(context: Context) -> Done:
     record = _existing(context)
     said = "is asked to stop" if record.state is TaskState.PENDING else "is cancelled"
@@ -217,6 +227,7 @@ pages: list[Page] = [
 ]
 actions: list[Action] = [
     Action(path="/tasks/{task}/requeue", name="task.requeue", endpoint=_requeue),
+    Action(path="/tasks/{task}/edit", name="task.edit", endpoint=_edit),
     Action(path="/tasks/{task}/cancel", name="task.cancel", endpoint=_cancel),
     Action(path="/tasks/{task}/delete", name="task.delete", endpoint=_delete),
     Action(path="/tasks/{task}/run-now", name="task.run-now", endpoint=_run_now),

@@ -1,4 +1,4 @@
-"""Lists that are searched: what a page says of a search that is finished, of one that is not, and of one that failed."""
+"""Lists that are searched: what a page says of a search that is finished, is not, or failed."""
 
 import html
 import re
@@ -12,13 +12,14 @@ from jobrunner.errors import ServerUnavailable
 from jobrunner.task import Task
 from jobrunner.web.pages import tasks as pages
 
+PAYLOAD = b'{"user":"ann%d","token":"s3cret"}'
 JSON = {"accept": "application/json"}
 Browse = Callable[..., Any]
 
 
 def fill(client: Client, count: int, *, type_: str = "ChargeCard", queue: str = "pay") -> None:
     client.enqueue_many(
-        Task(id=f"{type_}{n}", queue=queue, type=type_, payload=b'{"user":"ann%d","token":"s3cret"}' % n, encoding="json")
+        Task(id=f"{type_}{n}", queue=queue, type=type_, payload=PAYLOAD % n, encoding="json")
         for n in range(count)
     )
 

@@ -1,0 +1,106 @@
+"""Parameters of a dead task, changed in a form before it is requeued: what the form shows, and the checks of it."""
+
+import json
+from typing import Any
+
+from jobrunner.client.item import read_payload
+from jobrunner.encryption.envelope import claimed_encoding
+from jobrunner.errors import JobrunnerError
+from jobrunner.jobs.registry import find
+from jobrunner.redaction import HIDDEN
+from jobrunner.task import TaskRecord, TaskState
+from jobrunner.web.errors import Refused
+from jobrunner.web.routing import Context
+
+_LONGEST = 200_000
+
+
+def editable(context: Context, record: TaskRecord) -> str:
+    """The parameters as JSON for the form that changes them, secrets hidden; '' where they cannot be changed."""
+    try:
+        plain = context.redaction.shown(_parameters(record))
+    except Refused:
+        return ""
+    text = json.dumps(plain, indent=2, ensure_ascii=False, default=repr)
+    return text if len(text) <= _LONGEST else ""
+
+
+def _parameters(record: TaskRecord) -> Any:
+    """The parameters of a dead task. Raises Refused for a state or a payload that does not allow changing them."""
+    if record.state is not TaskState.DEAD:
+        raise Refused(f"task {record.id} is {record.state}: only the parameters of a dead task can be changed")
+    if record.is_encrypted:
+        why = "" if record.unread is None else f" and cannot be decrypted: {record.unread}"
+        missing = why or " and this dashboard has no key (JOBRUNNER_PAYLOAD_ENCRYPTION)"
+        raise Refused(f"the parameters of task {record.id} are encrypted{missing}; requeue it unchanged")
+    if record.unread is not None:
+        raise Refused(f"the parameters of task {record.id} cannot be read: {record.unread}; requeue it unchanged")
+    if claimed_encoding(record.fields.get("encoding")) != b"json":
+        raise Refused(f"the payload of task {record.id} is not JSON; requeue it unchanged")
+    try:
+        return read_payload(record.payload, b"json")
+    except (JobrunnerError, ValueError, RecursionError) as error:
+        raise Refused(f"the payload of task {record.id} is not JSON; requeue it unchanged") from error
+
+
+def edited(context: Context, record: TaskRecord) -> tuple[Any, list[str]]:
+    """The parameters of the form, and the names that it changed. Raises Refused, ParameterError."""
+    before = _parameters(record)
+    text = context.form.text("params", longest=_LONGEST + 1)
+    if len(text) > _LONGEST:
+        raise Refused(f"the parameters are too long to be edited here: at most {_LONGEST:,} characters")
+    try:
+        given = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the parameters are not JSON: {error}") from error
+    after = _with_secrets(given, before, context.redaction.shown(before))
+    changed = _changed_names(before, after)
+    if not changed:
+        raise Refused(f"nothing of the parameters of task {record.id} was changed; requeue it as it is")
+    _check_types(record.type, after)
+    return after, changed
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _with_secrets(given: Any, before: Any, shown: Any) -> Any:
+    """The edited parameters with values that the form hid put back where they are unchanged. Raises Refused."""
+    if given == shown:
+        return before
+    if isinstance(given, dict):
+        old, seen = (one if isinstance(one, dict) else {} for one in (before, shown))
+        return {name: _with_secrets(part, old.get(name), seen.get(name)) for name, part in given.items()}
+    if isinstance(given, list):
+        is_alike = isinstance(before, list) and len(before) == len(given)
+        both = zip(before, shown, strict=True) if is_alike else [(None, None)] * len(given)
+        return [_with_secrets(part, *pair) for part, pair in zip(given, both, strict=True)]
+    if isinstance(given, str) and HIDDEN in given:
+        raise Refused(f"a value contains {HIDDEN}, which stands for a hidden one elsewhere: write the value itself")
+    return given
+
+
+def _changed_names(before: Any, after: Any) -> list[str]:
+    """Names of parameters that differ: of these the audit log keeps the names, not the values."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return [] if _same(before, after) else ["the payload"]
+    names = [*before, *(name for name in after if name not in before)]
+    kept = {name for name in before if name in after and _same(before[name], after[name])}
+    return [str(name)[:60] for name in names if name not in kept]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True, default=repr) == json.dumps(other, sort_keys=True, default=repr)
+
+
+def _check_types(job: str, params: Any) -> None:
+    """Refuses parameters that the job would not accept, where this process knows the job. Raises ParameterError."""
+    definition = find(job) if job else None
+    if job and not isinstance(params, dict):
+        raise Refused(f"the parameters of job {job!r} are an object of names and values, not {type(params).__name__}")
+    if definition is not None:
+        known = definition.parameters.struct.__struct_fields__
+        if unknown := [name for name in params if name not in known]:
+            raise Refused(f"job {job!r} has no parameter {unknown[0][:60]!r}; it has {', '.join(known)}")
+        definition.parameters.read(json.dumps(params, ensure_ascii=False).encode())

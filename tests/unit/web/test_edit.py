@@ -1,0 +1,119 @@
+"""Parameters of a dead task are changed and the task is requeued."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobrunner import job
+from jobrunner.client.client import Client
+from jobrunner.jobs.registry import forget
+from jobrunner.task import Task
+
+JSON = {"accept": "application/json"}
+Browse = Callable[..., Any]
+PARAMS = {"user": "ada", "n": 2, "token": "s3cret", "deep": [{"password": "p"}]}
+
+
+@pytest.fixture
+def dead(client: Client) -> str:
+    """The path of a dead task."""
+    client.enqueue(
+        Task(
+            id="t1", queue="mail", type="edit_me", payload=json.dumps(PARAMS).encode(), encoding="json", max_attempts=1
+        )
+    )
+    client.queue("mail").reserve()[0].rollback(error="no")
+    return "/tasks/t1"
+
+
+def shown(browser: Any, path: str) -> Any:
+    return json.loads(browser.get(f"{path}?queue=mail", headers=JSON).json()["editable"])
+
+
+def send(browser: Any, path: str, params: Any, **fields: Any) -> Any:
+    text = params if isinstance(params, str) else json.dumps(params)
+    return browser.post_form(f"{path}/edit", {"queue": "mail", "params": text, **fields}, headers=JSON)
+
+
+def test_what_was_changed_is_sent_and_hidden_values_stay(browse: Browse, client: Client, dead: str) -> None:
+    browser = browse()
+    form = shown(browser, dead)
+    assert "s3cret" not in json.dumps(form)
+
+    answer = send(browser, dead, form | {"user": "bob", "m": [1]}).json()
+
+    assert answer["done"].endswith("changed: user, m")
+    record = client.task("t1", queue="mail").record()
+    assert (record.state, json.loads(record.payload)) == ("waiting", PARAMS | {"user": "bob", "m": [1]})
+    rows = browser.get("/audit", headers=JSON).text
+    assert "changed: user, m" in rows
+    assert "bob" not in rows
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ("{", "not JSON"),
+        ('{"n": NaN}', "NaN is no number of JSON"),
+        ([1], "are an object of names and values"),
+        (PARAMS, "nothing of the parameters"),
+        ({"user": "••••••"}, "stands for a hidden one"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(
+    browse: Browse, client: Client, dead: str, params: Any, said: str
+) -> None:
+    answer = send(browse(), dead, params)
+
+    assert answer.status_code == 400
+    assert said in answer.text
+    assert client.task("t1", queue="mail").record().state == "dead"
+
+
+def test_parameters_are_checked_against_a_job_that_is_known(browse: Browse, client: Client, dead: str) -> None:
+    @job(queue="mail", name="edit_me")
+    def edit_me(user: str, n: int) -> None: ...
+
+    try:
+        wrong = send(browse(), dead, {"user": "bob", "n": "two"})
+        unknown = send(browse(), dead, {"user": "bob", "n": 2, "count": 1})
+        right = send(browse(), dead, {"user": "bob", "n": 3})
+    finally:
+        forget("edit_me")
+
+    assert (wrong.status_code, "cannot read its payload" in wrong.text) == (400, True)
+    assert (unknown.status_code, "has no parameter 'count'" in unknown.text) == (400, True)
+    assert right.status_code == 200
+
+
+def test_a_task_that_is_not_dead_has_no_form_and_is_refused(browse: Browse, client: Client) -> None:
+    client.enqueue(Task(id="t2", queue="mail", payload=b"{}", encoding="json"))
+    browser = browse()
+
+    assert "Edit and requeue" not in browser.get("/tasks/t2?queue=mail").text
+    assert "only the parameters of a dead task" in send(browser, "/tasks/t2", {"a": 1}).text
+
+
+def test_encrypted_parameters_are_not_shown_or_changed_without_a_key(
+    browse: Browse, client: Client, server: Any, keys: Any
+) -> None:
+    secret = base64.b64encode(bytes(32)).decode()
+    settings: dict[str, Any] = {"payload_keys": [secret], "payload_encryption": "encrypt"}
+    with Client(server.url, keys.prefix, **settings) as encrypting:
+        queue = encrypting.queue("mail")
+        task_id = queue.push({"user": "ada"}, max_attempts=1)
+        queue.reserve()[0].rollback(error="no")
+    browser, path = browse(), f"/tasks/{task_id}"
+
+    page = browser.get(f"{path}?queue=mail")
+    answer = send(browser, path, {"user": "bob"})
+
+    assert "(encrypted)" in page.text
+    assert "Edit and requeue" not in page.text
+    assert (answer.status_code, "encrypted" in answer.text) == (400, True)
+    row = next(row for row in browser.get("/dead", headers=JSON).json()["tasks"] if row["id"] == task_id)
+    assert row["params"] == "(encrypted)"
