@@ -23,11 +23,13 @@ id, priority, due, names, f:<name>   the prepared task: `due` as in lua/enqueue.
 bytes               how long the large results among them are together, pieces included
 gathered            when it is there the rule is met and nothing arrives any more: results and outcomes of so many
                     members are collected in `join:<id>:collected` (see lua/join_collect.lua)
+steps:<n>           of a tally: the tasks of the flow, a thousand in each field, JSON arrays (see FlowMember)
+callbacks, sent_ms  of a tally: the first hundred tasks of callbacks, as in `steps:0`; when the flow was sent
 fired               id of the task, once it is enqueued, or how the join ended without one; nothing arrives after that
 =================== ==========================================================================================
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -55,6 +57,19 @@ class Arrival(NamedTuple):
     member: int
 
 
+class FlowMember(NamedTuple):
+    """A task of a flow as its tally describes it, for people who look at the flow. `after` and `then`: (number of the
+    first, how many) of the steps before and behind it; of a callback, `after` are those that it waits for."""
+
+    queue: str
+    id: str
+    type: str
+    after: tuple[int, int] = (0, 0)
+    then: tuple[int, int] = (0, 0)
+    rule: str = ""
+    """Of a callback: success, complete or dead."""
+
+
 class Ended(NamedTuple):
     """An entry of an outbox: an end to deliver to a join. `onward` is the `then` of the task."""
 
@@ -76,6 +91,10 @@ class Join:
     task: Task | None = None
     onward: bytes = b""
     results: bytes = b""
+    shown: Sequence[str | int | float | bytes] = ()
+    """Of a tally: fields and values for people who look at the flow."""
+    flow: str = ""
+    """Of the task of a callback, which arrives at no tally: the id of its flow."""
 
     @property
     def place(self) -> JoinRef:

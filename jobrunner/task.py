@@ -29,6 +29,7 @@ attempts            of a task that was cancelled before it ran
 total_attempts, hops           lifetime figures across moves; a child of a task has its hops and one more
 cancel_requested               flag
 then, results, outcomes        of a task of a flow: whom to tell of its end; what it was given (see join.py)
+flow                of a callback of a flow: the id of the flow (of other tasks of it, the last of `then` has it)
 parts, r0, o0, r1, o1, ...     in place of the last two behind very many steps: what, side by side, makes them up
 =================== ==========================================================================================
 """

@@ -58,6 +58,7 @@ key                                  type   content
 ``P:queues``                         set    full names of all queues
 ``P:queues:leaving``                 zset   full names of queues that are being deleted or forgotten → since when,
                                             Unix ms: a later process finishes that, so that none is lost
+``P:flows``                          zset   id of a flow → when it was sent, Unix ms; the last thousand, for people
 ``P:format``                         string number of the format of these keys (see broker/calls/server.py)
 ``P:{/}:periodics``                  hash   name → definition of a periodic job, JSON
 ``P:{/}:periodics:seen``             zset   name → when a worker last published the job, Unix ms
@@ -217,6 +218,7 @@ class Keys:
         shared = self._root + _SHARED
         self.queues = self._root + b"queues"
         self.queues_leaving = self._root + b"queues:leaving"
+        self.flows = self._root + b"flows"
         self.format = self._root + b"format"
         self.periodics = shared + b"periodics"
         self.periodics_seen = shared + b"periodics:seen"

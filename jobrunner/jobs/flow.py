@@ -1,20 +1,28 @@
 """chain and group: tasks that wait for each other, and callbacks when several of them ended."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from jobrunner.client.current import current_async_client, current_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send_async
+from jobrunner.client.operations.flow import Flow
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import describe
 from jobrunner.jobs.build import BoundCall, FunctionJob, build_task
-from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, lay_out
+from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, count, lay_out, leaves
 from jobrunner.jobs.job import Job, definition_of
 from jobrunner.jobs.options import NOW
+from jobrunner.join import FlowMember
 from jobrunner.option_names import checks_options
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
+from jobrunner.task import Task
 
 WEEK_S = 7 * 86_400.0
+Span: TypeAlias = tuple[int, int]
+"""Number of the first step, and how many."""
+_NONE: Span = (0, 0)
 
 
 @checks_options
@@ -31,11 +39,11 @@ class _Steps:
         `ttl` is how long the flow waits for any one of its tasks to end; after that it is forgotten, and what has not
         begun will not. Raises the errors of Job.enqueue.
         """
-        return send(current_client(), lay_out(self.node(), _ttl_ms(ttl)))
+        return send(current_client(), _laid_out(self.node(), _ttl_ms(ttl)))
 
     async def aenqueue(self, *, ttl: Duration = WEEK_S) -> AsyncFlowHandle:
         """The same for asyncio."""
-        return await send_async(current_async_client(), lay_out(self.node(), _ttl_ms(ttl)))
+        return await send_async(current_async_client(), _laid_out(self.node(), _ttl_ms(ttl)))
 
 
 class Chain(_Steps):
@@ -133,3 +141,43 @@ def _ttl_ms(ttl: Duration) -> int:
     if ttl_s <= 0:
         raise InvalidOption(f"ttl={describe(ttl)}: give more than 0")
     return max(round(ttl_s * 1000), 1)
+
+
+def _laid_out(root: Node, ttl_ms: int) -> Flow:
+    """The flow with its description for people."""
+    members = [_member(*place) for place in _places(root, 0, _NONE, _NONE)]
+    return replace(lay_out(root, ttl_ms), members=members, callbacks=list(_callbacks(root, 0)))
+
+
+def _places(node: Node, first: int, after: Span, then: Span) -> Iterator[tuple[Task, Span, Span]]:
+    """The tasks of a step with the steps before and behind each."""
+    if isinstance(node, Leaf):
+        yield node.task, after, then
+        return
+    spans: list[Span] = []
+    for one in node.nodes:
+        spans.append((first, count(one)))
+        first += spans[-1][1]
+    last = len(spans) - 1
+    for k, one in enumerate(node.nodes):
+        is_chain = isinstance(node, ChainNode)
+        before = spans[k - 1] if is_chain and k else after
+        behind = spans[k + 1] if is_chain and k < last else then
+        yield from _places(one, spans[k][0], before, behind)
+
+
+def _callbacks(node: Node, first: int) -> Iterator[FlowMember]:
+    """Tasks of callbacks, with the members that they wait for; also of groups within."""
+    if isinstance(node, Leaf):
+        return
+    if isinstance(node, GroupNode):
+        span = (first, count(node))
+        for rule, one in node.callbacks:
+            yield from (_member(leaf.task, span, _NONE, rule) for leaf in leaves(one, callbacks=True))
+    for one in node.nodes:
+        yield from _callbacks(one, first)
+        first += count(one)
+
+
+def _member(task: Task, after: Span, then: Span, rule: str = "") -> FlowMember:
+    return FlowMember(task.queue, task.id, task.type, after, then, rule)

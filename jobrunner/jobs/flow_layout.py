@@ -76,7 +76,7 @@ class _Layout:
     def __init__(self, root: Node, ttl_ms: int) -> None:
         self._root = root
         self._ttl_ms = ttl_ms
-        queue = next((leaf.task.queue for leaf in _leaves(root, callbacks=True)), _NO_QUEUE)
+        queue = next((leaf.task.queue for leaf in leaves(root, callbacks=True)), _NO_QUEUE)
         self._tally = JoinRef(queue, new_id(split_queue(queue)[0]))
         self._joins: list[Join] = []
         self._heads: list[Task] = []
@@ -87,7 +87,7 @@ class _Layout:
     def flow(self) -> Flow:
         """All of it."""
         self._lay(self._root, (), 0, _StepSlot(start=None, waits_ms=self._ttl_ms, first=0))
-        steps = [self._laid[leaf.task.id] for leaf in _leaves(self._root)]
+        steps = [self._laid[leaf.task.id] for leaf in leaves(self._root)]
         lasts_ms = self._lasts_ms(self._root) + self._ttl_ms
         tally = Join(id=self._tally.join, queue=self._tally.queue, rule="tally", total=len(steps), ttl_ms=lasts_ms)
         return Flow(
@@ -130,6 +130,7 @@ class _Layout:
         join = Join(
             id=new_id(split_queue(task.queue)[0]), queue=task.queue, rule=slot.start.rule, total=slot.start.total,
             results=slot.start.results, ttl_ms=slot.waits_ms, task=task,
+            flow=self._tally.join if slot.first is None else "",
         )  # fmt: skip
         self._joins.append(join)
         if slot.first is not None:
@@ -163,7 +164,7 @@ class _Layout:
                 start = replace(slot.start or _StepStart(now=True), results=NO_RESULTS)
             elif k + 1 < len(nodes) and _needs_pass(node, nodes[k + 1]):
                 start = _StepStart(results=AS_BROUGHT)
-            first = None if slot.first is None else slot.first + _count(node)
+            first = None if slot.first is None else slot.first + count(node)
             slot = _StepSlot(start=start, waits_ms=slot.waits_ms + self._lasts_ms(node), first=first)
 
     def _lay_members(self, group: GroupNode, behind: Sequence[JoinRef], slot: _StepSlot) -> list[JoinRef]:
@@ -175,7 +176,7 @@ class _Layout:
         first = slot.first
         for number, node in enumerate(group.nodes):
             entries += self._lay(node, [*behind, *called], number, replace(slot, first=first))
-            first = None if first is None else first + _count(node)
+            first = None if first is None else first + count(node)
         return entries
 
     def _lay_callback(self, rule: Rule, node: Node, group: GroupNode, slot: _StepSlot) -> list[JoinRef]:
@@ -231,23 +232,25 @@ def _begins_with_a_task(node: Node) -> bool:
     return bool(node.nodes) and all(map(_begins_with_a_task, node.nodes))
 
 
-def _leaves(node: Node, *, callbacks: bool = False) -> Iterator[Leaf]:
+def leaves(node: Node, *, callbacks: bool = False) -> Iterator[Leaf]:
+    """The tasks of a step in the order of writing."""
     if isinstance(node, Leaf):
         yield node
         return
     for one in node.nodes:
-        yield from _leaves(one, callbacks=callbacks)
+        yield from leaves(one, callbacks=callbacks)
     if callbacks and isinstance(node, GroupNode):
         for _, one in node.callbacks:
-            yield from _leaves(one, callbacks=True)
+            yield from leaves(one, callbacks=True)
 
 
-def _count(node: Node) -> int:
-    return sum(1 for _ in _leaves(node))
+def count(node: Node) -> int:
+    """How many tasks a step has, callbacks not counted."""
+    return sum(1 for _ in leaves(node))
 
 
 def _queue_of(node: Node, behind: Sequence[JoinRef]) -> str:
-    return next((leaf.task.queue for leaf in _leaves(node)), behind[0].queue if behind else _NO_QUEUE)
+    return next((leaf.task.queue for leaf in leaves(node)), behind[0].queue if behind else _NO_QUEUE)
 
 
 def _last(node: Node, first: int) -> list[int]:
@@ -257,7 +260,7 @@ def _last(node: Node, first: int) -> list[int]:
     each = []
     for one in node.nodes:
         each.append(_last(one, first))
-        first += _count(one)
+        first += count(one)
     if isinstance(node, GroupNode):
         return [number for found in each for number in found]
     return next((found for found in reversed(each) if found), [])
@@ -268,9 +271,9 @@ def _shape(node: Node, first: int) -> Any:
     if isinstance(node, Leaf):
         return first
     if isinstance(node, ChainNode):
-        return _shape(node.nodes[-1], first + sum(map(_count, node.nodes[:-1])))
+        return _shape(node.nodes[-1], first + sum(map(count, node.nodes[:-1])))
     shapes = []
     for one in node.nodes:
         shapes.append(_shape(one, first))
-        first += _count(one)
+        first += count(one)
     return shapes

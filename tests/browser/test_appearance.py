@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Client
+from jobrunner import Client, chain, group
 from jobrunner.inspector.search import Filter, search
 from tests.browser.accessible import problems
 from tests.browser.conftest import SIZES, THEMES
+from tests.browser.scene import charge, send_mail
 from tests.support.waiting import wait_for
 
 PATHS = {
@@ -36,13 +37,18 @@ PATHS = {
     "pipelines": "/pipelines",
     "pipeline": "/pipelines/orders",
     "history": "/history",
+    "history-searched": "/history?job=mail&since=1%20h",
+    "flows": "/flows",
     "redis": "/redis",
     "audit": "/audit",
     "astray": "/no-such-page",
     "no-such-task": "/tasks/0000",
 }
 TASKS = {"dead": "billing", "pending": "exports", "scheduled": "mail", "waiting": "newsletter", "done": "mail"}
-BARE = ("/", "/queues", "/tasks", "/dead", "/workers", "/periodic", "/pipelines", "/history", "/redis", "/audit")
+BARE = (
+    *("/", "/queues", "/tasks", "/dead", "/workers", "/periodic", "/pipelines", "/history", "/flows", "/redis"),
+    "/audit",
+)
 CUT_OFF = """() => [...document.querySelectorAll("main, .scroll, .table, .card")]
   .filter((one) => one.scrollWidth > one.clientWidth)
   .map((one) => `${one.outerHTML.slice(0, 60)}: ${one.scrollWidth} in ${one.clientWidth}`)"""
@@ -66,6 +72,10 @@ def places(shop: Any, serve: Callable[..., str]) -> Iterator[dict[str, str]]:
     bare = Client(shop.server.url, "bare")
     urls = {name: shop.url + path for name, path in PATHS.items()}
     urls |= {f"task-{state}": shop.url + first(shop, queue, state) for state, queue in TASKS.items()}
+    mails = [send_mail.bind(to=f"{n}@example.com", template="x") for n in range(3)]
+    bills = [charge.bind(invoice=n, amount=1.5) for n in (1, 2)]
+    flow = chain(group(*mails, on_dead=bills[1]), bills[0]).enqueue()
+    urls["flow"] = f"{shop.url}/flows/{flow.id}"
     urls["operation"] = f"{shop.url}/operations/{operation}"
     urls["login"] = serve(create_app(shop.client, auth=Token("a-token-that-is-long-enough"))) + "/login"
     home = serve(create_app(bare, auth=Loopback()))

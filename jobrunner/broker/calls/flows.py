@@ -6,7 +6,7 @@ from itertools import chain
 
 from msgspec import structs
 
-from jobrunner.broker.call import SLICE_BYTES, Arg, Call, ScriptCommand, command, text
+from jobrunner.broker.call import SLICE_BYTES, Arg, Call, ScriptCommand, command, text, texts
 from jobrunner.broker.calls.tasks import due_word, task_fields
 from jobrunner.broker.keys import Keys, QueueKeys
 from jobrunner.join import Ended, Join
@@ -22,6 +22,7 @@ class JoinCounts:
     cancelled: int
 
 
+_RECENT = 1000
 _prepare = ScriptCommand("join_prepare", bool)
 _join_arrive = ScriptCommand("join_arrive", text)
 _collect = ScriptCommand("join_collect", text)
@@ -33,7 +34,7 @@ _abandon = ScriptCommand("join_abandon", text)
 
 def prepare(keys: QueueKeys, join: Join) -> Call[bool]:
     """A new join, its task as it is to be stored. Reply: False when it exists already, and is left as it is."""
-    words: list[Arg] = ["rule", join.rule, "total", join.total]
+    words: list[Arg] = ["rule", join.rule, "total", join.total, *join.shown]
     if join.results:
         words += ("results", join.results)
     if join.onward:
@@ -47,6 +48,8 @@ def _prepared(keys: QueueKeys, join: Join) -> list[Arg]:
     task = join.task
     assert task is not None
     fields: list[Arg] = ["queue", keys.name, "payload", task.payload, *task_fields(task)]
+    if join.flow:
+        fields += ("flow", join.flow)
     priority = "" if task.priority is None else task.priority
     words: list[Arg] = ["id", task.id, "priority", priority, "due", due_word(task)]
     words += ("names", " ".join(map(str, fields[::2])))
@@ -119,6 +122,29 @@ def outbox(keys: Keys, tag: str, *, count: int) -> Call[tuple[list[Ended], bool]
 def forget(keys: Keys, tag: str, told: Sequence[Ended]) -> Call[int]:
     """Removes entries from an outbox that were delivered."""
     return command("HDEL", keys.outbox(tag), *(f"{one.outcome}:".encode() + one.onward for one in told), read=int)
+
+
+def describe(keys: QueueKeys, flow_id: str, fields: Sequence[Arg]) -> Call[int]:
+    """Fields of a tally that is prepared: field, value, ... (see join.py)."""
+    return command("HSET", keys.join(flow_id), *fields, read=int)
+
+
+def note_flow(keys: Keys, flow_id: str, sent_ms: float) -> list[Call[int]]:
+    """Puts a flow on the list of recent ones, of which the last thousand are kept."""
+    return [
+        command("ZADD", keys.flows, sent_ms, flow_id, read=int),
+        command("ZREMRANGEBYRANK", keys.flows, 0, -_RECENT - 1, read=int),
+    ]
+
+
+def recent_flows(keys: Keys, first: int, count: int) -> Call[list[str]]:
+    """Ids of flows, the last sent first; of some the tally may have expired."""
+    return command("ZREVRANGE", keys.flows, first, first + count - 1, read=texts)
+
+
+def described(keys: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[bytes | None]]:
+    """Fields of a tally as they are stored."""
+    return command("HMGET", keys.join(flow_id), *names, read=list)
 
 
 def tally(keys: QueueKeys, join_id: str) -> Call[JoinCounts | None]:

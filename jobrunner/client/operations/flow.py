@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+import msgspec
+
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Arg, Call
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.keys import Keys
 from jobrunner.client.encryption import encrypted_task, sources
@@ -20,11 +22,11 @@ from jobrunner.client.operations.enqueue import EnqueueBatch, batches
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Durable, Operation, ask
 from jobrunner.client.operations.task import KEEP_CANCELLED_MS
-from jobrunner.clock import monotonic, sleep
+from jobrunner.clock import monotonic, sleep, unix_ms
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_result
 from jobrunner.errors import PayloadTooLarge, TaskCancelled, TaskError, TaskFailed, TaskGone, TaskTimeout
-from jobrunner.join import Ended, Join, JoinRef
+from jobrunner.join import Ended, FlowMember, Join, JoinRef
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_size
@@ -33,6 +35,9 @@ _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
 _STOPPED = {"ok", "posted", "reserved", "noted"}
 _AT_ONCE = 500
+STEPS_AT_ONCE = 1000
+"""Steps in one field of a tally."""
+MOST_CALLBACKS = 100
 Noted = tuple[str, bytes]
 """How a member ended: outcome and result."""
 
@@ -70,6 +75,9 @@ class Flow:
     shape: Any = field(repr=False)
     awaited: Sequence[int] = field(repr=False)
     """The steps it has ended with: those of `shape`, or those before a group without steps."""
+    members: Sequence[FlowMember] = field(repr=False, default=())
+    """The steps as people see them, in the order of `steps`."""
+    callbacks: Sequence[FlowMember] = field(repr=False, default=())
 
     @property
     def prepared(self) -> list[Task]:
@@ -127,11 +135,25 @@ def send(flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: in
     if names:
         yield queues.register(keys, sorted(names))
     joins = flow.joins if encryption is None else _encrypted(flow.joins, keys, encryption)
-    for calls in _sliced([flows.prepare(keys.queue(join.queue), join) for join in joins]):
+    shown = list(_described(flow))
+    joins = [replace(joins[0], shown=shown[0]), *joins[1:]]
+    prepared = [flows.prepare(keys.queue(join.queue), join) for join in joins]
+    for calls in _sliced([*prepared, *flows.note_flow(keys, flow.id, unix_ms())]):
         yield Durable(calls)
+    if shown[1:]:  # behind the tally: an earlier HSET would pass for a tally that is prepared
+        place = keys.queue(flow.tally.queue)
+        yield Durable([flows.describe(place, flow.id, fields) for fields in shown[1:]])
     for heads in batches(flow.heads, limit):
         yield Durable([call for _, call in EnqueueBatch(keys, encryption, heads, limit, names).written])
     yield from relaying(keys, ended=flow.signals)
+
+
+def _described(flow: Flow) -> Iterator[list[Arg]]:
+    """What people are shown of the flow, as fields of its tally: a thousand steps at a time."""
+    first: list[Arg] = ["sent_ms", unix_ms(), "callbacks", msgspec.json.encode(flow.callbacks[:MOST_CALLBACKS])]
+    for at in range(0, max(len(flow.members), 1), STEPS_AT_ONCE):
+        steps = msgspec.json.encode(flow.members[at : at + STEPS_AT_ONCE])
+        yield [*(first if at == 0 else ()), f"steps:{at // STEPS_AT_ONCE}", steps]
 
 
 def _encrypted(joins: Sequence[Join], keys: Keys, encryption: PayloadEncryption) -> list[Join]:

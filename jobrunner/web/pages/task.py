@@ -12,7 +12,7 @@ from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
-from jobrunner.inspector.attempts import holder_of, timeline
+from jobrunner.inspector.attempts import flow_id_of, holder_of, timeline
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 from jobrunner.web.errors import NotThere, Refused
@@ -59,6 +59,7 @@ def _task(context: Context) -> tuple[str, Values]:
         "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers)],
         "holder": holder,
         "payload": ENCRYPTED if record.is_encrypted else shown(context, _decoded(record.payload, record)),
+        "flow": flow_id_of(record),
         "pipeline": record.queue.partition("/")[0] if "/" in record.queue else "",
         "editable": editable(context, record),
         "size": len(record.payload),

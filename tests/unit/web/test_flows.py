@@ -1,0 +1,114 @@
+"""Flows on pages: steps, callbacks, results passed on, links up and down."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobrunner import Job, Worker, chain, group, job
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.current import forget, use
+from jobrunner.inspector.attempts import read_flow, recent_flows
+from jobrunner.jobs.registry import forget as forget_job
+
+JSON = {"accept": "application/json"}
+Browse = Callable[..., Any]
+
+
+@job(queue="flow-a", name="flow_fetch", max_attempts=1)
+def fetch(page: int) -> dict[str, Any]:
+    if page < 0:
+        raise ValueError("no such page")
+    return {"page": page, "token": "s3cret"}
+
+
+@job(queue="flow-b", name="flow_total")
+class Total(Job):
+    def run(self) -> int:
+        return len(self.task.results)
+
+
+@pytest.fixture(autouse=True)
+def current(client: Client) -> Iterator[None]:
+    use(client)
+    yield
+    forget()
+
+
+def work(client: Client) -> None:
+    Worker(client=client, queues=["flow-a", "flow-b"], concurrency=2).run(burst=True)
+
+
+def test_a_flow_has_its_steps_their_states_links_and_results(browse: Browse, client: Client) -> None:
+    group_ = group(*(fetch.bind(page) for page in range(3)), on_complete=Total())
+    sent = chain(group_, Total(), group(fetch.bind(8), chain(fetch.bind(9), Total()))).enqueue()
+    browser = browse()
+
+    before = browser.get(f"/flows/{sent.id}", headers=JSON).json()
+    assert [row["state"] for row, _ in before["rows"]] == ["waiting"] * 3 + ["not begun"] * 4
+    work(client)
+
+    found = browser.get(f"/flows/{sent.id}", headers=JSON).json()
+    rows = [row["member"] for row, _ in found["rows"]]
+    assert [row["state"] for row, _ in found["rows"]] == ["succeeded"] * 7
+    assert [row[3] for row in rows] == [[0, 0]] * 3 + [[0, 3]] + [[3, 1]] * 2 + [[5, 1]]
+    assert [row[4] for row in rows] == [[3, 1]] * 3 + [[4, 3], [0, 0], [6, 1], [0, 0]]
+    assert found["flow"]["succeeded"] == found["flow"]["total"] == 7
+    assert [(row["member"][5], row["member"][3], row["state"]) for row in found["flow"]["callbacks"]] == [
+        ("complete", [0, 3], "succeeded")
+    ]
+    assert '"page": 0' in found["rows"][0][1]
+    assert "s3cret" not in browser.get(f"/flows/{sent.id}").text
+    assert browser.get("/flows", headers=JSON).json()["flows"][0]["id"] == sent.id
+
+
+def test_the_tasks_of_a_flow_lead_to_it_and_a_dead_one_is_told(browse: Browse, client: Client) -> None:
+    sent = group(fetch.bind(-1), fetch.bind(1), on_dead=Total()).enqueue()
+    work(client)
+    browser = browse()
+
+    flow = read_flow(client, sent.id)
+    assert flow is not None
+    assert [step.state for step in flow.steps] == ["dead", "succeeded"]
+    for step in (flow.steps[0], flow.callbacks[0]):
+        assert browser.get(f"/tasks/{step.member.id}", headers=JSON).json()["flow"] == sent.id, step
+    assert f"/flows/{sent.id}" in browser.get(f"/tasks/{sent.tasks[0].id}").text
+    sent.tasks[0].requeue()
+    assert [step.state for step in read_flow(client, sent.id).steps] == ["waiting", "succeeded"]  # type: ignore[union-attr]
+
+
+def test_a_flow_that_is_unknown_or_of_an_older_version_is_said_to_be(browse: Browse, client: Client, raw: Any) -> None:
+    sent = chain(fetch.bind(1), Total()).enqueue()
+    browser = browse()
+    tally = keys_of(client).queue("flow-a").join(sent.id)
+    raw.hdel(tally, "steps:0", "callbacks", "sent_ms")
+
+    assert "Steps unknown" in browser.get(f"/flows/{sent.id}").text
+    raw.delete(tally)
+    assert browser.get(f"/flows/{sent.id}").status_code == 404
+    assert browser.get("/flows/nothing").status_code == 404
+    assert recent_flows(client) == []
+
+
+def test_a_large_group_is_read_page_by_page_in_few_commands(browse: Browse, client: Client) -> None:
+    sent = group(*(fetch.bind(n) for n in range(2500)), on_success=Total()).enqueue()
+    browser = browse()
+    commands: list[int] = []
+    replies = broker_of(client)._replies
+    broker_of(client)._replies = lambda calls, *rest: commands.append(len(calls)) or replies(calls, *rest)  # type: ignore[method-assign,func-returns-value]
+    numbers: list[int] = []
+    for page in (1, 50, 51, 125):
+        commands.clear()
+        browser.dashboard.live.forget()
+        found = browser.get(f"/flows/{sent.id}?page={page}", headers=JSON).json()
+        numbers += [row["number"] for row, _ in found["rows"]]
+        assert all(row["state"] == "waiting" for row, _ in found["rows"])
+        assert sum(commands) <= 50
+
+    assert numbers == [*range(20), *range(980, 1020), *range(2480, 2500)]
+    assert browser.get(f"/flows/{sent.id}?page=999", headers=JSON).json()["rows"] == []
+
+
+def teardown_module() -> None:
+    for name in ("flow_fetch", "flow_total"):
+        forget_job(name)
