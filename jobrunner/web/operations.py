@@ -24,7 +24,7 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.task import cancel_all, delete_all, requeue_all
 from jobrunner.clock import unix_ms
 from jobrunner.errors import JobrunnerError
-from jobrunner.inspector.search import Filter, matching, total_of
+from jobrunner.inspector.search import EXAMINED_AT_ONCE, Filter, matching, total_of
 
 CHANGES: dict[str, Callable[[Keys, str, Sequence[str]], ClientOperation[int]]] = {
     "requeue": requeue_all,
@@ -143,7 +143,7 @@ class _OperationRun:
     def _pieces(self) -> Iterator[tuple[int, list[Chosen]]]:
         if self._wanted is not None:
             for found in matching(self._client, self._wanted, self._client.redaction()):
-                yield _AT_ONCE, [(place.queue, place.id) for place in found]
+                yield EXAMINED_AT_ONCE, [(place.queue, place.id) for place in found]
             return
         rest = iter(self._fixed)
         while piece := list(islice(rest, _AT_ONCE)):

@@ -37,13 +37,15 @@ end
 
 local function match(id, score)
   if not has(id, id_part) then return false end
-  local task = redis.pcall('HMGET', tasks .. id, unpack(FIELDS))
-  if task.err or not task[4] or type ~= '' and task[1] ~= type or not has(task[1], job_part) then return false end
-  if not (by_score or is_in_time(task[4])) or not has(task[5], error_part) then return false end
+  -- Most do not match, so only what is asked for is read of them.
+  local name, enqueued, failure = unpack(redis.pcall('HMGET', tasks .. id, 'type', 'enqueue_time', 'error'))
+  if not enqueued or type ~= '' and name ~= type or not has(name, job_part) then return false end
+  if not (by_score or is_in_time(enqueued)) or not has(failure, error_part) then return false end
   local is_read = payload_part ~= '' or payloads == '1'
   local payload = is_read and redis.call('HGET', tasks .. id, 'payload') or ''
   bytes = bytes + #payload
   if not contains_any(payload, payload_part) then return false end
+  local task = redis.call('HMGET', tasks .. id, unpack(FIELDS))
   reply[#reply + 1], reply[#reply + 2] = id, score
   for n = 1, #FIELDS do reply[#reply + 1] = string.sub(task[n] or '', 1, LONGEST_ERROR) end
   reply[#reply + 1] = string.sub(payload, 1, LONGEST_PAYLOAD)

@@ -63,7 +63,7 @@ def test_a_search_whose_time_is_up_is_not_finished_and_its_link_goes_on(
         onward = re.search(r'data-onward href="([^"]*)"', page)
         path = f"/tasks{html.unescape(onward[1])}" if onward else ""
 
-    assert said[0] == "searched 500 of 1,101, not finished"
+    assert said[0] == "searched 250 of 1,101, not finished"
     assert said[-1] == "all 1,101 searched"
     assert "Needle" in page
 

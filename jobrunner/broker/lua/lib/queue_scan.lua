@@ -97,8 +97,9 @@ local function contains(text, part) return part == '' or string.find(string.lowe
 
 -- Whether it contains any line of `parts`.
 local function contains_any(text, parts)
+  local lowered = parts ~= '' and string.lower(text)
   for part in string.gmatch(parts, '[^\n]+') do
-    if contains(text, part) then return true end
+    if string.find(lowered, part, 1, true) then return true end
   end
   return parts == ''
 end
