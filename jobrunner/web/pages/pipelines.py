@@ -9,7 +9,7 @@ from jobrunner.codec import decode
 from jobrunner.encryption.cipher import is_encrypted_result
 from jobrunner.errors import JobrunnerError
 from jobrunner.etl.graph import Graph, QueueNode
-from jobrunner.inspector.attempts import read_flow, recent_flows
+from jobrunner.inspector.flows import read_flow, recent_flows
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats import QueueStats, by_queue
 from jobrunner.task import ENCRYPTED

@@ -12,7 +12,8 @@ from jobrunner.client.item import read_headers, read_payload
 from jobrunner.clock import from_ms
 from jobrunner.encryption.envelope import claimed_encoding
 from jobrunner.errors import EncryptionError, JobrunnerError, TaskGone
-from jobrunner.inspector.attempts import flow_id_of, holder_of, timeline
+from jobrunner.inspector.attempts import holder_of, timeline
+from jobrunner.inspector.flows import flow_id_of
 from jobrunner.redaction import TOO_DEEP
 from jobrunner.task import ENCRYPTED, Failure, TaskRecord, TaskState
 from jobrunner.web.errors import NotThere, Refused

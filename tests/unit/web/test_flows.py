@@ -8,7 +8,7 @@ import pytest
 from jobrunner import Job, Worker, chain, group, job
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import forget, use
-from jobrunner.inspector.attempts import read_flow, recent_flows
+from jobrunner.inspector.flows import read_flow, recent_flows
 from jobrunner.jobs.registry import forget as forget_job
 
 JSON = {"accept": "application/json"}

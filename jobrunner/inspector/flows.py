@@ -1,0 +1,129 @@
+"""Flows as pages show them: counts, steps with state and result, callbacks; read from the tally of a flow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import msgspec
+
+from jobrunner.broker.calls import flows, tasks
+from jobrunner.broker.keys import tag_of_id
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.operations.flow import STEPS_AT_ONCE
+from jobrunner.inspector.task_rows import read_instant
+from jobrunner.join import FlowMember, read_onward
+from jobrunner.task import TaskRecord
+
+_COUNTS = ("total", "succeeded", "dead", "cancelled", "sent_ms")
+_MOST_CALLBACKS = 6
+_LONGEST_RESULT = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowStep:
+    """A task of a flow. `state` is `not begun` for a step that waits for others, or whose record is gone."""
+
+    number: int
+    """From 0; -1 for a callback."""
+    member: FlowMember
+    state: str
+    result: bytes = b""
+    """Passed on to the steps behind it, as it is stored; cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowView:
+    """A flow: how its tasks ended so far, callbacks not counted, and a piece of them."""
+
+    id: str
+    total: int
+    succeeded: int
+    dead: int
+    cancelled: int
+    sent: datetime | None
+    first: int = 0
+    steps: Sequence[FlowStep] = ()
+    callbacks: Sequence[FlowStep] = ()
+    is_described: bool = True
+    """False when an older version sent it, which did not store its steps."""
+
+    @property
+    def pending(self) -> int:
+        """How many have not ended."""
+        return self.total - self.succeeded - self.dead - self.cancelled
+
+
+def flow_id_of(record: TaskRecord) -> str:
+    """The id of the flow that a task is of; '' for none."""
+    if "flow" in record.fields:
+        return record.fields["flow"].decode("utf-8", "replace")
+    try:
+        arrivals = read_onward(record.fields.get("then", b"[]"))
+    except ValueError:
+        return ""
+    return arrivals[-1].join if arrivals else ""
+
+
+def recent_flows(client: Client, *, first: int = 0, count: int = 20) -> list[FlowView]:
+    """Flows with their counts, the last sent first; forgotten ones are left out. Of the last thousand."""
+    keys = keys_of(client)
+    ids = [one for one in broker_of(client).run(flows.recent_flows(keys, first, count)) if tag_of_id(one)]
+    calls = [flows.described(keys.queue(tag_of_id(one) or ""), one, _COUNTS) for one in ids]
+    found = broker_of(client).run_many(calls) if calls else []
+    return [_flow(one, fields) for one, fields in zip(ids, found, strict=True) if fields[0] is not None]
+
+
+def read_flow(client: Client, flow_id: str, *, first: int = 0, count: int = 20) -> FlowView | None:
+    """A flow with `count` steps from number `first` on, a multiple of it; None when it is forgotten or never was."""
+    tag = tag_of_id(flow_id)
+    if tag is None:
+        return None
+    place, run = keys_of(client).queue(tag), broker_of(client).run
+    chunk = first // STEPS_AT_ONCE
+    *counts, callbacks, steps = run(flows.described(place, flow_id, (*_COUNTS, "callbacks", f"steps:{chunk}")))
+    if counts[0] is None:
+        return None
+    here = _members(steps)[first - chunk * STEPS_AT_ONCE :][:count]
+    ended = run(flows.members(place, flow_id, range(first, first + len(here)))) if here else []
+    known = {number: one for number, one in zip(range(first, first + len(here)), ended, strict=True) if one is not None}
+    called = _members(callbacks)[:_MOST_CALLBACKS]
+    final = {number: one for number, one in known.items() if one[0] != "dead"}
+    asked = [*(one for n, one in enumerate(here, first) if n not in final), *called]
+    states = dict(zip((one.id for one in asked), _states(client, asked), strict=True))
+
+    def state(number: int, member: FlowMember) -> str:
+        if number in final:
+            return final[number][0]
+        ended = known[number][0] if number in known else ""
+        return states[member.id] or ended or "not begun"
+
+    return replace(
+        _flow(flow_id, counts),
+        first=first,
+        steps=[
+            FlowStep(number=n, member=one, state=state(n, one), result=known.get(n, ("", b""))[1][:_LONGEST_RESULT])
+            for n, one in enumerate(here, first)
+        ],
+        callbacks=[FlowStep(number=-1, member=one, state=states[one.id] or "not begun") for one in called],
+        is_described=steps is not None or first > 0,
+    )
+
+
+def _flow(flow_id: str, counts: Sequence[bytes | None]) -> FlowView:
+    total, succeeded, dead, cancelled = (int(one or 0) for one in counts[:4])
+    return FlowView(
+        id=flow_id, total=total, succeeded=succeeded, dead=dead, cancelled=cancelled, sent=read_instant(counts[4])
+    )
+
+
+def _members(raw: bytes | None) -> list[FlowMember]:
+    try:
+        return msgspec.json.decode(raw or b"[]", type=list[FlowMember])
+    except msgspec.MsgspecError:
+        return []
+
+
+def _states(client: Client, asked: Sequence[FlowMember]) -> list[str]:
+    calls = [tasks.show(keys_of(client), one.id, queue=one.queue) for one in asked]
+    found = broker_of(client).run_each(calls) if calls else []
+    return [str(one.state) if isinstance(one, TaskRecord) else "" for one in found]
