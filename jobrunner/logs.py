@@ -11,15 +11,17 @@ log nothing.
 
 import logging
 import os
+import re
 import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
 from io import StringIO
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from jobrunner.attempt import Attempt
-from jobrunner.formatting import printable
+from jobrunner.formatting import duration, printable
 
 
 class Run(Protocol):
@@ -37,6 +39,7 @@ class ProcessIdentity:
 
     worker = ""
     log_format = ""
+    log_level = "info"
 
 
 IDENTITY = ProcessIdentity()
@@ -47,6 +50,10 @@ class SafeLogger:
 
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def debug(self, event: str, **said: Any) -> None:
+        """Logs a detail, for the search for an error."""
+        self._write("debug", event, said)
 
     def info(self, event: str, **said: Any) -> None:
         """Logs normal operation."""
@@ -92,11 +99,24 @@ def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> Mu
     return line
 
 
+_FRAME = re.compile(r'(?P<indent>[ |+]*)File "(?P<path>[^"]+)", line (?P<line>\d+)')
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+_STANDARD = f"{Path(os.__file__).parent}{os.sep}"
+_MOST_LINES = 40
+_DURATIONS = ("took", "retry_in")
+_MOST_NAMES = 8
 FORMATS = ("console", "json")
+LEVELS = ("debug", "info", "warning", "error")
 
 
-def log_to_stderr(form: str) -> None:
-    """Sets up structlog, and standard logging for programs that use that. A user's module may set up its own after."""
+def is_logged(level: str) -> bool:
+    """Whether lines of this level are logged, so that a caller can save their preparation."""
+    return LEVELS.index(level) >= LEVELS.index(IDENTITY.log_level)
+
+
+def log_to_stderr(form: str, level: str = "info") -> None:
+    """Sets up structlog, and standard logging for programs that use that, for lines of `level` and above. A user's
+    module may set up its own after."""
     import structlog
 
     steps: list[Any] = [
@@ -106,10 +126,11 @@ def log_to_stderr(form: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last = _renderer(form)
-    IDENTITY.log_format = form
+    IDENTITY.log_format, IDENTITY.log_level = form, level
+    least = getattr(logging, level.upper())
     structlog.configure(
         processors=[*steps, *last],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         # One write for each line: the lines of several processes on one stderr do not mix.
         logger_factory=structlog.WriteLoggerFactory(file=_SafeStream(sys.stderr)),  # type: ignore[arg-type]
     )
@@ -122,15 +143,12 @@ def log_to_stderr(form: str) -> None:
     )
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    root.setLevel(least)
 
 
 def warnings_to_stderr() -> None:
     """Lets only warnings and what is worse through, for a command that talks to a person itself."""
-    import structlog
-
-    log_to_stderr("console")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    log_to_stderr("console", "warning")
 
 
 class _SafeStream:
@@ -159,8 +177,61 @@ def _renderer(form: str) -> list[Any]:
 
 
 def _readable(_: Any, __: str, event: Any) -> Any:
-    """Nothing that is logged steers the terminal: the renderer writes texts without blanks as they are."""
-    return {printable(name): printable(value) if isinstance(value, str) else value for name, value in event.items()}
+    """Nothing that is logged steers the terminal: the renderer writes texts without blanks as they are. Tracebacks are
+    shortened, durations get a unit, and of a list the first few are written."""
+    return {printable(name): _readable_value(name, value) for name, value in event.items()}
+
+
+def _readable_value(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(short_traceback(value) if name == "exception" else value)
+    if name in _DURATIONS and isinstance(value, float):
+        return duration(value)
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return printable(f"{len(value)} ({', '.join(value[:_MOST_NAMES])}{' …' if value[_MOST_NAMES:] else ''})")
+    return value
+
+
+def short_traceback(text: str) -> str:
+    """A traceback for a terminal: neighbouring frames of this package and of the standard library are one line, files
+    below the current folder are named from there, and at most forty lines are kept, from the end. The chain of
+    exceptions stays.
+
+    Works on the text, because a child process sends text.
+    """
+    found: list[str] = []
+    folded: list[re.Match[str]] = []
+    is_folding, indent = False, ""
+    for line in text.splitlines():
+        if frame := _FRAME.match(line):
+            is_folding, indent = _is_of_library(frame["path"]), frame["indent"]
+            if is_folding:
+                folded.append(frame)
+                continue
+        elif is_folding and line.startswith((f"{indent}  ", f"{indent}[Previous")):
+            continue
+        if folded:
+            if frame is None or not found[-1:] or not found[-1].endswith("(most recent call last):"):
+                found.append(_folded(folded))
+            folded = []  # what led from the worker to the job is no part of the error
+        is_folding = False
+        found.append(line.replace(f'"{Path.cwd()}{os.sep}', '"', 1) if frame else line)
+    if folded:
+        found.append(_folded(folded))
+    cut = len(found) - _MOST_LINES
+    return "\n".join(found if cut <= 0 else [f"… {cut} lines", *found[cut:]])
+
+
+def _is_of_library(path: str) -> bool:
+    if path.startswith((_PACKAGE, "<frozen ")):
+        return True
+    return path.startswith(_STANDARD) and "-packages" not in path
+
+
+def _folded(frames: list[re.Match[str]]) -> str:
+    last = frames[-1]
+    what = "1 frame" if len(frames) == 1 else f"{len(frames)} frames"
+    return f"{last['indent']}… {what} of libraries, to {'/'.join(Path(last['path']).parts[-2:])}:{last['line']}"
 
 
 def _traceback(stream: TextIO, error: Any) -> None:

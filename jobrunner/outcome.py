@@ -6,7 +6,7 @@ anything else it raises is a failure. The runner turns both into one of the outc
 is passed on as it is. (The idea of steering by return value is Oban's.)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from jobrunner.option_names import checks_options
@@ -66,8 +66,11 @@ class Failed:
     """Failed; tried again after `delay_s` (None: as the queue says) unless attempts are spent or `retry` is False."""
 
     error: str
+    """The error in one line, then its traceback, if it has one."""
     delay_s: float | None = None
     retry: bool = True
+    error_type: str = field(default="", compare=False)
+    """The class with its module; empty where no exception was raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ class Deferred:
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
     """Over, and nothing to report: the task was acknowledged before it began (`ack="early"`)."""
+
+    succeeded: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

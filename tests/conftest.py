@@ -27,6 +27,7 @@ from jobrunner.cli.main import jobrunner
 from jobrunner.cli.output import guarded
 from jobrunner.client.client import Client
 from jobrunner.client.current import forget, use
+from jobrunner.logs import IDENTITY
 from jobrunner.soak.fault_proxy import FaultProxy
 from jobrunner.worker import child_processes, process_guard
 from tests.support.clock import Clock
@@ -95,6 +96,7 @@ def _process_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
+    IDENTITY.log_level = "info"
     process_guard.answer_signals_as_before()
     os.environ.pop(child_processes.VARIABLE, None)
 

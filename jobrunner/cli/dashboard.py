@@ -11,7 +11,7 @@ from urllib.error import URLError
 
 import click
 
-from jobrunner.cli.options import CommonOptions, with_shared_options
+from jobrunner.cli.options import LOG_LEVEL, CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, talk
 from jobrunner.client.client import Client
 from jobrunner.formatting import install_command
@@ -59,8 +59,11 @@ _ENV = "JOBRUNNER_DASHBOARD_"
               help="Reads a password or token, prints its hash, and exits.")  # fmt: skip
 @click.option("--log-format", type=click.Choice(FORMATS), default="json", show_default=True,
               help="Format of log lines on stderr.")  # fmt: skip
+@LOG_LEVEL
 @with_shared_options
-def dashboard(shared: CommonOptions, open_it: bool, link: bool, hash_it: bool, log_format: str, **options: Any) -> None:
+def dashboard(
+    shared: CommonOptions, open_it: bool, link: bool, hash_it: bool, log_format: str, log_level: str, **options: Any
+) -> None:
     """Serves the web dashboard: queues, tasks, workers, and actions on them. Ctrl-C stops it.
 
     Without a login option it prints a link that logs in one browser. Logins and actions are logged to stderr. Options
@@ -79,7 +82,7 @@ def dashboard(shared: CommonOptions, open_it: bool, link: bool, hash_it: bool, l
     if isinstance(settings.auth, auth.Loopback):
         talk("Warning: --no-login: every user of this machine, and whoever a proxy on it lets through, is an admin")
     listener = _listening(settings.host, settings.port)
-    log_to_stderr(log_format)
+    log_to_stderr(log_format, log_level)
     with Client(shared.url, shared.prefix) as client:
         url = serving.url_of(listener, settings.prefix_path)
         if isinstance(settings.auth, _module("jobrunner.web.login").LoginLinks):

@@ -15,10 +15,15 @@ from jobrunner.cli.output import Refusal
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import install_command
+from jobrunner.logs import LEVELS
 from jobrunner.redaction import Redaction
 from jobrunner.retry import seconds
 from jobrunner.settings import file_settings, hidden_names
 
+LOG_LEVEL = click.option(
+    "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", envvar="JOBRUNNER_LOG_LEVEL",
+    show_default=True, help="Least level of log lines; also JOBRUNNER_LOG_LEVEL.",
+)  # fmt: skip
 _RETRY_TIMEOUT_S = 0.5
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) *((?P<unit>[kmg])i?)?b?")

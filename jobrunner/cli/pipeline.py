@@ -14,7 +14,14 @@ import click
 
 from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.cli.main import CommandGroup
-from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, seconds_of, with_shared_options
+from jobrunner.cli.options import (
+    LOG_LEVEL,
+    CommonOptions,
+    connected,
+    modules_or_configured,
+    seconds_of,
+    with_shared_options,
+)
 from jobrunner.cli.output import answer_json, echo, table, talk
 from jobrunner.cli.pipeline_show import loaded_pipeline, show
 from jobrunner.cli.signals import Restart
@@ -134,6 +141,7 @@ Examples:
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting. Repeatable.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True,
               help="Format of log lines on stderr.")  # fmt: skip
+@LOG_LEVEL
 @click.option("--allow-eviction", is_flag=True, help="Starts although the server may evict items when it is full.")
 @click.option("--otel", is_flag=True, help="Exports OpenTelemetry spans, as the OTEL_… variables say.")
 @with_shared_options
@@ -158,7 +166,7 @@ def run(
     if (master or remote or conf) and not found.spark_stations:
         raise InvalidOption(f"pipeline {name!r} has no station on Spark; leave out --master, --remote and --conf")
     os.environ.update(variables)  # inherited by the worker that has the session
-    log_to_stderr(options["log_format"])
+    log_to_stderr(options["log_format"], options["log_level"])
     client = chosen_client(shared, found.client)
     found.apply(client)
     wanted = WorkOptions(modules=modules_or_configured(modules), queues=(), max_tasks=0, **options)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from jobrunner.cli.options import (
+    LOG_LEVEL,
     NOWHERE,
     CommonOptions,
     MetricsAddress,
@@ -64,6 +65,7 @@ class WorkOptions:
     grace: float
     log_format: str
     allow_eviction: bool
+    log_level: str = "info"
     otel: bool = False
     heartbeat: float = 10.0
     events: str = "lifecycle"
@@ -124,6 +126,7 @@ class WorkOptions:
 @click.option("--reload", is_flag=True, help="Restarts when a .py file below this folder changes.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="console", show_default=True,
               help="Format of log lines on stderr.")  # fmt: skip
+@LOG_LEVEL
 @click.option("--allow-eviction", is_flag=True, help="Starts although the server may evict tasks when it is full.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N",
               help="Port of /metrics, /health and /ready, for all processes; 0: any free port.")  # fmt: skip
@@ -156,7 +159,7 @@ def work(
     wanted.check()
     metrics = MetricsAddress(host=metrics_host, port=metrics_port, token=metrics_token)
     metrics.check()
-    log_to_stderr(wanted.log_format)
+    log_to_stderr(wanted.log_format, wanted.log_level)
     os.environ.update(choose(conf=conf))  # inherited by children
     if processes > 1 or reload:
         return _supervise(shared, wanted, processes, metrics, watched=Path.cwd() if reload else None)
@@ -183,7 +186,7 @@ def words(shared: CommonOptions, wanted: WorkOptions) -> list[str]:
     """The words of the command line that ask one process for this."""
     found = [*wanted.modules, *(f"--queue={name}" for name in wanted.queues)]
     for name in ("concurrency", "executor", "max_tasks", "max_memory", "grace", "heartbeat", "unknown_grace", "events",
-                 "log_format"):  # fmt: skip
+                 "log_format", "log_level"):  # fmt: skip
         found.append(f"--{name.replace('_', '-')}={getattr(wanted, name)}")
     for name in ("burst", "drain", "allow_eviction", "otel"):
         if getattr(wanted, name):

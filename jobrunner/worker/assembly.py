@@ -28,6 +28,7 @@ from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.process_guard import Canary, lost_descriptors
 from jobrunner.worker.queues import BatchDrivers, longest_poll_s
+from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.child import write_greeting
@@ -147,7 +148,7 @@ class Assembly:
             Loop("coordinator", coordinator.step, self._complaints),
             Loop("leadership", coordinator.renew, self._complaints),
             Loop("heartbeat", partial(_beat, heartbeat, self._state), self._complaints),
-            Loop("stats", self._stats.step, self._complaints),
+            Loop("stats", partial(_count, self._stats, tasks.log), self._complaints),
         )
         return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, loops)
 
@@ -165,6 +166,7 @@ class Assembly:
             leases=leases,
             notifier=Notifier(self._broker, self._keys, fetched, complaints=self._complaints),
             stats=self._stats,
+            log=AttemptLog(),
         )
 
     def _identity(self, queues: Sequence[str]) -> dict[str, Any]:
@@ -178,6 +180,11 @@ class Assembly:
             "executor": self._settings.executor,
             "release": self._settings.release,
         }
+
+
+def _count(stats: StatsRecorder, log: AttemptLog) -> float:
+    log.flush()
+    return stats.step()
 
 
 def _beat(heartbeat: Heartbeat, state: WorkerState) -> float:
@@ -199,7 +206,8 @@ def _build_executor(
     runner = Runner(client, leases.is_stopped, leases.begin, middleware)
     if settings.executor == "processes":
         greeting = write_greeting(
-            endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker, IDENTITY.log_format,
+            endpoint_of(client).shared_url(), keys_of(client).prefix, modules, IDENTITY.worker,
+            IDENTITY.log_format, IDENTITY.log_level,
             {name: getattr(client.settings, name) for name in _SHARED} | {"redact": client.redaction().names},
             b"" if middleware is None else middleware.pickled(),
         )  # fmt: skip

@@ -89,6 +89,7 @@ class Shutdown:
         self._release_rest()
         for loop in self._parts.loops:
             loop.stop(_LOOP_STOP_S)
+        tasks.log.flush()
         for farewell in (tasks.stats.flush, self._parts.coordinator.resign, self._parts.heartbeat.retire):
             try:
                 farewell()

@@ -96,6 +96,15 @@ def warn_of_unknown(names: Iterable[str], client: Client) -> None:
                      queue=name, hint=hint)  # fmt: skip
 
 
+def log_declared() -> None:
+    """Logs which jobs, stations and schedules the modules of a worker declare."""
+    jobs = sorted(all_jobs(), key=lambda definition: definition.name)
+    stations = sorted(f"{station.name} ({station.queue})" for station in all_stations())
+    schedules = [f"{job.name}: {job.periodic.schedule.describe()}" for job in jobs if job.periodic is not None]
+    _log.info("jobs loaded", jobs=[job.name for job in jobs], **({"stations": stations} if stations else {}),
+              queues=default_queues(), schedules=schedules)  # fmt: skip
+
+
 def check_middleware(names: Iterable[str], client: Client) -> None:
     """Raises MiddlewareError when the middleware of the client cannot be around a declared job or station of these
     queues."""

@@ -28,7 +28,7 @@ from jobrunner.worker.drain import EmptyQueues, Shutdown
 from jobrunner.worker.heartbeat import RunUntil, WorkerState, configured_release, new_worker_id
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.process_guard import Canary
-from jobrunner.worker.queues import check_middleware, configuring, served_queues, warn_of_unknown
+from jobrunner.worker.queues import check_middleware, configuring, log_declared, served_queues, warn_of_unknown
 from jobrunner.worker.recycling import Recycling
 
 _DRIVERS_PAUSE_S = 0.2
@@ -134,6 +134,7 @@ class Worker:
         except BaseException:
             self.stop(grace=0)
             raise
+        log_declared()
         _log.info("worker started", worker=self.id, queues=parts.queues, concurrency=self.settings.concurrency,
                   executor=self.settings.executor, server=str(endpoint_of(self.client)))  # fmt: skip
 

@@ -1,13 +1,16 @@
 """Logs of a process that works."""
 
+import json
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import structlog
 
 from jobrunner.attempt import Attempt
-from jobrunner.logs import SafeLogger, log_to_stderr
+from jobrunner.logs import SafeLogger, log_to_stderr, short_traceback
 from jobrunner.loop import Loop
 from jobrunner.outcome import Failed
 from jobrunner.worker.run.executor import FinishedAttempts, RunAttempt, ThreadExecutor
@@ -84,3 +87,71 @@ def test_an_own_log_says_what_structlog_is_set_up_for() -> None:
         ("one", "info"), ("two", "warning"), ("three", "error"), ("four", "error"),
     ]  # fmt: skip
     assert lines[0]["number"] == 1
+
+
+def _raise_in_library() -> None:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        raise KeyError("no") from error
+
+
+def _traceback_of(function: Callable[[], None]) -> str:
+    try:
+        function()
+    except Exception as error:
+        return "".join(traceback.format_exception(error))
+    raise AssertionError
+
+
+def test_a_short_traceback_folds_libraries_and_keeps_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+
+    lines = short_traceback(_traceback_of(_raise_in_library)).splitlines()
+
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].startswith('  File "test_logs.py", line ')
+    assert any(line.startswith("  … ") and "json/decoder.py:" in line for line in lines)
+    assert not any("decoder.py" in line and "File" in line for line in lines)
+    assert "The above exception was the direct cause of the following exception:" in lines
+    assert lines[-1] == "KeyError: 'no'"
+    assert "    raise KeyError(\"no\") from error" in lines
+
+
+def test_the_way_from_the_worker_to_a_job_is_left_out_and_an_end_in_a_library_is_named() -> None:
+    ours = f'  File "{Path(SafeLogger.__init__.__code__.co_filename)}", line 7, in run\n    work()\n    ^^^^'
+    theirs = '  File "/srv/app/jobs.py", line 2, in job\n    helper()'
+    head, last = "Traceback (most recent call last):", "ValueError: no"
+
+    assert short_traceback("\n".join((head, ours, theirs, last))).splitlines() == [head, *theirs.splitlines(), last]
+    alone = short_traceback("\n".join((head, ours, ours, last))).splitlines()
+    assert alone == [head, "  … 2 frames of libraries, to jobrunner/logs.py:7", last]
+
+
+def test_a_short_traceback_is_bounded_and_ends_with_the_error() -> None:
+    frames = "\n".join(f'  File "/srv/{number}.py", line 1, in f\n    f()' for number in range(500))
+
+    lines = short_traceback(f"{frames}\nValueError: no").splitlines()
+
+    assert len(lines) == 41
+    assert lines[0] == "… 961 lines"
+    assert lines[-1] == "ValueError: no"
+
+
+def test_the_console_shortens_lists_and_gives_durations_a_unit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "log").open("w+") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        log_to_stderr("console", "warning")
+        log = SafeLogger("jobrunner.any")
+        log.info("not logged")
+        log.warning("found", jobs=[f"job{number}" for number in range(300)], took=0.012)
+        log.error("died", exception="one\x1b[31m\ntwo")
+        stream.seek(0)
+        written = stream.read()
+
+    assert "not logged" not in written
+    assert "300 (job0, job1, job2, job3, job4, job5, job6, job7 …)" in written
+    assert "12 ms" in written
+    assert "one\\x1b[31m\ntwo" in written

@@ -23,6 +23,7 @@ from jobrunner.outcome import Released
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, Prefetch, QueueRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
+from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import Executor, FinishedAttempts
 
@@ -51,6 +52,7 @@ class TaskParts:
     leases: HeldLeases
     notifier: Notifier
     stats: StatsRecorder
+    log: AttemptLog
 
 
 class Quarantine:

@@ -20,6 +20,7 @@ from jobrunner.outcome import Acknowledged, Cancelled, Dropped, Failed, FannedOu
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
+from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.report_calls import Report, ReportCall, report_calls, too_many_hops
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
 from jobrunner.worker.report.stats import COUNTED, TOO_LATE, StatsRecorder
@@ -32,7 +33,6 @@ _ENDINGS: dict[type, str] = {
     Succeeded: "succeeded", FannedOut: "succeeded", Cancelled: "cancelled", Dropped: "cancelled", Failed: "dead",
 }  # fmt: skip
 _log = SafeLogger("jobrunner.fetcher")
-_verdicts_log = SafeLogger("jobrunner.settle")
 
 
 class AttemptEvents:
@@ -80,13 +80,15 @@ class AfterReport:
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, leases: HeldLeases, stats: StatsRecorder, events: AttemptEvents
-    ) -> None:
+        self, broker: Broker, keys: Keys, leases: HeldLeases, stats: StatsRecorder, events: AttemptEvents,
+        log: AttemptLog,
+    ) -> None:  # fmt: skip
         self._broker = broker
         self._keys = keys
         self._leases = leases
         self._stats = stats
         self._events = events
+        self._log = log
         self._taken: list[tuple[ReportCall, list[str]]] = []
         self._ends: list[Ended] = []
 
@@ -107,7 +109,7 @@ class AfterReport:
                     self._leases.drop(attempt for attempt, _ in call.reports)
                 self._stats.observe(call.reports, verdicts)
                 self._events.observe(call.reports, verdicts)
-                _log_verdicts(call, verdicts)
+                self._log.note(call.reports, verdicts)
                 self._ends += _ended_in_flows(self._keys, call, verdicts)
         finally:
             self._taken = []  # last: no moment may look as if nothing were to be done
@@ -139,7 +141,7 @@ class Reporting:
         self._leases = parts.leases
         self._unknown = unknown
         self._backoffs = QueueBackoffs(parts.broker, parts.keys)
-        self.after_report = AfterReport(parts.broker, parts.keys, parts.leases, parts.stats, events)
+        self.after_report = AfterReport(parts.broker, parts.keys, parts.leases, parts.stats, events, parts.log)
         self._undelivered = UndeliveredReports()
         self._refusals = 0
         self.backpressure = Backpressure(parts.rotation)
@@ -167,6 +169,8 @@ class Reporting:
             over = [report for report in reports if type(report[1]) is Acknowledged]
             self._leases.drop(attempt for attempt, _ in over)
             self._parts.stats.observe(over, ["ok"] * len(over))
+            done = [report for report in over if getattr(report[1], "succeeded", False)]
+            self._parts.log.note(done, ["ok"] * len(done))
             reports = [report for report in reports if type(report[1]) is not Acknowledged]
         if Unknown in kinds:
             reports = [
@@ -273,20 +277,3 @@ def _ended_in_flows(keys: Keys, call: ReportCall, verdicts: list[str]) -> list[E
         for (attempt, outcome), verdict in zip(call.reports, verdicts, strict=True)
         if attempt.then is not None and (verdict == "dead" or (verdict == "ok" and type(outcome) in _ENDINGS))
     ]
-
-
-def _log_verdicts(call: ReportCall, verdicts: list[str]) -> None:
-    """Logs failures, deaths, and reports that came too late."""
-    for (attempt, outcome), verdict in zip(call.reports, verdicts, strict=True):
-        if verdict in ("ok", "waiting"):
-            continue
-        if isinstance(outcome, Failed) and verdict in ("dead", "scheduled"):
-            level = _verdicts_log.error if verdict == "dead" else _verdicts_log.warning
-            level(
-                "task died" if verdict == "dead" else "attempt failed",
-                **({"job": attempt.type} if attempt.type else {}), task=attempt.id, queue=attempt.queue,
-                attempt=attempt.number,
-                error=outcome.error.partition("\n")[0],
-            )  # fmt: skip
-        elif verdict in ("not_reserved", "lost"):
-            _verdicts_log.warning("report came too late", task=attempt.id, queue=attempt.queue, attempt=attempt.number)

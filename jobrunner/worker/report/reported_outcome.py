@@ -90,7 +90,7 @@ class QueueBackoffs:
         if outcome.delay_s is not None:
             return outcome
         delay_s = self._of(attempt.queue).delay(attempt.retry_count + 1) if outcome.retry else 0.0
-        return Failed(outcome.error, delay_s, outcome.retry)
+        return replace(outcome, delay_s=delay_s)
 
     def _of(self, queue: str) -> Backoff:
         read_at, backoff = self._known.get(queue, (float("-inf"), Backoff()))

@@ -53,6 +53,7 @@ class Greeting(msgspec.Struct, frozen=True):
     worker: str = ""
     log_format: str = ""
     """How the worker logs; '' when it is no command that set that up."""
+    log_level: str = "info"
     options: dict[str, Any] = {}
     """Further options of its client; keys may be among them."""
     middleware: bytes = b""
@@ -65,11 +66,12 @@ def write_greeting(
     modules: Sequence[str],
     worker: str = "",
     log_format: str = "",
+    log_level: str = "info",
     options: Mapping[str, Any] | None = None,
     middleware: bytes = b"",
 ) -> bytes:
     """The first message to a child."""
-    greeting = Greeting(url, prefix, tuple(modules), worker, log_format, dict(options or {}), middleware)
+    greeting = Greeting(url, prefix, tuple(modules), worker, log_format, log_level, dict(options or {}), middleware)
     return msgspec.msgpack.encode(greeting)
 
 
@@ -156,7 +158,7 @@ def _greet(channel: socket.socket, stopped: set[str]) -> Runner | None:
         return None
     greeting = read_greeting(message)
     if greeting.log_format:
-        log_to_stderr(greeting.log_format)
+        log_to_stderr(greeting.log_format, greeting.log_level)
         IDENTITY.worker = greeting.worker
     client = configure(greeting.url, greeting.prefix, **greeting.options)
     try:

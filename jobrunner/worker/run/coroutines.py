@@ -7,8 +7,8 @@ from contextvars import copy_context
 
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic
-from jobrunner.outcome import Failed, Outcome
-from jobrunner.worker.run.error_outcome import OnCancel, error_text
+from jobrunner.outcome import Outcome
+from jobrunner.worker.run.error_outcome import OnCancel, failed
 from jobrunner.worker.run.event_loop import EventLoop
 from jobrunner.worker.run.executor import FinishedAttempts, emptied
 from jobrunner.worker.run.watchdog import Watchdog
@@ -17,7 +17,7 @@ _FAREWELL_S = 1.0
 
 
 def _failed(_: Attempt, error: BaseException) -> Outcome:
-    return Failed(error_text(error))
+    return failed(error)
 
 
 class CoroutineExecutor:

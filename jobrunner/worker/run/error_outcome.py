@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable
 
 from jobrunner.attempt import Attempt
-from jobrunner.errors import AttemptCancelled, AttemptTimeout
+from jobrunner.errors import AttemptCancelled, AttemptTimeout, JobrunnerError
 from jobrunner.jobs.registry import Definition
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import (
@@ -24,6 +24,7 @@ from jobrunner.outcome import (
 )
 from jobrunner.redaction import in_error
 from jobrunner.retry import is_retried, is_spent, next_delay
+from jobrunner.worker.report.attempt_log import fields_of, subject_of
 
 _ERROR_LIMIT = 8000
 OnCancel = Callable[[asyncio.CancelledError], BaseException]
@@ -77,6 +78,23 @@ def error_text(error: BaseException) -> str:
     return sendable(f"{first}\n{lines[-_ERROR_LIMIT:]}")
 
 
+def failed(error: BaseException, delay_s: float | None = None, *, retry: bool = True) -> Failed:
+    """The outcome of an attempt that failed with this error."""
+    return Failed(error_text(error), delay_s, retry, qualified_name(type(error)))
+
+
+def refused(error: JobrunnerError) -> Failed:
+    """The outcome of an attempt whose task cannot be read: dead at once, and where that showed is of no use."""
+    return Failed(
+        sendable(f"{type(error).__name__}: {error}"), retry=False, error_type=qualified_name(type(error))
+    )
+
+
+def qualified_name(kind: type) -> str:
+    """`package.module.Class`; a built-in class without its module."""
+    return sendable(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")
+
+
 def sendable(text: str) -> str:
     """The text with redacted values hidden, and with escapes for characters that have no UTF-8."""
     return in_error(text).encode("utf-8", "backslashreplace").decode()
@@ -107,7 +125,7 @@ def _failure(attempt: Attempt, definition: Definition, error: BaseException) -> 
             error,
             on_problem=lambda problem: _log.warning("backoff failed", job=definition.name, problem=problem),
         )
-    return Failed(error_text(error), delay_s, retry)
+    return failed(error, delay_s, retry=retry)
 
 
 def cancelled_by_a_job(_: asyncio.CancelledError) -> BaseException:
@@ -143,6 +161,7 @@ def unknown_job(attempt: Attempt) -> Unknown:
 def already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
     """The outcome of an attempt that was acknowledged before it ran; logs what would have been reported otherwise."""
     if not isinstance(outcome, Succeeded):
-        reason = outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else type(outcome).__name__
-        _log.error("early-acknowledged task not retried", task=attempt.id, job=attempt.type, error=reason)
+        reason = fields_of(outcome) if isinstance(outcome, Failed) else {"error": type(outcome).__name__}
+        _log.error("early-acknowledged task not retried", **subject_of(attempt), **reason)
+        return Acknowledged(succeeded=False)
     return Acknowledged()

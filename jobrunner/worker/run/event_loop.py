@@ -21,9 +21,9 @@ from jobrunner.errors import AttemptCrashed, AttemptTimeout
 from jobrunner.jobs.registry import definition_for
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed_async
-from jobrunner.outcome import Failed, Outcome
+from jobrunner.outcome import Outcome
 from jobrunner.worker import process_guard
-from jobrunner.worker.run.error_outcome import OnCancel, cancelled_by_a_job, error_text
+from jobrunner.worker.run.error_outcome import OnCancel, cancelled_by_a_job, failed
 from jobrunner.worker.run.loop_attempts import LATE_S, AttemptOwner, LateAttempts, LoopAttempt, LoopAttempts
 from jobrunner.worker.run.watchdog import Alarm, StepTimeouts, Watchdog
 
@@ -125,12 +125,12 @@ class EventLoop:
         try:
             outcome = await work
         except asyncio.CancelledError as error:
-            outcome = Failed(error_text(on_cancel(error)))
+            outcome = failed(on_cancel(error))
         except AttemptTimeout:
             outcome = self._executor.give_up(attempt, running.out_of_time())
         except BaseException as error:  # the task must be reported
             _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
-            outcome = Failed(error_text(error))
+            outcome = failed(error)
         self._attempts.report(running, outcome)
         self._begin()
 

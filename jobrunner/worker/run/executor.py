@@ -18,9 +18,9 @@ from jobrunner.errors import AttemptTimeout
 from jobrunner.jobs.registry import Definition, definition_for
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import OBSERVERS, observed
-from jobrunner.outcome import Failed, Outcome
+from jobrunner.outcome import Outcome
 from jobrunner.worker.report.report_calls import Report
-from jobrunner.worker.run.error_outcome import error_text, out_of_time
+from jobrunner.worker.run.error_outcome import failed, out_of_time
 from jobrunner.worker.run.runner import Runner
 from jobrunner.worker.run.watchdog import Guard, Watchdog
 
@@ -184,7 +184,7 @@ def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
         return observed(run)(attempt) if OBSERVERS else run(attempt)
     except BaseException as error:  # the slot must live, and the task must be reported
         _log.exception("an attempt could not be run", queue=attempt.queue, task=attempt.id, job=attempt.type)
-        return Failed(error_text(error))
+        return failed(error)
 
 
 class Deadlines:

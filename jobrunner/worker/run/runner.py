@@ -24,9 +24,10 @@ from jobrunner.worker.run.error_outcome import (
     already_acknowledged,
     cause_of,
     error_text,
+    failed,
     out_of_time,
     pass_on_cancellation,
-    sendable,
+    refused,
     shown,
     unknown_job,
 )
@@ -140,15 +141,15 @@ class Runner:
             try:
                 attempt = run.decrypt(self._encryption)
             except (EncryptionError, EncryptionMissing) as error:
-                return Failed(sendable(f"{type(error).__name__}: {error}"), retry=False)
+                return refused(error)
         try:
             if definition.may_run_code_early:
                 self._begin(held)
             return definition, definition.build(attempt, run), run
         except ParameterError as error:
-            return Failed(sendable(f"ParameterError: {error}"), retry=False)
+            return refused(error)
         except Exception as error:  # of a parameter's own __post_init__
-            return Failed(error_text(error), retry=False)
+            return failed(error, retry=False)
 
     def _unproved(self, run: JobRun) -> Failed | None:
         """Why an encrypted step of a flow may not run: the results passed to it do not prove that the steps before it
@@ -156,9 +157,9 @@ class Runner:
         try:
             run.received()
         except EncryptionError as error:
-            return Failed(sendable(f"{type(error).__name__}: {error}"), retry=False)
+            return refused(error)
         except Exception as error:  # no server, or the lease is lost
-            return Failed(error_text(error))
+            return failed(error)
         return None
 
     def _run(self, attempt: Attempt, definition: Definition, job: Any, run: JobRun) -> Outcome:

@@ -23,6 +23,7 @@ from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
+from jobrunner.worker.report.attempt_log import AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import FinishedAttempts
@@ -106,7 +107,7 @@ class Bench:
         self.figures = StatsRecorder(broker, keys, "w")
         parts = TaskParts(
             broker, keys, None, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
-            self.held, self.ear, self.figures,  # type: ignore[arg-type]
+            self.held, self.ear, self.figures, AttemptLog(),  # type: ignore[arg-type]
         )  # fmt: skip
         events = AttemptEvents(broker, keys, "w", writes=False)
         self.fetcher = Fetcher(parts, events, UnknownJobs(0.0), max_tasks=max_tasks)
