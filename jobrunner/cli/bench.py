@@ -56,10 +56,11 @@ _DOCTORED = ("protocol", "version", "role", "eviction", "durability", "fsync")
               help="Tasks that run at once in the worker.")  # fmt: skip
 @with_shared_options
 def bench(shared: CommonOptions, tasks: int, payload: BinaryIO | None, concurrency: int) -> None:
-    """Measures round trips, enqueue rates, the rate of tasks that do nothing, and the latency of an idle worker.
+    """Measure latency and throughput of this set-up.
 
-    Names the bottleneck and what would help. It writes to the configured server below a prefix of its own and deletes
-    its keys at the end, also after Ctrl-C. Results on a busy machine vary: measure twice.
+    Measures round trips, enqueue rates, the rate of tasks that do nothing, and the latency of an idle worker. Names
+    the bottleneck and what would help. It writes to the configured server below a prefix of its own and deletes its
+    keys at the end, also after Ctrl-C. Results on a busy machine vary: measure twice.
     """
     warnings_to_stderr()
     brought = _json(payload)

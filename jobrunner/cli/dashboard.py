@@ -64,11 +64,12 @@ _ENV = "JOBRUNNER_DASHBOARD_"
 def dashboard(
     shared: CommonOptions, open_it: bool, link: bool, hash_it: bool, log_format: str, log_level: str, **options: Any
 ) -> None:
-    """Serves the web dashboard: queues, tasks, workers, and actions on them. Ctrl-C stops it.
+    """Serve the web dashboard.
 
-    Without a login option it prints a link that logs in one browser. Logins and actions are logged to stderr. Options
-    default to [tool.jobrunner.dashboard] of pyproject.toml. Put secrets into the environment rather than on the command
-    line: JOBRUNNER_DASHBOARD_TOKEN, _USER_TOKEN, _BASIC and _SECRET.
+    Shows queues, tasks, workers, and acts on them. Ctrl-C stops it. Without a login option it prints a link that
+    logs in one browser. Logins and actions are logged to stderr. Options default to [tool.jobrunner.dashboard] of
+    pyproject.toml. Put secrets into the environment rather than on the command line: JOBRUNNER_DASHBOARD_TOKEN,
+    _USER_TOKEN, _BASIC and _SECRET.
     """
     if hash_it:
         click.echo(_module("jobrunner.web.credentials").hashed(_secret_read()))

@@ -31,7 +31,7 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def dead() -> None:
-    """Lists, requeues and deletes dead tasks."""
+    """List, requeue and delete dead tasks."""
 
 
 def per_second(text: str) -> float:
@@ -64,7 +64,7 @@ def _with_filters(command: Callable[..., Any]) -> Callable[..., Any]:
 @_with_filters
 @with_shared_options
 def list_(shared: CommonOptions, queue: str, limit: int, job: str | None, error: str | None) -> None:
-    """Lists the dead tasks of QUEUE with their last errors, the longest dead first."""
+    """List dead tasks of QUEUE with their last errors, oldest first."""
     with connected(shared) as client:
         if job is None and error is None:
             found = list_tasks(client, queue, "dead", limit=limit)
@@ -93,7 +93,7 @@ def requeue(
     rate: float | None,
     text: str | None,
 ) -> None:
-    """Puts dead tasks of QUEUE back into it, with their attempts reset to 0."""
+    """Put dead tasks of QUEUE back, with their attempts reset to 0."""
     if bool(ids) == (everything or job is not None or error is not None):
         raise click.UsageError("no tasks are selected; give --id ID; or --job NAME, --error TEXT or both; or --all")
     if text is not None and len(ids) != 1:
@@ -115,7 +115,7 @@ def requeue(
 @click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def purge(shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: bool, yes: bool) -> None:
-    """Deletes dead tasks of QUEUE."""
+    """Delete dead tasks of QUEUE."""
     _check_choice(ids, everything)
     with connected(shared) as client:
         count = client.queue(queue).counts()["dead"]

@@ -33,10 +33,10 @@ _BUNDLED = Path(__file__).parents[1] / "bundled"
 @click.option("--keep", is_flag=True, help="Keeps the folder with results and logs.")
 @with_shared_options
 def demo(shared: CommonOptions, name: str, seed: int, quick: bool, keep: bool) -> int:
-    """Runs a demo on a private server, kills some of its processes, and checks that no task is lost.
+    """Run a demo, kill a worker, and check that no task is lost.
 
-    NAME is jobs (background jobs of an airline office, on two workers) or flights (a data pipeline in Python and on
-    Spark). The data of both are all flights that left New York in 2013.
+    Runs on a private server. NAME is jobs (background jobs of an airline office, on two workers) or flights (a data
+    pipeline in Python and on Spark). The data of both are all flights that left New York in 2013.
     """
     if shared.url is not None or shared.prefix is not None:
         raise click.UsageError("the demo has a server of its own; leave out --url and --prefix")

@@ -32,7 +32,9 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
               help="Durability that your clients ask for; checks that the server can provide it.")  # fmt: skip
 @with_shared_options
 def doctor(shared: CommonOptions, modules: tuple[str, ...], durability: str) -> int:
-    """Checks this machine, the server and the queues. Exits with 1 when a check fails."""
+    """Check this machine, the server and the queues.
+
+    Exits with 1 when a check fails."""
     with connected(shared) as client:
         found = list(_checks(client, shared, modules_or_configured(modules), durability))
     if shared.as_json:

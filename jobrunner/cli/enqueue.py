@@ -63,7 +63,7 @@ def enqueue(
     queue: str | None,
     task_id: str | None,
 ) -> None:
-    """Enqueues one task of the job NAME and prints its id.
+    """Enqueue one task of the job NAME and print its id.
 
     A VALUE is read as JSON if that gives the parameter's type, else as text.
     """

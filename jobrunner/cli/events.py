@@ -29,9 +29,10 @@ Examples:
               help="Only events of this kind. Repeatable.")  # fmt: skip
 @with_shared_options
 def events(shared: CommonOptions, follow: bool, after: str | None, kinds: tuple[str, ...]) -> None:
-    """Prints the event log: workers that started, stopped or were lost, dead tasks, changes of queues.
+    """Print the event log, and follow it.
 
-    Oldest first, one event per line; with --json one object per line. The server keeps about 10 000 events.
+    Workers that started, stopped or were lost, dead tasks, changes of queues. Oldest first, one event per line;
+    with --json one object per line. The server keeps about 10 000 events.
     """
     with connected(shared) as client, suppress(KeyboardInterrupt):
         for event in client.events(after, follow=follow):

@@ -32,7 +32,7 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def history() -> None:
-    """Lists, replays, archives and deletes finished tasks of queues that keep history, and reports on them."""
+    """List, replay, archive, delete and report on finished tasks."""
 
 
 history.add_command(report)
@@ -43,7 +43,7 @@ history.add_command(report)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
 @with_shared_options
 def list_(shared: CommonOptions, queue: str, limit: int) -> None:
-    """Lists the finished tasks that QUEUE keeps, the latest first."""
+    """List the finished tasks that QUEUE keeps, the latest first."""
     with connected(shared) as client:
         asked = client.queue(queue)
         found = [stored_record(one) for one in asked.history(limit)]
@@ -57,7 +57,7 @@ def list_(shared: CommonOptions, queue: str, limit: int) -> None:
 @click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
-    """Deletes the finished tasks that QUEUE keeps."""
+    """Delete the finished tasks that QUEUE keeps."""
     purge_state(shared, queue, "done", yes=yes)
 
 
@@ -96,11 +96,12 @@ def replay(
     replay_id: str | None,
     master: str | None,
 ) -> None:
-    """Enqueues finished tasks again, each as a new task with the header replayed_from.
+    """Enqueue finished tasks again, each as a new task.
 
-    By ids: tasks of QUEUE; prints the new ids, and exits with 1 after naming the ids that are not in the history. By
-    --where: the tasks of QUEUE (a pattern; default: all queues) that match a SQL expression on the columns of the
-    history: _id, _queue, _type, _state, _attempts, _enqueue_time, _finished_at, _error, _result, payload, and more.
+    The new task has the header replayed_from. By ids: tasks of QUEUE; prints the new ids, and exits with 1 after
+    naming the ids that are not in the history. By --where: the tasks of QUEUE (a pattern; default: all queues) that
+    match a SQL expression on the columns of the history: _id, _queue, _type, _state, _attempts, _enqueue_time,
+    _finished_at, _error, _result, payload, and more.
     """
     if where is None:
         _replay_ids(shared, queue, ids, may=path is None and not dry_run and replay_id is None)
@@ -206,10 +207,11 @@ Examples:
 def archive(
     shared: CommonOptions, path: str, likes: tuple[str, ...], trim: bool, lag_s: float, master: str | None
 ) -> None:
-    """Appends finished and dead tasks to a Parquet archive, each exactly once, also when it is interrupted.
+    """Append finished and dead tasks to a Parquet archive.
 
-    Takes the tasks that finished since the last run, of queues that keep history (configure(history=…)), and the
-    dead tasks of all queues. Run it regularly, for example from cron. Needs the extra spark.
+    Writes each task exactly once, also when it is interrupted. Takes the tasks that finished since the last run, of
+    queues that keep history (configure(history=…)), and the dead tasks of all queues. Run it regularly, for example
+    from cron. Needs the extra spark.
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 

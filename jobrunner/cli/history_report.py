@@ -80,9 +80,10 @@ def report(
     html_to: Path | None,
     master: str | None,
 ) -> None:
-    """Reports on an archive: throughput, wait and run times, failures, slow parameters, and the effect of a change.
+    """Report on an archive: throughput, times and failures.
 
-    Prints the tables, unless an option writes them to files. Needs the extra spark.
+    Also slow parameters, and the effect of a change. Prints the tables, unless an option writes them to files.
+    Needs the extra spark.
     """
     from jobrunner.spark.session import spark_session  # starts nothing; its errors tell what is missing
 

@@ -15,30 +15,31 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from jobrunner.cli.options import SHARED
 from jobrunner.cli.output import guarded
 from jobrunner.formatting import DISTRIBUTION
 from jobrunner.option_names import present, retired
 
 COMMANDS = {
-    "work": ("jobrunner.cli.work:work", "Runs the tasks of queues until stopped."),
-    "enqueue": ("jobrunner.cli.enqueue:enqueue", "Enqueues one task of a job."),
-    "status": ("jobrunner.cli.status:status", "Shows the server, queues, workers, leader and periodic jobs."),
-    "top": ("jobrunner.cli.top.command:top", "Shows queues, rates, workers and failures in the terminal, live."),
-    "queues": ("jobrunner.cli.queues:queues", "Lists, pauses, limits and purges queues, and shows their settings."),
-    "tasks": ("jobrunner.cli.tasks:tasks", "Lists, shows, cancels and enqueues tasks."),
-    "dead": ("jobrunner.cli.dead:dead", "Lists, requeues and deletes dead tasks."),
-    "pipeline": ("jobrunner.cli.pipeline:pipeline", "Lists, shows, draws and runs pipelines, and pushes items."),
-    "history": ("jobrunner.cli.history:history", "Lists, replays, archives, deletes and reports on finished tasks."),
-    "periodic": ("jobrunner.cli.periodic:periodic", "Lists, runs, enables and disables periodic jobs."),
-    "redact": ("jobrunner.cli.redact:redact", "Lists, adds and removes names of hidden parameters."),
-    "events": ("jobrunner.cli.events:events", "Prints the event log, and follows it."),
-    "bench": ("jobrunner.cli.bench:bench", "Measures latency and throughput of this set-up."),
-    "soak": ("jobrunner.cli.soak:soak", "Runs tasks under random faults, and checks that none is lost."),
-    "doctor": ("jobrunner.cli.doctor:doctor", "Checks this machine, the server and the queues."),
-    "server": ("jobrunner.cli.server:server", "Shows or stops the embedded server of this folder."),
-    "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serves the web dashboard."),
-    "completion": ("jobrunner.cli.suggestions:completion", "Prints the completion script for a shell."),
-    "demo": ("jobrunner.cli.demo:demo", "Runs a demo, kills a worker, and checks that no task is lost."),
+    "work": ("jobrunner.cli.work:work", "Run the tasks of queues until stopped."),
+    "enqueue": ("jobrunner.cli.enqueue:enqueue", "Enqueue one task of a job."),
+    "status": ("jobrunner.cli.status:status", "Show the server, queues, workers, leader and periodic jobs."),
+    "top": ("jobrunner.cli.top.command:top", "Show queues, rates, workers and failures in the terminal, live."),
+    "queues": ("jobrunner.cli.queues:queues", "List, pause, limit and purge queues, and show their settings."),
+    "tasks": ("jobrunner.cli.tasks:tasks", "List, show, enqueue, cancel and requeue tasks."),
+    "dead": ("jobrunner.cli.dead:dead", "List, requeue and delete dead tasks."),
+    "pipeline": ("jobrunner.cli.pipeline:pipeline", "List, show, draw and run pipelines, and push items."),
+    "history": ("jobrunner.cli.history:history", "List, replay, archive, delete and report on finished tasks."),
+    "periodic": ("jobrunner.cli.periodic:periodic", "List, run, enable and disable periodic jobs."),
+    "redact": ("jobrunner.cli.redact:redact", "List, add and remove names of hidden parameters."),
+    "events": ("jobrunner.cli.events:events", "Print the event log, and follow it."),
+    "bench": ("jobrunner.cli.bench:bench", "Measure latency and throughput of this set-up."),
+    "soak": ("jobrunner.cli.soak:soak", "Run tasks under random faults, and check that none is lost."),
+    "doctor": ("jobrunner.cli.doctor:doctor", "Check this machine, the server and the queues."),
+    "server": ("jobrunner.cli.server:server", "Show or stop the private server of this project."),
+    "dashboard": ("jobrunner.cli.dashboard:dashboard", "Serve the web dashboard."),
+    "completion": ("jobrunner.cli.suggestions:completion", "Print the completion script for a shell."),
+    "demo": ("jobrunner.cli.demo:demo", "Run a demo, kill a worker, and check that no task is lost."),
 }
 
 
@@ -69,6 +70,12 @@ class CommandGroup(click.Group):
             raise click.UsageError(f"unknown command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands with their whole summaries."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(command)) for name, command in found if command is not None])
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command. An option name of a build before 0.1.0 is refused with the present word."""
         try:
@@ -77,6 +84,12 @@ class CommandGroup(click.Group):
             if told := _present_word(error):
                 raise click.UsageError(f"No such option {error.option_name!r}; {told}", error.ctx) from None
             raise
+
+
+def _summary(command: click.Command) -> str:
+    """The first sentence of a command's help, whole: click cuts it at the width of the terminal."""
+    first = (command.help or "").partition("\n\n")[0]
+    return " ".join(first.split())
 
 
 def _present_word(error: click.NoSuchOption) -> str | None:
@@ -118,6 +131,8 @@ class LazyGroup(CommandGroup):
         """Writes the list of commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in self._commands_at.items()])
+        with formatter.section("Options of every command"):
+            formatter.write_dl(SHARED)
 
 
 @click.group(cls=LazyGroup, commands_at=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -126,7 +141,7 @@ def jobrunner() -> None:
     """Background jobs for Python on Redis or Valkey: leases, retries, schedules, pipelines.
 
     The server's URL is --url, else JOBRUNNER_URL, else REDIS_URL, else url in [tool.jobrunner] of pyproject.toml.
-    Without any, an embedded server in ./.jobrunner is started on demand.
+    Without any, it is a private server in .jobrunner/ of the project, which workers and enqueues start.
     """
 
 

@@ -45,13 +45,32 @@ class CommonOptions:
         return named + ["--json"] * self.as_json + ["--debug"] * self.debug
 
 
+SHARED = [
+    ("--url URL", "The server: redis://…, rediss://…, unix://…, embedded:///folder."),
+    ("--prefix NAME", "Prefix of all keys; default: JOBRUNNER_PREFIX, else jobrunner."),
+    ("--json", "Write JSON to stdout, and an error as JSON to stderr."),
+    ("--debug", "Print the traceback of an error."),
+]
+"""The options of every command, as `jobrunner --help` describes them."""
+
+
+class _SharedOption(click.Option):
+    """An option of every command. The help of a command names all of them in one entry, that of the first."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # noqa: ARG002
+        """The one entry; None for the others."""
+        if "--url" not in self.opts:
+            return None
+        return "--url, --prefix, --json, --debug", "Common options: see jobrunner --help."
+
+
 def with_shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --url, --prefix, --json and --debug; the command gets them as its first argument, a `CommonOptions`."""
 
-    @click.option("--url", metavar="URL", help="URL of the server: redis://…, rediss://…, unix://…, embedded:///folder.")
-    @click.option("--prefix", metavar="NAME", help="Prefix of all keys; default: JOBRUNNER_PREFIX, else jobrunner.")
-    @click.option("--json", "as_json", is_flag=True, help="Writes JSON to stdout.")
-    @click.option("--debug", is_flag=True, help="Prints the traceback of an error.")
+    @click.option("--url", cls=_SharedOption, metavar="URL", help=SHARED[0][1])
+    @click.option("--prefix", cls=_SharedOption, metavar="NAME", help=SHARED[1][1])
+    @click.option("--json", "as_json", cls=_SharedOption, is_flag=True, help=SHARED[2][1])
+    @click.option("--debug", cls=_SharedOption, is_flag=True, help=SHARED[3][1])
     @wraps(command)
     def shared(url: str | None, prefix: str | None, as_json: bool, debug: bool, **rest: Any) -> Any:
         return command(CommonOptions(url=url, prefix=prefix, as_json=as_json, debug=debug), **rest)

@@ -1,7 +1,8 @@
 """Output of commands: JSON or plain tables on stdout, messages and progress bars on stderr, and the exit code.
 
 Every error becomes one line on stderr and an exit code: 0 done, 1 no (the server is away, there is no such task, a
-check failed), 2 misuse, 130 interrupted. With --debug the traceback comes before the line.
+check failed), 2 misuse, 130 interrupted. With --json that line is a JSON object, with --debug the traceback precedes
+it.
 """
 
 import base64
@@ -144,7 +145,7 @@ def guarded(command: click.Command, words: Sequence[str]) -> int:
     except Exception as error:
         if "--debug" in words:
             click.echo(printable("".join(traceback.format_exception(error))), err=True, nl=False)
-        _tell(error)
+        _tell(error, as_json="--json" in words)
         return exit_code(error)
 
 
@@ -155,11 +156,23 @@ def exit_code(error: Exception) -> int:
     return MISUSE if isinstance(error, UsageError | UnsafeServer) else NO
 
 
-def _tell(error: Exception) -> None:
-    click.echo(printable(f"Error: {' '.join(_message(error).split())}"), err=True)
+def _tell(error: Exception, *, as_json: bool) -> None:
+    text = " ".join(_message(error).split())
+    click.echo(json.dumps(error_value(error, text)) if as_json else printable(f"Error: {text}"), err=True)
+
+
+def error_value(error: Exception, text: str) -> dict[str, Any]:
+    """An error as JSON. `hint` is what the message says behind its first semicolon: the remedy."""
+    is_usage = isinstance(error, click.UsageError)
+    message, _, hint = text.partition("; ")
+    kind = "UsageError" if is_usage else type(error).__name__
+    return {"error": {"type": kind, "message": message, "hint": hint or None, "exit_code": exit_code(error)}}
 
 
 def _message(error: Exception) -> str:
+    if isinstance(error, click.MissingParameter) and error.ctx is not None:
+        usage = " ".join(error.ctx.command.collect_usage_pieces(error.ctx))
+        return f"{error.format_message().rstrip('.')}; usage: {error.ctx.command_path} {usage}"
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, JobrunnerError | Refusal):

@@ -28,13 +28,13 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def periodic() -> None:
-    """Lists, runs, enables and disables periodic jobs."""
+    """List, run, enable and disable periodic jobs."""
 
 
 @periodic.command("list", epilog="Example:  jobrunner periodic list --json")
 @with_shared_options
 def list_(shared: CommonOptions) -> None:
-    """Lists the periodic jobs that workers published, with their last and next ticks."""
+    """List periodic jobs with their last and next ticks."""
     with connected(shared) as client:
         found = client.periodics()
     if shared.as_json:
@@ -51,7 +51,9 @@ def list_(shared: CommonOptions) -> None:
               help="Module of a job without a published schedule; default: [tool.jobrunner]. Repeatable.")  # fmt: skip
 @with_shared_options
 def run(shared: CommonOptions, name: str, modules: tuple[str, ...]) -> None:
-    """Enqueues one run of the periodic job NAME now, beside its schedule, and prints the id of the task."""
+    """Enqueue one run of the periodic job NAME now.
+
+    Prints the id of the task. The schedule does not change."""
     with connected(shared) as client:
         task = _task(client, name, modules)
         sent = client.enqueue(task)
@@ -66,7 +68,9 @@ def run(shared: CommonOptions, name: str, modules: tuple[str, ...]) -> None:
 @click.argument("name", shell_complete=periodic_names)
 @with_shared_options
 def enable(shared: CommonOptions, name: str) -> None:
-    """Enables the periodic job NAME. Ticks that passed while it was disabled are not caught up."""
+    """Enable the periodic job NAME.
+
+    Ticks that passed while it was disabled are not caught up."""
     _switch(shared, name, enabled=True)
 
 
@@ -74,7 +78,9 @@ def enable(shared: CommonOptions, name: str) -> None:
 @click.argument("name", shell_complete=periodic_names)
 @with_shared_options
 def disable(shared: CommonOptions, name: str) -> None:
-    """Disables the periodic job NAME: its ticks enqueue nothing until it is enabled, also after a deployment."""
+    """Disable the periodic job NAME.
+
+    Its ticks enqueue nothing until it is enabled, also after a deployment."""
     _switch(shared, name, enabled=False)
 
 

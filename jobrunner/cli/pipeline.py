@@ -52,14 +52,16 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def pipeline() -> None:
-    """Lists, shows, draws and runs pipelines (stations joined by queues), and pushes items into them."""
+    """List, show, draw and run pipelines, and push items into them.
+
+    A pipeline is a graph of stations that are joined by queues."""
 
 
 @pipeline.command("list", epilog="Example:  jobrunner pipeline list myapp.orders --json")
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @with_shared_options
 def list_(shared: CommonOptions, modules: tuple[str, ...]) -> None:
-    """Lists the pipelines that MODULEs declare and those of which the server has queues.
+    """List declared pipelines, and those the server has queues of.
 
     MODULEs default to those of [tool.jobrunner] in pyproject.toml.
     """
@@ -83,7 +85,9 @@ def list_(shared: CommonOptions, modules: tuple[str, ...]) -> None:
               help="text: for a terminal; mermaid: for a document.")  # fmt: skip
 @with_shared_options
 def diagram(shared: CommonOptions, name: str, modules: tuple[str, ...], form: str) -> None:
-    """Draws the pipeline NAME of MODULEs: its queues, their stations, and where stations send items."""
+    """Draw the pipeline NAME: its queues, stations and links.
+
+    MODULEs declare the pipeline; default: those of [tool.jobrunner] in pyproject.toml."""
     found = loaded_pipeline(name, modules)
     found.check()
     if shared.as_json:
@@ -155,9 +159,10 @@ def run(
     conf: tuple[str, ...],
     **options: Any,
 ) -> int:
-    """Runs the stations of the pipeline NAME of MODULEs until stopped. Other queues are not served.
+    """Run the stations of the pipeline NAME until stopped.
 
     MODULEs declare the pipeline; default: those of [tool.jobrunner] in pyproject.toml. The pipeline is validated first.
+    Other queues are not served.
     """
     renewal = Restart()
     variables = choose(master=master, remote=remote, conf=conf)
@@ -216,9 +221,10 @@ Examples:
 @click.option("--priority", type=int, metavar="0..2", help="Higher runs first.")
 @with_shared_options
 def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, ...], **options: Any) -> None:
-    """Pushes an item into QUEUE of pipeline NAME and prints its id; `-` reads one item from each line of stdin.
+    """Push an item into QUEUE of pipeline NAME and print its id.
 
-    When a module declares the pipeline, the command checks the queue's name and writes its settings first.
+    `-` reads one item from each line of stdin. When a module declares the pipeline, the command checks the queue's
+    name and writes its settings first.
     """
     name, slash, short = target.partition("/")
     if not slash:

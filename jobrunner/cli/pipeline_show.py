@@ -40,7 +40,7 @@ _FIXED = 68
 def show(
     shared: CommonOptions, name: str, modules: tuple[str, ...], over: float, watch: bool, until_empty: bool
 ) -> None:
-    """Shows the counts and rates of each queue of the pipeline NAME of MODULEs, and the estimated time left.
+    """Show counts, rates and the time left of the pipeline NAME.
 
     LEFT: open items divided by the rate at which their number falls; - while it does not fall.
     """

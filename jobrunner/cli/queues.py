@@ -89,13 +89,13 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def queues() -> None:
-    """Lists, pauses, limits and purges queues, and shows their settings."""
+    """List, pause, limit and purge queues, and show their settings."""
 
 
 @queues.command("list", epilog="Example:  jobrunner queues list --json")
 @with_shared_options
 def list_(shared: CommonOptions) -> None:
-    """Lists queues with the number of tasks in each state."""
+    """List queues with the number of tasks in each state."""
     with connected(shared) as client:
         found = queue_views(client, client.workers())
     if shared.as_json:
@@ -112,7 +112,9 @@ def list_(shared: CommonOptions) -> None:
               help="Resumes by itself after this time: 90 (seconds), 5m, 2h, 1d.")  # fmt: skip
 @with_shared_options
 def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
-    """Pauses QUEUE: workers get no task of it until it is resumed; enqueueing goes on."""
+    """Pause QUEUE: workers get no task of it until it is resumed.
+
+    Tasks can still be enqueued."""
     if for_s == 0:
         raise click.BadParameter("a pause lasts more than 0 s; jobrunner queues resume ends one", param_hint="--for")
     with connected(shared) as client:
@@ -128,7 +130,7 @@ def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
 @click.argument("queue", shell_complete=queue_names)
 @with_shared_options
 def resume(shared: CommonOptions, queue: str) -> None:
-    """Resumes QUEUE after a pause."""
+    """Resume QUEUE after a pause."""
     with connected(shared) as client:
         client.queue(queue).resume()
         note(client, "queue.resume", queue, "resumed")
@@ -154,7 +156,9 @@ def resume(shared: CommonOptions, queue: str) -> None:
 @click.option("--fair/--no-fair", default=None, help="Whether partitions are served in rotation.")
 @with_shared_options
 def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
-    """Sets limits of QUEUE and prints the limits in force. `none` removes a limit; limits not named are kept."""
+    """Set limits of QUEUE and print the limits in force.
+
+    `none` removes a limit; limits not named are kept."""
     changes = {name: None if value == LIFTED else value for name, value in given.items() if value is not None}
     if not changes:
         raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME, --max-size N, or another of --help")
@@ -177,7 +181,7 @@ def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
 @click.argument("queue", shell_complete=queue_names)
 @with_shared_options
 def settings(shared: CommonOptions, queue: str) -> None:
-    """Prints the settings of QUEUE and marks defaults."""
+    """Show the settings of QUEUE and mark defaults."""
     with connected(shared) as client:
         found = client.queue(queue).settings()
     changed = configured(found)
@@ -198,7 +202,7 @@ def settings(shared: CommonOptions, queue: str) -> None:
 @click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def purge(shared: CommonOptions, queue: str, state: str, yes: bool) -> None:
-    """Deletes all tasks of QUEUE that are in one state."""
+    """Delete all tasks of QUEUE that are in one state."""
     purge_state(shared, queue, state, yes=yes)
 
 
@@ -208,7 +212,9 @@ def purge(shared: CommonOptions, queue: str, state: str, yes: bool) -> None:
 @click.option("--yes", is_flag=True, help="Skips the confirmation.")
 @with_shared_options
 def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
-    """Deletes QUEUE with its settings and totals. Refuses while it holds tasks, unless --force is given."""
+    """Delete QUEUE with its settings and totals.
+
+    Refuses while it holds tasks, unless --force is given."""
     with connected(shared) as client:
         asked = client.queue(queue)
         if force and (held := sum(asked.counts().values())):

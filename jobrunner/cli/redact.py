@@ -20,13 +20,13 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def redact() -> None:
-    """Lists, adds and removes names of hidden parameters."""
+    """List, add and remove names of hidden parameters."""
 
 
 @redact.command("list", epilog="Example:  jobrunner redact list --json")
 @with_shared_options
 def list_(shared: CommonOptions) -> None:
-    """Lists the hidden names: built in, configured here, and kept by the server."""
+    """List hidden names: built in, configured, kept by the server."""
     with connected(shared) as client:
         kept = broker_of(client).run(redacted_names(keys_of(client)))
         found = {"usual": list(DEFAULT), "here": sorted(client.settings.redact), "server": kept}
@@ -40,7 +40,9 @@ def list_(shared: CommonOptions) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @with_shared_options
 def add(shared: CommonOptions, names: tuple[str, ...]) -> None:
-    """Hides parameters whose name is, or matches, one of NAMES. The server keeps the list for all clients."""
+    """Hide parameters whose name is, or matches, one of NAMES.
+
+    The server keeps the list for all clients."""
     with connected(shared) as client:
         client.redact(*names)
         note(client, "redact.add", " ".join(names), "hidden")
@@ -51,7 +53,9 @@ def add(shared: CommonOptions, names: tuple[str, ...]) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @with_shared_options
 def remove(shared: CommonOptions, names: tuple[str, ...]) -> None:
-    """Removes names from the server's list. A worker whose configuration names one adds it again."""
+    """Remove names from the server's list.
+
+    A worker whose configuration names one adds it again."""
     with connected(shared) as client:
         kept = broker_of(client).run(redacted_names(keys_of(client)))
         if unknown := [name for name in names if name not in kept]:

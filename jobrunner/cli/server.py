@@ -18,13 +18,15 @@ Examples:
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def server() -> None:
-    """Shows or stops the embedded server of this folder."""
+    """Show or stop the private server of this project."""
 
 
 @server.command(epilog="Example:  jobrunner server status --json")
 @with_shared_options
 def status(shared: CommonOptions) -> int:
-    """Shows whether the embedded server runs, for how many processes, and its files; exits with 1 if it is stopped."""
+    """Show whether the private server runs, and where its files are.
+
+    Exits with 1 if it is stopped."""
     found = _server(shared).status()
     if shared.as_json:
         answer_json(found)
@@ -46,7 +48,9 @@ def status(shared: CommonOptions) -> int:
 @server.command(epilog="Example:  jobrunner server stop")
 @with_shared_options
 def stop(shared: CommonOptions) -> None:
-    """Stops the embedded server, also when processes use it. Its data stays on disk; the next client starts it."""
+    """Stop the private server, also when processes use it.
+
+    Its data stays on disk; the next worker or enqueue starts it."""
     server = _server(shared)
     if not server.stop():
         raise Refusal(f"no embedded server runs in {server.status().folder}")

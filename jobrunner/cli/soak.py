@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from jobrunner.broker.calls.server import facts
-from jobrunner.cli.options import seconds_of
-from jobrunner.cli.output import DONE, NO, talk
+from jobrunner.cli.options import CommonOptions, seconds_of, with_shared_options
+from jobrunner.cli.output import DONE, NO, answer_json, talk
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import UnsafeServer
 from jobrunner.inspector.snapshot import shown_url
@@ -31,16 +31,16 @@ from jobrunner.soak.run import Soak, SoakOptions, fresh_prefix
 
 _EXAMPLES = """\b
 Examples:
-  jobrunner soak --minutes 3
-  jobrunner soak --duration 1h --rate 200 --json soak.json --plot soak.svg
+  jobrunner soak --duration 3m
+  jobrunner soak --duration 1h --rate 200 --report soak.json --plot soak.svg
   jobrunner soak --url redis://localhost --faults kills,cuts,silences --seed 7
 """
 _ABANDONED = 130
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--minutes", type=click.FloatRange(0.05), metavar="N", help="Minutes to run.")
-@click.option("--duration", "length", type=seconds_of, metavar="TIME", help="Time to run: 90s, 60m, 8h; default: 60m.")
+@click.option("--duration", "length_s", type=seconds_of, default="60m", show_default=True, metavar="TIME",
+              help="Time to run: 90s, 60m, 8h.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(1, 100_000), default=200, show_default=True,
               help="Tasks enqueued per second.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(2, 1000), default=4, show_default=True,
@@ -57,25 +57,22 @@ _ABANDONED = 130
 @click.option("--seed", type=int, metavar="N", help="Seed of the fault plan; the same seed gives the same plan.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="File to draw the samples in, as SVG.")  # fmt: skip
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("--report", "report_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="File to write samples, faults and results to.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keeps the folder with ledger and logs, and the keys on your server.")
-@click.option("--url", metavar="URL", help="Your server, instead of one of its own in a temporary folder.")
-@click.option("--prefix", metavar="NAME", help="Start of the name of the fresh prefix.")
 @click.option("--patience", type=seconds_of, default="60", hidden=True,
               help="Time without progress after which the drain is given up.")  # fmt: skip
-@click.option("--debug", is_flag=True, help="Prints the traceback of an error.")
-def soak(length: float | None, minutes: float | None, seed: int | None, **options: Any) -> int:
-    """Runs tasks under random faults, and checks that none is lost.
+@with_shared_options
+def soak(shared: CommonOptions, length_s: float, seed: int | None, **options: Any) -> int:
+    """Run tasks under random faults, and check that none is lost.
 
-    Uses a private server, which it also kills and restarts, or yours, below a fresh prefix: there it injects only
-    faults that affect its own processes, and deletes its keys at the end, also after Ctrl-C. Ctrl-C once: stops early,
-    drains and checks; twice: exits at once. Exit code: 0 all checks hold, 1 one does not, 2 misuse.
+    Uses a private server, which it also kills and restarts, or the one of --url, below a fresh prefix: there it
+    injects only faults that affect its own processes, and deletes its keys at the end, also after Ctrl-C. Ctrl-C
+    once: stops early, drains and checks; twice: exits at once. Exit code: 0 all checks hold, 1 one does not, 2
+    misuse.
     """
-    if minutes is not None and length is not None:
-        raise click.UsageError("--minutes and --duration say the same; leave one out")
-    length_s = length if length is not None else (minutes or 60.0) * 60
     seed = SystemRandom().randrange(10**6) if seed is None else seed
+    options |= {"url": shared.url, "prefix": shared.prefix, "as_json": shared.as_json}
     wish = _wish(length_s, seed, options)
     warnings_to_stderr()
     if wish.url is not None:
@@ -135,12 +132,16 @@ def _played(wish: SoakOptions, folder: Path, options: dict[str, Any]) -> int:
         return _ABANDONED
     finally:
         soak.close()
-    if options["json_file"] is not None:
-        options["json_file"].write_text(json.dumps(_written(soak, checks), indent=1, default=str) + "\n")
+    found = _written(soak, checks)
+    if options["report_file"] is not None:
+        options["report_file"].write_text(json.dumps(found, indent=1, default=str) + "\n")
     if options["plot"] is not None:
         options["plot"].write_text(plotted(soak.samples, soak.faults))
-    for line in verdict_lines(checks, soak.striker.counts, soak.tally.totals.extra):
-        click.echo(line)
+    if options["as_json"]:
+        answer_json(found)
+    else:
+        for line in verdict_lines(checks, soak.striker.counts, soak.tally.totals.extra):
+            click.echo(line)
     return NO if any(check.holds is False for check in checks) else DONE
 
 

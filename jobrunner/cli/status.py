@@ -18,7 +18,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @with_shared_options
 def status(shared: CommonOptions) -> None:
-    """Shows the server, queues, workers, leader and periodic jobs."""
+    """Show the server, queues, workers, leader and periodic jobs."""
     with connected(shared) as client:
         seen = overview(client)
     if shared.as_json:

@@ -150,10 +150,11 @@ Examples:
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 @with_shared_options
 def completion(shared: CommonOptions, shell: str | None) -> None:
-    """Prints the completion script for SHELL; default: the shell that the variable SHELL names.
+    """Print the completion script for a shell.
 
-    Names of queues and periodic jobs are read from the server if it answers at once; names of jobs and pipelines from
-    the sources of the modules on the command line or in [tool.jobrunner]. Completion never starts a server.
+    SHELL defaults to the shell that the variable SHELL names. Names of queues and periodic jobs are read from the
+    server if it answers at once; names of jobs and pipelines from the sources of the modules on the command line or
+    in [tool.jobrunner]. Completion never starts a server.
     """
     chosen = shell or _own_shell()
     script = _script(chosen)

@@ -40,7 +40,7 @@ _INSTEAD = {
 
 @click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def tasks() -> None:
-    """Lists, shows, cancels and enqueues tasks; runs scheduled ones now."""
+    """List, show, enqueue, cancel and requeue tasks."""
 
 
 tasks.add_command(enqueue)
@@ -52,7 +52,7 @@ tasks.add_command(enqueue)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most tasks to print.")
 @with_shared_options
 def list_(shared: CommonOptions, queue: str, state: str | None, limit: int) -> None:
-    """Lists tasks of QUEUE in the order in which they are handed out."""
+    """List tasks of QUEUE in the order in which they are handed out."""
     with connected(shared) as client:
         found = list_tasks(client, queue, state, limit=limit)
         hides = client.redaction()
@@ -65,7 +65,7 @@ def list_(shared: CommonOptions, queue: str, state: str | None, limit: int) -> N
               help="Queue of the task; required for an id that jobrunner did not generate.")  # fmt: skip
 @with_shared_options
 def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
-    """Prints one task: state, worker that holds its lease, parameters, attempts and errors."""
+    """Show one task: state, holder, parameters, attempts, errors."""
     with connected(shared) as client:
         record = _task(client, task_id, queue).record()
         workers = client.workers()
@@ -95,7 +95,7 @@ def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
               help="Queue of the task; required for an id that jobrunner did not generate.")  # fmt: skip
 @with_shared_options
 def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
-    """Cancels a task; a running one is asked to stop."""
+    """Cancel a task; a running one is asked to stop."""
     with connected(shared) as client:
         task = _task(client, task_id, queue)
         if not task.cancel():
@@ -114,7 +114,9 @@ def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
               help="Queue of the task; required for an id that jobrunner did not generate.")  # fmt: skip
 @with_shared_options
 def run_now(shared: CommonOptions, task_id: str, queue: str | None) -> None:
-    """Has a scheduled task wait now, behind all that wait; also one that waits for its next try."""
+    """Run a scheduled task now, also one that waits for a retry.
+
+    It goes to the end of the tasks that wait."""
     with connected(shared) as client:
         task = _task(client, task_id, queue)
         if not task.run_now():

@@ -144,7 +144,7 @@ def work(
     metrics_host: str, metrics_port: int | None, metrics_token: str,
     conf: tuple[str, ...], **options: Any,
 ) -> int:  # fmt: skip
-    """Runs the tasks of queues until stopped.
+    """Run the tasks of queues until stopped.
 
     MODULEs declare the jobs; default: those of [tool.jobrunner] in pyproject.toml. SIGTERM or Ctrl-C once: reserves
     no more, lets running tasks finish within the grace period, hands back the rest; twice: hands back all at once.

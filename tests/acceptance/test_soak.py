@@ -33,7 +33,7 @@ def soak(folder: Path, *words: str, **tampering: str) -> "subprocess.Popen[str]"
     environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)}
     environment |= {f"{TAMPER}{name.upper()}": value for name, value in tampering.items()}
     return subprocess.Popen(
-        [sys.executable, "-m", "jobrunner", "soak", *SHORT, "--json", str(folder / "found.json"), *words],
+        [sys.executable, "-m", "jobrunner", "soak", *SHORT, "--report", str(folder / "found.json"), *words],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
     )  # fmt: skip
 

@@ -40,9 +40,10 @@ _PATIENT_S = 60.0
 @click.option("--once", is_flag=True, help="Prints one frame and exits; the default when stdout is no terminal.")
 @with_shared_options
 def top(shared: CommonOptions, every: float, once: bool) -> None:
-    """Shows queues, rates, workers, pending tasks and failing jobs, live, with keys to pause, requeue and inspect.
+    """Show queues, rates, workers and failures in the terminal, live.
 
-    Press ? for the keys. Each refresh reads a bounded number of tasks, however many a queue holds.
+    Keys pause, requeue and inspect: press ? for a list. Each refresh reads a bounded number of tasks, however many
+    a queue holds.
     """
     every = max(every, 0.1)
     if not shared.as_json and find_spec("rich") is None:

@@ -19,7 +19,7 @@ def soaked(stage: Stage, findings: Findings, seconds: int, rate: int, every: int
     file = stage.folder / "found.json"
     words = ["--duration", f"{seconds}s", "--rate", str(rate), "--every", str(every), "--seed", str(seed)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobrunner", "soak", *words, "--json", str(file)],
+        [sys.executable, "-m", "jobrunner", "soak", *words, "--report", str(file)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

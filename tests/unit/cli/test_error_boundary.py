@@ -1,5 +1,7 @@
 """Every error is one line on stderr and an exit code."""
 
+import json
+
 import click
 import pytest
 
@@ -35,6 +37,42 @@ def test_an_error_has_its_exit_code_and_one_line(
     assert heard.out == ""
     assert heard.err.startswith("Error: ")
     assert heard.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (
+            InvalidName("queue name 'a{b}' is not allowed; leave out braces"),
+            ("InvalidName", "queue name 'a{b}' is not allowed", "leave out braces", 2),
+        ),
+        (Refusal("nothing to do"), ("Refusal", "nothing to do", None, 1)),
+        (click.NoSuchOption("--rat", possibilities=["--rate"]), ("UsageError", None, None, 2)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_with_json_the_error_is_an_object_on_stderr(
+    error: Exception, found: tuple[str, str | None, str | None, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    json_ = click.Option(["--json", "debug"], is_flag=True)
+    command = a_command(error)
+    command.params = [json_]
+
+    assert guarded(command, ["--json"]) == found[3]
+
+    heard = capsys.readouterr()
+    told = json.loads(heard.err)["error"]
+    assert (heard.out, heard.err.count("\n")) == ("", 1)
+    assert (told["type"], told["exit_code"]) == (found[0], found[3])
+    assert found[1] is None or (told["message"], told["hint"]) == found[1:3]
+
+
+def test_a_missing_argument_is_named_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    command = click.Command("show", params=[click.Argument(["name"])])
+
+    assert guarded(command, []) == 2
+
+    assert capsys.readouterr().err == "Error: Missing argument 'NAME'; usage: jobrunner [OPTIONS] NAME\n"
 
 
 def test_with_debug_the_traceback_comes_first(capsys: pytest.CaptureFixture[str]) -> None:

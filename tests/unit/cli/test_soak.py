@@ -11,7 +11,6 @@ import pytest
     [
         ("--faults kill", "choose from kills"),
         ("--faults kills --no-faults", "exclude each other"),
-        ("--minutes 1 --duration 60s", "leave one out"),
         ("--url redis://127.0.0.1:1 --faults restarts", "only a private server is killed"),
         ("--url rediss://127.0.0.1:1 --faults cuts", "the proxy leads to"),
         ("--workers 1", "2<=x"),
@@ -26,7 +25,7 @@ def test_misuse_is_told_in_one_line_and_starts_nothing(cli: Callable[..., Any], 
 
 
 def test_a_server_that_is_away_is_told(cli: Callable[..., Any]) -> None:
-    result = cli("soak", "--url", "redis://127.0.0.1:1", "--minutes", "1")
+    result = cli("soak", "--url", "redis://127.0.0.1:1", "--duration", "1m")
 
     assert result.code == 1
     assert "127.0.0.1:1" in result.err
