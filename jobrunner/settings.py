@@ -245,12 +245,15 @@ def _check_buffer(options: dict[str, Any]) -> None:
 
 def file_settings(folder: Path | None = None) -> FileSettings:
     """[tool.jobrunner] of the pyproject.toml in `folder` (default: here) or the nearest one above it."""
+    path = project_file(folder)
+    return FileSettings() if path is None else _read_table(path)
+
+
+def project_file(folder: Path | None = None) -> Path | None:
+    """The pyproject.toml in `folder` (default: here) or the nearest one above it."""
     here = folder or Path.cwd()
-    for place in (here, *here.parents):
-        path = place / "pyproject.toml"
-        if path.is_file():
-            return _read_table(path)
-    return FileSettings()
+    paths = (place / "pyproject.toml" for place in (here, *here.parents))
+    return next((path for path in paths if path.is_file()), None)
 
 
 @lru_cache(maxsize=4)

@@ -8,6 +8,7 @@ Also what a driver does when a connection fails: how long it tries, and whether 
 """
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, Serv
 from jobrunner.formatting import describe, safe_url
 
 _PLAIN = ("redis", "rediss", "unix")
+FOLDER = ".jobrunner"
 
 
 class Endpoint:
@@ -118,9 +120,31 @@ def _embedded_folder(url: object) -> Path | None:
     parts = urlsplit(url)
     if parts.netloc or not url.startswith("embedded://"):
         raise InvalidOption(
-            f"URL {safe_url(url)!r}: write embedded:///absolute/folder or embedded:// for ./.jobrunner"
+            f"URL {safe_url(url)!r}: write embedded:///absolute/folder, or embedded:// for .jobrunner of the project"
         )
-    return Path(parts.path or ".jobrunner").absolute()
+    return Path(parts.path).absolute() if parts.path else project_server_folder()
+
+
+def project_server_folder() -> Path:
+    """The folder of the project's embedded server: `.jobrunner` at the nearest place, here or above, that has one or
+    has a pyproject.toml; else here.
+
+    So a command in a subfolder finds the server of the project, as git finds the repository, and starts no second one.
+    A folder of another user does not count: in /tmp anybody could make one.
+    """
+    here = Path.cwd()
+    for place in (here, *here.parents):
+        folder = place / FOLDER
+        if _is_own_folder(folder) or ((place / "pyproject.toml").is_file() and os.access(place, os.W_OK)):
+            return folder
+    return here / FOLDER
+
+
+def _is_own_folder(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and folder.stat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def _check_url(url: str) -> None:

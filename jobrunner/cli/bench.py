@@ -64,7 +64,7 @@ def bench(shared: CommonOptions, tasks: int, payload: BinaryIO | None, concurren
     """
     warnings_to_stderr()
     brought = _json(payload)
-    with connected(shared) as settled:
+    with connected(shared, starts=True) as settled:
         prefix = throw_away_prefix(keys_of(settled).prefix)
         if len(brought) > settled.settings.payload_limit:
             limit = settled.settings.payload_limit

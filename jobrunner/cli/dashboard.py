@@ -11,7 +11,7 @@ from urllib.error import URLError
 
 import click
 
-from jobrunner.cli.options import LOG_LEVEL, CommonOptions, with_shared_options
+from jobrunner.cli.options import LOG_LEVEL, CommonOptions, announce_start, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json, talk
 from jobrunner.client.client import Client
 from jobrunner.formatting import install_command
@@ -85,6 +85,7 @@ def dashboard(
     listener = _listening(settings.host, settings.port)
     log_to_stderr(log_format, log_level)
     with Client(shared.url, shared.prefix) as client:
+        announce_start(client)
         url = serving.url_of(listener, settings.prefix_path)
         if isinstance(settings.auth, _module("jobrunner.web.login").LoginLinks):
             _serve_with_links(shared, serving, client, settings, listener, url, open_it)

@@ -99,7 +99,7 @@ def requeue(
     if text is not None and len(ids) != 1:
         raise click.UsageError("--payload replaces the payload of one task; name the task with one --id ID")
     payload = msgspec.UNSET if text is None else json_value(text)
-    with connected(shared) as client, _chosen(client, queue, ids, job, error) as chosen:
+    with connected(shared, starts=True) as client, _chosen(client, queue, ids, job, error) as chosen:
         done = client.queue(queue).requeue_dead(chosen, rate=rate, payload=payload)
         edited = " with an edited payload" if text is not None else ""
         note(client, "dead.requeue", " ".join((queue, *ids)), f"requeued {counted(done, 'dead task')}{edited}")
@@ -117,7 +117,7 @@ def requeue(
 def purge(shared: CommonOptions, queue: str, ids: tuple[str, ...], everything: bool, yes: bool) -> None:
     """Delete dead tasks of QUEUE."""
     _check_choice(ids, everything)
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         count = client.queue(queue).counts()["dead"]
         if not count:
             raise Refusal(_none_of(queue, ids))

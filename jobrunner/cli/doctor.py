@@ -35,7 +35,7 @@ def doctor(shared: CommonOptions, modules: tuple[str, ...], durability: str) -> 
     """Check this machine, the server and the queues.
 
     Exits with 1 when a check fails."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         found = list(_checks(client, shared, modules_or_configured(modules), durability))
     if shared.as_json:
         answer_json(found)

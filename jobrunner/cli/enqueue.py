@@ -71,7 +71,7 @@ def enqueue(
     definition = lookup(name)
     options = EnqueueOptions(in_=in_, at=at, priority=priority, queue=queue, id=task_id)
     task = build_task(definition, read_parameters(definition, words), options)
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         sent = client.enqueue(task)
     if not sent.is_new:
         talk(f"no new task: {sent.id} is there already, see `jobrunner tasks show`")

@@ -120,7 +120,7 @@ def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], 
     asked = [check_id(one) for one in dict.fromkeys(ids)]
     replayed: dict[str, str] = {}
     try:
-        with connected(shared) as client:
+        with connected(shared, starts=True) as client:
             gone = _replay_each(client.queue(queue), asked, replayed)
             note(client, "task.replay", " ".join((queue, *asked)), f"enqueued {len(replayed)} again")
     finally:
@@ -139,7 +139,7 @@ def _replay_selected(
     from jobrunner.spark.history.archive import read_history
     from jobrunner.spark.history.archive_files import read_archive
 
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         if path is None:
             found = read_history(spark, client, queue or "*")
         else:
@@ -220,7 +220,7 @@ def archive(
     from jobrunner.spark.history.archive import archive as run  # needs Spark
 
     watch = partial(rising, label="Archiving", noun="rows")
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         done = run(spark, client, path, likes=likes, trim=trim, lag_s=lag_s, tell=talk, watch=watch)
     for warning in done.warnings:
         talk(f"Warning: {warning}")

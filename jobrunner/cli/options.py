@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
 
-from jobrunner.cli.output import Refusal
-from jobrunner.client.client import Client
-from jobrunner.errors import InvalidOption
+from jobrunner.broker.connect import FOLDER
+from jobrunner.cli.output import Refusal, talk
+from jobrunner.client.client import Client, endpoint_of
+from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.formatting import install_command
 from jobrunner.logs import LEVELS
 from jobrunner.redaction import Redaction
@@ -107,9 +109,36 @@ def redaction() -> Redaction:
     return Redaction(hidden_names())
 
 
-def connected(shared: CommonOptions) -> Client:
-    """A client with a short retry timeout, as a person is waiting."""
-    return Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
+def connected(shared: CommonOptions, *, starts: bool = False) -> Client:
+    """A client with a short retry timeout, as a person is waiting.
+
+    A private server that does not run is started only for a command that changes something (`starts`). Raises
+    ServerUnavailable for the others: a look from the wrong folder must neither leave a server there nor show an empty
+    one.
+    """
+    client = Client(shared.url, shared.prefix, retry_timeout=_RETRY_TIMEOUT_S)
+    server = endpoint_of(client).embedded
+    if server is not None and not starts:
+        status = server.status()
+        if not status.running:
+            client.close()
+            raise ServerUnavailable(_not_running(status.folder))
+    announce_start(client)
+    return client
+
+
+def announce_start(client: Client) -> None:
+    """Starts the private server of a client when that is its server and does not run, and says so on stderr."""
+    server = endpoint_of(client).embedded
+    if server is not None and not (status := server.status()).running:
+        server.acquire()
+        talk(f"started a private server in {status.folder}")
+
+
+def _not_running(folder: Path) -> str:
+    project = folder.parent if folder.name == FOLDER else folder
+    kept = f" (its tasks are kept in {folder})" if folder.is_dir() else ""
+    return f"no server is running for {project}{kept}; start one with jobrunner work, or name another with --url"
 
 
 def confirm(question: str, *, yes: bool) -> None:

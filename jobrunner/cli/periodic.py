@@ -54,7 +54,7 @@ def run(shared: CommonOptions, name: str, modules: tuple[str, ...]) -> None:
     """Enqueue one run of the periodic job NAME now.
 
     Prints the id of the task. The schedule does not change."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         task = _task(client, name, modules)
         sent = client.enqueue(task)
         note(client, "periodic.run", name, f"enqueued {sent.id}")
@@ -85,7 +85,7 @@ def disable(shared: CommonOptions, name: str) -> None:
 
 
 def _switch(shared: CommonOptions, name: str, *, enabled: bool) -> None:
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         try:
             client.enable_periodic(name) if enabled else client.disable_periodic(name)
         except UnknownJob as error:

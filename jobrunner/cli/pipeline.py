@@ -229,7 +229,7 @@ def push(shared: CommonOptions, target: str, payload: str, modules: tuple[str, .
     name, slash, short = target.partition("/")
     if not slash:
         raise click.UsageError(f"{target!r} is no queue of a pipeline; write NAME/QUEUE")
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         queue = _target(client, name, short, modules)
         if payload == "-":
             _push_lines(shared, queue, options)

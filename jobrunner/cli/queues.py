@@ -117,7 +117,7 @@ def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
     Tasks can still be enqueued."""
     if for_s == 0:
         raise click.BadParameter("a pause lasts more than 0 s; jobrunner queues resume ends one", param_hint="--for")
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         client.queue(queue).pause(for_s)
         note(client, "queue.pause", queue, f"paused{f' for {exact_duration(for_s)}' if for_s else ''}")
     if shared.as_json:
@@ -131,7 +131,7 @@ def pause(shared: CommonOptions, queue: str, for_s: float | None) -> None:
 @with_shared_options
 def resume(shared: CommonOptions, queue: str) -> None:
     """Resume QUEUE after a pause."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         client.queue(queue).resume()
         note(client, "queue.resume", queue, "resumed")
     if shared.as_json:
@@ -162,7 +162,7 @@ def limit(shared: CommonOptions, queue: str, **given: Any) -> None:
     changes = {name: None if value == LIFTED else value for name, value in given.items() if value is not None}
     if not changes:
         raise click.UsageError("which limit? give --max-inflight N, --rate N/TIME, --max-size N, or another of --help")
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         asked = client.queue(queue)
         asked.configure(**changes)
         note(client, "queue.limit", queue, "set " + ", ".join(f"{name}={value}" for name, value in changes.items()))
@@ -215,7 +215,7 @@ def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
     """Delete QUEUE with its settings and totals.
 
     Refuses while it holds tasks, unless --force is given."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         asked = client.queue(queue)
         if force and (held := sum(asked.counts().values())):
             confirm(f"Delete queue {queue} and {counted(held, 'task')} that it holds?", yes=yes)
@@ -229,7 +229,7 @@ def delete(shared: CommonOptions, queue: str, force: bool, yes: bool) -> None:
 
 def purge_state(shared: CommonOptions, queue: str, state: str, *, yes: bool) -> None:
     """Deletes all tasks of one state after asking, and answers how many. Raises Refusal when there are none."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         asked = client.queue(queue)
         count = asked.counts()[state]
         if not count:

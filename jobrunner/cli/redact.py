@@ -43,7 +43,7 @@ def add(shared: CommonOptions, names: tuple[str, ...]) -> None:
     """Hide parameters whose name is, or matches, one of NAMES.
 
     The server keeps the list for all clients."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         client.redact(*names)
         note(client, "redact.add", " ".join(names), "hidden")
     _answer(shared, names, "hidden")
@@ -56,7 +56,7 @@ def remove(shared: CommonOptions, names: tuple[str, ...]) -> None:
     """Remove names from the server's list.
 
     A worker whose configuration names one adds it again."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         kept = broker_of(client).run(redacted_names(keys_of(client)))
         if unknown := [name for name in names if name not in kept]:
             known = f"it keeps {', '.join(kept)}" if kept else "it keeps none"

@@ -96,7 +96,7 @@ def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
 @with_shared_options
 def cancel(shared: CommonOptions, task_id: str, queue: str | None) -> None:
     """Cancel a task; a running one is asked to stop."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         task = _task(client, task_id, queue)
         if not task.cancel():
             raise Refusal(f"task {task_id} is finished or gone already")
@@ -117,7 +117,7 @@ def run_now(shared: CommonOptions, task_id: str, queue: str | None) -> None:
     """Run a scheduled task now, also one that waits for a retry.
 
     It goes to the end of the tasks that wait."""
-    with connected(shared) as client:
+    with connected(shared, starts=True) as client:
         task = _task(client, task_id, queue)
         if not task.run_now():
             state = task.record().state

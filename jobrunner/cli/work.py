@@ -18,6 +18,7 @@ from jobrunner.cli.options import (
     NOWHERE,
     CommonOptions,
     MetricsAddress,
+    announce_start,
     bytes_of,
     modules_or_configured,
     seconds_of,
@@ -213,6 +214,8 @@ def work_here(
 ) -> int:
     """A worker in this process, until it is stopped; returns the exit code. Its modules are loaded."""
     supervisor = None if lifeline is None else Lifeline(lifeline)
+    if supervisor is None:
+        announce_start(client)
     worker = Worker(
         wanted.imported,
         wanted.queues or None,

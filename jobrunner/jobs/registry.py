@@ -20,6 +20,7 @@ from jobrunner.jobs.options import JobOptions, PeriodicOptions
 from jobrunner.jobs.params import JobParameters
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.option_names import check_names
+from jobrunner.settings import project_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +252,12 @@ def definition_for(attempt: Attempt) -> Definition | None:
 
 
 def load_modules(names: Iterable[str]) -> None:
-    """Imports modules that declare jobs, also from the working directory. Raises ModuleNotLoadable."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    """Imports modules that declare jobs, also from the working directory and the folder of the project's
+    pyproject.toml. Raises ModuleNotLoadable."""
+    project = project_file()
+    for folder in (*([] if project is None else [project.parent]), Path.cwd()):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
     for name in names:
         try:
             importlib.import_module(name)

@@ -24,6 +24,57 @@ def test_a_look_starts_nothing(cli: Callable[..., Any], url: str, tmp_path: Path
     assert not (tmp_path / "own").exists()
 
 
+@pytest.fixture
+def subfolder(cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, in a project whose server no variable names."""
+    monkeypatch.delenv("JOBRUNNER_URL")
+    (tmp_path / "pyproject.toml").write_text("")
+    folder = tmp_path / "src" / "app"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+READS = ("status", "queues list", "queues settings mail", "tasks list mail", "dead list mail", "history list mail",
+         "periodic list", "pipeline list", "redact list", "events", "top --json")  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READS)
+def test_a_command_that_reads_starts_no_server(
+    cli: Callable[..., Any], subfolder: Path, tmp_path: Path, words: str
+) -> None:
+    result = cli(*words.split())
+
+    assert (result.code, result.out) == (1, "")
+    assert f"no server is running for {tmp_path}" in result.line
+    assert "start one with jobrunner work" in result.line
+    assert not [*subfolder.iterdir()]
+    assert not (tmp_path / ".jobrunner").exists()
+
+
+def test_a_command_that_writes_starts_the_server_of_the_project_and_says_so(
+    cli: Callable[..., Any], subfolder: Path, tmp_path: Path
+) -> None:
+    first = cli("redact", "add", "iban")
+    after = cli("redact", "list")
+
+    assert (first.code, first.line) == (0, f"started a private server in {tmp_path}/.jobrunner")
+    assert not [*subfolder.iterdir()]
+    assert after.code == 1
+    assert f"its tasks are kept in {tmp_path}/.jobrunner" in after.err
+
+
+def test_a_folder_below_finds_the_server_that_runs(cli: Callable[..., Any], subfolder: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").unlink()
+    with Client(f"embedded://{tmp_path}/.jobrunner") as client:
+        client.redact("iban")
+
+        seen = cli("redact", "list", "--json")
+
+    assert (seen.code, seen.err) == (0, "")
+    assert seen.value["server"] == ["iban"]
+
+
 def test_a_server_in_use_is_shown_and_stopped(cli: Callable[..., Any], url: str) -> None:
     with Client(url) as client:
         client.queues()
