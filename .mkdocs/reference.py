@@ -33,6 +33,7 @@ VARIABLES = {
     "JOBRUNNER_PREFIX": "The prefix of all keys.",
     "JOBRUNNER_MIDDLEWARE": "Middleware as `module:Name`, with commas between; see [middleware](../middleware.md).",
     "JOBRUNNER_REDACT": "Names of parameters to hide, with commas between them; see [security](../security.md).",
+    "JOBRUNNER_LOG_LEVEL": "The least level of log lines, when no option names one: debug, info, warning, error",
     "JOBRUNNER_RELEASE": "The release of the application that a worker runs, when no argument names one",
     "JOBRUNNER_PAYLOAD_KEYS": "Keys that encrypt payloads, with commas between them; see [security](../security.md).",
     "JOBRUNNER_PROCESS": "Set by a worker for processes that its jobs start, which are killed together with it.",
